@@ -1,0 +1,2 @@
+//! The selfpage command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Contracts for frames, RamTab, frame stack, revocation.

@@ -1,0 +1,1 @@
+//! Self-paging for a Linux program: domains, stretches, stretch drivers.

@@ -1,0 +1,1 @@
+//! Gives an unmodified program its pager.

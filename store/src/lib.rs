@@ -1,0 +1,1 @@
+//! Where pages go: direct file, compressed RAM, a tier of both.

@@ -1,0 +1,1 @@
+//! The system domain: the contract of a process tree and its control socket.

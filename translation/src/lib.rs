@@ -1,0 +1,1 @@
+//! The only code that speaks userfaultfd, pagemap and madvise.

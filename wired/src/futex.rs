@@ -1,0 +1,26 @@
+//! Waiting on a word of memory, within a process or across processes that share it.
+
+use rustix::thread::futex;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// Sleeps while `word` holds `expected`, at most `limit`. Returns on a wake, on a
+/// changed word, on a signal and at the limit alike: callers look again.
+pub fn wait(word: &AtomicU32, expected: u32, limit: Option<Duration>) {
+    let limit = limit.map(|d| futex::Timespec {
+        tv_sec: d.as_secs() as i64,
+        tv_nsec: i64::from(d.subsec_nanos()),
+    });
+    let _ = futex::wait(word, futex::Flags::empty(), expected, limit.as_ref());
+}
+
+/// Wakes at most `count` of those waiting on `word`.
+pub fn wake(word: &AtomicU32, count: u32) {
+    let _ = futex::wake(word, futex::Flags::empty(), count);
+}
+
+/// Wakes everyone waiting on `word`.
+pub fn wake_all(word: &AtomicU32) {
+    // The kernel reads the count as a signed integer.
+    wake(word, i32::MAX as u32);
+}

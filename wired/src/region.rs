@@ -1,0 +1,135 @@
+//! Memory of the pager's own, mapped by raw system calls.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+/// A mapping that is unmapped when dropped. Zero until written; its pages are taken
+/// from the kernel as they are touched, so a sparse table costs what is used of it.
+pub struct Region {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is plain memory; what is shared through it is `Plain`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// Types whose every bit pattern is a value and which many threads and processes may
+/// touch at once.
+///
+/// # Safety
+/// All-zero bytes, and any bytes another process may write, must be valid values, and
+/// access through a shared reference must be atomic.
+pub unsafe trait Plain {}
+// SAFETY: atomics accept every bit pattern.
+unsafe impl Plain for AtomicU8 {}
+// SAFETY: atomics accept every bit pattern.
+unsafe impl Plain for AtomicU16 {}
+// SAFETY: atomics accept every bit pattern.
+unsafe impl Plain for AtomicU32 {}
+// SAFETY: atomics accept every bit pattern.
+unsafe impl Plain for AtomicU64 {}
+
+impl Region {
+    /// Private memory, copied on write at fork, no huge pages, not reserved.
+    pub fn private(len: usize) -> io::Result<Self> {
+        let len = round(len)?;
+        // SAFETY: a fresh mapping at an address the kernel chooses.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        // SAFETY: the mapping just made. Huge pages would make a sparse table dense.
+        let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
+        Ok(Self { start: nonnull(start), len })
+    }
+
+    /// Memory shared with every process that holds the descriptor and across fork.
+    /// `name` is what /proc shows.
+    pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)> {
+        let len = round(len)?;
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
+        ftruncate(&fd, len as u64)?;
+        Ok((Self::attach(&fd, len)?, fd))
+    }
+
+    /// The memory behind a descriptor made by [`Region::shared`].
+    pub fn attach(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        let len = round(len)?;
+        // SAFETY: a fresh mapping at an address the kernel chooses.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd,
+                0,
+            )?
+        };
+        Ok(Self { start: nonnull(start), len })
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes, a multiple of the page size.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region has no bytes; never so for one that was made.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// `count` values of `T` that start `offset` bytes in.
+    ///
+    /// # Panics
+    /// Where they would not lie wholly inside the region, or not aligned: an error of
+    /// the layout's author.
+    pub fn slice<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
+        let bytes = count.checked_mul(size_of::<T>()).expect("a layout fits in memory");
+        let end = offset.checked_add(bytes).expect("a layout fits in memory");
+        assert!(end <= self.len && offset.is_multiple_of(align_of::<T>()), "layout");
+        // SAFETY: inside the mapping, aligned, and `Plain` allows any contents.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset).cast(), count) }
+    }
+
+    /// Forgets the mapping without unmapping it and returns its start: for tables that
+    /// live as long as the process.
+    pub fn leak(self) -> *mut u8 {
+        let start = self.as_ptr();
+        std::mem::forget(self);
+        start
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the region owns its mapping, and borrows of it have ended.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+fn round(len: usize) -> io::Result<usize> {
+    if len == 0 {
+        return Err(io::Errno::INVAL);
+    }
+    len.checked_next_multiple_of(crate::PAGE).ok_or(io::Errno::NOMEM)
+}
+
+fn nonnull(ptr: *mut core::ffi::c_void) -> NonNull<u8> {
+    NonNull::new(ptr.cast()).expect("mmap never returns null without being asked for it")
+}
