@@ -1,0 +1,248 @@
+//! The board: figures and flags of every process of the tree, in shared memory.
+//!
+//! Each process counts in a block of its own. The memory is the system domain's too,
+//! so what a process killed at any instruction had counted is not lost, and reading it
+//! disturbs nobody. The header carries the one flag for the whole tree: *careful*.
+//!
+//! Rule: each word is written by whoever it describes; nothing here is a lock.
+
+use crate::wire::Slot;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use wired::Region;
+
+/// Bytes of the header: the rest of its page is left alone.
+const HEADER: usize = wired::PAGE;
+
+/// Bytes in a process's block: 16 words of state, then the figures.
+const BLOCK: usize = 1024;
+
+/// Words before the figures in a block.
+const STATE: usize = 16;
+
+/// Figures a block has room for.
+const ROOM: usize = (BLOCK - STATE * 8) / 8;
+
+macro_rules! figures {
+    ($($(#[doc = $doc:literal])* $name:ident = $key:literal $fold:ident,)*) => {
+        /// One thing a process counts. `Sum` figures of a tree are the sums over its
+        /// processes, dead ones included; `Now` figures are levels, and end with the process.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Figure { $($(#[doc = $doc])* $name,)* }
+
+        impl Figure {
+            /// Every figure, in the order they are shown.
+            pub const ALL: &[Figure] = &[$(Figure::$name,)*];
+
+            /// Its name in data.
+            pub fn key(self) -> &'static str {
+                match self { $(Figure::$name => $key,)* }
+            }
+
+            /// How it adds up.
+            pub fn fold(self) -> Fold {
+                match self { $(Figure::$name => Fold::$fold,)* }
+            }
+
+            /// What it says, in a few words.
+            pub fn describe(self) -> &'static str {
+                match self { $(Figure::$name => concat!($($doc),*).trim_ascii(),)* }
+            }
+        }
+    };
+}
+
+/// How a figure adds up over time and processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fold {
+    /// A count: those of processes that have ended still count.
+    Sum,
+    /// A level: it ends with its process.
+    Now,
+    /// A highest level: the highest of any process.
+    Max,
+}
+
+figures! {
+    /// Faults resolved.
+    Faults = "faults" Sum,
+    /// Faults that wrote.
+    WriteFaults = "write_faults" Sum,
+    /// Faults resolved at once, in the entry.
+    FastFaults = "fast_faults" Sum,
+    /// Faults a worker resolved.
+    WorkerFaults = "worker_faults" Sum,
+    /// Faults on a page that was there again already.
+    SpuriousFaults = "spurious_faults" Sum,
+    /// Pages given zeroed.
+    ZeroFills = "zero_fills" Sum,
+    /// Pages given back from the standby list.
+    StandbyFills = "standby_fills" Sum,
+    /// Pages filled from compressed RAM.
+    RamFills = "ram_fills" Sum,
+    /// Pages filled from disk.
+    DiskFills = "disk_fills" Sum,
+    /// Pages filled before they were asked for.
+    Prefetched = "prefetched" Sum,
+    /// Pages taken out of the program.
+    Evicted = "evicted" Sum,
+    /// Evicted pages written to the store.
+    Written = "written" Sum,
+    /// Evicted pages unchanged since their stored copy, dropped.
+    CleanDrops = "clean_drops" Sum,
+    /// Evicted pages that were all zeros, dropped.
+    ZeroDrops = "zero_drops" Sum,
+    /// Pages found pinned for direct I/O, put back and nailed.
+    PinnedKept = "pinned_kept" Sum,
+    /// Faults that waited for a free frame.
+    Waits = "frame_waits" Sum,
+    /// Nanoseconds faults took, all together.
+    FaultNanos = "fault_ns" Sum,
+    /// Stored pages that failed their checksum or could not be read.
+    StoreErrors = "store_errors" Sum,
+    /// Children forked that page.
+    Forks = "forks" Sum,
+    /// Bytes of stretches.
+    StretchBytes = "stretch_bytes" Now,
+    /// Bytes of stretches resident.
+    ResidentBytes = "resident_bytes" Now,
+    /// The most bytes of stretches resident at once.
+    PeakResidentBytes = "peak_resident_bytes" Max,
+    /// Bytes of the pager's own memory.
+    PagerBytes = "pager_bytes" Now,
+    /// Frames nailed.
+    NailedFrames = "nailed_frames" Now,
+    /// Bytes of anonymous memory the pager left unpaged.
+    UnpagedBytes = "unpaged_bytes" Now,
+}
+
+const _: () = assert!(Figure::ALL.len() <= ROOM);
+
+/// The board, mapped.
+pub struct Board {
+    region: Region,
+    slots: Slot,
+}
+
+impl Board {
+    /// A board of `slots` blocks, and the descriptor others map it by.
+    pub fn create(slots: Slot) -> io::Result<(Self, OwnedFd)> {
+        let (region, fd) = Region::shared(bytes(slots), "selfpage-board")?;
+        Ok((Self { region, slots }, fd))
+    }
+
+    /// The board behind a descriptor.
+    pub fn attach(fd: impl AsFd, slots: Slot) -> io::Result<Self> {
+        Ok(Self {
+            region: Region::attach(fd, bytes(slots))?,
+            slots,
+        })
+    }
+
+    /// Whether processes of the tree may do direct I/O: not 0 means that every pager
+    /// must check that a page is not pinned before it discards it, from now on. Set
+    /// before the system call that could bring direct I/O about is let through; a futex.
+    pub fn careful(&self) -> &AtomicU32 {
+        &self.region.slice::<AtomicU32>(0, 1)[0]
+    }
+
+    /// The block of one process.
+    ///
+    /// # Panics
+    /// For a slot the board does not have: slots come from the system domain.
+    pub fn block(&self, slot: Slot) -> Block<'_> {
+        assert!(
+            slot < self.slots,
+            "slot {slot} of a board of {}",
+            self.slots
+        );
+        let start = HEADER + usize::from(slot) * BLOCK;
+        Block {
+            words: self.region.slice(start, BLOCK / 8),
+            ack: self.region.slice(start, 1),
+        }
+    }
+}
+
+fn bytes(slots: Slot) -> usize {
+    HEADER + usize::from(slots) * BLOCK
+}
+
+/// One process's words on the board. It holds no state of its own: make it when needed.
+#[derive(Clone, Copy)]
+pub struct Block<'a> {
+    words: &'a [AtomicU64],
+    ack: &'a [AtomicU32],
+}
+
+impl Block<'_> {
+    /// What this process's pager has seen of [`Board::careful`]: it stores the value
+    /// there once no eviction that began without the check is under way.
+    pub fn careful_seen(&self) -> &AtomicU32 {
+        &self.ack[0]
+    }
+
+    /// Counts `n` more.
+    pub fn add(&self, figure: Figure, n: u64) {
+        self.word(figure).fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Says a level.
+    pub fn set(&self, figure: Figure, value: u64) {
+        self.word(figure).store(value, Ordering::Relaxed);
+    }
+
+    /// Raises a highest level.
+    pub fn raise(&self, figure: Figure, value: u64) {
+        self.word(figure).fetch_max(value, Ordering::Relaxed);
+    }
+
+    /// The figure now.
+    pub fn get(&self, figure: Figure) -> u64 {
+        self.word(figure).load(Ordering::Relaxed)
+    }
+
+    /// Its word, for code that keeps the reference.
+    pub fn word(&self, figure: Figure) -> &AtomicU64 {
+        &self.words[STATE + figure as usize]
+    }
+
+    /// Empties the block for its next process.
+    pub fn clear(&self) {
+        self.words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_process_counts_another_reads() {
+        let (ours, fd) = Board::create(4).unwrap();
+        let theirs = Board::attach(&fd, 4).unwrap();
+        theirs.block(3).add(Figure::Faults, 5);
+        theirs.block(3).raise(Figure::PeakResidentBytes, 7);
+        theirs.block(3).raise(Figure::PeakResidentBytes, 6);
+        theirs.block(3).careful_seen().store(1, Ordering::Release);
+        assert_eq!(ours.block(3).get(Figure::Faults), 5);
+        assert_eq!(ours.block(3).get(Figure::PeakResidentBytes), 7);
+        assert_eq!(ours.block(3).careful_seen().load(Ordering::Acquire), 1);
+        assert_eq!(ours.block(2).get(Figure::Faults), 0);
+        ours.block(3).clear();
+        assert_eq!(theirs.block(3).get(Figure::Faults), 0);
+    }
+
+    #[test]
+    fn every_figure_has_a_name_of_its_own_and_a_description() {
+        let mut keys: Vec<_> = Figure::ALL.iter().map(|f| f.key()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), Figure::ALL.len());
+        assert!(Figure::ALL.iter().all(|f| f.describe().ends_with('.')));
+    }
+}

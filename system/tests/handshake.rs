@@ -1,0 +1,224 @@
+//! Processes come in and go, over the real sockets. One test process plays both sides,
+//! forking where a real child is needed.
+
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::process::{Pid, getpid};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use system::client::{JoinError, Joined, Port};
+use system::wire::Say;
+use system::{Event, Figure, Hello, Settings, System};
+
+fn start(frames: u32) -> System {
+    System::start(Settings {
+        frames,
+        options: Default::default(),
+        userfaultfd: None,
+    })
+    .unwrap()
+}
+
+/// Both doors, or only the listening one.
+fn port(system: &System, both: bool) -> Port {
+    let number = system.door().as_raw_fd();
+    let environment = system.environment(number).unwrap();
+    let value = |i: usize| environment[i].1.as_encoded_bytes();
+    Port::parse(both.then(|| value(0)), Some(value(1))).unwrap()
+}
+
+fn join(port: Port, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
+    std::thread::spawn(move || port.join(hello))
+}
+
+/// Dispatches until `done` is satisfied by what happened so far.
+fn until(system: &mut System, mut done: impl FnMut(&[Event]) -> bool) -> Vec<Event> {
+    let (mut happened, begin) = (Vec::new(), Instant::now());
+    while !done(&happened) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "only {happened:?}"
+        );
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            system.fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+        happened.extend(system.dispatch());
+    }
+    happened
+}
+
+fn joined(event: &Event) -> bool {
+    matches!(event, Event::Joined { .. })
+}
+
+#[test]
+fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
+    for both in [true, false] {
+        let mut system = start(1024);
+        let thread = join(port(&system, both), Hello::Exec);
+        until(&mut system, |h| h.iter().any(joined));
+        let member = thread.join().unwrap().unwrap();
+        assert_eq!(member.welcome.frames, 1024);
+        assert_eq!(
+            system.members().collect::<Vec<_>>(),
+            [(member.welcome.slot, getpid())]
+        );
+        member
+            .map_board()
+            .unwrap()
+            .block(member.welcome.slot)
+            .add(Figure::Faults, 3);
+        member.connection.say(Say::Notice(b"hello")).unwrap();
+        drop(member);
+        let happened = until(&mut system, |h| {
+            h.iter().any(|e| matches!(e, Event::Left { .. }))
+        });
+        assert!(happened.contains(&Event::Notice {
+            pid: getpid(),
+            text: "hello".into()
+        }));
+        assert_eq!(system.members().count(), 0);
+        assert_eq!(
+            system.figure(Figure::Faults),
+            3,
+            "figures survive their process"
+        );
+    }
+}
+
+#[test]
+fn a_second_image_of_one_process_takes_the_place_of_the_first() {
+    let mut system = start(1024);
+    let port = port(&system, true);
+    let first = join(port, Hello::Exec);
+    until(&mut system, |h| h.iter().any(joined));
+    let first = first.join().unwrap().unwrap();
+    let second = join(port, Hello::Exec);
+    let happened = until(&mut system, |h| h.iter().any(joined));
+    assert!(matches!(happened[0], Event::Left { .. }));
+    second.join().unwrap().unwrap();
+    drop(first);
+}
+
+#[test]
+fn a_forks_child_takes_the_slot_its_parent_reserved() {
+    let mut system = start(1024);
+    let port = port(&system, true);
+    let parent = join(port, Hello::Exec);
+    until(&mut system, |h| h.iter().any(joined));
+    let parent = parent.join().unwrap().unwrap();
+    let slot = parent.welcome.slot;
+    let asked = std::thread::spawn(move || port.reserve_child(slot));
+    until(&mut system, |_| asked.is_finished());
+    let child = asked.join().unwrap().unwrap();
+    let member = join(
+        port,
+        Hello::Fork {
+            parent: slot,
+            child,
+        },
+    );
+    until(&mut system, |h| h.iter().any(joined));
+    assert_eq!(member.join().unwrap().unwrap().welcome.slot, child);
+    let again = join(
+        port,
+        Hello::Fork {
+            parent: slot,
+            child,
+        },
+    );
+    until(&mut system, |_| again.is_finished());
+    assert!(
+        matches!(again.join().unwrap(), Err(JoinError::Refused(_))),
+        "a reservation serves once"
+    );
+}
+
+#[test]
+fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figures() {
+    let mut system = start(system::MIN_FRAMES);
+    let port = port(&system, true);
+    let only = join(port, Hello::Exec);
+    until(&mut system, |h| h.iter().any(joined));
+    let only = only.join().unwrap().unwrap();
+    let slot = only.welcome.slot;
+    let asked = std::thread::spawn(move || port.reserve_child(slot));
+    until(&mut system, |_| asked.is_finished());
+    let Err(JoinError::Refused(text)) = asked.join().unwrap() else {
+        panic!("there is no room")
+    };
+    assert!(text.as_str().contains("--frames"), "{}", text.as_str());
+    let asked = std::thread::spawn(move || port.reserve_child(slot + 1));
+    until(&mut system, |_| asked.is_finished());
+    assert!(
+        matches!(asked.join().unwrap(), Err(JoinError::Refused(_))),
+        "not in another's name"
+    );
+}
+
+#[test]
+fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
+    let mut system = start(1024);
+    let mut child: Child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    // The child's first message, as the kernel would deliver it for the child.
+    let (ours, theirs) = system::socket::pair().unwrap();
+    system.admit_for_test(theirs, pid);
+    until(&mut system, |_| true);
+    assert_eq!(system.members().count(), 1);
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    until(&mut system, |h| {
+        h.iter().any(|e| matches!(e, Event::Left { .. }))
+    });
+    assert_eq!(system.members().count(), 0);
+    drop(ours);
+}
+
+#[test]
+fn a_stranger_from_outside_the_tree_is_not_let_in() {
+    // The test process is the ancestor of all it starts, so play the stranger from a
+    // system domain in a child: its parent connects.
+    let (ours, theirs) = system::socket::pair().unwrap();
+    // SAFETY: the child runs only this code and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut system = start(1024);
+        let name = system.environment(0).unwrap()[1].1.clone();
+        system::socket::send(
+            theirs.as_fd(),
+            name.as_encoded_bytes(),
+            &[],
+            rustix::net::SendFlags::empty(),
+        )
+        .unwrap();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            system.dispatch();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: ends the child without running the test harness's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    drop(theirs);
+    let name = system::socket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
+    let outcome = Port::parse(None, Some(name.as_slice()))
+        .unwrap()
+        .join(Hello::Exec);
+    assert!(
+        matches!(outcome, Err(JoinError::Unreachable(_))),
+        "{outcome:?}"
+    );
+    // SAFETY: our own child.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+}
