@@ -1,0 +1,87 @@
+//! Pages that a device may be writing to: told apart, and put back.
+//!
+//! A page pinned for direct I/O that is copied out and discarded loses what the device
+//! writes later (KERNEL, "Pinned pages": 50 of 50). The sound way: stage the range, so
+//! that no new pin can arise, then move every page on to a second area; `UFFDIO_MOVE`
+//! refuses exactly the pages that are pinned. Those go back to where the program has
+//! them, the same physical pages, and are nailed.
+
+use crate::capability::Feature;
+use crate::map::{MapError, Wake};
+use crate::register::TranslationError;
+use crate::stage::remap;
+use crate::userfault::Userfault;
+use rustix::io::Errno;
+use wired::PAGE;
+
+/// Moves every page of the staged range at `slot_src` on to `slot_dst`, which must be
+/// registered with `userfault` for missing pages and be empty. Holes are skipped. Pages
+/// that refuse (pinned, or shared with a child since a fork) stay in `slot_src`;
+/// `pinned` learns their index in the range. Returns how many did.
+///
+/// Errors leave the pages where they are, in either area: a caller that gives up must
+/// look in both.
+///
+/// # Safety
+/// Both areas must be the caller's and unknown to anybody else.
+pub unsafe fn separate_pinned(
+    userfault: &Userfault,
+    slot_src: usize,
+    slot_dst: usize,
+    len: usize,
+    mut pinned: impl FnMut(usize),
+) -> Result<usize, MapError> {
+    if !userfault.capabilities().has(Feature::Move) {
+        return Err(MapError::Other(Errno::OPNOTSUPP));
+    }
+    let mut at = 0;
+    let mut refused = 0;
+    let mut tries = 0;
+    while at < len {
+        // SAFETY: the caller's promise.
+        match unsafe { userfault.move_present(slot_dst + at, slot_src + at, len - at, Wake::No) } {
+            Ok(()) => break,
+            Err(MapError::Pinned { done }) => {
+                at += done;
+                pinned(at / PAGE);
+                refused += 1;
+                at += PAGE;
+                tries = 0;
+            }
+            Err(MapError::Again { done }) if done > 0 || tries < AGAIN_TRIES => {
+                at += done;
+                tries = if done > 0 { 0 } else { tries + 1 };
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(refused)
+}
+
+/// How often a move that meets a change of the address space is tried again before the
+/// caller hears of it: the change is another thread's call and ends by itself.
+const AGAIN_TRIES: usize = 1000;
+
+/// Puts one page back from `slot` to `src`, the same physical page, and registers `src`
+/// again, which also merges the mapping that the move split. The slot stays mapped and
+/// empty. `write_protect` as `src` was registered. Waiters are woken.
+///
+/// # Safety
+/// `src` must be the page's place, missing, and the caller must keep the pager from
+/// mapping it meanwhile.
+pub unsafe fn restore_pinned(
+    slot: usize,
+    src: usize,
+    userfault: &Userfault,
+    write_protect: bool,
+) -> Result<(), TranslationError> {
+    // SAFETY: the caller's promise; the page's contents come with it.
+    unsafe { remap(slot, PAGE, src) }.map_err(|errno| TranslationError {
+        asked: "putting a pinned page back",
+        addr: src,
+        len: PAGE,
+        errno,
+    })?;
+    userfault.register(src, PAGE, true, write_protect)?;
+    userfault.wake(src, PAGE)
+}

@@ -1,0 +1,108 @@
+//! Pages whose contents are lost: the access fails, never reads something else.
+//!
+//! A store that fails, or returns what it was not given, is told to the program at the
+//! access that needs the page: SIGBUS there, an error from a system call.
+
+use crate::capability::Feature;
+use crate::raw;
+use crate::register::{TranslationError, range};
+use crate::unmap::discard;
+use crate::userfault::Userfault;
+use rustix::fd::AsFd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use std::ffi::c_void;
+
+/// How a range was made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoisonMethod {
+    /// `UFFDIO_POISON`: marks in the page table; the mapping and its registration stay.
+    Marked,
+    /// A mapping of an empty file instead: the registration of these pages is gone and
+    /// the mapping is split, until [`Userfault::unpoison`].
+    Replaced,
+}
+
+impl Userfault {
+    /// Makes accesses to the missing pages of the range fail: SIGBUS in user mode, an
+    /// error (EFAULT, EHWPOISON) from system calls. Waiters are woken into it. The
+    /// fallback replaces the mapping, so that pages present there are lost too: give it
+    /// missing pages only.
+    pub fn poison(&self, addr: usize, len: usize) -> Result<PoisonMethod, TranslationError> {
+        let failed = |errno| TranslationError {
+            asked: "poisoning",
+            addr,
+            len,
+            errno,
+        };
+        if self.capabilities().has(Feature::Poison) {
+            let mut argument = raw::uffdio_poison {
+                range: range(addr, len),
+                mode: 0,
+                updated: 0,
+            };
+            // SAFETY: marks missing pages of registered memory only.
+            unsafe { raw::call::<{ raw::POISON }, _>(self.as_fd(), &mut argument) }
+                .map_err(failed)?;
+            return Ok(PoisonMethod::Marked);
+        }
+        replace_by_empty_file(addr, len).map_err(failed)?;
+        self.wake(addr, len)?;
+        Ok(PoisonMethod::Replaced)
+    }
+
+    /// Takes the poison away: the pages are missing again, registered for missing pages and,
+    /// if so asked, for write protection.
+    ///
+    /// # Safety
+    /// The range must have been poisoned by `method`.
+    pub unsafe fn unpoison(
+        &self,
+        addr: usize,
+        len: usize,
+        method: PoisonMethod,
+        write_protect: bool,
+    ) -> Result<(), TranslationError> {
+        let failed = |errno| TranslationError {
+            asked: "taking poison away",
+            addr,
+            len,
+            errno,
+        };
+        match method {
+            // SAFETY: the pages have no contents.
+            PoisonMethod::Marked => unsafe { discard(addr, len) }.map_err(failed),
+            PoisonMethod::Replaced => {
+                // SAFETY: the mapping there is the fallback's own.
+                unsafe {
+                    mmap_anonymous(
+                        std::ptr::with_exposed_provenance_mut(addr),
+                        len,
+                        ProtFlags::READ | ProtFlags::WRITE,
+                        MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+                    )
+                }
+                .map_err(failed)?;
+                self.register(addr, len, true, write_protect)
+            }
+        }
+    }
+}
+
+/// Every page of the mapping lies past the end of its file: SIGBUS at access.
+fn replace_by_empty_file(addr: usize, len: usize) -> Result<*mut c_void, Errno> {
+    let empty = memfd_create(c"selfpage-lost", MemfdFlags::CLOEXEC)?;
+    // SAFETY: the caller of `poison` gives missing pages: nothing is lost by replacing
+    // them.
+    unsafe {
+        mmap(
+            std::ptr::with_exposed_provenance_mut(addr),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED | MapFlags::FIXED,
+            &empty,
+            0,
+        )
+    }
+}

@@ -1,0 +1,90 @@
+//! Which memory's faults come to a descriptor.
+
+use crate::raw;
+use crate::userfault::Userfault;
+use linux_raw_sys::general as sys;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+
+/// An operation on registered memory failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} of {len} bytes at {addr:#x}: {errno}; {}", hint(*errno))]
+pub struct TranslationError {
+    /// What was asked.
+    pub asked: &'static str,
+    /// First byte.
+    pub addr: usize,
+    /// Bytes.
+    pub len: usize,
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+fn hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::INVAL => "the range must be whole pages, mapped, and of a kind userfaultfd takes",
+        Errno::BUSY => "the range belongs to another userfaultfd; unregister it there first",
+        Errno::NOENT => "the range is not registered here, or nothing is mapped there",
+        Errno::NOMEM => "too many mappings (vm.max_map_count), or memory is short",
+        Errno::PERM => "the mapping is a file's or may not be written",
+        Errno::AGAIN => "the address space is changing; ask again",
+        _ => "see `selfpage doctor`",
+    }
+}
+
+impl Userfault {
+    /// Delivers faults of whole pages in `addr..addr + len` here: accesses to pages that
+    /// are `missing`, stores to pages that are under `write_protect`, or both.
+    /// Registering again adds nothing and merges mappings that were split.
+    pub fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        missing: bool,
+        write_protect: bool,
+    ) -> Result<(), TranslationError> {
+        let mut mode = 0;
+        if missing {
+            mode |= u64::from(sys::UFFDIO_REGISTER_MODE_MISSING);
+        }
+        if write_protect {
+            mode |= u64::from(sys::UFFDIO_REGISTER_MODE_WP);
+        }
+        let mut argument = raw::uffdio_register {
+            range: range(addr, len),
+            mode,
+            ioctls: 0,
+        };
+        // SAFETY: the argument of UFFDIO_REGISTER; contents stay as they are.
+        unsafe { raw::call::<{ raw::REGISTER }, _>(self.as_fd(), &mut argument) }
+            .map(drop)
+            .map_err(|errno| TranslationError {
+                asked: "registering",
+                addr,
+                len,
+                errno,
+            })
+    }
+
+    /// Ends the delivery and wakes who waits there. Pages that are missing read as zeros
+    /// from now on.
+    pub fn unregister(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
+        let mut argument = range(addr, len);
+        // SAFETY: the argument of UFFDIO_UNREGISTER; contents stay as they are.
+        unsafe { raw::call::<{ raw::UNREGISTER }, _>(self.as_fd(), &mut argument) }
+            .map(drop)
+            .map_err(|errno| TranslationError {
+                asked: "unregistering",
+                addr,
+                len,
+                errno,
+            })
+    }
+}
+
+pub(crate) fn range(addr: usize, len: usize) -> raw::uffdio_range {
+    raw::uffdio_range {
+        start: addr as u64,
+        len: len as u64,
+    }
+}

@@ -1,0 +1,125 @@
+//! Address space for stretches and for staging.
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// Why no address space was had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    /// Something is mapped where the address was asked for.
+    #[error(
+        "something is mapped already within {len} bytes at {addr:#x}; ask for another address or none"
+    )]
+    Taken {
+        /// First byte asked for.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The kernel refused.
+    #[error(
+        "{len} bytes of address space were refused ({errno}); see `ulimit -v` and vm.max_map_count"
+    )]
+    Refused {
+        /// Bytes asked for.
+        len: usize,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// Private anonymous address space without memory behind it until touched. A plain value:
+/// given back by [`unmap_reservation`], not when dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// First byte.
+    pub addr: usize,
+    /// Bytes, whole pages.
+    pub len: usize,
+}
+
+/// Reserves `len` bytes (rounded up to whole pages) at `addr_hint` exactly, or where the
+/// kernel chooses. `writable` gives loads and stores, else neither. Not charged to the
+/// kernel's commit limit, and without huge pages: one would take 512 frames at a fault.
+pub fn reserve(
+    addr_hint: Option<usize>,
+    len: usize,
+    writable: bool,
+) -> Result<Reservation, ReserveError> {
+    let refused = |errno| ReserveError::Refused { len, errno };
+    if len == 0 {
+        return Err(refused(Errno::INVAL));
+    }
+    let len = len
+        .checked_next_multiple_of(wired::PAGE)
+        .ok_or(refused(Errno::NOMEM))?;
+    let rights = if writable {
+        ProtFlags::READ | ProtFlags::WRITE
+    } else {
+        ProtFlags::empty()
+    };
+    let fixed = if addr_hint.is_some() {
+        MapFlags::FIXED_NOREPLACE
+    } else {
+        MapFlags::empty()
+    };
+    let hint = std::ptr::with_exposed_provenance_mut(addr_hint.unwrap_or(0));
+    // SAFETY: never replaces a mapping.
+    let start = unsafe {
+        mmap_anonymous(
+            hint,
+            len,
+            rights,
+            MapFlags::PRIVATE | MapFlags::NORESERVE | fixed,
+        )
+    }
+    .map_err(|errno| match (errno, addr_hint) {
+        (Errno::EXIST, Some(addr)) => ReserveError::Taken { addr, len },
+        _ => refused(errno),
+    })?;
+    let reservation = Reservation {
+        addr: start.expose_provenance(),
+        len,
+    };
+    // A kernel without huge pages refuses the advice, and needs none.
+    let _ = advise_no_huge(reservation.addr, len);
+    Ok(reservation)
+}
+
+/// Gives address space back.
+///
+/// # Safety
+/// Nobody may use it any more.
+pub unsafe fn unmap_reservation(reservation: Reservation) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        munmap(
+            std::ptr::with_exposed_provenance_mut(reservation.addr),
+            reservation.len,
+        )
+    }
+}
+
+/// Base pages only, so that a fault takes one frame.
+pub fn advise_no_huge(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents.
+    unsafe {
+        madvise(
+            std::ptr::with_exposed_provenance_mut(addr),
+            len,
+            Advice::LinuxNoHugepage,
+        )
+    }
+}
+
+/// Huge pages where the kernel finds them.
+pub fn advise_huge(addr: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: changes no contents.
+    unsafe {
+        madvise(
+            std::ptr::with_exposed_provenance_mut(addr),
+            len,
+            Advice::LinuxHugepage,
+        )
+    }
+}

@@ -1,0 +1,290 @@
+//! The descriptor through which the kernel delivers this process's faults to itself.
+//!
+//! Nemesis dispatches a fault to the domain that caused it (section 5.2). On Linux
+//! that is a userfaultfd in one of two kinds: *upcall*, delivered as SIGBUS on the
+//! faulting thread (4.6 us with the page copied in, no privilege, but a system call
+//! handed a missing page fails with EFAULT), and *thread*, read by entry threads
+//! (10.9 us pinned and polling, faults inside system calls resolve too).
+//!
+//! Rule: `EVENT_*` features are never switched on. A pending event makes every ioctl
+//! fail with EAGAIN, and an unread one blocks the program in fork or munmap.
+
+use crate::capability::{Capabilities, Feature};
+use crate::raw;
+use linux_raw_sys::general as sys;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::UserfaultfdFlags;
+
+/// How faults reach the pager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EntryKind {
+    /// SIGBUS on the faulting thread itself.
+    Upcall,
+    /// An entry thread reads them; the faulting thread sleeps.
+    Thread,
+}
+
+/// What a descriptor is opened for, beyond its kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Accept that faults taken inside system calls cannot be resolved. Always so for
+    /// [`EntryKind::Upcall`].
+    pub user_mode_only: bool,
+    /// Write-protect faults are resolved and recorded by the kernel
+    /// ([`Feature::WpAsync`]), for all memory registered with the descriptor.
+    pub async_write_protect: bool,
+}
+
+/// Why no descriptor could be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel has no userfaultfd.
+    #[error(
+        "userfaultfd(2) is not there ({0}): the kernel is built without CONFIG_USERFAULTFD, or a seccomp filter \
+         forbids it; run outside the container's filter or on a kernel with it"
+    )]
+    Unavailable(Errno),
+    /// Only faults of user mode could be resolved.
+    #[error(
+        "faults taken inside system calls can't be resolved: userfaultfd(2) says {syscall}, /dev/userfaultfd says \
+         {device}; either of these mends it: `sysctl -w vm.unprivileged_userfaultfd=1`, or \
+         `setfacl -m u:$(id -un):rw /dev/userfaultfd` as root"
+    )]
+    UserModeOnly {
+        /// What the system call said.
+        syscall: Errno,
+        /// What opening or using the device said.
+        device: Errno,
+    },
+    /// The kernel lacks what the kind of entry needs.
+    #[error(
+        "the kernel lacks {0}, which this kind of entry needs; `selfpage doctor` says what works here"
+    )]
+    Lacks(Feature),
+    /// The descriptor was made but would not take the features asked for.
+    #[error(
+        "UFFDIO_API refused features {features:#x}: {errno}; `selfpage doctor` says what works here"
+    )]
+    Api {
+        /// The feature bits asked for.
+        features: u64,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// An open userfaultfd, ready to register memory.
+///
+/// It belongs to the address space that opened it: in the child of a fork it still
+/// speaks of the parent's memory, and the child must open its own.
+#[derive(Debug)]
+pub struct Userfault {
+    fd: OwnedFd,
+    kind: EntryKind,
+    options: Options,
+    capabilities: Capabilities,
+}
+
+impl Userfault {
+    /// Opens a descriptor of `kind`. For [`EntryKind::Thread`] it must resolve faults
+    /// taken inside system calls; a caller who can do without opens it with
+    /// [`Userfault::open_with`] after [`OpenError::UserModeOnly`].
+    pub fn open(kind: EntryKind, capabilities: &Capabilities) -> Result<Self, OpenError> {
+        Self::open_with(kind, capabilities, Options::default())
+    }
+
+    /// As [`Userfault::open`], with [`Options`].
+    pub fn open_with(
+        kind: EntryKind,
+        capabilities: &Capabilities,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        let options = options.for_kind(kind);
+        let fd = if options.user_mode_only {
+            by_syscall(true).map_err(OpenError::Unavailable)?
+        } else {
+            any_full(capabilities)?
+        };
+        Self::adopt(fd, kind, capabilities, options)
+    }
+
+    /// Opens a descriptor through an open `/dev/userfaultfd`: for a process that gave
+    /// up its privileges after opening the device.
+    pub fn from_device(
+        device: BorrowedFd<'_>,
+        kind: EntryKind,
+        capabilities: &Capabilities,
+    ) -> Result<Self, OpenError> {
+        let options = Options::default().for_kind(kind);
+        let fd = by_device(device, options.user_mode_only).map_err(|errno| {
+            match options.user_mode_only {
+                true => OpenError::Unavailable(errno),
+                false => OpenError::UserModeOnly {
+                    syscall: Errno::PERM,
+                    device: errno,
+                },
+            }
+        })?;
+        Self::adopt(fd, kind, capabilities, options)
+    }
+
+    /// Takes over a descriptor that has done its `UFFDIO_API` with these properties:
+    /// one kept across exec or received from another process.
+    pub fn from_owned(
+        fd: OwnedFd,
+        kind: EntryKind,
+        capabilities: &Capabilities,
+        options: Options,
+    ) -> Self {
+        Self {
+            fd,
+            kind,
+            options: options.for_kind(kind),
+            capabilities: *capabilities,
+        }
+    }
+
+    fn adopt(
+        fd: OwnedFd,
+        kind: EntryKind,
+        capabilities: &Capabilities,
+        options: Options,
+    ) -> Result<Self, OpenError> {
+        let features = wanted(kind, capabilities, options)?;
+        handshake(fd.as_fd(), features).map_err(|errno| OpenError::Api { features, errno })?;
+        Ok(Self {
+            fd,
+            kind,
+            options,
+            capabilities: *capabilities,
+        })
+    }
+
+    /// How faults are delivered.
+    pub fn kind(&self) -> EntryKind {
+        self.kind
+    }
+
+    /// How the descriptor was opened.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Whether faults taken inside system calls are delivered too.
+    pub fn resolves_kernel_faults(&self) -> bool {
+        !self.options.user_mode_only
+    }
+
+    /// The features in use.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+}
+
+impl Options {
+    fn for_kind(mut self, kind: EntryKind) -> Self {
+        self.user_mode_only |= kind == EntryKind::Upcall;
+        self
+    }
+}
+
+impl AsFd for Userfault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Userfault> for OwnedFd {
+    fn from(userfault: Userfault) -> OwnedFd {
+        userfault.fd
+    }
+}
+
+/// The feature bits to ask for. Those that only announce an ioctl are asked for too:
+/// the interface's documentation demands it.
+fn wanted(
+    kind: EntryKind,
+    capabilities: &Capabilities,
+    options: Options,
+) -> Result<u64, OpenError> {
+    let mut features = u64::from(sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP);
+    let mut optional = |feature, bit: u32| {
+        if capabilities.has(feature) {
+            features |= u64::from(bit);
+        }
+    };
+    optional(Feature::Poison, sys::UFFD_FEATURE_POISON);
+    optional(Feature::Move, sys::UFFD_FEATURE_MOVE);
+    match kind {
+        EntryKind::Upcall if !capabilities.has(Feature::Upcall) => {
+            return Err(OpenError::Lacks(Feature::Upcall));
+        }
+        EntryKind::Upcall => features |= u64::from(sys::UFFD_FEATURE_SIGBUS),
+        EntryKind::Thread => optional(Feature::ThreadId, sys::UFFD_FEATURE_THREAD_ID),
+    }
+    if options.async_write_protect {
+        if !capabilities.has(Feature::WpAsync) {
+            return Err(OpenError::Lacks(Feature::WpAsync));
+        }
+        features |= u64::from(sys::UFFD_FEATURE_WP_ASYNC | sys::UFFD_FEATURE_WP_UNPOPULATED);
+    }
+    Ok(features)
+}
+
+/// Switches `features` on and returns those the kernel has.
+pub(crate) fn handshake(fd: BorrowedFd<'_>, features: u64) -> Result<u64, Errno> {
+    let mut api = raw::uffdio_api {
+        api: u64::from(sys::UFFD_API),
+        features,
+        ioctls: 0,
+    };
+    // SAFETY: the argument of UFFDIO_API; it touches no memory of ours.
+    unsafe { raw::call::<{ raw::API }, _>(fd, &mut api) }?;
+    Ok(api.features)
+}
+
+fn flags(user_mode_only: bool) -> UserfaultfdFlags {
+    let base = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    if user_mode_only {
+        base | UserfaultfdFlags::from_bits_retain(sys::UFFD_USER_MODE_ONLY)
+    } else {
+        base
+    }
+}
+
+pub(crate) fn by_syscall(user_mode_only: bool) -> Result<OwnedFd, Errno> {
+    // SAFETY: an unregistered descriptor affects no memory.
+    unsafe { rustix::mm::userfaultfd(flags(user_mode_only)) }
+}
+
+pub(crate) fn by_device(device: BorrowedFd<'_>, user_mode_only: bool) -> Result<OwnedFd, Errno> {
+    raw::new_from_device(device, flags(user_mode_only).bits())
+}
+
+/// Opens `/dev/userfaultfd`, for [`Userfault::from_device`].
+pub fn open_device() -> Result<OwnedFd, Errno> {
+    rustix::fs::open(
+        c"/dev/userfaultfd",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// A descriptor that is not user-mode-only, by whichever way works.
+fn any_full(capabilities: &Capabilities) -> Result<OwnedFd, OpenError> {
+    if !capabilities.has(Feature::KernelFaults) {
+        return Err(OpenError::UserModeOnly {
+            syscall: Errno::PERM,
+            device: Errno::PERM,
+        });
+    }
+    let syscall = match by_syscall(false) {
+        Ok(fd) => return Ok(fd),
+        Err(errno) => errno,
+    };
+    open_device()
+        .and_then(|device| by_device(device.as_fd(), false))
+        .map_err(|device| OpenError::UserModeOnly { syscall, device })
+}
