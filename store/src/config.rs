@@ -1,0 +1,313 @@
+//! A store in one line: `ram:256MiB+disk:/var/tmp,size=2GiB`.
+
+use crate::inject::Inject;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Smallest arena of compressed RAM: fewer bytes leave no room to compact in.
+pub const MIN_RAM: u64 = 256 << 10;
+/// Smallest swap file: one run of pages.
+pub const MIN_DISK: u64 = 128 << 10;
+/// Largest of either: past this the size is a slip of the pen, and a place no longer fits
+/// its word.
+pub const MAX_SIZE: u64 = 1 << 42;
+
+/// Which stores, and how large.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StoreConfig {
+    /// Bytes of compressed RAM.
+    pub ram: Option<u64>,
+    /// The swap file.
+    pub disk: Option<DiskConfig>,
+}
+
+/// A swap file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskConfig {
+    /// A directory, or the name of a file to make; it has no name once it is open.
+    pub path: PathBuf,
+    /// Bytes, allocated when the store is made.
+    pub size: u64,
+    /// Faults to inject, for tests: see [`Inject`].
+    pub inject: Option<Inject>,
+}
+
+impl DiskConfig {
+    /// A swap file of `size` bytes at `path`.
+    pub fn new(path: impl Into<PathBuf>, size: u64) -> Self {
+        Self {
+            path: path.into(),
+            size,
+            inject: None,
+        }
+    }
+}
+
+/// What is wrong with a store's line.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Neither `ram:` nor `disk:`.
+    #[error("no store in {0:?}: write ram:SIZE, disk:PATH,size=SIZE, or both joined by +")]
+    Nothing(String),
+    /// The same tier twice.
+    #[error("{0}: given twice")]
+    Twice(&'static str),
+    /// `disk:` with no path.
+    #[error("disk: needs a path, as in disk:/var/tmp,size=2G")]
+    NoPath,
+    /// `disk:` with no size.
+    #[error("disk:{} needs a size, as in disk:{},size=2G", .0.display(), .0.display())]
+    NoSize(PathBuf),
+    /// An option that is not one.
+    #[error("disk: knows no option {0:?}: there is size=SIZE")]
+    Option(String),
+    /// Not a number with a unit.
+    #[error(
+        "{0:?} is not a size: write a whole number and a unit, as in 64M, 64MiB or 2G (units of 1024)"
+    )]
+    Size(String),
+    /// A number too small.
+    #[error("{what} of {asked} bytes is too small: at least {least} bytes ({})", Bytes(*.least))]
+    TooSmall {
+        /// Of what.
+        what: &'static str,
+        /// As given.
+        asked: u64,
+        /// What there must be.
+        least: u64,
+    },
+    /// A number too large.
+    #[error("{what} of {asked} is too large: at most {}", Bytes(*.most))]
+    TooLarge {
+        /// Of what.
+        what: &'static str,
+        /// As given.
+        asked: String,
+        /// What there may be.
+        most: u64,
+    },
+}
+
+/// A number of bytes that reads as it would be written: `64MiB`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bytes(pub u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0;
+        let mut unit = 0;
+        while value >= 1024 && value.is_multiple_of(1024) && unit + 1 < UNITS.len() {
+            value /= 1024;
+            unit += 1;
+        }
+        write!(f, "{value}{}", UNITS[unit])
+    }
+}
+
+/// Reads `64M`, `64MiB`, `64MB`, `65536`; the units are powers of 1024 all.
+pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
+    let wrong = || ConfigError::Size(text.to_owned());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(wrong());
+    }
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(wrong()),
+    };
+    let huge = || ConfigError::TooLarge {
+        what: "a size",
+        asked: text.to_owned(),
+        most: MAX_SIZE,
+    };
+    number
+        .parse::<u64>()
+        .map_err(|_| huge())?
+        .checked_mul(1 << shift)
+        .ok_or_else(huge)
+}
+
+impl StoreConfig {
+    /// Whether these sizes can be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let bound = |what, asked: u64, least, most| {
+            if asked < least {
+                return Err(ConfigError::TooSmall { what, asked, least });
+            }
+            if asked > most {
+                return Err(ConfigError::TooLarge {
+                    what,
+                    asked: Bytes(asked).to_string(),
+                    most,
+                });
+            }
+            Ok(())
+        };
+        if let Some(ram) = self.ram {
+            bound("compressed RAM", ram, MIN_RAM, MAX_SIZE)?;
+        }
+        if let Some(disk) = &self.disk {
+            if disk.path.as_os_str().is_empty() {
+                return Err(ConfigError::NoPath);
+            }
+            bound("a swap file", disk.size, MIN_DISK, MAX_SIZE)?;
+        }
+        if self.ram.is_none() && self.disk.is_none() {
+            return Err(ConfigError::Nothing(String::new()));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for StoreConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let mut config = StoreConfig::default();
+        for part in split_tiers(text) {
+            if let Some(size) = part.strip_prefix("ram:") {
+                let size = parse_size(size)?;
+                if config.ram.replace(size).is_some() {
+                    return Err(ConfigError::Twice("ram:"));
+                }
+            } else if let Some(rest) = part.strip_prefix("disk:") {
+                if config.disk.replace(parse_disk(rest)?).is_some() {
+                    return Err(ConfigError::Twice("disk:"));
+                }
+            } else {
+                return Err(ConfigError::Nothing(text.to_owned()));
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+}
+
+/// Splits at each `+` that a tier's name follows: a path may hold a `+` itself.
+fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let here = rest?;
+        let cut = [here.find("+ram:"), here.find("+disk:")]
+            .into_iter()
+            .flatten()
+            .min();
+        match cut {
+            Some(at) => {
+                rest = Some(&here[at + 1..]);
+                Some(&here[..at])
+            }
+            None => {
+                rest = None;
+                Some(here)
+            }
+        }
+    })
+}
+
+fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
+    let mut parts = text.split(',');
+    let path = PathBuf::from(parts.next().unwrap_or_default());
+    if path.as_os_str().is_empty() {
+        return Err(ConfigError::NoPath);
+    }
+    let mut size = None;
+    let mut inject = Inject::default();
+    for option in parts {
+        if let Some(text) = option.strip_prefix("size=") {
+            size = Some(parse_size(text)?);
+        } else if !inject.parse_option(option) {
+            return Err(ConfigError::Option(option.to_owned()));
+        }
+    }
+    let size = size.ok_or_else(|| ConfigError::NoSize(path.clone()))?;
+    let inject = (inject != Inject::default()).then_some(inject);
+    Ok(DiskConfig { path, size, inject })
+}
+
+impl std::fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(ram) = self.ram {
+            write!(f, "ram:{}", Bytes(ram))?;
+        }
+        if let Some(disk) = &self.disk {
+            let join = if self.ram.is_some() { "+" } else { "" };
+            write!(
+                f,
+                "{join}disk:{},size={}",
+                disk.path.display(),
+                Bytes(disk.size)
+            )?;
+            if let Some(inject) = disk.inject {
+                write!(f, "{inject}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_forms_of_the_manual_are_read() {
+        let both: StoreConfig = "ram:256M+disk:/var/tmp,size=2GiB".parse().unwrap();
+        assert_eq!(both.ram, Some(256 << 20));
+        assert_eq!(both.disk, Some(DiskConfig::new("/var/tmp", 2 << 30)));
+        assert_eq!(both.to_string(), "ram:256MiB+disk:/var/tmp,size=2GiB");
+    }
+
+    #[test]
+    fn a_path_may_hold_a_plus() {
+        let config: StoreConfig = "disk:/a+b/c,size=1M+ram:1M".parse().unwrap();
+        assert_eq!(config.disk.unwrap().path, PathBuf::from("/a+b/c"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, part) in [
+            ("ram:0", "too small"),
+            ("ram:64X", "not a size"),
+            ("ram:", "not a size"),
+            ("ram:-5M", "not a size"),
+            ("ram:1.5G", "not a size"),
+            ("ram:99999999999999999999", "too large"),
+            ("ram:9999T", "too large"),
+            ("ram:1M+ram:1M", "twice"),
+            ("disk:,size=1G", "needs a path"),
+            ("disk:/tmp", "needs a size"),
+            ("disk:/tmp,size=0", "too small"),
+            ("disk:/tmp,colour=red,size=1G", "no option"),
+            ("tape:1G", "no store"),
+            ("", "no store"),
+        ] {
+            let error = text.parse::<StoreConfig>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn faults_to_inject_are_read_back() {
+        let text = "disk:/tmp,size=1MiB,fail=eio@1000,slow=200us";
+        let config: StoreConfig = text.parse().unwrap();
+        assert_eq!(config.to_string(), text);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read_back(ram in MIN_RAM..MAX_SIZE, disk in MIN_DISK..MAX_SIZE) {
+            let config = StoreConfig { ram: Some(ram), disk: Some(DiskConfig::new("/x/y", disk)) };
+            prop_assert_eq!(config.to_string().parse::<StoreConfig>().unwrap(), config);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Waiting without a lock: look again, yield, then sleep a little.
+
+use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep, sched_yield};
+use std::time::Duration;
+
+/// Sleeps, whatever signals come.
+pub(crate) fn sleep(time: Duration) {
+    let mut left = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    while let NanosleepRelativeResult::Interrupted(rest) = nanosleep(&left) {
+        left = rest;
+    }
+}
+
+/// Waits longer each time round. Another process holds what is waited for, for well under
+/// a microsecond unless it is preempted, or dead and not yet retired.
+#[derive(Default)]
+pub(crate) struct Patience {
+    rounds: u32,
+}
+
+impl Patience {
+    /// Rounds of looking again before giving way.
+    const SPINS: u32 = 64;
+    /// Rounds of giving way before sleeping.
+    const YIELDS: u32 = 256;
+    /// How long one sleep is: short beside a disk's answer.
+    const NAP: Duration = Duration::from_micros(50);
+
+    /// Waits a little.
+    pub fn wait(&mut self) {
+        self.rounds += 1;
+        if self.rounds <= Self::SPINS {
+            std::hint::spin_loop();
+        } else if self.rounds <= Self::YIELDS {
+            sched_yield();
+        } else {
+            sleep(Self::NAP);
+        }
+    }
+
+    /// Whether this has gone on for so long (about 10 ms) that the other one may be dead.
+    pub fn is_over(&self) -> bool {
+        self.rounds > Self::YIELDS + 200
+    }
+}
