@@ -1,0 +1,41 @@
+/* An allocator of the program's own over sbrk, as old programs have, growing and
+ * shrinking; memory that comes back is zero. */
+#include "hazard.h"
+
+int main(void)
+{
+    size_t n = hazard_bytes();
+    char *start = sbrk(0);
+    CHECK(start != (void *)-1);
+    char *p = sbrk(0);
+    size_t got = 0;
+    for (int i = 0; got < n; i++) {
+        size_t piece = 1000 + mix(i) % 300000;
+        char *at = sbrk(piece);
+        CHECK(at != (void *)-1);
+        CHECK(at == p + got);
+        got += piece;
+    }
+    size_t lead = -(uintptr_t)p & 7;
+    fill(p + lead, n - 8, 1);
+    CHECK(holds(p + lead, n - 8, 1));
+    void *other = malloc(1000); /* Must not take what is ours. */
+    memset(other, 0xff, 1000);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(holds(p + lead, n - 8, 1));
+        CHECK(sbrk(4 * MB) != (void *)-1);
+        _exit(0);
+    }
+    reap(child);
+    if (sbrk(0) == p + got) {
+        CHECK(brk(p + got / 2) == 0);
+        CHECK(sbrk(0) == p + got / 2);
+        CHECK(brk(p + got) == 0);
+        size_t cut = (uintptr_t)(p + got / 2 + PAGE) & ~(PAGE - 1);
+        CHECK(all_zero((char *)cut, (p + got - (char *)cut) & ~7ul));
+        CHECK(holds(p + lead, got / 2 - 16, 1));
+    }
+    return 0;
+}
