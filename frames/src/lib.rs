@@ -1,1 +1,44 @@
-//! Contracts for frames, RamTab, frame stack, revocation.
+//! Contracts for frames: the allocator, its RamTab and the frame stacks of its domains.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.3. Every domain
+//! is promised {g, x} frames and pages with what it has; what it has unused, others may
+//! use; what it has above g, others below theirs can have back.
+//!
+//! Linux gives a program no physical frames, so a frame is a numbered unit of quota. Every
+//! page that is resident, staged or nailed holds one, hence resident memory never exceeds
+//! the frames there are.
+//!
+//! Rule: all of it is words in shared memory, each changed by compare-and-swap, and the
+//! truth is the RamTab alone. Any process may be killed at any instruction; the supervisor
+//! then calls [`Ledger::retire`] and nothing is lost. There is no clock and no I/O here;
+//! deadlines are the supervisor's.
+//!
+//! ```
+//! use frames::{Contract, Ledger, Process, State};
+//!
+//! let (ledger, _descriptor) = Ledger::create(1024, 8)?;
+//! let domain = ledger.admit(Contract { g: 64, x: 512 }, Process::default())?;
+//! let client = ledger.adopt(domain, Process { pid: std::process::id(), start: 0 })?;
+//! let frame = client.take().expect("a guaranteed frame");
+//! client.mark(frame, State::Standby)?;
+//! client.put(frame)?;
+//! assert_eq!((client.n(), client.unused()), (1, 1));
+//! assert_eq!(ledger.retire(domain), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod client;
+mod contract;
+mod domain;
+mod layout;
+mod ledger;
+mod quota;
+mod ramtab;
+mod reconcile;
+mod set;
+
+pub use client::{Client, Misuse, Short};
+pub use contract::{Contract, Process, Refusal, fair_share, tree};
+pub use domain::{DomainId, Phase};
+pub use ledger::{Census, DomainView, Ledger, LedgerError};
+pub use ramtab::{Frame, State};

@@ -1,0 +1,362 @@
+//! A domain's dealings with the ledger: taking, marking, putting and giving back frames.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2, the client's half.
+//! Everything here may run on the page path: a handful of compare-and-swaps on shared
+//! words, no allocation, no lock, no system call but the futex ones of waiting and ringing.
+//!
+//! **The frame stack.** The paper's stack orders a domain's frames by how willing it is to
+//! lose them. Here the order is the RamTab's states: unused on top, which an allocator may
+//! take without help, then standby, mapped, and nailed at the bottom. The top is kept as a
+//! set, so that taking and putting are O(1) from many threads at once. Within a class no
+//! order is kept: a frame is a number without contents, and which *contents* go next is
+//! the replacement policy's business. [`Client::stack`] lists it.
+
+use crate::contract::Contract;
+use crate::contract::{Process, Refusal};
+use crate::domain::DomainId;
+use crate::layout::{CLOSED, Slot};
+use crate::ledger::Ledger;
+use crate::quota::{Activity, lower_to_zero};
+use crate::ramtab::{Entry, Frame, State};
+use crate::set::FrameSet;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+/// A frame was not what its user took it for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misuse {
+    /// There is no such frame.
+    #[error("there is no frame {0}: page state and RamTab disagree, which is a bug in the pager")]
+    NoSuchFrame(u32),
+    /// It is not this domain's, or it is not in use.
+    #[error(
+        "frame {frame} is not in use by domain {domain} (it is {state:?}): page state and RamTab \
+         disagree, which is a bug in the pager"
+    )]
+    NotInUse {
+        /// The frame.
+        frame: u32,
+        /// Who took it for its own.
+        domain: DomainId,
+        /// What it is.
+        state: State,
+    },
+    /// Frames are marked as what a resident page can be.
+    #[error("a frame is marked mapped, standby or nailed, never {0:?}: use put or give_back")]
+    NotAMark(State),
+}
+
+/// Too few frames for a child's reserve; none were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{missing} of {asked} frames for the child are missing: evict or give back that many and try \
+     again, or give the contract more frames"
+)]
+pub struct Short {
+    /// Frames asked for.
+    pub asked: u32,
+    /// Frames that could not be had.
+    pub missing: u32,
+}
+
+/// A domain in the ledger, for the process that pages with it. Copies are the same domain.
+#[derive(Clone, Copy)]
+pub struct Client<'a> {
+    ledger: &'a Ledger,
+    id: DomainId,
+    slot: &'a Slot,
+    unused: FrameSet<'a>,
+}
+
+impl<'a> Client<'a> {
+    pub(crate) fn new(ledger: &'a Ledger, id: DomainId) -> Self {
+        let slot = ledger.memory.slot(id.slot);
+        Self {
+            ledger,
+            id,
+            slot,
+            unused: ledger.memory.set(id.slot),
+        }
+    }
+
+    /// The domain's name.
+    pub fn id(&self) -> DomainId {
+        self.id
+    }
+
+    /// The ledger it is in.
+    pub fn ledger(&self) -> &'a Ledger {
+        self.ledger
+    }
+
+    /// {g, x}.
+    pub fn contract(&self) -> Contract {
+        Contract {
+            g: self.slot.g.load(Relaxed),
+            x: self.slot.x.load(Relaxed),
+        }
+    }
+
+    /// A frame to map a page with, counted as mapped from here on: an unused one of the
+    /// domain's own, else a free one, else one that another domain has unused above its
+    /// guarantee. None when the contract or the others' guarantees do not allow it: evict,
+    /// or [`Ledger::demand`] and wait.
+    pub fn take(&self) -> Option<Frame> {
+        self.take_own().or_else(|| {
+            self.ledger
+                .memory
+                .acquire(self.id.slot, self.id.slot, State::Mapped)
+        })
+    }
+
+    /// As many frames as can be had, at most as many as fit; how many.
+    pub fn take_batch(&self, into: &mut [Frame]) -> usize {
+        let mut taken = 0;
+        for place in into {
+            match self.take() {
+                Some(frame) => *place = frame,
+                None => break,
+            }
+            taken += 1;
+        }
+        taken
+    }
+
+    /// A frame the domain has unused already: n stays as it is.
+    pub fn take_own(&self) -> Option<Frame> {
+        let mapped = self.entry(State::Mapped);
+        while let Some(frame) = self.unused.pop() {
+            let ramtab = self.ledger.memory.ramtab();
+            if ramtab.change(frame, self.entry(State::Unused), mapped)
+                || ramtab.change(frame, self.entry(State::Reserved), mapped)
+            {
+                return Some(frame);
+            }
+            // Taken transparently: forget it.
+        }
+        None
+    }
+
+    /// Says what a frame in use is now: mapped, standby or nailed.
+    pub fn mark(&self, frame: Frame, state: State) -> Result<(), Misuse> {
+        if !matches!(state, State::Mapped | State::Standby | State::Nailed) {
+            return Err(Misuse::NotAMark(state));
+        }
+        self.change_used(frame, self.entry(state))
+    }
+
+    /// What a frame of the domain is doing; None when it is not the domain's.
+    pub fn state(&self, frame: Frame) -> Option<State> {
+        let entry = self.ledger.memory.ramtab().get(frame)?;
+        (entry.owner() == self.id.slot).then_some(entry.state())
+    }
+
+    /// Puts a frame, with nothing resident in it any more, on top of the frame stack.
+    pub fn put(&self, frame: Frame) -> Result<(), Misuse> {
+        self.change_used(frame, self.entry(State::Unused))?;
+        self.unused.insert(frame);
+        self.tell_waiters();
+        Ok(())
+    }
+
+    /// Puts several frames; stops at the first that was not in use.
+    pub fn put_batch(&self, frames: &[Frame]) -> Result<(), Misuse> {
+        for frame in frames {
+            self.change_used(*frame, self.entry(State::Unused))?;
+            self.unused.insert(*frame);
+        }
+        self.tell_waiters();
+        Ok(())
+    }
+
+    /// Gives up to `k` unused frames back to all; how many it had.
+    pub fn give_back(&self, k: u32) -> u32 {
+        let memory = &self.ledger.memory;
+        let _activity = Activity::begin(memory, self.id.slot);
+        let mut given = 0;
+        while given < k {
+            let Some(frame) = self.unused.pop() else {
+                break;
+            };
+            let released = memory.release(frame, self.entry(State::Unused));
+            given += u32::from(released || memory.release(frame, self.entry(State::Reserved)));
+        }
+        memory.lower(self.id.slot, given);
+        given
+    }
+
+    /// Frames the domain owns.
+    pub fn n(&self) -> u32 {
+        self.slot.n.load(Relaxed) & !CLOSED
+    }
+
+    /// Those of them with nothing resident, about: others may take them at any moment.
+    pub fn unused(&self) -> u32 {
+        self.unused.len()
+    }
+
+    /// How many frames the domain could own now without anyone else's help: n and what is
+    /// neither owned nor promised, within x. It moves as others come and go: evict by it,
+    /// do not plan by it.
+    pub fn resident_limit(&self) -> u32 {
+        let header = self.ledger.memory.header();
+        let Contract { g, x } = self.contract();
+        let room = self
+            .ledger
+            .total()
+            .saturating_sub(header.committed.load(Relaxed));
+        x.min(self.n().max(g).saturating_add(room))
+    }
+
+    /// Frames the domain was asked to give back, by [`Ledger::demand`], and has not.
+    pub fn asked(&self) -> u32 {
+        self.slot.asked.load(SeqCst)
+    }
+
+    /// Answers a revocation: gives back up to `k` unused frames; how many it had. The
+    /// domain must have arranged for that many to be unused.
+    pub fn answer(&self, k: u32) -> u32 {
+        let given = self.give_back(k);
+        lower_to_zero(&self.slot.asked, given);
+        self.slot.answered.fetch_add(u64::from(given), Relaxed);
+        given
+    }
+
+    /// A value that changes when the domain's bell is rung: read it, look at
+    /// [`Client::asked`], and then wait on it.
+    pub fn bell_seq(&self) -> u32 {
+        self.slot.bell.load(SeqCst)
+    }
+
+    /// Sleeps until the bell was rung since `seq` was read, or the limit. Returns early
+    /// on a signal.
+    pub fn wait_bell(&self, seq: u32, limit: Option<Duration>) {
+        wired::futex::wait(&self.slot.bell, seq, limit);
+    }
+
+    /// Admits a domain for a child about to be forked. It goes if this process dies before
+    /// the child adopts it.
+    pub fn admit_child(&self, contract: Contract) -> Result<DomainId, Refusal> {
+        let process = Process {
+            pid: self.slot.pid.load(SeqCst),
+            start: self.slot.start.load(SeqCst),
+        };
+        self.ledger.admit_by(self.id.slot, contract, process)
+    }
+
+    /// Obtains `k` frames for a child admitted by [`Client::admit_child`], all or none:
+    /// one for every page that is resident here, as the child will have it resident too.
+    /// Nobody can take them. The child renumbers: for each page it finds resident it takes
+    /// a frame ([`Client::take_own`]), marks it as the parent's was, and writes its number
+    /// in the page's word; then it calls [`Client::settle`].
+    pub fn reserve_for_child(&self, child: DomainId, k: u32) -> Result<(), Short> {
+        let memory = &self.ledger.memory;
+        let reserved = Entry::new(child.slot, State::Reserved);
+        let set = memory.set(child.slot);
+        for got in 0..k {
+            match memory.acquire(self.id.slot, child.slot, State::Reserved) {
+                Some(frame) => set.insert(frame),
+                None => {
+                    let _activity = Activity::begin(memory, self.id.slot);
+                    let mut back = 0;
+                    while back < got {
+                        let Some(frame) = set.pop() else { break };
+                        back += u32::from(memory.release(frame, reserved));
+                    }
+                    memory.lower(child.slot, back);
+                    return Err(Short {
+                        asked: k,
+                        missing: k - got,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a child's renumbering: reserved frames it did not need become unused, on top
+    /// of its stack. How many there were.
+    pub fn settle(&self) -> u32 {
+        let (reserved, unused) = (self.entry(State::Reserved), self.entry(State::Unused));
+        let mut left = 0;
+        self.unused.find(|frame| {
+            left += u32::from(self.ledger.memory.ramtab().change(frame, reserved, unused));
+            false
+        });
+        left
+    }
+
+    /// Makes every frame of the domain unused, in the new image after an exec: nothing of
+    /// the old one is resident any more. How many there are.
+    pub fn forget_all(&self) -> u32 {
+        let memory = &self.ledger.memory;
+        let mut all = 0;
+        for (frame, entry) in memory.ramtab().entries() {
+            if entry.owner() != self.id.slot || entry.state() == State::Revoking {
+                continue;
+            }
+            let unused = self.entry(State::Unused);
+            if entry == unused || memory.ramtab().change(frame, entry, unused) {
+                self.unused.insert(frame);
+                all += 1;
+            }
+        }
+        self.tell_waiters();
+        all
+    }
+
+    /// Calls `each` for every frame of the domain, from the one it is most willing to lose
+    /// to the one it must keep: unused, standby, mapped, nailed. One pass over the RamTab
+    /// for each class: for tools and tests.
+    pub fn stack(&self, mut each: impl FnMut(Frame, State)) {
+        let order = [
+            State::Unused,
+            State::Standby,
+            State::Mapped,
+            State::Nailed,
+            State::Reserved,
+        ];
+        for state in order {
+            for (frame, entry) in self.ledger.memory.ramtab().entries() {
+                if entry == self.entry(state) {
+                    each(frame, state);
+                }
+            }
+        }
+    }
+
+    fn entry(&self, state: State) -> Entry {
+        Entry::new(self.id.slot, state)
+    }
+
+    /// Changes the entry of a frame that a page of this domain holds.
+    fn change_used(&self, frame: Frame, to: Entry) -> Result<(), Misuse> {
+        let ramtab = self.ledger.memory.ramtab();
+        loop {
+            let entry = ramtab.get(frame).ok_or(Misuse::NoSuchFrame(frame.0))?;
+            let used = matches!(
+                entry.state(),
+                State::Mapped | State::Standby | State::Nailed
+            );
+            if entry.owner() != self.id.slot || !used {
+                let (frame, domain, state) = (frame.0, self.id, entry.state());
+                return Err(Misuse::NotInUse {
+                    frame,
+                    domain,
+                    state,
+                });
+            }
+            if entry == to || ramtab.change(frame, entry, to) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Unused frames above the guarantee are there for those who wait.
+    fn tell_waiters(&self) {
+        let header = self.ledger.memory.header();
+        if header.wants.load(Relaxed) != 0 {
+            header.ring_freed();
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What a domain was promised, and why a promise is refused.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: a domain is admitted
+//! with {g, x}, its guaranteed and its most frames. Rule: the sum of all g is at most the
+//! frames there are, so that every guarantee can be met at once.
+
+use wired::PAGE;
+
+/// {g, x}: how many frames a domain is sure of, and how many it may ever hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contract {
+    /// Guaranteed frames: a request below this succeeds, by revocation if it must.
+    pub g: u32,
+    /// Most frames: a request at this fails. Those between `g` and `x` are optimistic.
+    pub x: u32,
+}
+
+/// The process that holds a domain: its id and, as ids are used again, its start time
+/// (field 22 of `/proc/<pid>/stat`, clock ticks since boot).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot; 0 when not known.
+    pub start: u64,
+}
+
+/// Why no domain was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The guarantees would exceed the memory there is.
+    #[error(
+        "{asked} guaranteed frames ({}) were asked for, but {admitted} of {total} frames ({}) are \
+         already guaranteed to {domains} domains: ask for at most {} frames, give more memory, or \
+         let a domain end first",
+        Kib(*asked), Kib(*total), total - admitted
+    )]
+    Guarantee {
+        /// g of the contract refused.
+        asked: u32,
+        /// Sum of g admitted so far.
+        admitted: u32,
+        /// Frames in all.
+        total: u32,
+        /// Domains admitted so far.
+        domains: u32,
+    },
+    /// One process more than the contract has minimum frames for.
+    #[error(
+        "{processes} processes x {minimum} frames minimum = {} frames, but the contract is {total} \
+         frames ({}): give at least {}, or run at most {} processes at once",
+        u64::from(*processes) * u64::from(*minimum),
+        Kib(*total),
+        Kib(processes.saturating_mul(*minimum)),
+        total / (*minimum).max(1)
+    )]
+    Tree {
+        /// Processes there would be.
+        processes: u32,
+        /// Frames each must have to make progress.
+        minimum: u32,
+        /// Frames of the contract.
+        total: u32,
+    },
+    /// Every slot is taken.
+    #[error(
+        "all {slots} domain slots are taken: let a domain end first, or make the ledger with more slots"
+    )]
+    Slots {
+        /// Slots in the ledger.
+        slots: u32,
+    },
+    /// A contract that contradicts itself.
+    #[error(
+        "a contract of {g} guaranteed and at most {x} frames contradicts itself: it needs 0 < x and g <= x"
+    )]
+    Contract {
+        /// Guaranteed frames asked for.
+        g: u32,
+        /// Most frames asked for.
+        x: u32,
+    },
+}
+
+/// Frames as people read them.
+struct Kib(u32);
+
+impl std::fmt::Display for Kib {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kib = u64::from(self.0) * (PAGE as u64 / 1024);
+        match kib {
+            0..10_240 => write!(f, "{kib} KiB"),
+            _ => write!(f, "{} MiB", kib.div_ceil(1024)),
+        }
+    }
+}
+
+/// The contract of each process in a tree that shares `total` frames: `minimum` frames
+/// guaranteed, as many as there are at most. Refused when the tree has more processes
+/// than minimum sets of frames.
+pub fn tree(processes: u32, minimum: u32, total: u32) -> Result<Contract, Refusal> {
+    if u64::from(processes) * u64::from(minimum) > u64::from(total) {
+        return Err(Refusal::Tree {
+            processes,
+            minimum,
+            total,
+        });
+    }
+    Ok(Contract {
+        g: minimum,
+        x: total,
+    })
+}
+
+/// What each of `domains` gets of `total` frames when all want as much as they can get.
+pub fn fair_share(domains: u32, total: u32) -> u32 {
+    (total / domains.max(1)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_tree_names_processes_times_minimum_and_the_contract() {
+        let text = tree(17, 16, 256).unwrap_err().to_string();
+        for part in [
+            "17 processes x 16 frames",
+            "272",
+            "256 frames (1024 KiB)",
+            "at least 1088 KiB",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(tree(16, 16, 256).is_ok());
+    }
+
+    #[test]
+    fn a_fair_share_is_never_nothing() {
+        assert_eq!(fair_share(3, 100), 33);
+        assert_eq!(fair_share(0, 100), 100);
+        assert_eq!(fair_share(100, 4), 1);
+    }
+}

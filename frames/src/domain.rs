@@ -1,0 +1,85 @@
+//! A domain's name and its life: claimed, nascent, live, retiring, vacant again.
+
+use crate::ramtab::Owner;
+
+/// Names a domain: its slot and the slot's generation, so that the name of a domain that
+/// is gone never means the next one there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DomainId {
+    pub(crate) slot: Owner,
+    pub(crate) generation: u32,
+}
+
+impl DomainId {
+    /// As a number, to hand to another process.
+    pub fn raw(self) -> u32 {
+        self.generation << Word::SLOT_BITS | self.slot
+    }
+
+    /// From [`DomainId::raw`].
+    pub fn from_raw(raw: u32) -> Self {
+        Self {
+            slot: raw & Word::SLOT_MASK,
+            generation: raw >> Word::SLOT_BITS & Word::GENERATION_MASK,
+        }
+    }
+}
+
+impl std::fmt::Display for DomainId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.slot, self.generation)
+    }
+}
+
+/// Where a slot is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nobody's.
+    Vacant,
+    /// Being filled in by its creator.
+    Claimed,
+    /// Admitted; its process has not yet taken it up. It goes when its creator goes.
+    Nascent,
+    /// Its process runs.
+    Live,
+    /// Its process is gone and its frames are being taken back.
+    Retiring,
+}
+
+/// `Slot::state`: phase, creator and generation in a word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub phase: Phase,
+    pub creator: Owner,
+    pub generation: u32,
+}
+
+impl Word {
+    pub(crate) const SLOT_BITS: u32 = 12;
+    pub(crate) const SLOT_MASK: u32 = (1 << Self::SLOT_BITS) - 1;
+    pub(crate) const GENERATION_MASK: u32 = (1 << 16) - 1;
+
+    pub(crate) fn unpack(word: u32) -> Self {
+        let phase = match word & 0xf {
+            1 => Phase::Claimed,
+            2 => Phase::Nascent,
+            3 => Phase::Live,
+            4 => Phase::Retiring,
+            _ => Phase::Vacant,
+        };
+        Self {
+            phase,
+            creator: word >> 4 & Self::SLOT_MASK,
+            generation: word >> 16,
+        }
+    }
+
+    pub(crate) fn pack(self) -> u32 {
+        self.generation << 16 | self.creator << 4 | self.phase as u32
+    }
+
+    /// Whether frames may be owned under this word.
+    pub(crate) fn admitted(self) -> bool {
+        matches!(self.phase, Phase::Nascent | Phase::Live)
+    }
+}

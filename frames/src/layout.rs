@@ -1,0 +1,152 @@
+//! The ledger's shared memory: header, a slot for each domain, RamTab, frame sets.
+//!
+//! Rule: only words, each touched atomically, and each either a truth that one
+//! compare-and-swap changes or a count that can be made again from the RamTab.
+
+use crate::ramtab::{Frame, Owner, RamTab};
+use crate::set::FrameSet;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use wired::{PAGE, Plain, Region};
+
+/// "selfledg", and the version of this layout.
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg01");
+
+/// Facts about the whole ledger.
+#[repr(C, align(128))]
+pub(crate) struct Header {
+    pub magic: AtomicU64,
+    /// Bytes of the whole, so that it can be attached by its descriptor alone.
+    pub length: AtomicU64,
+    pub total: AtomicU32,
+    pub slots: AtomicU32,
+    /// Slots below this (and above 0) have been used: no need to look further.
+    pub reach: AtomicU32,
+    /// Domains admitted.
+    pub live: AtomicU32,
+    /// Sum of g.
+    pub guaranteed: AtomicU32,
+    /// Sum of max(n, g): what optimistic frames may not grow past the total.
+    pub committed: AtomicU32,
+    /// Sum of `Slot::wanted`, when somebody last asked.
+    pub wants: AtomicU32,
+    /// Futex word: changes when frames become free. The lowest bit says someone sleeps.
+    pub freed: AtomicU32,
+    /// Futex word: not 0 while counts are made again; see [`crate::reconcile`].
+    pub pause: AtomicU32,
+    /// Not 0 while somebody makes counts again.
+    pub reconciling: AtomicU32,
+    /// Not 0 when counts may be wrong, because a process died changing them.
+    pub suspect: AtomicU32,
+}
+// SAFETY: atomics alone; zero is a value of each.
+unsafe impl Plain for Header {}
+
+/// What is known of a domain.
+#[repr(C, align(128))]
+pub(crate) struct Slot {
+    /// Phase, generation and creator: see [`crate::domain::Phase`].
+    pub state: AtomicU32,
+    pub pid: AtomicU32,
+    pub start: AtomicU64,
+    pub g: AtomicU32,
+    pub x: AtomicU32,
+    /// Frames the domain owns. Raised before a frame is taken, lowered after one is given
+    /// back, so never less than the RamTab says. [`CLOSED`] when nobody may change it.
+    pub n: AtomicU32,
+    /// Frames the domain was asked to give back, intrusively, and has not.
+    pub asked: AtomicU32,
+    /// Frames the domain waits for.
+    pub wanted: AtomicU32,
+    /// Futex word rung for the domain's pager.
+    pub bell: AtomicU32,
+    /// Changes begun (high half) and under way (low half) in counts, by this domain.
+    pub activity: AtomicU64,
+    pub taken_over: AtomicU64,
+    pub lost: AtomicU64,
+    pub asked_ever: AtomicU64,
+    pub answered: AtomicU64,
+    pub refused: AtomicU64,
+}
+// SAFETY: atomics alone; zero is a value of each.
+unsafe impl Plain for Slot {}
+
+/// Marks `Slot::n` of a domain that is being retired.
+pub(crate) const CLOSED: u32 = 1 << 31;
+
+/// Where each part starts, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout {
+    total: u32,
+    slots: u32,
+    ramtab: usize,
+    sets: usize,
+    pub length: usize,
+}
+
+impl Layout {
+    /// Of a ledger with `total` frames and `slots` slots, slot 0 included.
+    pub(crate) fn new(total: u32, slots: u32) -> Self {
+        let ramtab = size_of::<Header>() + slots as usize * size_of::<Slot>();
+        let sets = (ramtab + total as usize * 4).next_multiple_of(PAGE);
+        let set = FrameSet::size(total) * 8;
+        let length = (sets + slots as usize * set).next_multiple_of(PAGE);
+        Self {
+            total,
+            slots,
+            ramtab,
+            sets,
+            length,
+        }
+    }
+}
+
+/// The ledger's memory, seen by its parts.
+pub(crate) struct Memory {
+    region: Region,
+    layout: Layout,
+}
+
+impl Memory {
+    pub(crate) fn new(region: Region, layout: Layout) -> Self {
+        Self { region, layout }
+    }
+
+    pub(crate) fn total(&self) -> u32 {
+        self.layout.total
+    }
+
+    /// Slots, slot 0 (nobody) included.
+    pub(crate) fn slot_count(&self) -> u32 {
+        self.layout.slots
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.region.slice::<Header>(0, 1)[0]
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        self.region
+            .slice(size_of::<Header>(), self.layout.slots as usize)
+    }
+
+    pub(crate) fn slot(&self, owner: Owner) -> &Slot {
+        &self.slots()[owner as usize]
+    }
+
+    pub(crate) fn ramtab(&self) -> RamTab<'_> {
+        RamTab(
+            self.region
+                .slice(self.layout.ramtab, self.layout.total as usize),
+        )
+    }
+
+    /// The domain's unused frames; nobody's are the free ones.
+    pub(crate) fn set(&self, owner: Owner) -> FrameSet<'_> {
+        let words = FrameSet::size(self.layout.total);
+        let offset = self.layout.sets + owner as usize * words * 8;
+        FrameSet::new(self.region.slice(offset, words), self.layout.total)
+    }
+}
+
+const _: () = assert!(size_of::<Header>().is_multiple_of(align_of::<Slot>()));
+const _: () = assert!(Frame::MOST < CLOSED);

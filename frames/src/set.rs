@@ -1,0 +1,199 @@
+//! A set of frames in shared memory: two levels of bits and a hint where to look.
+//!
+//! Where an allocator finds free frames, and a domain its unused ones, in O(1). Rule: the
+//! set is a hint, never data. Putting in and taking out are idempotent on bits, a frame
+//! taken from it is only believed when its RamTab entry says the same, and a frame that
+//! is missing because a process died in between is put back by [`crate::Ledger::reconcile`].
+
+use crate::ramtab::Frame;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Words before the bits: hint and count, on a cache line of their own.
+const HEAD: usize = 8;
+const BITS: usize = 64;
+
+/// A view of a set.
+#[derive(Clone, Copy)]
+pub(crate) struct FrameSet<'a> {
+    hint: &'a AtomicU64,
+    count: &'a AtomicU64,
+    /// One bit a word of `words`: set when that word may have bits. May be set in vain.
+    summary: &'a [AtomicU64],
+    words: &'a [AtomicU64],
+}
+
+impl<'a> FrameSet<'a> {
+    /// 64-bit words that a set of frames below `total` occupies.
+    pub(crate) fn size(total: u32) -> usize {
+        let words = (total as usize).div_ceil(BITS);
+        (HEAD + words.div_ceil(BITS) + words).next_multiple_of(HEAD)
+    }
+
+    /// The set that occupies `memory`, which is `size(total)` words.
+    pub(crate) fn new(memory: &'a [AtomicU64], total: u32) -> Self {
+        let words = (total as usize).div_ceil(BITS);
+        let (head, rest) = memory.split_at(HEAD);
+        let (summary, rest) = rest.split_at(words.div_ceil(BITS));
+        Self {
+            hint: &head[0],
+            count: &head[1],
+            summary,
+            words: &rest[..words],
+        }
+    }
+
+    /// About how many frames are in the set: exact when nobody is at work on it and
+    /// nobody died at work on it.
+    pub(crate) fn len(&self) -> u32 {
+        (self.count.load(Relaxed) as i64).clamp(0, i64::from(u32::MAX)) as u32
+    }
+
+    /// Puts a frame in; the next to be taken out is near it.
+    pub(crate) fn insert(&self, frame: Frame) {
+        let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
+        if self.words[word].fetch_or(bit, SeqCst) & bit == 0 {
+            self.count.fetch_add(1, Relaxed);
+        }
+        // A remover clears the summary and then looks at the word, we the other way
+        // about: one of the two sees the other.
+        let (line, mark) = (&self.summary[word / BITS], 1u64 << (word % BITS));
+        if line.load(SeqCst) & mark == 0 {
+            line.fetch_or(mark, SeqCst);
+        }
+        self.hint.store(word as u64, Relaxed);
+    }
+
+    /// Takes this frame out; whether it was in.
+    pub(crate) fn remove(&self, frame: Frame) -> bool {
+        let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
+        let was = self.words[word].fetch_and(!bit, SeqCst) & bit != 0;
+        if was {
+            self.count.fetch_sub(1, Relaxed);
+        }
+        was
+    }
+
+    /// Takes some frame out.
+    pub(crate) fn pop(&self) -> Option<Frame> {
+        let hint = (self.hint.load(Relaxed) as usize).min(self.words.len() - 1);
+        if let Some(frame) = self.pop_from(hint) {
+            return Some(frame);
+        }
+        for step in 0..self.summary.len() {
+            let line = (hint / BITS + step) % self.summary.len();
+            let mut marks = self.summary[line].load(SeqCst);
+            while marks != 0 {
+                let word = line * BITS + marks.trailing_zeros() as usize;
+                marks &= marks - 1;
+                if let Some(frame) = self.pop_from(word) {
+                    self.hint.store(word as u64, Relaxed);
+                    return Some(frame);
+                }
+                self.tidy(word);
+            }
+        }
+        None
+    }
+
+    /// The first frame that `accept` says yes to; it stays in the set. Frames put in
+    /// meanwhile may be missed.
+    pub(crate) fn find(&self, mut accept: impl FnMut(Frame) -> bool) -> Option<Frame> {
+        for (line, marks) in self.summary.iter().enumerate() {
+            let mut marks = marks.load(SeqCst);
+            while marks != 0 {
+                let word = line * BITS + marks.trailing_zeros() as usize;
+                marks &= marks - 1;
+                let mut bits = self.words.get(word).map_or(0, |w| w.load(SeqCst));
+                while bits != 0 {
+                    let frame = Frame((word * BITS) as u32 + bits.trailing_zeros());
+                    if accept(frame) {
+                        return Some(frame);
+                    }
+                    bits &= bits - 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes everything out, for a domain that is gone.
+    pub(crate) fn clear(&self) {
+        for (line, marks) in self.summary.iter().enumerate() {
+            let mut marks = marks.swap(0, SeqCst);
+            while marks != 0 {
+                let word = line * BITS + marks.trailing_zeros() as usize;
+                marks &= marks - 1;
+                if let Some(word) = self.words.get(word) {
+                    word.store(0, SeqCst);
+                }
+            }
+        }
+        self.count.store(0, Relaxed);
+    }
+
+    fn pop_from(&self, word: usize) -> Option<Frame> {
+        let bits = self.words.get(word)?;
+        let mut seen = bits.load(SeqCst);
+        while seen != 0 {
+            let bit = seen & seen.wrapping_neg();
+            let before = bits.fetch_and(!bit, SeqCst);
+            if before & bit != 0 {
+                self.count.fetch_sub(1, Relaxed);
+                return Some(Frame((word * BITS) as u32 + bit.trailing_zeros()));
+            }
+            seen = before;
+        }
+        None
+    }
+
+    /// Takes back the summary's mark of a word found empty.
+    fn tidy(&self, word: usize) {
+        let (line, mark) = (&self.summary[word / BITS], 1u64 << (word % BITS));
+        line.fetch_and(!mark, SeqCst);
+        if self.words.get(word).is_some_and(|w| w.load(SeqCst) != 0) {
+            line.fetch_or(mark, SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn memory(total: u32) -> Vec<AtomicU64> {
+        (0..FrameSet::size(total))
+            .map(|_| AtomicU64::new(0))
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_holds_what_was_put_in_and_not_taken_out(
+            total in 1u32..20_000,
+            steps in prop::collection::vec((0u8..3, any::<u32>()), 0..300),
+        ) {
+            let memory = memory(total);
+            let set = FrameSet::new(&memory, total);
+            let mut model = BTreeSet::new();
+            for (what, number) in steps {
+                let frame = Frame(number % total);
+                match what {
+                    0 => { set.insert(frame); model.insert(frame); }
+                    1 => prop_assert_eq!(set.remove(frame), model.remove(&frame)),
+                    _ => match set.pop() {
+                        Some(frame) => prop_assert!(model.remove(&frame)),
+                        None => prop_assert!(model.is_empty()),
+                    },
+                }
+                prop_assert_eq!(set.len() as usize, model.len());
+            }
+            let mut found = BTreeSet::new();
+            set.find(|frame| { found.insert(frame); false });
+            prop_assert_eq!(&found, &model);
+            set.clear();
+            prop_assert_eq!(set.pop(), None);
+        }
+    }
+}
