@@ -25,12 +25,12 @@ const STATE: usize = 16;
 const ROOM: usize = (BLOCK - STATE * 8) / 8;
 
 macro_rules! figures {
-    ($($(#[doc = $doc:literal])* $name:ident = $key:literal $fold:ident,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $key:literal $fold:ident $(@ $at:literal)?,)*) => {
         /// One thing a process counts. `Sum` figures of a tree are the sums over its
         /// processes, dead ones included; `Now` figures are levels, and end with the process.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Figure { $($(#[doc = $doc])* $name,)* }
+        pub enum Figure { $($(#[doc = $doc])* $name $(= $at)?,)* }
 
         impl Figure {
             /// Every figure, in the order they are shown.
@@ -66,59 +66,56 @@ pub enum Fold {
 }
 
 figures! {
-    /// Faults resolved.
+    /// Page faults taken on stretches, of every kind.
     Faults = "faults" Sum,
-    /// Faults that wrote.
-    WriteFaults = "write_faults" Sum,
-    /// Faults resolved at once, in the entry.
-    FastFaults = "fast_faults" Sum,
-    /// Faults a worker resolved.
-    WorkerFaults = "worker_faults" Sum,
-    /// Faults on a page that was there again already.
-    SpuriousFaults = "spurious_faults" Sum,
-    /// Pages given zeroed.
-    ZeroFills = "zero_fills" Sum,
-    /// Pages given back from the standby list.
-    StandbyFills = "standby_fills" Sum,
-    /// Pages filled from compressed RAM.
-    RamFills = "ram_fills" Sum,
-    /// Pages filled from disk.
-    DiskFills = "disk_fills" Sum,
-    /// Pages filled before they were asked for.
-    Prefetched = "prefetched" Sum,
-    /// Pages taken out of the program.
-    Evicted = "evicted" Sum,
-    /// Evicted pages written to the store.
+    /// Faults answered with a page of zeros.
+    ZeroFilled = "zero_filled" Sum,
+    /// Faults answered from the standby list.
+    FromStandby = "from_standby" Sum,
+    /// Faults answered from compressed RAM.
+    FromRam = "from_ram" Sum,
+    /// Faults answered from disk.
+    FromDisk = "from_disk" Sum,
+    /// Faults that found the page there already.
+    Spurious = "spurious" Sum,
+    /// Faults that had to wait for a frame.
+    Starved = "starved" Sum,
+    /// Pages taken out of the program's reach.
+    Staged = "staged" Sum,
+    /// Of these, dropped: the stored copy was the same.
+    DroppedClean = "dropped_clean" Sum,
+    /// Of these, dropped: nothing but zeros.
+    DroppedZero = "dropped_zero" Sum,
+    /// Of these, written to the store.
     Written = "written" Sum,
-    /// Evicted pages unchanged since their stored copy, dropped.
-    CleanDrops = "clean_drops" Sum,
-    /// Evicted pages that were all zeros, dropped.
-    ZeroDrops = "zero_drops" Sum,
-    /// Pages found pinned for direct I/O, put back and nailed.
-    PinnedKept = "pinned_kept" Sum,
-    /// Faults that waited for a free frame.
-    Waits = "frame_waits" Sum,
-    /// Nanoseconds faults took, all together.
-    FaultNanos = "fault_ns" Sum,
-    /// Stored pages that failed their checksum or could not be read.
-    StoreErrors = "store_errors" Sum,
-    /// Children forked that page.
-    Forks = "forks" Sum,
+    /// Pages kept because direct I/O had them pinned.
+    Pinned = "pinned" Sum,
+    /// Pages the store refused; they stay in memory.
+    WriteFailures = "write_failures" Sum,
+    /// Pages that could not be read back; the program was told.
+    Lost = "lost" Sum,
+    /// Protection faults dispatched.
+    ProtectionFaults = "protection_faults" Sum,
+    /// Faults on addresses of no stretch.
+    UnallocatedFaults = "unallocated_faults" Sum,
+    /// Frames given back when asked.
+    Relinquished = "relinquished" Sum,
     /// Bytes of stretches.
     StretchBytes = "stretch_bytes" Now,
-    /// Bytes of stretches resident.
-    ResidentBytes = "resident_bytes" Now,
-    /// The most bytes of stretches resident at once.
-    PeakResidentBytes = "peak_resident_bytes" Max,
+    /// Pages of stretches resident.
+    ResidentPages = "resident_pages" Now,
+    /// The most pages of stretches one process had resident.
+    PeakResidentPages = "peak_resident_pages" Max,
+    // What the process says about itself, beside what its domain counts.
+    /// Bytes of stretches that hold something, resident or stored.
+    HeldBytes = "held_bytes" Now @ 64,
     /// Bytes of the pager's own memory.
     PagerBytes = "pager_bytes" Now,
-    /// Frames nailed.
-    NailedFrames = "nailed_frames" Now,
-    /// Bytes of anonymous memory the pager left unpaged.
-    UnpagedBytes = "unpaged_bytes" Now,
+    /// Children forked that page.
+    Forks = "forks" Sum,
 }
 
-const _: () = assert!(Figure::ALL.len() <= ROOM);
+const _: () = assert!((Figure::Forks as usize) < ROOM);
 
 /// The board, mapped.
 pub struct Board {
@@ -177,10 +174,10 @@ pub struct Block<'a> {
     ack: &'a [AtomicU32],
 }
 
-impl Block<'_> {
+impl<'a> Block<'a> {
     /// What this process's pager has seen of [`Board::careful`]: it stores the value
     /// there once no eviction that began without the check is under way.
-    pub fn careful_seen(&self) -> &AtomicU32 {
+    pub fn careful_seen(&self) -> &'a AtomicU32 {
         &self.ack[0]
     }
 
@@ -205,8 +202,13 @@ impl Block<'_> {
     }
 
     /// Its word, for code that keeps the reference.
-    pub fn word(&self, figure: Figure) -> &AtomicU64 {
+    pub fn word(&self, figure: Figure) -> &'a AtomicU64 {
         &self.words[STATE + figure as usize]
+    }
+
+    /// The words a domain counts in, in the order of its counters.
+    pub fn counters(&self) -> &'a [AtomicU64] {
+        &self.words[STATE..STATE + Figure::HeldBytes as usize]
     }
 
     /// Empties the block for its next process.
@@ -226,11 +228,11 @@ mod tests {
         let (ours, fd) = Board::create(4).unwrap();
         let theirs = Board::attach(&fd, 4).unwrap();
         theirs.block(3).add(Figure::Faults, 5);
-        theirs.block(3).raise(Figure::PeakResidentBytes, 7);
-        theirs.block(3).raise(Figure::PeakResidentBytes, 6);
+        theirs.block(3).raise(Figure::PeakResidentPages, 7);
+        theirs.block(3).raise(Figure::PeakResidentPages, 6);
         theirs.block(3).careful_seen().store(1, Ordering::Release);
         assert_eq!(ours.block(3).get(Figure::Faults), 5);
-        assert_eq!(ours.block(3).get(Figure::PeakResidentBytes), 7);
+        assert_eq!(ours.block(3).get(Figure::PeakResidentPages), 7);
         assert_eq!(ours.block(3).careful_seen().load(Ordering::Acquire), 1);
         assert_eq!(ours.block(2).get(Figure::Faults), 0);
         ours.block(3).clear();

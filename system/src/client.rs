@@ -16,7 +16,7 @@
 use crate::MAX_PROCESSES;
 use crate::board::Board;
 use crate::socket::{self, Received};
-use crate::wire::{Answer, Hello, Role, Say, Slot, TEXT, Welcome};
+use crate::wire::{Answer, Domain, Hello, Role, Say, TEXT, Welcome};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -217,19 +217,19 @@ impl Port {
         }
     }
 
-    /// Asks, before a fork, for the child's slot. The process's pager is not involved, so
+    /// Asks, before a fork, for the child's domain. The process's pager is not involved, so
     /// the thread that forks may ask.
-    pub fn reserve_child(&self, parent: Slot) -> Result<Slot, JoinError> {
+    pub fn reserve_child(&self, parent: Domain) -> Result<Domain, JoinError> {
         let (_, answer) = self.ask(Hello::Reserve { parent })?;
         match Answer::decode(answer.as_slice()) {
-            Some(Answer::Reserved(slot)) => Ok(slot),
+            Some(Answer::Reserved(domain)) => Ok(domain),
             Some(Answer::Refused(text)) => Err(JoinError::Refused(Text::new(text))),
             _ => Err(JoinError::OtherBuild),
         }
     }
 
-    /// Gives a reserved slot back: the fork failed.
-    pub fn release_child(&self, parent: Slot, child: Slot) -> Result<(), JoinError> {
+    /// Gives a reserved domain back: the fork failed.
+    pub fn release_child(&self, parent: Domain, child: Domain) -> Result<(), JoinError> {
         self.ask(Hello::Release { parent, child }).map(|_| ())
     }
 

@@ -15,15 +15,20 @@
 
 pub mod board;
 pub mod client;
-mod seam;
+mod doors;
+mod figures;
+mod members;
+pub mod notify;
+pub mod pageable;
 pub mod server;
 pub mod socket;
 pub mod tree;
 pub mod wire;
 
 pub use board::{Board, Figure};
+pub use pageable::{Unpageable, pageable};
 pub use server::{Event, Settings, StartError, System};
-pub use wire::{Hello, Slot, Welcome};
+pub use wire::{Domain, Hello, Options, Slot, Welcome};
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process
 /// of the tree: one instruction can need two operands that each straddle a page (4),

@@ -1,26 +1,35 @@
 //! The system domain's side: admits processes, watches them, takes back what they held.
 //!
 //! One descriptor to poll ([`System::fd`]) and one call when it is readable
-//! ([`System::dispatch`]), so that it fits into any loop. A process is watched twice,
-//! by its connection (it ends at exec too) and by its pidfd (it ends even where a copy
-//! of the connection survives in a child).
+//! ([`System::dispatch`]), so that it fits into any loop. A process is watched twice, by
+//! its connection (it ends at exec too) and by its pidfd (it ends even where a copy of
+//! the connection survives in a child).
 
-use crate::board::{Board, Figure, Fold};
-use crate::seam::{Ledger, Store};
-use crate::wire::{Answer, DESCRIPTORS, Hello, Options, Role, Say, Slot, Welcome};
-use crate::{MAX_PROCESSES, MIN_FRAMES, client, socket};
+use crate::board::{Board, Figure};
+use crate::doors::{self, Doors};
+use crate::figures::Past;
+use crate::members::{Member, Members};
+use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Options, Role, Say, Slot, Welcome, slot_of};
+use crate::{MAX_PROCESSES, MIN_FRAMES, socket, tree};
+use frames::{Contract, DomainId, Ledger, LedgerError, Phase, Process};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use store::{SetupError, SharedStore, Store, StoreConfig};
 
-/// How long a reserved slot outlives a parent that died between its fork and its
-/// child's first message.
-const ORPHAN_GRACE: Duration = Duration::from_secs(10);
+/// How long the threads of a process that is ending may still be on their way out of
+/// user code after its connection has hung up. After an exec the process lives on, so
+/// its death cannot be waited for.
+const LAST_STEPS: Duration = Duration::from_millis(20);
+
+/// How often domains whose process never came in are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
 
 const PORT: u64 = 0;
 const LISTENER: u64 = 1;
@@ -32,6 +41,8 @@ const STRANGER: u64 = 3 << 32;
 pub struct Settings {
     /// Frames of the whole tree.
     pub frames: u32,
+    /// Where its pages go; `None` for none (what is evicted must then be zeros).
+    pub store: Option<StoreConfig>,
     /// What every process is told.
     pub options: Options,
     /// /dev/userfaultfd, where it could be opened.
@@ -52,13 +63,20 @@ pub enum StartError {
     /// Fewer frames than one process needs.
     #[error(
         "{frames} frames ({}) are fewer than the {MIN_FRAMES} ({}) one process needs: an instruction can touch \
-         four pages at once, and the pager nails those the kernel and the C library need at any time; ask for more",
+         four pages at once, and the pager nails those that the kernel and the C library need at any time; ask \
+         for more",
         kib(*frames), kib(MIN_FRAMES)
     )]
     TooFew {
         /// Frames asked for.
         frames: u32,
     },
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] SetupError),
 }
 
 fn kib(frames: u32) -> String {
@@ -100,20 +118,6 @@ pub enum Event {
     },
 }
 
-/// A process that pages.
-struct Member {
-    pid: Pid,
-    pidfd: OwnedFd,
-    connection: OwnedFd,
-}
-
-/// A slot promised to a child that has not spoken yet.
-struct Reservation {
-    parent: Slot,
-    /// Since when its parent is gone.
-    orphan: Option<Instant>,
-}
-
 /// A connection made through the listening socket that has not said who it is.
 struct Stranger {
     connection: OwnedFd,
@@ -124,21 +128,19 @@ struct Stranger {
 pub struct System {
     settings: Settings,
     epoll: OwnedFd,
-    port: OwnedFd,
-    door: OwnedFd,
-    listener: OwnedFd,
-    name: String,
+    doors: Doors,
     ledger: Ledger,
     ledger_fd: OwnedFd,
-    store: Store,
+    store: Option<(SharedStore, Vec<OwnedFd>)>,
     board: Board,
     board_fd: OwnedFd,
-    members: BTreeMap<Slot, Member>,
-    reserved: BTreeMap<Slot, Reservation>,
+    members: Members,
+    /// Slots whose pages another dead process still has in its hands: to be tried again.
+    unfinished: Vec<Slot>,
     strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
-    past: BTreeMap<&'static str, u64>,
-    processes: u64,
+    past: Past,
+    swept: Instant,
 }
 
 fn call(what: &'static str) -> impl Fn(Errno) -> StartError {
@@ -146,50 +148,44 @@ fn call(what: &'static str) -> impl Fn(Errno) -> StartError {
 }
 
 impl System {
-    /// Makes the shared memory and opens both doors.
+    /// Makes the shared memory and the store, and opens both doors.
     pub fn start(settings: Settings) -> Result<Self, StartError> {
         if settings.frames < MIN_FRAMES {
             return Err(StartError::TooFew {
                 frames: settings.frames,
             });
         }
-        let (ledger, ledger_fd) = Ledger::create(settings.frames, MAX_PROCESSES)
-            .map_err(call("make the ledger's memory"))?;
+        let (ledger, ledger_fd) = Ledger::create(settings.frames, u32::from(MAX_PROCESSES) - 1)?;
+        let store = settings
+            .store
+            .as_ref()
+            .map(|config| SharedStore::create(config, MAX_PROCESSES))
+            .transpose()?;
         let (board, board_fd) =
             Board::create(MAX_PROCESSES).map_err(call("make the board's memory"))?;
-        let (port, door) = socket::pair().map_err(call("make the port"))?;
-        rustix::net::sockopt::set_socket_passcred(&port, true)
-            .map_err(call("ask who speaks at the port"))?;
-        let (listener, name) = listen().map_err(call("listen for processes"))?;
+        let doors = Doors::open().map_err(call("open the sockets processes come in by"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"))?;
-        for (fd, token) in [(&port, PORT), (&listener, LISTENER)] {
-            epoll::add(
-                &epoll,
-                fd,
-                epoll::EventData::new_u64(token),
-                epoll::EventFlags::IN,
-            )
-            .map_err(call("watch the doors"))?;
-        }
-        Ok(Self {
+        let it = Self {
             settings,
             epoll,
-            port,
-            door,
-            listener,
-            name,
+            doors,
             ledger,
             ledger_fd,
-            store: Store,
+            store,
             board,
             board_fd,
-            members: BTreeMap::new(),
-            reserved: BTreeMap::new(),
+            members: Members::default(),
+            unfinished: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
-            past: BTreeMap::new(),
-            processes: 0,
-        })
+            past: Past::default(),
+            swept: Instant::now(),
+        };
+        it.watch(&it.doors.port, PORT)
+            .map_err(call("watch the port"))?;
+        it.watch(&it.doors.listener, LISTENER)
+            .map_err(call("watch the listening socket"))?;
+        Ok(it)
     }
 
     /// Readable when [`System::dispatch`] has something to do.
@@ -197,45 +193,71 @@ impl System {
         self.epoll.as_fd()
     }
 
+    /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
+    pub fn patience(&self) -> Duration {
+        let busy = self.members.is_any_leaving() || !self.unfinished.is_empty();
+        if busy {
+            Duration::from_millis(2)
+        } else {
+            SWEEP
+        }
+    }
+
     /// The tree's board.
     pub fn board(&self) -> &Board {
         &self.board
     }
 
+    /// The tree's ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The tree's store.
+    pub fn store(&self) -> Option<&SharedStore> {
+        self.store.as_ref().map(|(store, _)| store)
+    }
+
+    /// What the tree was promised.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// The end of the port that the tree inherits. Duplicate it, without close-on-exec,
     /// to the number given to [`System::environment`].
     pub fn door(&self) -> BorrowedFd<'_> {
-        self.door.as_fd()
+        self.doors.inherited.as_fd()
     }
 
     /// The variables that lead a process here, with the port at descriptor `number`.
     pub fn environment(&self, number: i32) -> io::Result<[(&'static str, OsString); 2]> {
-        let inode = rustix::fs::fstat(&self.door)?.st_ino;
-        Ok([
-            (client::PORT_VARIABLE, format!("{number}:{inode}").into()),
-            (client::SOCKET_VARIABLE, self.name.clone().into()),
-        ])
+        self.doors.environment(number)
     }
 
     /// Processes that page now, with their slots.
     pub fn members(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
         self.members
             .iter()
-            .map(|(slot, member)| (*slot, member.pid))
+            .map(|member| (member.slot(), member.pid))
+    }
+
+    /// The slot of a process that pages.
+    pub fn slot_of(&self, pid: Pid) -> Option<Slot> {
+        self.members.of(pid).map(Member::slot)
     }
 
     /// How many processes came in, in all.
     pub fn processes(&self) -> u64 {
-        self.processes
+        self.past.processes
     }
 
     /// A figure of the whole tree, of processes that have ended too.
     pub fn figure(&self, figure: Figure) -> u64 {
-        let past = self.past.get(figure.key()).copied().unwrap_or(0);
-        self.members
-            .keys()
-            .map(|slot| self.board.block(*slot).get(figure))
-            .fold(past, |so_far, now| fold(figure, so_far, now))
+        let now = self
+            .members
+            .iter()
+            .map(|member| self.board.block(member.slot()).get(figure));
+        self.past.with(figure, now)
     }
 
     /// Does what is to be done, without waiting, and tells what happened.
@@ -260,12 +282,18 @@ impl System {
                 _ => {}
             }
         }
-        self.expire_reservations();
+        for slot in self.members.left_since(LAST_STEPS) {
+            self.retire(slot, &mut happened);
+        }
+        self.finish();
+        if self.swept.elapsed() >= SWEEP {
+            self.sweep();
+        }
         happened
     }
 
     fn at_port(&mut self, happened: &mut Vec<Event>) {
-        while let Ok(mut message) = socket::receive(&self.port, RecvFlags::DONTWAIT) {
+        while let Ok(mut message) = socket::receive(&self.doors.port, RecvFlags::DONTWAIT) {
             if message.len == 0 {
                 return;
             }
@@ -276,31 +304,22 @@ impl System {
                 (Some(connection), Some(hello)) => {
                     self.hello(connection, sender.pid, hello, happened)
                 }
-                (Some(connection), None) => refuse(&connection, OTHER_BUILD),
+                (Some(connection), None) => refuse(&connection, doors::OTHER_BUILD),
                 (None, _) => said(sender.pid, message.as_slice(), happened),
             }
         }
     }
 
     fn at_listener(&mut self) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(connection) = rustix::net::accept_with(&self.listener, flags) {
-            let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else {
-                continue;
-            };
-            if !crate::tree::descends(peer.pid, rustix::process::getpid()) {
+        while let Some((connection, pid)) = self.doors.accept() {
+            // The name is no secret; only our own tree may come in.
+            if !tree::descends(pid, rustix::process::getpid()) {
                 continue;
             }
             let token = STRANGER | (self.next_stranger & 0xffff_ffff);
             self.next_stranger += 1;
             if self.watch(&connection, token).is_ok() {
-                self.strangers.insert(
-                    token,
-                    Stranger {
-                        connection,
-                        pid: peer.pid,
-                    },
-                );
+                self.strangers.insert(token, Stranger { connection, pid });
             }
         }
     }
@@ -320,17 +339,20 @@ impl System {
     }
 
     fn at_member(&mut self, slot: Slot, happened: &mut Vec<Event>) {
-        while let Some(member) = self.members.get(&slot) {
+        while let Some(member) = self.members.get(slot) {
             match socket::receive(&member.connection, RecvFlags::DONTWAIT) {
                 Ok(message) if message.len > 0 => said(member.pid, message.as_slice(), happened),
-                Err(Errno::AGAIN) => return,
-                _ => return self.retire(slot, happened),
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                _ => {
+                    let _ = epoll::delete(&self.epoll, &member.connection);
+                    return self.members.leaving(slot);
+                }
             }
         }
     }
 
     fn hello(&mut self, connection: OwnedFd, pid: Pid, hello: Hello, happened: &mut Vec<Event>) {
-        let slot = match hello {
+        let domain = match hello {
             Hello::Exec => {
                 // The image before this one ended with the exec, seen or not yet.
                 let before = self.slot_of(pid);
@@ -339,35 +361,19 @@ impl System {
                     .for_each(|slot| self.retire(slot, happened));
                 self.admit(pid)
             }
-            Hello::Fork { child, .. } => match self.reserved.remove(&child) {
-                Some(_) => Ok(child),
-                None => Err(
-                    "the slot reserved for this child was given up: its parent has ended".into(),
-                ),
+            Hello::Fork { child, .. } => self.claim(child),
+            Hello::Reserve { parent } => match self.reserve(parent, pid) {
+                Ok(domain) => return answer(&connection, Answer::Reserved(domain.raw()), &[]),
+                Err(text) => Err(text),
             },
-            Hello::Reserve { parent } => {
-                match self.reserve(parent, pid) {
-                    Ok(slot) => answer(&connection, Answer::Reserved(slot), &[]),
-                    Err(text) => {
-                        refuse(&connection, &text);
-                        happened.push(Event::Refused { pid, text });
-                    }
-                }
-                return;
-            }
             Hello::Release { parent, child } => {
-                if self
-                    .reserved
-                    .get(&child)
-                    .is_some_and(|r| r.parent == parent)
-                {
-                    self.reserved.remove(&child);
-                    self.take_back(child);
+                if self.is(parent, pid) && self.claim(child).is_ok() {
+                    self.take_back(DomainId::from_raw(child));
                 }
                 return answer(&connection, Answer::Released, &[]);
             }
         };
-        match slot.and_then(|slot| self.enter(connection.try_clone(), pid, slot)) {
+        match domain.and_then(|domain| self.enter(&connection, pid, domain)) {
             Ok(slot) => happened.push(Event::Joined { slot, pid }),
             Err(text) => {
                 refuse(&connection, &text);
@@ -376,54 +382,62 @@ impl System {
         }
     }
 
-    /// Lets in a process that this one speaks for.
-    #[doc(hidden)]
-    pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
-        self.hello(connection, pid, Hello::Exec, &mut Vec::new());
-    }
-
-    /// A slot with its guarantee, or why not.
-    fn admit(&mut self, pid: Pid) -> Result<Slot, String> {
-        self.ledger.admit(MIN_FRAMES, pid.as_raw_nonzero().get() as u32).map_err(|refusal| {
+    /// A domain with its guarantee, or why not.
+    fn admit(&mut self, pid: Pid) -> Result<DomainId, String> {
+        let contract = Contract {
+            g: MIN_FRAMES,
+            x: self.settings.frames,
+        };
+        self.ledger.admit(contract, tree::process(pid)).map_err(|refusal| {
             format!(
-                "this process may not page: {refusal}; each process of the tree is guaranteed {MIN_FRAMES} frames: \
-                 ask `selfpage run` for more with --frames, or start fewer processes"
+                "one more process may not page: {refusal}. Each process of the tree is guaranteed {MIN_FRAMES} \
+                 frames: give `selfpage run` more with --frames, or start fewer processes"
             )
         })
     }
 
-    fn reserve(&mut self, parent: Slot, pid: Pid) -> Result<Slot, String> {
-        if self
-            .members
-            .get(&parent)
-            .is_none_or(|member| member.pid != pid)
-        {
+    fn reserve(&mut self, parent: Domain, pid: Pid) -> Result<DomainId, String> {
+        if !self.is(parent, pid) {
+            let slot = slot_of(parent);
             return Err(format!(
-                "process {pid} asks in the name of slot {parent}, which is not its own"
+                "process {} asks in the name of slot {slot}, which is not its own",
+                pid.as_raw_nonzero()
             ));
         }
-        let slot = self.admit(pid)?;
-        self.reserved.insert(
-            slot,
-            Reservation {
-                parent,
-                orphan: None,
-            },
-        );
-        Ok(slot)
+        self.admit(pid)
+    }
+
+    /// Whether a process is the one it says.
+    fn is(&self, domain: Domain, pid: Pid) -> bool {
+        self.members
+            .get(slot_of(domain))
+            .is_some_and(|m| m.domain.raw() == domain && m.pid == pid)
+    }
+
+    /// The domain admitted for a child, if it is there and nobody has it.
+    fn claim(&self, child: Domain) -> Result<DomainId, String> {
+        let domain = DomainId::from_raw(child);
+        let free = self.members.get(slot_of(child)).is_none();
+        let there = self
+            .ledger
+            .view(domain)
+            .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
+        match free && there {
+            true => Ok(domain),
+            false => Err(
+                "the domain admitted for this child is gone: its parent ended right after the fork"
+                    .into(),
+            ),
+        }
     }
 
     /// Makes a process a member and lets it in.
-    fn enter(
-        &mut self,
-        connection: std::io::Result<OwnedFd>,
-        pid: Pid,
-        slot: Slot,
-    ) -> Result<Slot, String> {
-        let entered = self.try_enter(connection, pid, slot);
+    fn enter(&mut self, connection: &OwnedFd, pid: Pid, domain: DomainId) -> Result<Slot, String> {
+        let slot = slot_of(domain.raw());
+        let entered = self.try_enter(connection, pid, domain);
         entered.map(|()| slot).map_err(|what| {
-            self.members.remove(&slot);
-            self.take_back(slot);
+            self.members.remove(slot);
+            self.take_back(domain);
             format!(
                 "`selfpage run` cannot watch one more process ({what}): raise `ulimit -n` before it"
             )
@@ -432,40 +446,26 @@ impl System {
 
     fn try_enter(
         &mut self,
-        connection: std::io::Result<OwnedFd>,
+        connection: &OwnedFd,
         pid: Pid,
-        slot: Slot,
-    ) -> Result<(), String> {
-        let connection = connection.map_err(|e| e.to_string())?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| e.to_string())?;
-        self.watch(&connection, CONNECTION | u64::from(slot))
-            .map_err(|e| e.to_string())?;
-        self.watch(&pidfd, PIDFD | u64::from(slot))
-            .map_err(|e| e.to_string())?;
+        domain: DomainId,
+    ) -> std::io::Result<()> {
+        let member = Member::new(connection.try_clone()?, pid, domain)?;
+        let slot = member.slot();
+        self.watch(&member.connection, CONNECTION | u64::from(slot))?;
+        self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
         let block = self.board.block(slot);
         block.clear();
+        self.members.insert(member);
         // A process that starts careful has nothing to acknowledge.
-        let careful = self
-            .board
-            .careful()
-            .load(std::sync::atomic::Ordering::Acquire);
-        block
-            .careful_seen()
-            .store(careful, std::sync::atomic::Ordering::Release);
-        self.welcome(&connection, slot);
-        self.members.insert(
-            slot,
-            Member {
-                pid,
-                pidfd,
-                connection,
-            },
-        );
-        self.processes += 1;
+        let careful = self.board.careful().load(Ordering::SeqCst);
+        block.careful_seen().store(careful, Ordering::SeqCst);
+        self.welcome(connection, domain);
+        self.past.processes += 1;
         Ok(())
     }
 
-    fn welcome(&self, connection: &OwnedFd, slot: Slot) {
+    fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
         let mut fds = vec![
             (Role::Ledger, self.ledger_fd.as_fd()),
             (Role::Board, self.board_fd.as_fd()),
@@ -476,26 +476,21 @@ impl System {
                 .as_ref()
                 .map(|fd| (Role::Userfaultfd, fd.as_fd())),
         );
-        fds.extend(
-            self.store
-                .descriptors()
-                .iter()
-                .map(|fd| (Role::Store, fd.as_fd())),
-        );
+        let stored = self.store.iter().flat_map(|(_, fds)| fds);
+        fds.extend(stored.map(|fd| (Role::Store, fd.as_fd())));
         let mut roles = [Role::Nothing; DESCRIPTORS];
         roles
             .iter_mut()
             .zip(&fds)
             .for_each(|(place, (role, _))| *place = *role);
         let fds: Vec<_> = fds.into_iter().map(|(_, fd)| fd).collect();
+        let (frames, options) = (self.settings.frames, self.settings.options);
         let welcome = Welcome {
-            slot,
-            frames: self.settings.frames,
+            domain: domain.raw(),
+            frames,
             guaranteed: MIN_FRAMES,
-            options: self.settings.options,
+            options,
             roles,
-            layout: self.store.layout(),
-            layout_len: 0,
         };
         answer(connection, Answer::Welcome(welcome), &fds);
     }
@@ -509,31 +504,21 @@ impl System {
         )
     }
 
-    fn slot_of(&self, pid: Pid) -> Option<Slot> {
-        self.members
-            .iter()
-            .find(|(_, member)| member.pid == pid)
-            .map(|(slot, _)| *slot)
-    }
-
     /// A process has ended: keeps its figures, takes everything else back.
     fn retire(&mut self, slot: Slot, happened: &mut Vec<Event>) {
-        let Some(member) = self.members.remove(&slot) else {
+        let Some(member) = self.members.remove(slot) else {
             return;
         };
         let _ = epoll::delete(&self.epoll, &member.connection);
         let _ = epoll::delete(&self.epoll, &member.pidfd);
-        let block = self.board.block(slot);
-        for figure in Figure::ALL
-            .iter()
-            .filter(|figure| figure.fold() != Fold::Now)
-        {
-            let past = self.past.entry(figure.key()).or_default();
-            *past = fold(*figure, *past, block.get(*figure));
+        self.past.keep(self.board.block(slot));
+        let process = self.ledger.view(member.domain).map(|view| view.process);
+        let frames = self.take_back(member.domain);
+        // Children it had admitted and not forked, or forked and not seen adopt, went
+        // with it in the ledger.
+        if process.is_some() {
+            self.sweep();
         }
-        let orphaned = self.reserved.values_mut().filter(|r| r.parent == slot);
-        orphaned.for_each(|r| r.orphan = Some(Instant::now()));
-        let frames = self.take_back(slot);
         happened.push(Event::Left {
             slot,
             pid: member.pid,
@@ -541,34 +526,58 @@ impl System {
         });
     }
 
-    fn take_back(&mut self, slot: Slot) -> u32 {
+    /// Takes back what a domain held, of frames and of pages.
+    fn take_back(&mut self, domain: DomainId) -> u32 {
+        let slot = slot_of(domain.raw());
         self.board.block(slot).clear();
-        self.store.retire(slot);
-        self.ledger.retire(slot)
+        // The store first: the slot must not go to another process while pages are its.
+        if self.store().is_some_and(|store| !store.retire(slot)) {
+            self.unfinished.push(slot);
+        }
+        self.ledger.retire(domain)
     }
 
-    fn expire_reservations(&mut self) {
-        let given_up: Vec<Slot> = self
-            .reserved
-            .iter()
-            .filter(|(_, r)| r.orphan.is_some_and(|since| since.elapsed() > ORPHAN_GRACE))
-            .map(|(slot, _)| *slot)
+    /// Tries again what could not be finished, because two processes died at once with a
+    /// page between them.
+    fn finish(&mut self) {
+        let Some((store, _)) = &self.store else {
+            return;
+        };
+        self.unfinished.retain(|slot| !store.retire(*slot));
+    }
+
+    /// Takes back domains whose process is gone without ever having come in: children
+    /// that died between fork and their first message.
+    fn sweep(&mut self) {
+        self.swept = Instant::now();
+        let gone: Vec<DomainId> = self
+            .ledger
+            .views()
+            .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
+            .filter(|view| {
+                matches!(view.phase, Phase::Nascent | Phase::Live) && !is_alive(view.process)
+            })
+            .map(|view| view.id)
             .collect();
-        for slot in given_up {
-            self.reserved.remove(&slot);
-            self.take_back(slot);
+        for domain in gone {
+            self.take_back(domain);
         }
+    }
+
+    /// Lets in a process that this one speaks for.
+    #[doc(hidden)]
+    pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
+        self.hello(connection, pid, Hello::Exec, &mut Vec::new());
     }
 }
 
-const OTHER_BUILD: &str =
-    "`selfpage` and libselfpage_preload.so are of different versions: install both from one build";
-
-fn fold(figure: Figure, so_far: u64, now: u64) -> u64 {
-    match figure.fold() {
-        Fold::Sum | Fold::Now => so_far.saturating_add(now),
-        Fold::Max => so_far.max(now),
-    }
+fn is_alive(process: Process) -> bool {
+    Pid::from_raw(process.pid as i32).is_some_and(|pid| {
+        let now = tree::Stat::of(pid);
+        now.is_some_and(|stat| {
+            !stat.is_dead() && (process.start == 0 || stat.start == process.start)
+        })
+    })
 }
 
 fn answer(connection: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
@@ -598,25 +607,4 @@ fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<Event>) {
         }),
         Some(Say::Careful) | None => {}
     }
-}
-
-/// Listens under a name nobody can guess; who connects is checked all the same.
-fn listen() -> io::Result<(OwnedFd, String)> {
-    let mut random = [0u8; 16];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let name = random.iter().fold("selfpage-".to_owned(), |name, byte| {
-        format!("{name}{byte:02x}")
-    });
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )?;
-    rustix::net::bind(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-    )?;
-    rustix::net::listen(&socket, 1024)?;
-    Ok((socket, name))
 }

@@ -1,35 +1,26 @@
-//! The processes below one, as /proc tells.
+//! The processes below one, as /proc tells, and their end.
 
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
-/// Whether `pid` is `ancestor` or below it. A process whose parent ended is below its
-/// nearest subreaper.
-pub fn descends(pid: Pid, ancestor: Pid) -> bool {
-    let mut at = Some(pid);
-    while let Some(pid) = at {
-        if pid == ancestor {
-            return true;
-        }
-        at = parent(pid);
-    }
-    false
-}
-
-/// The parent of a process; `None` for the first, and for one that has gone.
-pub fn parent(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    Stat::parse(&stat)?.parent
-}
-
-/// What /proc/PID/stat says.
+/// What /proc/PID/stat says of a process.
+#[derive(Clone, Copy, Debug)]
 pub struct Stat {
     /// One letter: R, S, D, T, t, Z, X.
     pub state: u8,
-    /// Its parent.
+    /// Its parent; `None` above the first.
     pub parent: Option<Pid>,
+    /// When it started, in clock ticks since boot: with its number, its name for good.
+    pub start: u64,
 }
 
 impl Stat {
+    /// Of a process that exists.
+    pub fn of(pid: Pid) -> Option<Self> {
+        Self::parse(&std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+    }
+
     fn parse(stat: &[u8]) -> Option<Self> {
         // The name stands in brackets and may hold brackets and spaces itself.
         let after = stat.iter().rposition(|b| *b == b')')? + 1;
@@ -39,14 +30,141 @@ impl Stat {
             .filter(|w| !w.is_empty());
         let state = *words.next()?.first()?;
         let parent = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        // The parent was field 4, the start time is field 22.
+        let start = words
+            .nth(17)
+            .and_then(|w| std::str::from_utf8(w).ok()?.parse().ok());
         Some(Self {
             state,
             parent: Pid::from_raw(parent),
+            start: start.unwrap_or(0),
         })
     }
 
-    /// Of a process that exists.
-    pub fn of(pid: Pid) -> Option<Self> {
-        Self::parse(&std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+    /// Whether it runs nothing any more: stopped, traced, or dead.
+    pub fn is_still(&self) -> bool {
+        matches!(self.state, b'T' | b't' | b'Z' | b'X')
+    }
+
+    /// Whether it has ended and waits to be reaped.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// A process as the ledger names it.
+pub fn process(pid: Pid) -> frames::Process {
+    let start = Stat::of(pid).map_or(0, |stat| stat.start);
+    frames::Process {
+        pid: pid.as_raw_nonzero().get() as u32,
+        start,
+    }
+}
+
+/// Whether `pid` is `ancestor` or below it. A process whose parent ended is below its
+/// nearest subreaper.
+pub fn descends(pid: Pid, ancestor: Pid) -> bool {
+    let mut at = Some(pid);
+    while let Some(pid) = at {
+        if pid == ancestor {
+            return true;
+        }
+        at = Stat::of(pid).and_then(|stat| stat.parent);
+    }
+    false
+}
+
+/// All live processes below `root`, without it, parents before their children.
+pub fn below(root: Pid) -> Vec<Pid> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    let Ok(proc) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    for entry in proc.flatten() {
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+            .and_then(Pid::from_raw);
+        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, Stat::of(pid)?.parent?))) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = children.remove(&root).unwrap_or_default();
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found.retain(|pid| Stat::of(*pid).is_some_and(|stat| !stat.is_dead()));
+    found
+}
+
+/// Sends `signal` to every process of `pids` that is still below this one.
+pub fn signal_all(pids: &[Pid], signal: Signal) {
+    let us = rustix::process::getpid();
+    for pid in pids {
+        // The number may be another process's by now: hold it fast, then look again.
+        let Ok(held) = pidfd_open(*pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        if descends(*pid, us) {
+            let _ = pidfd_send_signal(&held, signal);
+        }
+    }
+}
+
+/// Kills everything below this process, which must be their subreaper, and reaps it.
+/// Goes round until nothing is left: processes fork while they are being killed.
+/// Returns how many were killed; gives up at `limit` on those the kernel does not let
+/// die (in an uninterruptible wait), which die when it does.
+pub fn kill_below(limit: Duration) -> usize {
+    let (begin, mut killed) = (Instant::now(), std::collections::HashSet::new());
+    loop {
+        reap();
+        let left = below(rustix::process::getpid());
+        if left.is_empty() || begin.elapsed() > limit {
+            return killed.len();
+        }
+        signal_all(&left, Signal::KILL);
+        killed.extend(left);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reaps every child that has ended, whoever's child it was.
+fn reap() {
+    use rustix::process::{WaitOptions, wait};
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_is_read_over() {
+        let stat =
+            Stat::parse(b"12 (a) b (c) T 7 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 999 23")
+                .unwrap();
+        assert_eq!(
+            (stat.state, stat.parent, stat.start),
+            (b'T', Pid::from_raw(7), 999)
+        );
+        assert!(stat.is_still() && !stat.is_dead());
+        assert!(Stat::parse(b"12 (a").is_none());
+    }
+
+    #[test]
+    fn a_child_is_below_us_and_we_are_not_below_it() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let (us, pid) = (rustix::process::getpid(), Pid::from_child(&child));
+        assert!(descends(pid, us) && !descends(us, pid) && below(us).contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!below(us).contains(&pid));
     }
 }

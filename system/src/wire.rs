@@ -17,37 +17,45 @@ pub const MESSAGE: usize = 512;
 /// Descriptors a [`Welcome`] may carry.
 pub const DESCRIPTORS: usize = 16;
 
-/// Bytes of layout the store may send along with its descriptors.
-pub const LAYOUT: usize = 128;
-
-/// The number of a process in the shared tables: a domain of the ledger, a holder in
-/// the store, a block on the board. Never 0.
+/// The number of a process in the shared tables: a domain's slot in the ledger, a holder
+/// in the store, a block on the board. Never 0.
 pub type Slot = u16;
+
+/// A domain of the ledger as a number ([`frames::DomainId::raw`]): its slot and the
+/// slot's generation.
+pub type Domain = u32;
+
+/// The slot of a domain.
+pub fn slot_of(domain: Domain) -> Slot {
+    // The ledger keeps the slot in the low 12 bits.
+    (domain & 0xfff) as Slot
+}
 
 /// What a process says first on a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// A new image, started by exec: it holds nothing.
     Exec,
-    /// The child of a fork; it takes the slot its parent reserved before the fork.
+    /// The child of a fork; its domain was admitted before the fork, by its parent in the
+    /// ledger ([`frames::Client::admit_child`]) or by [`Hello::Reserve`].
     Fork {
-        /// The parent's slot.
-        parent: Slot,
-        /// The slot reserved for this child.
-        child: Slot,
+        /// The parent's domain.
+        parent: Domain,
+        /// The domain admitted for this child.
+        child: Domain,
     },
-    /// A process about to fork asks for its child's slot. The connection ends with the
+    /// A process about to fork asks for its child's domain. The connection ends with the
     /// answer.
     Reserve {
-        /// The asking process's slot.
-        parent: Slot,
+        /// The asking process's domain.
+        parent: Domain,
     },
-    /// The fork did not happen: the reserved slot is free again.
+    /// The fork did not happen: the domain goes.
     Release {
-        /// The asking process's slot.
-        parent: Slot,
-        /// The slot reserved.
-        child: Slot,
+        /// The asking process's domain.
+        parent: Domain,
+        /// The domain admitted for the child.
+        child: Domain,
     },
 }
 
@@ -104,8 +112,8 @@ impl Role {
 /// The answer that lets a process in. Its descriptors come with it, in `roles`' order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The process's number in every shared table.
-    pub slot: Slot,
+    /// The process's domain in the ledger, to be adopted.
+    pub domain: Domain,
     /// Frames of the whole tree.
     pub frames: u32,
     /// Frames this process is guaranteed.
@@ -114,10 +122,6 @@ pub struct Welcome {
     pub options: Options,
     /// What each descriptor is.
     pub roles: [Role; DESCRIPTORS],
-    /// The store's layout, in its own encoding.
-    pub layout: [u8; LAYOUT],
-    /// Bytes of `layout` in use.
-    pub layout_len: u16,
 }
 
 /// The answer to a first message.
@@ -125,9 +129,9 @@ pub struct Welcome {
 pub enum Answer<'a> {
     /// Come in.
     Welcome(Welcome),
-    /// The child's slot.
-    Reserved(Slot),
-    /// The slot is free again.
+    /// The child's domain.
+    Reserved(Domain),
+    /// The domain is gone.
     Released,
     /// No, and why: the text says what was asked, what there is and what to do.
     Refused(&'a [u8]),
@@ -204,10 +208,6 @@ impl<'a> Reader<'a> {
         Some(u64::from_ne_bytes(word))
     }
 
-    fn slot(&mut self) -> Option<Slot> {
-        Slot::try_from(self.u32()?).ok()
-    }
-
     fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
@@ -230,25 +230,25 @@ impl Hello {
         Some(match kind {
             1 => Self::Exec,
             2 => Self::Fork {
-                parent: reader.slot()?,
-                child: reader.slot()?,
+                parent: reader.u32()?,
+                child: reader.u32()?,
             },
             3 => Self::Reserve {
-                parent: reader.slot()?,
+                parent: reader.u32()?,
             },
             4 => Self::Release {
-                parent: reader.slot()?,
-                child: reader.slot()?,
+                parent: reader.u32()?,
+                child: reader.u32()?,
             },
             _ => return None,
         })
     }
 }
 
-fn pair(kind: u32, a: Slot, b: Slot) -> Bytes {
+fn pair(kind: u32, a: Domain, b: Domain) -> Bytes {
     let mut bytes = Bytes::new(kind);
-    bytes.u32(a.into());
-    bytes.u32(b.into());
+    bytes.u32(a);
+    bytes.u32(b);
     bytes
 }
 
@@ -297,7 +297,7 @@ impl<'a> Answer<'a> {
         let (kind, mut reader) = Reader::open(bytes)?;
         Some(match kind {
             32 => Self::Welcome(Welcome::decode(&mut reader)?),
-            33 => Self::Reserved(reader.slot()?),
+            33 => Self::Reserved(reader.u32()?),
             34 => Self::Released,
             35 => Self::Refused(reader.rest()),
             _ => return None,
@@ -306,9 +306,14 @@ impl<'a> Answer<'a> {
 }
 
 impl Welcome {
+    /// The process's number in every shared table.
+    pub fn slot(&self) -> Slot {
+        slot_of(self.domain)
+    }
+
     fn encode(&self) -> Bytes {
         let mut bytes = Bytes::new(32);
-        bytes.u32(self.slot.into());
+        bytes.u32(self.domain);
         bytes.u32(self.frames);
         bytes.u32(self.guaranteed);
         bytes.u32(self.options.verbosity.into());
@@ -317,13 +322,11 @@ impl Welcome {
         for role in self.roles {
             bytes.put(&[role as u8]);
         }
-        bytes.u32(self.layout_len.into());
-        bytes.put(&self.layout);
         bytes
     }
 
     fn decode(reader: &mut Reader) -> Option<Self> {
-        let (slot, frames, guaranteed) = (reader.slot()?, reader.u32()?, reader.u32()?);
+        let (domain, frames, guaranteed) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let options = Options {
             verbosity: reader.u32()?.min(255) as u8,
             allow_unpaged: reader.u32()? != 0,
@@ -333,17 +336,12 @@ impl Welcome {
         for (role, byte) in roles.iter_mut().zip(reader.take(DESCRIPTORS)?) {
             *role = Role::from(*byte);
         }
-        let layout_len = reader.u32()?.min(LAYOUT as u32) as u16;
-        let mut layout = [0; LAYOUT];
-        layout.copy_from_slice(reader.take(LAYOUT)?);
         Some(Self {
-            slot,
+            domain,
             frames,
             guaranteed,
             options,
             roles,
-            layout,
-            layout_len,
         })
     }
 }
@@ -374,7 +372,7 @@ mod tests {
         let mut roles = [Role::Nothing; DESCRIPTORS];
         roles[..3].copy_from_slice(&[Role::Ledger, Role::Board, Role::Store]);
         let welcome = Welcome {
-            slot: 7,
+            domain: 7 | 3 << 12,
             frames: 16384,
             guaranteed: 16,
             options: Options {
@@ -383,8 +381,6 @@ mod tests {
                 without: 1 << 40,
             },
             roles,
-            layout: [5; LAYOUT],
-            layout_len: 128,
         };
         for answer in [
             Answer::Welcome(welcome),

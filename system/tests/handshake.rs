@@ -1,6 +1,9 @@
 //! Processes come in and go, over the real sockets. One test process plays both sides,
 //! forking where a real child is needed.
 
+// A refusal carries its text in place.
+#![allow(clippy::result_large_err)]
+
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Pid, getpid};
 use std::os::unix::process::ExitStatusExt;
@@ -14,6 +17,7 @@ use system::{Event, Figure, Hello, Settings, System};
 fn start(frames: u32) -> System {
     System::start(Settings {
         frames,
+        store: None,
         options: Default::default(),
         userfaultfd: None,
     })
@@ -68,12 +72,12 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
         assert_eq!(member.welcome.frames, 1024);
         assert_eq!(
             system.members().collect::<Vec<_>>(),
-            [(member.welcome.slot, getpid())]
+            [(member.welcome.slot(), getpid())]
         );
         member
             .map_board()
             .unwrap()
-            .block(member.welcome.slot)
+            .block(member.welcome.slot())
             .add(Figure::Faults, 3);
         member.connection.say(Say::Notice(b"hello")).unwrap();
         drop(member);
@@ -114,7 +118,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
     let parent = join(port, Hello::Exec);
     until(&mut system, |h| h.iter().any(joined));
     let parent = parent.join().unwrap().unwrap();
-    let slot = parent.welcome.slot;
+    let slot = parent.welcome.domain;
     let asked = std::thread::spawn(move || port.reserve_child(slot));
     until(&mut system, |_| asked.is_finished());
     let child = asked.join().unwrap().unwrap();
@@ -126,7 +130,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
         },
     );
     until(&mut system, |h| h.iter().any(joined));
-    assert_eq!(member.join().unwrap().unwrap().welcome.slot, child);
+    assert_eq!(member.join().unwrap().unwrap().welcome.domain, child);
     let again = join(
         port,
         Hello::Fork {
@@ -148,14 +152,14 @@ fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figure
     let only = join(port, Hello::Exec);
     until(&mut system, |h| h.iter().any(joined));
     let only = only.join().unwrap().unwrap();
-    let slot = only.welcome.slot;
+    let slot = only.welcome.domain;
     let asked = std::thread::spawn(move || port.reserve_child(slot));
     until(&mut system, |_| asked.is_finished());
     let Err(JoinError::Refused(text)) = asked.join().unwrap() else {
         panic!("there is no room")
     };
     assert!(text.as_str().contains("--frames"), "{}", text.as_str());
-    let asked = std::thread::spawn(move || port.reserve_child(slot + 1));
+    let asked = std::thread::spawn(move || port.reserve_child(slot ^ 1));
     until(&mut system, |_| asked.is_finished());
     assert!(
         matches!(asked.join().unwrap(), Err(JoinError::Refused(_))),
