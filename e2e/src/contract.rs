@@ -1,0 +1,110 @@
+//! What a program is run under: nothing, or a contract with `selfpage run`.
+
+use crate::verdict::{Verdict, failed};
+use std::path::PathBuf;
+
+/// A mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+
+/// How large a case is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// An eighth of the full one, in an eighth of the frames: for every change.
+    Quick,
+    /// At least 512 MB touched in 64 MB of frames.
+    Full,
+}
+
+impl Size {
+    /// As `SELFPAGE_E2E_SIZE` says: `full`, otherwise quick.
+    pub fn from_environment() -> Self {
+        match std::env::var("SELFPAGE_E2E_SIZE").as_deref() {
+            Ok("full") => Self::Full,
+            _ => Self::Quick,
+        }
+    }
+
+    /// `full`, or the part of it that is quick.
+    pub fn scale(self, full: u64, quick: u64) -> u64 {
+        match self {
+            Self::Quick => quick,
+            Self::Full => full,
+        }
+    }
+
+    /// The contract a real program is run under at this size.
+    pub fn contract(self) -> Contract {
+        Contract::new(self.scale(64, 16) * MIB)
+    }
+}
+
+/// What is asked of `selfpage run`.
+#[derive(Clone, Debug)]
+pub struct Contract {
+    /// Bytes of frames.
+    pub frames: u64,
+    /// Bytes of compressed RAM and of disk; the default store where absent.
+    pub store: Option<(u64, u64)>,
+    /// Options besides.
+    pub options: Vec<String>,
+}
+
+impl Contract {
+    /// `frames` bytes over the default store.
+    pub fn new(frames: u64) -> Self {
+        Self {
+            frames,
+            store: None,
+            options: Vec::new(),
+        }
+    }
+
+    /// The same over `ram` bytes of compressed RAM in front of `disk` bytes of file; zero
+    /// leaves that part out.
+    pub fn over(mut self, ram: u64, disk: u64) -> Self {
+        self.store = Some((ram, disk));
+        self
+    }
+
+    /// The same with one more option.
+    pub fn with(mut self, option: &str) -> Self {
+        self.options.push(option.into());
+        self
+    }
+}
+
+/// With the pager or without.
+#[derive(Clone, Debug)]
+pub enum Under {
+    /// The program alone.
+    Nothing,
+    /// `selfpage run` with this contract.
+    Contract(Contract),
+}
+
+/// The `selfpage` command under test: `SELFPAGE`, or the release build beside this
+/// program's own.
+pub fn selfpage() -> Verdict<PathBuf> {
+    if let Some(named) = std::env::var_os("SELFPAGE") {
+        return Ok(named.into());
+    }
+    let own = std::env::current_exe().unwrap_or_default();
+    own.ancestors()
+        .map(|folder| folder.join("release/selfpage"))
+        .find(|candidate| candidate.is_file())
+        .map_or_else(
+            || {
+                failed(
+                    "no release build of `selfpage` beside this program: run `cargo build \
+                     --release` (or `make build`) first, or name it in SELFPAGE",
+                )
+            },
+            Ok,
+        )
+}
+
+/// Whether only the runs without the pager are wanted (`SELFPAGE_E2E_BARE=1`): to check
+/// the cases themselves.
+pub fn bare_only() -> bool {
+    std::env::var_os("SELFPAGE_E2E_BARE").is_some()
+}

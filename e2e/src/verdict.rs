@@ -1,0 +1,62 @@
+//! How a case ends when it does not pass.
+
+use std::path::Path;
+
+/// Why a case did not pass.
+#[derive(Debug, thiserror::Error)]
+pub enum Halt {
+    /// It cannot run on this machine; counted, not failed.
+    #[error("SKIPPED: {0}")]
+    Skipped(String),
+    /// What was promised did not hold.
+    #[error("{0}")]
+    Failed(String),
+    /// The harness itself could not work.
+    #[error("the harness could not {doing}: {source}")]
+    Harness {
+        /// What it was about to do.
+        doing: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The end of a case.
+pub type Verdict<T = ()> = Result<T, Halt>;
+
+/// A failure with its text.
+pub fn failed<T>(text: impl Into<String>) -> Verdict<T> {
+    Err(Halt::Failed(text.into()))
+}
+
+/// A skip with its reason.
+pub fn skipped<T>(reason: impl Into<String>) -> Verdict<T> {
+    Err(Halt::Skipped(reason.into()))
+}
+
+/// Fails with `text` where `holds` is false.
+pub fn ensure(holds: bool, text: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { failed(text()) }
+}
+
+/// Says what the harness was doing when a system call of its own failed.
+pub trait Doing<T> {
+    /// Names the act.
+    fn doing(self, what: impl FnOnce() -> String) -> Verdict<T>;
+    /// Names the act as work on a path.
+    fn at(self, verb: &str, path: &Path) -> Verdict<T>
+    where
+        Self: Sized,
+    {
+        self.doing(|| format!("{verb} {}", path.display()))
+    }
+}
+
+impl<T, E: Into<std::io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Verdict<T> {
+        self.map_err(|e| Halt::Harness {
+            doing: what(),
+            source: e.into(),
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! CPython building and checking a dict: many small objects, reference counts that make
+//! every read a write.
+
+use super::{Product, Workload, found};
+use crate::contract::{Size, Under};
+use crate::launch::Launch;
+use crate::sandbox::Sandbox;
+use crate::verdict::{Doing, Verdict};
+use std::time::Duration;
+
+/// A dict of five million entries.
+pub struct Dict;
+
+impl Workload for Dict {
+    fn name(&self) -> &'static str {
+        "dict"
+    }
+
+    fn about(&self, size: Size) -> String {
+        format!("CPython builds and checks a dict of {} entries", entries(size))
+    }
+
+    fn needs(&self) -> &'static [(&'static str, &'static str)] {
+        &[("python3", "python3")]
+    }
+
+    fn prepare(&self, sandbox: &Sandbox, _: Size) -> Verdict {
+        let script = sandbox.join("dict.py");
+        std::fs::write(&script, include_str!("dict.py")).at("write", &script)
+    }
+
+    fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
+        let outcome = Launch::new(sandbox, found("python3")?)
+            .args(["-I", "dict.py"])
+            .arg(entries(size).to_string())
+            .limit(Duration::from_secs(size.scale(1800, 150)))
+            .run(under)?
+            .succeeded()?;
+        Ok(Product {
+            result: outcome.text(),
+            outcome,
+        })
+    }
+}
+
+fn entries(size: Size) -> u64 {
+    size.scale(5_000_000, 500_000)
+}

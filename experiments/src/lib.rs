@@ -1,0 +1,1 @@
+//! Measurements beside the alternatives, in the same run.
