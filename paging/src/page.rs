@@ -1,0 +1,456 @@
+//! The page-state word: where a page's contents are, and who is changing that.
+//!
+//! One 64-bit word for each page of a stretch, changed by compare-and-swap alone. It is
+//! what Nemesis keeps in the translation and the stretch driver (*Self-Paging in the
+//! Nemesis Operating System*, sections 6.3 and 6.6), and what makes paging safe against
+//! the program, the evictor and a discarder at that very moment.
+//!
+//! | state | contents are | frame | handle |
+//! |---|---|---|---|
+//! | `Empty` | zeros, nowhere (the all-zero word) | none | none |
+//! | `Filling` | being brought in by one thread | the staged one, if it was `Staged` | kept |
+//! | `Resident` | in the program's memory | its own | an earlier copy, maybe stale |
+//! | `Staged` | in a staging slot: the standby list | its own | an earlier copy, maybe stale |
+//! | `Stored` | in the store | none | the copy |
+//! | `Poisoned` | lost, and the program is told at each access | none | none |
+//! | `Foreign` | not ours: something else was mapped there | none | none |
+//!
+//! # How races are settled
+//!
+//! - *Fill against fill.* Only who changes a settled word to `Filling` fills the page; the
+//!   others wait on the word, or are woken by the kernel when it is mapped.
+//! - *Fill against staging.* A filled page is mapped and its word made `Resident` inside
+//!   the range's [`RangeGate`]; staging moves the range's memory away and makes its words
+//!   `Staged` with the gate closed. So no page becomes resident while its range is taken,
+//!   and no word says `Resident` of a page that was moved away. What the program wrote
+//!   before the move is in the staging slot; after it, it faults.
+//! - *Write-out against a fault on a staged page.* Both want the word. If the fault is
+//!   first, the write-out's [`PageWord::write_done`] fails, and the copy just written is
+//!   given up: the program may have newer contents. If the write-out is first, the fault
+//!   finds `Stored` and reads the copy.
+//! - *The same frame again.* A write-out recognises its page by the frame. So the frame of
+//!   a staged page is given to nothing else until its slot is discarded: a page that comes
+//!   back from staging comes back in another frame, or in its own by
+//!   [`PageWord::unstage`], which only the slot's owner calls.
+//! - *Discard.* With the gate closed and before the memory's frames are put back.
+
+mod event;
+pub(crate) mod gate;
+#[cfg(all(test, loom))]
+mod interleavings;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub(crate) use gate::RangeGate;
+
+use event::{AtomicU64, Event};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use store::Handle;
+
+/// Where a page's contents are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Zeros on demand, nothing stored.
+    Empty,
+    /// One thread is bringing it in.
+    Filling,
+    /// In the program's memory, in a frame.
+    Resident,
+    /// In a staging slot, still in its frame.
+    Staged,
+    /// Only in the store.
+    Stored,
+    /// Lost; each access is told.
+    Poisoned,
+    /// Not ours: something else was mapped over it.
+    Foreign,
+}
+
+// Codes of the state field. `Filling` has two, so that an interrupted fill knows what to
+// go back to: with a frame it was staged, else stored if there is a handle, else empty.
+const EMPTY: u64 = 0;
+const FILLING: u64 = 1;
+const REFILLING: u64 = 2;
+const RESIDENT: u64 = 3;
+const STAGED: u64 = 4;
+const STORED: u64 = 5;
+const POISONED: u64 = 6;
+const FOREIGN: u64 = 7;
+
+/// A field of the word.
+struct Field {
+    shift: u32,
+    bits: u32,
+}
+
+impl Field {
+    const fn after(self, bits: u32) -> Self {
+        Field { shift: self.shift + self.bits, bits }
+    }
+    const fn mask(&self) -> u64 {
+        ((1 << self.bits) - 1) << self.shift
+    }
+    const fn get(&self, word: u64) -> u64 {
+        (word & self.mask()) >> self.shift
+    }
+    const fn put(&self, word: u64, value: u64) -> u64 {
+        word & !self.mask() | (value << self.shift) & self.mask()
+    }
+}
+
+const STATE: Field = Field { shift: 0, bits: 3 };
+/// Someone sleeps until the page is settled.
+const WAITERS: Field = STATE.after(1);
+/// Brought in before it was asked for.
+const PREFETCHED: Field = WAITERS.after(1);
+/// How often it came back from the standby list, up to 3.
+const HOT: Field = PREFETCHED.after(2);
+/// How many want it to stay where it is.
+const NAILS: Field = HOT.after(3);
+const FRAME: Field = NAILS.after(26);
+const HANDLE: Field = FRAME.after(Handle::BITS);
+
+const _: () = assert!(HANDLE.shift + HANDLE.bits == 64);
+const _: () = assert!(1 << FRAME.bits == frames::Frame::MOST as u64);
+// The low half is a futex word, and everything waited for is in it.
+const _: () = assert!(NAILS.shift + NAILS.bits <= 32 && cfg!(target_endian = "little"));
+
+/// What a page's word said at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PageState(u64);
+
+impl PageState {
+    /// What [`PageState::frame`] says of a page without one; no frame has this number.
+    pub const NO_FRAME: u32 = u32::MAX;
+
+    /// Where the contents are.
+    pub fn state(self) -> State {
+        match STATE.get(self.0) {
+            FILLING | REFILLING => State::Filling,
+            RESIDENT => State::Resident,
+            STAGED => State::Staged,
+            STORED => State::Stored,
+            POISONED => State::Poisoned,
+            FOREIGN => State::Foreign,
+            _ => State::Empty,
+        }
+    }
+
+    /// The page's frame: of a resident or staged page, and of one that is filled from
+    /// staging the frame it had there. Else [`PageState::NO_FRAME`].
+    pub fn frame(self) -> u32 {
+        match STATE.get(self.0) {
+            RESIDENT | STAGED | REFILLING => FRAME.get(self.0) as u32,
+            _ => Self::NO_FRAME,
+        }
+    }
+
+    /// The stored copy; of a page that is not `Stored` maybe a stale one.
+    pub fn handle(self) -> Option<Handle> {
+        Handle::new(HANDLE.get(self.0) as u32)
+    }
+
+    /// How many want the page to stay where it is.
+    pub fn nails(self) -> u32 {
+        NAILS.get(self.0) as u32
+    }
+
+    /// How often the page came back from the standby list of late, up to 3.
+    pub fn hot(self) -> u32 {
+        HOT.get(self.0) as u32
+    }
+
+    /// Whether it was brought in before it was asked for.
+    pub fn prefetched(self) -> bool {
+        PREFETCHED.get(self.0) != 0
+    }
+
+    /// Whether a sweep may pass over the page: what is there is ours, and not nailed.
+    pub fn may_stage(self) -> bool {
+        self.nails() == 0 && STATE.get(self.0) != FOREIGN
+    }
+
+    /// What the page was before its fill began; itself, if it is not being filled.
+    pub fn before_fill(self) -> PageState {
+        let settled = match STATE.get(self.0) {
+            REFILLING => STAGED,
+            FILLING if self.handle().is_some() => STORED,
+            FILLING => EMPTY,
+            _ => return self,
+        };
+        PageState(WAITERS.put(STATE.put(self.0, settled), 0))
+    }
+
+    /// The word of a fill of this page; none, if the page is not one to fill.
+    fn filling(self) -> Option<u64> {
+        match STATE.get(self.0) {
+            EMPTY | STORED => Some(STATE.put(self.0, FILLING)),
+            STAGED => Some(STATE.put(self.0, REFILLING)),
+            _ => None,
+        }
+    }
+
+    fn is(self, state: u64, frame: u32) -> bool {
+        STATE.get(self.0) == state && FRAME.get(self.0) as u32 == frame
+    }
+
+    /// The page without a frame.
+    fn without_frame(self) -> u64 {
+        FRAME.put(self.0, 0)
+    }
+}
+
+impl std::fmt::Debug for PageState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageState")
+            .field("state", &self.state())
+            .field("frame", &self.frame())
+            .field("handle", &self.handle())
+            .field("nails", &self.nails())
+            .field("hot", &self.hot())
+            .field("prefetched", &self.prefetched())
+            .finish()
+    }
+}
+
+/// What a page had that its former owner must see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The frame of a resident page: to be put back once the memory is gone. The frame of
+    /// a staged page is not here: it is in its slot until that is discarded.
+    pub frame: Option<u32>,
+    /// The stored copy, which nobody refers to any more.
+    pub handle: Option<Handle>,
+}
+
+/// The page is being filled: wait, and try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy;
+
+/// One page's word. All-zero memory is an [`State::Empty`] page.
+#[derive(Default)]
+#[cfg_attr(not(loom), repr(transparent))]
+pub struct PageWord {
+    word: AtomicU64,
+    event: Event,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<PageWord>() == 8);
+
+impl PageWord {
+    /// What the word says now.
+    pub fn load(&self) -> PageState {
+        PageState(self.word.load(Acquire))
+    }
+
+    /// Claims the fill of an empty, staged or stored page that was seen so. False when
+    /// the word changed meanwhile, or the page is not one to fill.
+    pub fn begin_fill(&self, seen: PageState) -> bool {
+        seen.filling().is_some_and(|filling| {
+            self.word.compare_exchange(seen.0, filling, AcqRel, Acquire).is_ok()
+        })
+    }
+
+    /// The page was mapped in `frame`, for an access. Called inside the range's gate by
+    /// who claimed the fill; a stored copy is kept as long as it is known to be the same.
+    /// Wakes those who wait; whether there were any.
+    pub fn finish_fill(&self, frame: u32) -> bool {
+        self.finish(|word| Self::filled(word, frame, false))
+    }
+
+    /// As [`PageWord::finish_fill`], but nobody asked for the page yet.
+    pub fn finish_prefetch(&self, frame: u32) -> bool {
+        self.finish(|word| Self::filled(word, frame, true))
+    }
+
+    /// The fill could not be done: the page is again what was seen before. Wakes those
+    /// who wait; whether there were any.
+    pub fn abort_fill(&self, seen: PageState) -> bool {
+        debug_assert_eq!(self.load().before_fill(), seen, "only its claimer ends a fill");
+        self.finish(|word| PageState(word).before_fill().0)
+    }
+
+    /// The contents are lost: who claimed the fill could not read them. Every access is
+    /// told from now on. The stored copy is the caller's to forget.
+    pub fn poison_fill(&self) -> Option<Handle> {
+        let handle = self.load().handle();
+        self.finish(|_| POISONED);
+        handle
+    }
+
+    /// Makes a resident page staged: with the gate closed, after its memory was moved to
+    /// the slot. Its frame; none when it is not resident or is nailed.
+    pub fn stage(&self) -> Option<u32> {
+        self.change(|now| {
+            let stages = now.state() == State::Resident && now.nails() == 0;
+            stages.then(|| (STATE.put(now.0, STAGED), now.frame()))
+        })
+    }
+
+    /// Makes a page staged in `frame` resident in it again: with the gate closed, after
+    /// its memory was put back, by who holds the slot.
+    pub fn unstage(&self, frame: u32) -> bool {
+        self.change(|now| now.is(STAGED, frame).then(|| (STATE.put(now.0, RESIDENT), ()))).is_some()
+    }
+
+    /// The copy just written of the page staged in `frame` becomes the page. The stale
+    /// copy it had, if any, is the caller's to forget; None when the page was faulted on
+    /// or discarded meanwhile, and then the copy just written is.
+    pub fn write_done(&self, frame: u32, copy: Handle) -> Option<Option<Handle>> {
+        self.change(|now| {
+            let stored = HANDLE.put(STATE.put(now.without_frame(), STORED), copy.get().into());
+            now.is(STAGED, frame).then(|| (stored, now.handle()))
+        })
+    }
+
+    /// The page staged in `frame` is the same as its stored copy, which becomes the page.
+    /// False when there is none, or the page was faulted on or discarded meanwhile.
+    pub fn clean_drop(&self, frame: u32) -> bool {
+        self.change(|now| {
+            let clean = now.is(STAGED, frame) && now.handle().is_some();
+            clean.then(|| (STATE.put(now.without_frame(), STORED), ()))
+        })
+        .is_some()
+    }
+
+    /// The page staged in `frame` is all zeros: it becomes empty. The stored copy it had,
+    /// if any, is the caller's to forget; None when the page was faulted on or discarded
+    /// meanwhile.
+    pub fn drop_zero(&self, frame: u32) -> Option<Option<Handle>> {
+        self.change(|now| now.is(STAGED, frame).then(|| (EMPTY, now.handle())))
+    }
+
+    /// Makes the page empty, whatever it was: the program gave up its contents. With the
+    /// gate closed and the memory discarded.
+    pub fn discard(&self) -> Result<Released, Busy> {
+        self.settle_as(EMPTY)
+    }
+
+    /// Something else is mapped there now: the page is none of ours.
+    pub fn become_foreign(&self) -> Result<Released, Busy> {
+        self.settle_as(FOREIGN)
+    }
+
+    /// The contents are lost: every access is told from now on.
+    pub fn poison(&self) -> Result<Released, Busy> {
+        self.settle_as(POISONED)
+    }
+
+    /// Separates a resident or staged page from its stored copy, which is the caller's to
+    /// forget: when it is known to be stale, or the store needs the room.
+    pub fn take_handle(&self) -> Option<Handle> {
+        self.change(|now| {
+            let elsewhere = matches!(now.state(), State::Resident | State::Staged);
+            let handle = now.handle().filter(|_| elsewhere)?;
+            Some((HANDLE.put(now.0, 0), handle))
+        })
+    }
+
+    /// Gives a resident or staged page another frame: in a child, whose pages are in the
+    /// frames its parent reserved for it. The frame it had.
+    pub fn renumber(&self, frame: u32) -> Option<u32> {
+        self.change(|now| {
+            let framed = matches!(now.state(), State::Resident | State::Staged);
+            framed.then(|| (FRAME.put(now.0, frame.into()), now.frame()))
+        })
+    }
+
+    /// Keeps a resident page where it is until as many [`PageWord::unnail`]. Inside the
+    /// range's gate, so that it is not being staged. False when it is not resident, or
+    /// already nailed 7 times.
+    pub fn nail(&self) -> bool {
+        self.change(|now| {
+            let nails = u64::from(now.nails()) + 1;
+            let may = now.state() == State::Resident && nails < 1 << NAILS.bits;
+            may.then(|| (NAILS.put(now.0, nails), ()))
+        })
+        .is_some()
+    }
+
+    /// Ends one [`PageWord::nail`]. False when there was none.
+    pub fn unnail(&self) -> bool {
+        self.change(|now| {
+            let nails = u64::from(now.nails()).checked_sub(1)?;
+            Some((NAILS.put(now.0, nails), ()))
+        })
+        .is_some()
+    }
+
+    /// Halves the page's heat; what it was.
+    pub fn cool(&self) -> u32 {
+        let cooler = |now: PageState| Some((HOT.put(now.0, u64::from(now.hot()) / 2), now.hot()));
+        self.change(cooler).unwrap_or(0)
+    }
+
+    /// Notes that a prefetched page was wanted, or was not; whether it was prefetched.
+    pub fn end_prefetch(&self) -> bool {
+        self.change(|now| now.prefetched().then(|| (PREFETCHED.put(now.0, 0), ()))).is_some()
+    }
+
+    /// Sleeps until nobody is filling the page.
+    pub fn wait_settled(&self) -> PageState {
+        loop {
+            let now = self.load();
+            if now.state() != State::Filling {
+                return now;
+            }
+            let asleep = WAITERS.put(now.0, 1);
+            let marked = now.0 == asleep
+                || self.word.compare_exchange(now.0, asleep, AcqRel, Relaxed).is_ok();
+            if marked {
+                self.event.wait(&self.word, asleep);
+            }
+        }
+    }
+
+    fn filled(word: u64, frame: u32, ahead: bool) -> u64 {
+        let from = PageState(word);
+        debug_assert_ne!(from.frame(), frame, "the staged frame stays with its slot");
+        // Coming back from the standby list is the only reference bit there is for free.
+        let back = STATE.get(word) == REFILLING;
+        let hot = (HOT.get(word) + u64::from(back)).min((1 << HOT.bits) - 1);
+        let word = STATE.put(FRAME.put(word, frame.into()), RESIDENT);
+        HOT.put(PREFETCHED.put(word, ahead.into()), hot)
+    }
+
+    /// Ends a fill. Only waiters may change the word meanwhile, to say so.
+    fn finish(&self, settled: impl Fn(u64) -> u64) -> bool {
+        let mut now = self.word.load(Relaxed);
+        loop {
+            debug_assert_eq!(PageState(now).state(), State::Filling, "ending what did not begin");
+            let next = WAITERS.put(settled(now), 0);
+            match self.word.compare_exchange(now, next, AcqRel, Relaxed) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        let waiters = WAITERS.get(now) != 0;
+        if waiters {
+            self.event.wake_all(&self.word);
+        }
+        waiters
+    }
+
+    fn settle_as(&self, state: u64) -> Result<Released, Busy> {
+        self.change(|now| {
+            let resident = now.state() == State::Resident;
+            let frame = resident.then(|| now.frame());
+            let released = Released { frame, handle: now.handle() };
+            (now.state() != State::Filling).then_some((state, released))
+        })
+        .ok_or(Busy)
+    }
+
+    /// Changes the word as `next` says of what it is; None when `next` has nothing to say.
+    fn change<T>(&self, next: impl Fn(PageState) -> Option<(u64, T)>) -> Option<T> {
+        let mut now = self.load();
+        loop {
+            let (word, found) = next(now)?;
+            match self.word.compare_exchange(now.0, word, AcqRel, Acquire) {
+                Ok(_) => return Some(found),
+                Err(other) => now = PageState(other),
+            }
+        }
+    }
+}
