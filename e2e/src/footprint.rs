@@ -33,7 +33,9 @@ pub struct Footprint {
 impl Footprint {
     fn add(&mut self, sum: u64, processes: usize) {
         self.peak = self.peak.max(sum);
-        self.net = self.net.max(sum.saturating_sub(processes as u64 * PER_PROCESS));
+        self.net = self
+            .net
+            .max(sum.saturating_sub(processes as u64 * PER_PROCESS));
         self.processes = self.processes.max(processes);
         self.looks += 1;
     }
@@ -83,7 +85,10 @@ impl Watch {
 
     /// The processes that run now.
     pub fn processes(&self) -> Vec<Process> {
-        self.shared.lock().map(|mut held| held.0.look()).unwrap_or_default()
+        self.shared
+            .lock()
+            .map(|mut held| held.0.look())
+            .unwrap_or_default()
     }
 
     /// Stops, and says what was seen and who is left after `patience`.

@@ -20,7 +20,13 @@ fn folder() -> PathBuf {
 pub fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".c").map(Into::into))
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_str()?
+                .strip_suffix(".c")
+                .map(Into::into)
+        })
         .collect();
     names.sort();
     names
@@ -30,7 +36,15 @@ pub fn names() -> Vec<String> {
 pub fn build(sandbox: &Sandbox, name: &str, options: &[&str]) -> Verdict<PathBuf> {
     let program = sandbox.join(name);
     let done = Command::new("cc")
-        .args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Wno-unused-result", "-o"])
+        .args([
+            "-O1",
+            "-g",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Wno-unused-result",
+            "-o",
+        ])
         .arg(&program)
         .arg(folder().join(format!("{name}.c")))
         .args(options)
@@ -80,7 +94,9 @@ pub fn check(name: &str, size: Size) -> Verdict {
         let paged = launch.run(&Under::Contract(contract))?;
         let said = paged.succeeded()?.within_contract()?.text();
         if said != expected {
-            return failed(format!("it printed {said:?}, without the pager {expected:?}"));
+            return failed(format!(
+                "it printed {said:?}, without the pager {expected:?}"
+            ));
         }
         sandbox.check_clean()?;
     }

@@ -49,7 +49,8 @@ impl<'a> Launch<'a> {
 
     /// More arguments.
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
-        self.args.extend(args.into_iter().map(|a| a.as_ref().into()));
+        self.args
+            .extend(args.into_iter().map(|a| a.as_ref().into()));
         self
     }
 
@@ -90,7 +91,10 @@ impl<'a> Launch<'a> {
                 command
             }
         };
-        let out = self.stdout.clone().unwrap_or_else(|| self.sandbox.join("stdout"));
+        let out = self
+            .stdout
+            .clone()
+            .unwrap_or_else(|| self.sandbox.join("stdout"));
         let err = self.sandbox.join("stderr");
         command
             .args(&self.args)
@@ -123,7 +127,9 @@ impl<'a> Launch<'a> {
     }
 
     fn ask(&self, contract: &Contract, stats: &Path, command: &mut Command) -> Verdict {
-        command.args(["run", "--frames"]).arg(format!("{}M", contract.frames / MIB));
+        command
+            .args(["run", "--frames"])
+            .arg(format!("{}M", contract.frames / MIB));
         if let Some((ram, disk)) = contract.store {
             let folder = self.sandbox.join("store");
             std::fs::create_dir_all(&folder).at("make", &folder)?;
@@ -134,7 +140,10 @@ impl<'a> Launch<'a> {
                 _ => format!("ram:{}M+{disk_part}", ram / MIB),
             });
         }
-        command.arg("--stats-json").arg(stats).args(&contract.options);
+        command
+            .arg("--stats-json")
+            .arg(stats)
+            .args(&contract.options);
         Ok(())
     }
 
@@ -164,7 +173,10 @@ impl Running {
 
     /// The whole tree, as it is now.
     pub fn processes(&self) -> Vec<processes::Process> {
-        self.watch.as_ref().map(Watch::processes).unwrap_or_default()
+        self.watch
+            .as_ref()
+            .map(Watch::processes)
+            .unwrap_or_default()
     }
 
     /// Whether it has ended.
@@ -180,7 +192,11 @@ impl Running {
     /// Waits for its end, kills it at its limit, and gathers what came of it.
     pub fn wait(mut self) -> Verdict<Outcome> {
         let status = loop {
-            match self.child.try_wait().doing(|| "wait for the program".into())? {
+            match self
+                .child
+                .try_wait()
+                .doing(|| "wait for the program".into())?
+            {
                 Some(status) => break status,
                 None if self.begin.elapsed() > self.limit => {
                     let (limit, said) = (self.limit, self.stderr());
@@ -224,7 +240,12 @@ impl Running {
                 let of = |name: &str| read(&task.path().join(name)).trim().to_owned();
                 let state = of("stat");
                 let letter = state.rsplit(')').next().unwrap_or("").trim().chars().next();
-                text += &format!("\n    {} {letter:?} {} {}", of("comm"), of("wchan"), of("syscall"));
+                text += &format!(
+                    "\n    {} {letter:?} {} {}",
+                    of("comm"),
+                    of("wchan"),
+                    of("syscall")
+                );
             }
         }
         text
@@ -282,7 +303,10 @@ impl Outcome {
             Under::Contract(_) => "under the contract",
         };
         ensure(self.status.code() == Some(code), || {
-            format!("{whose} it ended with {how}, not {code}; it said:\n{}", tail(&self.stderr))
+            format!(
+                "{whose} it ended with {how}, not {code}; it said:\n{}",
+                tail(&self.stderr)
+            )
         })?;
         ensure(self.left.is_empty(), || {
             format!("{whose} these outlived it: {:?}", self.left)
@@ -303,9 +327,15 @@ impl Outcome {
         };
         let ram = match contract.store {
             Some((ram, _)) => ram,
-            None => number(stats, &["store_ram_bytes", "ram_bytes", "store.ram.bytes"]).unwrap_or(0),
+            None => {
+                number(stats, &["store_ram_bytes", "ram_bytes", "store.ram.bytes"]).unwrap_or(0)
+            }
         };
-        let stretches = number(stats, &["stretch_bytes_peak", "stretch_bytes", "stretches.bytes"]).unwrap_or(0);
+        let stretches = number(
+            stats,
+            &["stretch_bytes_peak", "stretch_bytes", "stretches.bytes"],
+        )
+        .unwrap_or(0);
         let bound = contract.frames + ram + stretches * 3 / 200;
         ensure(self.footprint.net <= bound, || {
             format!(

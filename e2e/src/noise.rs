@@ -32,7 +32,11 @@ impl Noise {
             let word = self.word();
             for k in 0..8.min(end - out.len()) {
                 let byte = (word >> (8 * k)) as u8;
-                out.push(if byte < 128 { b'a' + byte % 4 } else { b'a' + byte % 26 });
+                out.push(if byte < 128 {
+                    b'a' + byte % 4
+                } else {
+                    b'a' + byte % 26
+                });
             }
         }
     }

@@ -23,7 +23,10 @@ struct Stat {
 
 fn stat(pid: i32) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let words: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
+    let words: Vec<&str> = text
+        .get(text.rfind(')')? + 1..)?
+        .split_whitespace()
+        .collect();
     Some(Stat {
         process: Process {
             pid,
@@ -49,7 +52,11 @@ impl Process {
     pub fn command(&self) -> String {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = line.split(|b| *b == 0).map(String::from_utf8_lossy);
-        format!("{} ({})", self.pid, words.collect::<Vec<_>>().join(" ").trim())
+        format!(
+            "{} ({})",
+            self.pid,
+            words.collect::<Vec<_>>().join(" ").trim()
+        )
     }
 
     /// Kills it, if it is still the same.

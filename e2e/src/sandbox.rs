@@ -22,8 +22,12 @@ const PLACES: [(&str, &str); 4] = [
 impl Sandbox {
     /// A fresh one, on a real disk: under `SELFPAGE_E2E_DIR`, else /var/tmp.
     pub fn new(name: &str) -> Verdict<Self> {
-        let base = std::env::var_os("SELFPAGE_E2E_DIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
-        let name: String = name.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect();
+        let base =
+            std::env::var_os("SELFPAGE_E2E_DIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
+        let name: String = name
+            .chars()
+            .filter(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
         let folder = tempfile::Builder::new()
             .prefix(&format!("selfpage-e2e-{name}-"))
             .tempdir_in(&base)
@@ -95,11 +99,18 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Files of ours outside any sandbox, in the places where such things are left. Cases
 /// run side by side, so this is compared once, before and after all of them.
 pub fn strangers() -> BTreeSet<PathBuf> {
-    ["/dev/shm", "/run", "/run/selfpage", "/tmp", "/var/tmp", "/var/lib/selfpage"]
-        .iter()
-        .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
-        .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().contains("selfpage"))
-        .filter(|path| !path.to_string_lossy().contains("selfpage-e2e"))
-        .collect()
+    [
+        "/dev/shm",
+        "/run",
+        "/run/selfpage",
+        "/tmp",
+        "/var/tmp",
+        "/var/lib/selfpage",
+    ]
+    .iter()
+    .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
+    .map(|entry| entry.path())
+    .filter(|path| path.to_string_lossy().contains("selfpage"))
+    .filter(|path| !path.to_string_lossy().contains("selfpage-e2e"))
+    .collect()
 }

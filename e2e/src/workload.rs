@@ -73,7 +73,9 @@ pub fn compare(
 ) -> Verdict<Comparison> {
     for (program, package) in workload.needs() {
         if find(program).is_none() {
-            return skipped(format!("{program} is not installed (Debian package {package})"));
+            return skipped(format!(
+                "{program} is not installed (Debian package {package})"
+            ));
         }
     }
     let sandbox = Sandbox::new(workload.name())?;
@@ -94,7 +96,10 @@ pub fn compare(
     if bare_only() {
         return Ok(Comparison { bare, paged: None });
     }
-    say(&format!("under selfpage run --frames {}M", contract.frames / MIB));
+    say(&format!(
+        "under selfpage run --frames {}M",
+        contract.frames / MIB
+    ));
     let mut paged = workload.run(&sandbox, size, &Under::Contract(contract))?;
     if paged.result != bare.result {
         return failed(format!(

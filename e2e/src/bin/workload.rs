@@ -24,25 +24,39 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let size = if options.quick { Size::Quick } else { Size::Full };
+    let size = if options.quick {
+        Size::Quick
+    } else {
+        Size::Full
+    };
     let chosen: Vec<_> = workload::all()
         .into_iter()
         .filter(|w| options.name == "all" || w.name() == options.name)
         .collect();
     if chosen.is_empty() {
         let names: Vec<_> = workload::all().iter().map(|w| w.name()).collect();
-        eprintln!("there is no workload {:?}: there are {}, and all", options.name, names.join(", "));
+        eprintln!(
+            "there is no workload {:?}: there are {}, and all",
+            options.name,
+            names.join(", ")
+        );
         return ExitCode::from(2);
     }
-    let contract = options.frames.map_or_else(|| size.contract(), |mib| Contract::new(mib * MIB));
-    let failures = chosen.iter().filter(|w| !report(**w, size, &contract)).count();
+    let contract = options
+        .frames
+        .map_or_else(|| size.contract(), |mib| Contract::new(mib * MIB));
+    let failures = chosen
+        .iter()
+        .filter(|w| !report(**w, size, &contract))
+        .count();
     ExitCode::from(u8::from(failures > 0))
 }
 
 /// Runs one and prints its figures; whether it did not fail.
 fn report(workload: &dyn Workload, size: Size, contract: &Contract) -> bool {
     let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
-    let bar = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    let bar = ProgressBar::new_spinner()
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(Duration::from_millis(100));
     println!("{}", workload.about(size));
     let say = |what: &str| {
@@ -71,8 +85,14 @@ fn report(workload: &dyn Workload, size: Size, contract: &Contract) -> bool {
 
 fn figures(comparison: &Comparison) {
     let line = |name: &str, product: &workload::Product| {
-        let (wall, footprint) = (product.outcome.wall.as_secs_f64(), product.outcome.footprint);
-        println!("  {name:<22} {wall:8.1} s {:>8} MiB anonymous at its peak", footprint.peak / MIB);
+        let (wall, footprint) = (
+            product.outcome.wall.as_secs_f64(),
+            product.outcome.footprint,
+        );
+        println!(
+            "  {name:<22} {wall:8.1} s {:>8} MiB anonymous at its peak",
+            footprint.peak / MIB
+        );
     };
     line("without the pager", &comparison.bare);
     let Some(paged) = &comparison.paged else {

@@ -19,7 +19,10 @@ impl Workload for Compile {
     }
 
     fn about(&self, size: Size) -> String {
-        format!("gcc -O2 on a generated C file of {} functions", functions(size))
+        format!(
+            "gcc -O2 on a generated C file of {} functions",
+            functions(size)
+        )
     }
 
     fn needs(&self) -> &'static [(&'static str, &'static str)] {
@@ -28,12 +31,24 @@ impl Workload for Compile {
 
     fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict {
         let path = sandbox.join("large.c");
-        std::fs::write(&path, source(functions(size), size.scale(4_000_000, 400_000))).at("write", &path)
+        std::fs::write(
+            &path,
+            source(functions(size), size.scale(2_000_000, 250_000)),
+        )
+        .at("write", &path)
     }
 
     fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
         let outcome = Launch::new(sandbox, found("gcc")?)
-            .args(["-O2", "-c", "-frandom-seed=1", "-w", "large.c", "-o", "large.o"])
+            .args([
+                "-O2",
+                "-c",
+                "-frandom-seed=1",
+                "-w",
+                "large.c",
+                "-o",
+                "large.o",
+            ])
             .limit(Duration::from_secs(size.scale(1800, 150)))
             .run(under)?
             .succeeded()?;
@@ -45,7 +60,7 @@ impl Workload for Compile {
 }
 
 fn functions(size: Size) -> u64 {
-    size.scale(6_000, 500)
+    size.scale(1_200, 60)
 }
 
 /// Functions with loops, branches and calls to each other, and a table of `numbers`
@@ -60,7 +75,7 @@ fn source(functions: u64, numbers: u64) -> String {
     text.push_str("};\n");
     for f in 0..functions {
         let _ = writeln!(text, "u f{f}(u a, u b, u *p) {{ u x = a, y = b;");
-        for _ in 0..12 {
+        for _ in 0..4 {
             let (k, m, c) = (noise.below(60) + 1, noise.below(64), noise.word() >> 34);
             let _ = writeln!(
                 text,

@@ -17,7 +17,10 @@ impl Workload for Dict {
     }
 
     fn about(&self, size: Size) -> String {
-        format!("CPython builds and checks a dict of {} entries", entries(size))
+        format!(
+            "CPython builds and checks a dict of {} entries",
+            entries(size)
+        )
     }
 
     fn needs(&self) -> &'static [(&'static str, &'static str)] {

@@ -23,7 +23,10 @@ impl Workload for Redis {
     }
 
     fn about(&self, size: Size) -> String {
-        format!("redis-server holds {} MiB, forks to save them, loads them again", bytes(size) / MIB)
+        format!(
+            "redis-server holds {} MiB, forks to save them, loads them again",
+            bytes(size) / MIB
+        )
     }
 
     fn needs(&self) -> &'static [(&'static str, &'static str)] {
@@ -52,7 +55,9 @@ impl Workload for Redis {
         server.pipe("fill")?;
         server.benchmark(size)?;
         let saved = server.digest()?;
-        ensure(server.cli(&["BGSAVE"])?.contains("started"), || "BGSAVE did not start".into())?;
+        ensure(server.cli(&["BGSAVE"])?.contains("started"), || {
+            "BGSAVE did not start".into()
+        })?;
         server.pipe("change")?;
         server.wait_for_save(size)?;
         let changed = server.digest()?;
@@ -90,10 +95,14 @@ fn commands(sandbox: &Sandbox, name: &str, seed: u64, keys: impl Iterator<Item =
         value.clear();
         noise.text(VALUE, &mut value);
         let key = format!("key:{key:012}");
-        write!(out, "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${VALUE}\r\n", key.len())
-            .and_then(|()| out.write_all(&value))
-            .and_then(|()| out.write_all(b"\r\n"))
-            .at("write", &path)?;
+        write!(
+            out,
+            "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${VALUE}\r\n",
+            key.len()
+        )
+        .and_then(|()| out.write_all(&value))
+        .and_then(|()| out.write_all(b"\r\n"))
+        .at("write", &path)?;
     }
     out.flush().at("write", &path)
 }
@@ -107,15 +116,37 @@ impl<'a> Server<'a> {
     fn start(sandbox: &'a Sandbox, size: Size, under: &Under) -> Verdict<Self> {
         let limit = Duration::from_secs(size.scale(1800, 180));
         let running = Launch::new(sandbox, sandbox.join("redis-server"))
-            .args(["--port", "0", "--unixsocket", "redis.sock", "--save", "", "--databases", "2"])
-            .args(["--enable-debug-command", "yes", "--dbfilename", "dump.rdb", "--daemonize", "no"])
+            .args([
+                "--port",
+                "0",
+                "--unixsocket",
+                "redis.sock",
+                "--save",
+                "",
+                "--databases",
+                "2",
+            ])
+            .args([
+                "--enable-debug-command",
+                "yes",
+                "--dbfilename",
+                "dump.rdb",
+                "--daemonize",
+                "no",
+            ])
             .limit(limit)
             .spawn(under)?;
         let mut server = Self { sandbox, running };
         let begin = Instant::now();
-        while !server.cli(&["PING"]).is_ok_and(|said| said.contains("PONG")) {
+        while !server
+            .cli(&["PING"])
+            .is_ok_and(|said| said.contains("PONG"))
+        {
             if server.running.ended() || begin.elapsed() > limit {
-                return failed(format!("redis-server did not start:\n{}", server.running.stderr()));
+                return failed(format!(
+                    "redis-server did not start:\n{}",
+                    server.running.stderr()
+                ));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -132,7 +163,10 @@ impl<'a> Server<'a> {
             .doing(|| format!("run {name}"))?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         ensure(done.status.success(), || {
-            format!("{name} {args:?} failed: {said}{}", String::from_utf8_lossy(&done.stderr))
+            format!(
+                "{name} {args:?} failed: {said}{}",
+                String::from_utf8_lossy(&done.stderr)
+            )
         })?;
         Ok(said)
     }
@@ -144,8 +178,14 @@ impl<'a> Server<'a> {
     fn pipe(&self, file: &str) -> Verdict {
         let path = self.sandbox.join(file);
         let input = std::fs::File::open(&path).at("open", &path)?;
-        let said = self.tool("redis-cli", &["--pipe", "--pipe-timeout", "0"], input.into())?;
-        ensure(said.contains("errors: 0"), || format!("redis-cli --pipe: {said}"))
+        let said = self.tool(
+            "redis-cli",
+            &["--pipe", "--pipe-timeout", "0"],
+            input.into(),
+        )?;
+        ensure(said.contains("errors: 0"), || {
+            format!("redis-cli --pipe: {said}")
+        })
     }
 
     /// Random keys, so in a database of its own that is emptied afterwards: the digest is
@@ -154,7 +194,19 @@ impl<'a> Server<'a> {
         let requests = size.scale(200_000, 20_000).to_string();
         self.tool(
             "redis-benchmark",
-            &["--dbnum", "1", "-q", "-n", &requests, "-r", &requests, "-d", "200", "-t", "set,get,lpush,hset"],
+            &[
+                "--dbnum",
+                "1",
+                "-q",
+                "-n",
+                &requests,
+                "-r",
+                &requests,
+                "-d",
+                "200",
+                "-t",
+                "set,get,lpush,hset",
+            ],
             Stdio::null(),
         )?;
         self.cli(&["-n", "1", "FLUSHDB", "SYNC"]).map(drop)
@@ -176,7 +228,9 @@ impl<'a> Server<'a> {
                     format!("BGSAVE failed: {said}{}", self.running.stderr())
                 });
             }
-            ensure(begin.elapsed() < limit, || format!("BGSAVE still runs after {limit:?}"))?;
+            ensure(begin.elapsed() < limit, || {
+                format!("BGSAVE still runs after {limit:?}")
+            })?;
             std::thread::sleep(Duration::from_millis(100));
         }
     }

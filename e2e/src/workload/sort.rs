@@ -18,7 +18,10 @@ impl Workload for Sort {
     }
 
     fn about(&self, size: Size) -> String {
-        format!("GNU sort -S 700M of a file of {} MiB", input_bytes(size) / MIB)
+        format!(
+            "GNU sort -S 700M of a file of {} MiB",
+            input_bytes(size) / MIB
+        )
     }
 
     fn needs(&self) -> &'static [(&'static str, &'static str)] {
@@ -44,7 +47,16 @@ impl Workload for Sort {
     fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
         let out = sandbox.join("sorted");
         let outcome = Launch::new(sandbox, found("sort")?)
-            .args(["-S", "700M", "--parallel=2", "-T", "tmp", "-o", "sorted", "input"])
+            .args([
+                "-S",
+                "700M",
+                "--parallel=2",
+                "-T",
+                "tmp",
+                "-o",
+                "sorted",
+                "input",
+            ])
             .variable("LC_ALL", "C")
             .limit(Duration::from_secs(size.scale(1800, 150)))
             .run(under)?

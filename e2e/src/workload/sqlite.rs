@@ -43,7 +43,7 @@ impl Workload for Sqlite {
 }
 
 fn rows(size: Size) -> u64 {
-    size.scale(1_000_000, 150_000)
+    size.scale(800_000, 110_000)
 }
 
 /// Fills, indexes, asks in and out of order, changes in a transaction that is rolled

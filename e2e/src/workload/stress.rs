@@ -17,7 +17,10 @@ impl Workload for Stress {
     }
 
     fn about(&self, size: Size) -> String {
-        format!("stress-ng --vm 2 --vm-bytes {}M --verify", bytes(size) / MIB)
+        format!(
+            "stress-ng --vm 2 --vm-bytes {}M --verify",
+            bytes(size) / MIB
+        )
     }
 
     fn needs(&self) -> &'static [(&'static str, &'static str)] {
@@ -41,9 +44,10 @@ impl Workload for Stress {
             .run(under)?
             .succeeded()?;
         let said = format!("{}{}", outcome.text(), outcome.stderr);
-        ensure(!said.contains("fail:") && said.contains("successful run"), || {
-            format!("stress-ng is not content:\n{said}")
-        })?;
+        ensure(
+            !said.contains("fail:") && said.contains("successful run"),
+            || format!("stress-ng is not content:\n{said}"),
+        )?;
         // It counts what it did in a given time: only its verdict is comparable.
         Ok(Product {
             result: "verified".into(),

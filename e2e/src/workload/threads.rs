@@ -19,7 +19,10 @@ impl Workload for Threads {
     }
 
     fn about(&self, size: Size) -> String {
-        format!("8 threads write a pattern over {} MiB and check it", bytes(size) / MIB)
+        format!(
+            "8 threads write a pattern over {} MiB and check it",
+            bytes(size) / MIB
+        )
     }
 
     fn needs(&self) -> &'static [(&'static str, &'static str)] {

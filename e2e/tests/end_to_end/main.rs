@@ -1,0 +1,65 @@
+//! All end-to-end cases: `make test` runs them quick, `make soak` full
+//! (`SELFPAGE_E2E_SIZE=full`). A case that cannot run here says so and is counted as
+//! ignored.
+
+mod command;
+mod kill;
+
+use e2e::contract::{Size, bare_only};
+use e2e::verdict::Halt;
+use e2e::{Verdict, hazard, sandbox, workload};
+use libtest_mimic::{Arguments, Completion, Trial};
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // Two at a time even on larger machines: a case's threads and its pager's need
+    // processors of their own, and hangs are told by time.
+    arguments.test_threads.get_or_insert(2);
+    let size = Size::from_environment();
+    let before = sandbox::strangers();
+
+    let mut trials = Vec::new();
+    for workload in workload::all() {
+        trials.push(trial("workload", workload.name(), move || {
+            workload::compare(workload, size, size.contract(), &|_| ()).map(drop)
+        }));
+        if !bare_only() {
+            let name = format!("{}_over_a_little_ram_and_a_disk", workload.name());
+            trials.push(trial("workload", &name, move || {
+                workload::compare(workload, size, workload::tiers(size), &|_| ()).map(drop)
+            }));
+        }
+    }
+    for name in hazard::names() {
+        let sentence = name.clone();
+        trials.push(trial("hazard", &sentence, move || {
+            hazard::check(&name, size)
+        }));
+    }
+    if !bare_only() {
+        trials.extend(command::trials(size));
+        trials.extend(kill::trials(size));
+    }
+
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let left: Vec<_> = sandbox::strangers().difference(&before).cloned().collect();
+    if !left.is_empty() {
+        eprintln!("left behind outside the sandboxes: {left:?}");
+        std::process::exit(101);
+    }
+    conclusion.exit();
+}
+
+/// A case, whose skip says its reason where `SKIPPED` is looked for.
+fn trial(kind: &str, name: &str, case: impl FnOnce() -> Verdict + Send + 'static) -> Trial {
+    let full = format!("{kind}::{name}");
+    let said = full.clone();
+    Trial::ignorable_test(full, move || match case() {
+        Ok(()) => Ok(Completion::Completed),
+        Err(Halt::Skipped(reason)) => {
+            eprintln!("{said}: SKIPPED: {reason}");
+            Ok(Completion::ignored_with(reason))
+        }
+        Err(halt) => Err(halt.to_string().into()),
+    })
+}
