@@ -1,0 +1,15 @@
+//! Compiles the functions Rust cannot define, and asks the loader to run us first.
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/variadic.c");
+    println!("cargo:rerun-if-changed=build.rs");
+    cc::Build::new().file("src/variadic.c").flag("-fno-builtin").compile("selfpage_variadic");
+    // Before the constructors of every other library: their first `malloc` and their
+    // `pthread_atfork` must find ours in place.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
+    // The whole library is bound before the program's first instruction: no lazy
+    // binding, which may allocate, inside a fork handler or a vfork child.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+    // Stays loaded: the program's memory hangs on it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

@@ -1,0 +1,101 @@
+//! Memory the program had before we came: its zero-initialised data, a heap of the
+//! loader's.
+//!
+//! What the kernel or the pager itself needs at any moment stays as it is: stacks, the
+//! main thread's control block, the library's own tables, and mappings so small that
+//! paging them gives nothing back.
+
+use crate::mappings::{Span, Traits};
+use crate::space::{self, RW, WORTH_ADOPTING};
+use crate::{bootstrap, pager, threads};
+use rustix::fs::{Mode, OFlags, open};
+
+/// A byte of the library's own data: the mapping that holds it is not adopted.
+static OWN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+
+/// Most mappings taken over; a program has a handful that are large enough.
+const MOST: usize = 64;
+
+/// What may be adopted.
+pub struct Candidates {
+    spans: [(usize, usize); MOST],
+    count: usize,
+}
+
+/// Finds what is there. First thing in the constructor: the library's own tables are
+/// mapped later and look the same.
+pub fn look() -> Candidates {
+    let keep_out = [threads::thread_pointer(), std::ptr::from_ref(&OWN) as usize];
+    let mut found = Candidates { spans: [(0, 0); MOST], count: 0 };
+    each_line(|line| {
+        let Some(span) = candidate(line) else { return };
+        let kept_out = keep_out.iter().any(|addr| span.contains(addr));
+        if !kept_out && !bootstrap::owns(span.start as *const u8) && found.count < MOST {
+            found.spans[found.count] = (span.start, span.end);
+            found.count += 1;
+        }
+    });
+    found
+}
+
+/// Adopts what was found.
+pub fn take(found: &Candidates) {
+    for (start, end) in &found.spans[..found.count] {
+        let span = *start..*end;
+        let space = &mut space::hold();
+        if !space.map.touches(&span) && pager::adopt(&span).is_ok() {
+            space.map.add_adopted(span, Traits::paged(RW));
+        }
+    }
+}
+
+/// Reads /proc/self/maps line by line, without the heap.
+fn each_line(mut take: impl FnMut(&[u8])) {
+    let Ok(file) = open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    let mut buffer = [0u8; 8192];
+    let mut held = 0;
+    while let Ok(n @ 1..) = rustix::io::read(&file, &mut buffer[held..]) {
+        held += n;
+        let mut start = 0;
+        while let Some(len) = buffer[start..held].iter().position(|b| *b == b'\n') {
+            take(&buffer[start..start + len]);
+            start += len + 1;
+        }
+        buffer.copy_within(start..held, 0);
+        held -= start;
+    }
+}
+
+/// The addresses of a line of /proc/self/maps, if it is private anonymous memory that
+/// can be read and written and is worth having.
+fn candidate(line: &[u8]) -> Option<Span> {
+    let line = std::str::from_utf8(line).ok()?;
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let access = fields.next()?;
+    let (_offset, _device, inode) = (fields.next()?, fields.next()?, fields.next()?);
+    let name = fields.next().unwrap_or("");
+    let span = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+    let ours = access == "rw-p" && inode == "0" && (name.is_empty() || name == "[heap]");
+    (ours && span.len() >= WORTH_ADOPTING).then_some(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_private_anonymous_writeable_mappings_are_candidates() {
+        let line = |s: &str| candidate(s.as_bytes());
+        assert_eq!(line("7f0000000000-7f0000100000 rw-p 00000000 00:00 0 "), Some(0x7f00_0000_0000..0x7f00_0010_0000));
+        assert!(line("55f000000000-55f000021000 rw-p 00000000 00:00 0                          [heap]").is_some());
+        assert!(line("7ffd00000000-7ffd00100000 rw-p 00000000 00:00 0                          [stack]").is_none());
+        assert!(line("7f0000000000-7f0000100000 r--p 00000000 00:00 0 ").is_none());
+        assert!(line("7f0000000000-7f0000100000 rw-s 00000000 00:01 9 /dev/zero (deleted)").is_none());
+        assert!(line("7f0000000000-7f0000100000 rw-p 00001000 fe:00 77 /lib/x.so").is_none());
+        assert!(line("7f0000000000-7f0000002000 rw-p 00000000 00:00 0 ").is_none());
+        assert!(line("").is_none());
+    }
+}

@@ -1,0 +1,221 @@
+//! `madvise` and `mlock` over arenas.
+//!
+//! Advice that takes contents away is the engine's to carry out. Advice about the
+//! kernel's own paging (cold, huge, mergeable) has nothing to act on and is taken as
+//! done: it would split mappings the engine must be able to move in one piece.
+
+use crate::mappings::{Kind, Span, Traits, What};
+use crate::raw::{self, Answer, error};
+use crate::space::{self, Space, span};
+use crate::{notice, pager};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wired::PAGE;
+
+/// What to do with a piece of paged memory.
+enum Act {
+    /// Contents become zero.
+    Discard,
+    /// Only the map changes.
+    Note(fn(&mut Traits)),
+    /// The kernel does it; faults it meets are resolved.
+    Kernel,
+    /// Nothing.
+    Nothing,
+    /// The kernel's answer for private anonymous memory.
+    Refuse(c_int),
+}
+
+/// Advice newer than the C library's headers.
+const MADV_GUARD_INSTALL: c_int = 102;
+const MADV_GUARD_REMOVE: c_int = 103;
+
+fn act(advice: c_int) -> Act {
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => Act::Discard,
+        libc::MADV_DONTFORK => Act::Note(|t| t.dont_fork = true),
+        libc::MADV_DOFORK => Act::Note(|t| t.dont_fork = false),
+        libc::MADV_WIPEONFORK => Act::Note(|t| t.wipe_on_fork = true),
+        libc::MADV_KEEPONFORK => Act::Note(|t| t.wipe_on_fork = false),
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Act::Kernel,
+        libc::MADV_HWPOISON | libc::MADV_SOFT_OFFLINE => Act::Kernel,
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_WILLNEED
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP => Act::Nothing,
+        // A hole can only be punched in shared memory.
+        libc::MADV_REMOVE => Act::Refuse(libc::EINVAL),
+        // As a kernel before 6.13 answers; callers then use mprotect.
+        MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => Act::Refuse(libc::EINVAL),
+        _ => Act::Refuse(libc::EINVAL),
+    }
+}
+
+/// `madvise`.
+pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
+    let kernel = |s: &Span| {
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::call3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
+    };
+    let Some(target) = span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE) && len > 0)
+    else {
+        // SAFETY: as above.
+        return unsafe { raw::call3(libc::SYS_madvise, addr, len, advice as usize) };
+    };
+    let space = &mut space::hold();
+    if !space.map.touches(&target) {
+        return kernel(&target);
+    }
+    let mut hole = false;
+    for piece in space.map.pieces(&target) {
+        let answer = match piece.what {
+            What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
+            What::Free => {
+                hole = true;
+                0
+            }
+            What::Used(traits, _) => on_paged(space, &piece.span, traits, advice, kernel),
+        };
+        match -answer as c_int {
+            // The kernel goes on past a hole and tells at the end.
+            libc::ENOMEM if raw::failed(answer) => hole = true,
+            _ if raw::failed(answer) => return answer,
+            _ => {}
+        }
+    }
+    if hole { error(libc::ENOMEM) } else { 0 }
+}
+
+fn on_paged(
+    space: &mut Space,
+    span: &Span,
+    traits: Traits,
+    advice: c_int,
+    kernel: impl Fn(&Span) -> Answer,
+) -> Answer {
+    match act(advice) {
+        Act::Discard if traits.locked && advice != libc::MADV_DONTNEED_LOCKED => {
+            return error(libc::EINVAL);
+        }
+        Act::Discard => pager::discard(span),
+        Act::Note(change) => space.map.change(span, change),
+        Act::Kernel => return kernel(span),
+        Act::Nothing => {}
+        Act::Refuse(errno) => return error(errno),
+    }
+    0
+}
+
+/// `mlock` and `mlock2`: nails. `on_fault` asks for less than `mlock` does, and gets
+/// nothing: pages that come in may leave.
+pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
+    let kernel = |s: &Span| {
+        let flags = usize::from(on_fault);
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::call3(libc::SYS_mlock2, s.start, s.len(), flags) }
+    };
+    let first = addr & !(PAGE - 1);
+    let Some(target) = span(first, len.saturating_add(addr - first)).filter(|_| space::active() && len > 0)
+    else {
+        // SAFETY: as above.
+        return unsafe { raw::call3(libc::SYS_mlock2, addr, len, usize::from(on_fault)) };
+    };
+    let space = &mut space::hold();
+    for piece in space.map.pieces(&target) {
+        let answer = match piece.what {
+            What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
+            What::Free => error(libc::ENOMEM),
+            What::Used(..) if on_fault => 0,
+            What::Used(..) => lock_held(space, &piece.span),
+        };
+        if raw::failed(answer) {
+            return answer;
+        }
+    }
+    0
+}
+
+/// Nails pages of paged memory; ENOMEM, as from the kernel, where the contract has no
+/// frames for that.
+pub fn lock_held(space: &mut Space, span: &Span) -> Answer {
+    match pager::nail(span) {
+        Ok(()) => {
+            space.map.change(span, |traits| traits.locked = true);
+            0
+        }
+        Err(_) => error(libc::ENOMEM),
+    }
+}
+
+/// `munlock`.
+pub fn munlock(addr: usize, len: usize) -> Answer {
+    let first = addr & !(PAGE - 1);
+    let Some(target) = span(first, len.saturating_add(addr - first)).filter(|_| space::active() && len > 0)
+    else {
+        // SAFETY: the program asked for exactly this.
+        return unsafe { raw::call3(libc::SYS_munlock, addr, len, 0) };
+    };
+    let space = &mut space::hold();
+    for piece in space.map.pieces(&target) {
+        match piece.what {
+            What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => {
+                // SAFETY: as above.
+                let answer =
+                    unsafe { raw::call3(libc::SYS_munlock, piece.span.start, piece.span.len(), 0) };
+                if raw::failed(answer) {
+                    return answer;
+                }
+            }
+            What::Free => return error(libc::ENOMEM),
+            What::Used(traits, _) => unlock_held(space, &piece.span, traits),
+        }
+    }
+    0
+}
+
+fn unlock_held(space: &mut Space, span: &Span, traits: Traits) {
+    if traits.locked {
+        pager::unnail(span);
+        space.map.change(span, |traits| traits.locked = false);
+    }
+}
+
+/// `mlockall`: the kernel would bring every arena in, whole. A program that must not
+/// page is not one to run under a contract smaller than itself.
+pub fn mlockall(flags: c_int) -> Answer {
+    if !space::active() {
+        // SAFETY: the program asked for exactly this.
+        return unsafe { raw::call3(libc::SYS_mlockall, flags as usize, 0, 0) };
+    }
+    if flags == 0 || flags & !(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0 {
+        return error(libc::EINVAL);
+    }
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        notice::say(format_args!(
+            "mlockall refused: all memory of a paged program cannot stay resident in its frames; mlock what must"
+        ));
+    }
+    error(libc::ENOMEM)
+}
+
+/// `munlockall`.
+pub fn munlockall() -> Answer {
+    if space::active() {
+        let space = &mut space::hold();
+        let locked: Vec<_> = space.map.used().filter(|(_, traits)| traits.locked).collect();
+        for (span, traits) in locked {
+            unlock_held(space, &span, traits);
+        }
+    }
+    // SAFETY: what lies outside the arenas, as the program asked.
+    unsafe { raw::call3(libc::SYS_munlockall, 0, 0, 0) }
+}

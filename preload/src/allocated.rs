@@ -1,0 +1,208 @@
+//! Which pages of the arenas the program has mapped, for a thread that resolves faults.
+//!
+//! A fault on an arena's free addresses is the program's error and must be a SIGSEGV.
+//! The thread that meets it may not wait for the map's lock: whoever holds that lock may
+//! itself be waiting for a fault. So the answer is here, in words read without a lock.
+//!
+//! Per 2 MiB there is one byte, none, all or mixed, and bits only for the mixed: a
+//! reservation of a terabyte costs half a megabyte, not thirty-two.
+
+use crate::mappings::Span;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use wired::{PAGE, RANGE, RANGE_PAGES, Region};
+
+/// Arenas that can have marks; in those beyond, every address counts as mapped.
+const ARENAS: usize = 256;
+
+const NONE: u8 = 0;
+const ALL: u8 = 1;
+const MIXED: u8 = 2;
+
+/// Words of bits for one range.
+const WORDS: usize = RANGE_PAGES / 64;
+
+/// Readers find an arena here by its addresses; entries are only added.
+static TABLE: [AtomicPtr<Marks>; ARENAS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// One arena's marks.
+struct Marks {
+    span: Span,
+    coarse: Region,
+    mapped: Region,
+    closed: Region,
+    any_closed: AtomicBool,
+}
+
+impl Marks {
+    fn ranges(&self) -> usize {
+        self.span.len().div_ceil(RANGE)
+    }
+
+    fn coarse(&self) -> &[AtomicU8] {
+        self.coarse.slice(0, self.ranges())
+    }
+
+    fn mapped(&self) -> &[AtomicU64] {
+        self.mapped.slice(0, self.ranges() * WORDS)
+    }
+
+    fn closed(&self) -> &[AtomicU64] {
+        self.closed.slice(0, self.ranges() * WORDS)
+    }
+
+    fn page(&self, addr: usize) -> usize {
+        (addr - self.span.start) / PAGE
+    }
+
+    fn is_mapped(&self, page: usize) -> bool {
+        match self.coarse()[page / RANGE_PAGES].load(Ordering::Acquire) {
+            NONE => false,
+            MIXED => self.mapped()[page / 64].load(Ordering::Acquire) & 1 << (page % 64) != 0,
+            _ => true,
+        }
+    }
+
+    fn mark(&self, span: &Span, mapped: bool) {
+        let (first, end) = (self.page(span.start), self.page(span.end - 1) + 1);
+        let mut page = first;
+        while page < end {
+            let range = page / RANGE_PAGES;
+            let stop = ((range + 1) * RANGE_PAGES).min(end);
+            let coarse = &self.coarse()[range];
+            if stop - page == RANGE_PAGES {
+                coarse.store(if mapped { ALL } else { NONE }, Ordering::Release);
+            } else {
+                self.spell_out(range);
+                for page in page..stop {
+                    let (word, bit) = (&self.mapped()[page / 64], 1u64 << (page % 64));
+                    match mapped {
+                        true => word.fetch_or(bit, Ordering::AcqRel),
+                        false => word.fetch_and(!bit, Ordering::AcqRel),
+                    };
+                }
+            }
+            page = stop;
+        }
+    }
+
+    /// Gives a range bits of its own, saying what its byte said.
+    fn spell_out(&self, range: usize) {
+        let coarse = &self.coarse()[range];
+        let bits = match coarse.load(Ordering::Acquire) {
+            MIXED => return,
+            ALL => !0,
+            _ => 0,
+        };
+        for word in &self.mapped()[range * WORDS..][..WORDS] {
+            word.store(bits, Ordering::Release);
+        }
+        coarse.store(MIXED, Ordering::Release);
+    }
+}
+
+fn find(addr: usize) -> Option<&'static Marks> {
+    TABLE[..COUNT.load(Ordering::Acquire).min(ARENAS)]
+        .iter()
+        // SAFETY: entries point to leaked values.
+        .filter_map(|entry| unsafe { entry.load(Ordering::Acquire).as_ref() })
+        .find(|marks| marks.span.contains(&addr))
+}
+
+/// A new arena, nothing in it mapped. The caller holds the map's lock.
+pub fn add(span: &Span) -> rustix::io::Result<()> {
+    let at = COUNT.load(Ordering::Relaxed);
+    if at == ARENAS {
+        return Ok(());
+    }
+    let ranges = span.len().div_ceil(RANGE);
+    let marks = Box::new(Marks {
+        span: span.clone(),
+        coarse: Region::private(ranges)?,
+        mapped: Region::private(ranges * WORDS * 8)?,
+        closed: Region::private(ranges * WORDS * 8)?,
+        any_closed: AtomicBool::new(false),
+    });
+    TABLE[at].store(Box::leak(marks), Ordering::Release);
+    COUNT.store(at + 1, Ordering::Release);
+    Ok(())
+}
+
+/// Pages became mapped or free. The caller holds the map's lock, and `span` lies in one
+/// arena.
+pub fn mark(span: &Span, mapped: bool) {
+    if let Some(marks) = find(span.start) {
+        marks.mark(span, mapped);
+    }
+}
+
+/// Whether the program has mapped the page at `addr`. For the threads that resolve
+/// faults: no lock, no allocation, wired memory only.
+pub fn allocated(addr: usize) -> bool {
+    find(addr).is_none_or(|marks| marks.is_mapped(marks.page(addr)))
+}
+
+/// The engine is about to take away all access to the free page at `addr`, so that
+/// the program gets its SIGSEGV. False where the page has been mapped meanwhile.
+pub fn close(addr: usize) -> bool {
+    let Some(marks) = find(addr) else { return false };
+    let page = marks.page(addr);
+    marks.closed()[page / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
+    marks.any_closed.store(true, Ordering::SeqCst);
+    !marks.is_mapped(page)
+}
+
+/// Calls `open` for every page of `span` that was closed, and forgets it. The caller has
+/// marked them mapped.
+pub fn reopen(span: &Span, open: impl Fn(Span)) {
+    let Some(marks) = find(span.start) else { return };
+    if !marks.any_closed.load(Ordering::SeqCst) {
+        return;
+    }
+    for page in marks.page(span.start)..=marks.page(span.end - 1) {
+        let (word, bit) = (&marks.closed()[page / 64], 1u64 << (page % 64));
+        if word.load(Ordering::SeqCst) & bit != 0 {
+            word.fetch_and(!bit, Ordering::SeqCst);
+            let start = marks.span.start + page * PAGE;
+            open(start..start + PAGE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_counts_as_mapped_exactly_while_it_is_marked() {
+        let base = 0x5000_0000_0000;
+        add(&(base..base + 4 * RANGE)).unwrap();
+        let page = |n: usize| base + n * PAGE;
+        assert!(!allocated(page(0)) && allocated(base - PAGE));
+        mark(&(page(3)..page(700)), true);
+        assert!(!allocated(page(2)) && allocated(page(3)) && allocated(page(699)) && !allocated(page(700)));
+        mark(&(page(0)..page(512)), false);
+        assert!(!allocated(page(511)) && allocated(page(512)));
+        mark(&(page(512)..page(2048)), true);
+        assert!(allocated(page(2047)));
+        mark(&(page(513)..page(514)), false);
+        assert!(allocated(page(512)) && !allocated(page(513)) && allocated(page(514)));
+    }
+
+    #[test]
+    fn a_closed_page_is_opened_once_when_it_is_mapped_again() {
+        let base = 0x5100_0000_0000;
+        add(&(base..base + RANGE)).unwrap();
+        assert!(close(base + PAGE + 8));
+        let opened = std::cell::Cell::new(0);
+        let span = base..base + RANGE;
+        mark(&span, true);
+        reopen(&span, |page| {
+            assert_eq!(page, base + PAGE..base + 2 * PAGE);
+            opened.set(opened.get() + 1);
+        });
+        reopen(&span, |_| opened.set(opened.get() + 1));
+        assert_eq!(opened.get(), 1);
+        assert!(!close(base), "a mapped page is not closed");
+    }
+}

@@ -1,0 +1,461 @@
+//! Exec: what a program starts belongs to the tree, also where it makes an environment
+//! of its own.
+//!
+//! Rule: safe between vfork and exec. Nothing is allocated, on no heap: what must be
+//! built is built on the stack, or, where it is too large, in a mapping.
+
+use crate::raw::{self, Answer, error, give};
+use crate::{link, notice, space};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr::null;
+use std::sync::OnceLock;
+use system::{Unpageable, pageable};
+
+/// A C array of strings, ended by null.
+pub type Strings = *const *const c_char;
+
+/// Bytes of stack for a new environment before a mapping is made.
+const ON_STACK: usize = 16 << 10;
+
+/// Longest path put together here, with its null byte.
+const PATH: usize = 4096;
+
+/// What must be in every environment.
+struct Ours {
+    /// The library's own path, as LD_PRELOAD had it.
+    library: CString,
+    /// `LD_PRELOAD=` and that path.
+    preload: CString,
+    /// `SELFPAGE_...=...`, each.
+    variables: Vec<CString>,
+}
+
+static OURS: OnceLock<Ours> = OnceLock::new();
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const PREFIX: &[u8] = b"SELFPAGE_";
+const NAME: &[u8] = b"libselfpage_preload.so";
+
+/// Remembers what the environment has of ours. In the constructor.
+///
+/// # Safety
+/// `environment` is an array of C strings ended by null.
+pub unsafe fn remember(environment: Strings) {
+    // SAFETY: the caller's.
+    let entries = || unsafe { each(environment) };
+    let variables: Vec<CString> =
+        entries().filter(|e| e.to_bytes().starts_with(PREFIX)).map(CStr::to_owned).collect();
+    let library = entries()
+        .filter_map(|e| e.to_bytes().strip_prefix(PRELOAD))
+        .flat_map(|list| list.split(|b| *b == b':' || *b == b' '))
+        .find(|path| path.ends_with(NAME));
+    let Some(library) = library.and_then(|path| CString::new(path).ok()) else { return };
+    let Ok(preload) = CString::new([PRELOAD, library.as_bytes()].concat()) else { return };
+    let _ = OURS.set(Ours { library, preload, variables });
+}
+
+/// # Safety
+/// As for [`remember`]; null is an empty array, as for the kernel.
+unsafe fn each<'a>(strings: Strings) -> impl Iterator<Item = &'a CStr> {
+    let mut at = strings;
+    std::iter::from_fn(move || {
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: inside the array, up to its null.
+        let entry = unsafe { *at };
+        at = at.wrapping_add(1);
+        // SAFETY: a C string of the array.
+        (!entry.is_null()).then(|| unsafe { CStr::from_ptr(entry) })
+    })
+}
+
+/// A variable's name with its `=`.
+fn key(entry: &[u8]) -> &[u8] {
+    entry.iter().position(|b| *b == b'=').map_or(entry, |at| &entry[..=at])
+}
+
+/// Calls `go` with an environment that has ours in it.
+///
+/// # Safety
+/// `environment` is an array of C strings ended by null, or null.
+unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R {
+    let Some(ours) = OURS.get().filter(|_| space::active()) else { return go(environment) };
+    // SAFETY: the caller's.
+    let entries = || unsafe { each(environment) };
+    let list = entries().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
+    let preloads = |list: &[u8]| list.split(|b| *b == b':' || *b == b' ').any(|p| p == ours.library.as_bytes());
+    let whole = list.is_some_and(preloads)
+        && ours.variables.iter().all(|ours| entries().any(|e| e == ours.as_c_str()));
+    if whole {
+        return go(environment);
+    }
+    let count = entries().count();
+    let pointers = (count + ours.variables.len() + 2) * size_of::<usize>();
+    let text = ours.preload.as_bytes().len() + 2 + list.map_or(0, <[u8]>::len);
+    let mut stack = [0usize; ON_STACK / size_of::<usize>()];
+    let mapped = (pointers + text > ON_STACK).then(|| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        (space::map(0, pointers + text, space::RW, flags, -1, 0), pointers + text)
+    });
+    let memory = match mapped {
+        Some((start, _)) if raw::failed(start) => return go(environment),
+        Some((start, _)) => start as *mut u8,
+        None => stack.as_mut_ptr().cast(),
+    };
+    // SAFETY: `memory` has room for all pointers and then the text, as computed.
+    unsafe {
+        let preload = memory.add(pointers);
+        let mut at = preload;
+        let mut put = |bytes: &[u8]| {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+            at = at.add(bytes.len());
+        };
+        put(ours.preload.as_bytes());
+        if let Some(theirs) = list.filter(|list| !list.is_empty() && !preloads(list)) {
+            put(b":");
+            put(theirs);
+        }
+        put(b"\0");
+        let table = memory.cast::<*const c_char>();
+        let mut n = 0;
+        let mut add = |entry: *const c_char| {
+            *table.add(n) = entry;
+            n += 1;
+        };
+        add(preload.cast());
+        ours.variables.iter().for_each(|entry| add(entry.as_ptr()));
+        let replaced = |entry: &CStr| {
+            let name = key(entry.to_bytes());
+            name == PRELOAD || ours.variables.iter().any(|ours| key(ours.as_bytes()) == name)
+        };
+        entries().filter(|entry| !replaced(entry)).for_each(|entry| add(entry.as_ptr()));
+        add(null());
+    }
+    let result = go(memory.cast::<*const c_char>().cast_const());
+    if let Some((start, len)) = mapped {
+        space::unmap(&(start as usize..start as usize + len.next_multiple_of(wired::PAGE)));
+    }
+    result
+}
+
+/// Whether a program may be started.
+enum Verdict {
+    /// In the tree.
+    Paged,
+    /// Beside it, as `--allow-unpaged` permits.
+    Unpaged,
+    /// Not at all.
+    Refused,
+}
+
+fn judge(path: &CStr) -> Verdict {
+    if !space::active() {
+        return Verdict::Paged;
+    }
+    match pageable(path) {
+        Ok(()) => Verdict::Paged,
+        Err(why) if link::allow_unpaged() => {
+            tell(path, &why, "runs without a pager");
+            Verdict::Unpaged
+        }
+        Err(why) => {
+            tell(path, &why, "refused");
+            Verdict::Refused
+        }
+    }
+}
+
+fn tell(path: &CStr, why: &Unpageable, what: &str) {
+    let path = std::str::from_utf8(path.to_bytes()).unwrap_or("a program");
+    notice::refuse(format_args!("{path}: {what}: {why}"));
+}
+
+/// A path the program's `execveat` means, for looking at it: put together in `buffer`.
+fn path_at<'a>(dir: c_int, path: &'a CStr, flags: c_int, buffer: &'a mut [u8; PATH]) -> Option<&'a CStr> {
+    use std::io::Write;
+    let bytes = path.to_bytes();
+    let empty = bytes.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
+    if bytes.starts_with(b"/") || dir == libc::AT_FDCWD && !empty {
+        return Some(path);
+    }
+    let mut rest = &mut buffer[..];
+    write!(rest, "/proc/self/fd/{dir}").ok()?;
+    if !empty {
+        rest.write_all(b"/").ok()?;
+        rest.write_all(bytes).ok()?;
+    }
+    rest.write_all(b"\0").ok()?;
+    CStr::from_bytes_until_nul(buffer).ok()
+}
+
+/// `execve` and `execveat` as system calls: an error, or no return.
+pub fn execve_answer(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> Answer {
+    match start(dir, path, argv, envp, flags) {
+        Ok(answer) => answer,
+        Err(()) => error(libc::EACCES),
+    }
+}
+
+/// The same, telling a refusal of ours (`Err`) from an error of the kernel's.
+fn start(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> Result<Answer, ()> {
+    let call = |envp: Strings| {
+        let args = [dir as usize, path as usize, argv as usize, envp as usize, flags as usize, 0];
+        match (dir, flags) {
+            // SAFETY: the program asked for exactly this.
+            (libc::AT_FDCWD, 0) => unsafe { raw::call3(libc::SYS_execve, args[1], args[2], args[3]) },
+            // SAFETY: as above.
+            _ => unsafe { raw::call(libc::SYS_execveat, args) },
+        }
+    };
+    if path.is_null() || !space::active() {
+        return Ok(call(envp));
+    }
+    let mut buffer = [0; PATH];
+    // SAFETY: the program's string.
+    let verdict = match path_at(dir, unsafe { CStr::from_ptr(path) }, flags, &mut buffer) {
+        Some(path) => judge(path),
+        None => Verdict::Paged,
+    };
+    match verdict {
+        // SAFETY: the program's array.
+        Verdict::Paged => Ok(unsafe { with_ours(envp, call) }),
+        Verdict::Unpaged => Ok(call(envp)),
+        Verdict::Refused => Err(()),
+    }
+}
+
+unsafe extern "C" {
+    static environ: Strings;
+    fn selfpage_v_execl();
+    fn selfpage_v_execlp();
+    fn selfpage_v_execle();
+}
+
+fn current() -> Strings {
+    // SAFETY: the C library's variable; the program owns what it points to.
+    unsafe { environ }
+}
+
+/// `execve`, also by the variadic functions.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn selfpage_execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    give(execve_answer(libc::AT_FDCWD, path, argv, envp, 0)) as c_int
+}
+
+/// `execvpe`, also by the variadic functions: looks along PATH as the C library does.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    // SAFETY: the program's string.
+    let name = unsafe { CStr::from_ptr(file) };
+    if name.to_bytes().is_empty() {
+        return give(error(libc::ENOENT)) as c_int;
+    }
+    let mut last = error(libc::ENOENT);
+    let mut denied = false;
+    along_path(name, |path| {
+        let mut answer = match start(libc::AT_FDCWD, path.as_ptr(), argv, envp, 0) {
+            Ok(answer) => answer,
+            Err(()) => {
+                last = error(libc::EACCES);
+                return true;
+            }
+        };
+        if answer == error(libc::ENOEXEC) {
+            answer = by_shell(path, argv, envp);
+        }
+        last = answer;
+        denied |= answer == error(libc::EACCES);
+        // Errors that say this one is not it; any other says why it cannot be run.
+        !matches!(
+            -answer as c_int,
+            libc::EACCES | libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT
+        )
+    });
+    if denied && last == error(libc::ENOENT) {
+        last = error(libc::EACCES);
+    }
+    give(last) as c_int
+}
+
+/// Calls `take` for every place `name` may be at, until it says to stop.
+fn along_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
+    let bytes = name.to_bytes();
+    if bytes.contains(&b'/') {
+        take(name);
+        return;
+    }
+    // SAFETY: the program's environment.
+    let listed = unsafe { each(current()) }.find_map(|e| e.to_bytes().strip_prefix(b"PATH="));
+    let mut buffer = [0u8; PATH];
+    for dir in listed.unwrap_or(b"/bin:/usr/bin").split(|b| *b == b':') {
+        let len = dir.len() + usize::from(!dir.is_empty()) + bytes.len();
+        if len + 1 > PATH {
+            continue;
+        }
+        buffer[..dir.len()].copy_from_slice(dir);
+        if !dir.is_empty() {
+            buffer[dir.len()] = b'/';
+        }
+        buffer[len - bytes.len()..len].copy_from_slice(bytes);
+        buffer[len] = 0;
+        if CStr::from_bytes_until_nul(&buffer).is_ok_and(&mut take) {
+            return;
+        }
+    }
+}
+
+/// A file of no known kind is a script of the shell's.
+fn by_shell(path: &CStr, argv: Strings, envp: Strings) -> Answer {
+    const ARGUMENTS: usize = 1024;
+    let mut args = [null::<c_char>(); ARGUMENTS];
+    args[0] = c"/bin/sh".as_ptr();
+    args[1] = path.as_ptr();
+    // SAFETY: the program's array.
+    let rest = unsafe { each(argv) }.skip(1).map(CStr::as_ptr);
+    let mut n = 2;
+    for arg in rest {
+        if n == ARGUMENTS - 1 {
+            return error(libc::E2BIG);
+        }
+        args[n] = arg;
+        n += 1;
+    }
+    execve_answer(libc::AT_FDCWD, c"/bin/sh".as_ptr(), args.as_ptr(), envp, 0)
+}
+
+type Actions = *const libc::posix_spawn_file_actions_t;
+type Attributes = *const libc::posix_spawnattr_t;
+
+crate::next::next! {
+    /// The C library's own `posix_spawn`.
+    fn posix_spawn(
+        pid: *mut libc::pid_t,
+        path: *const c_char,
+        actions: Actions,
+        attributes: Attributes,
+        argv: Strings,
+        envp: Strings
+    ) -> c_int
+}
+
+crate::next::next! {
+    /// The C library's own `posix_spawnp`.
+    fn posix_spawnp(
+        pid: *mut libc::pid_t,
+        path: *const c_char,
+        actions: Actions,
+        attributes: Attributes,
+        argv: Strings,
+        envp: Strings
+    ) -> c_int
+}
+
+/// The functions as the program calls them.
+mod exports {
+    use super::*;
+    use std::arch::naked_asm;
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        selfpage_execve(path, argv, envp)
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+        selfpage_execve(path, argv, current())
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+        selfpage_execvpe(file, argv, current())
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+        selfpage_execvpe(file, argv, envp)
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+        give(execve_answer(dir, path, argv, envp, flags)) as c_int
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
+        give(execve_answer(fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH)) as c_int
+    }
+
+    /// Goes on in C, arguments and all.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    #[unsafe(naked)]
+    unsafe extern "C" fn execl() {
+        naked_asm!("jmp {}", sym selfpage_v_execl)
+    }
+
+    /// Goes on in C, arguments and all.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    #[unsafe(naked)]
+    unsafe extern "C" fn execlp() {
+        naked_asm!("jmp {}", sym selfpage_v_execlp)
+    }
+
+    /// Goes on in C, arguments and all.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    #[unsafe(naked)]
+    unsafe extern "C" fn execle() {
+        naked_asm!("jmp {}", sym selfpage_v_execle)
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn posix_spawn(
+        pid: *mut libc::pid_t,
+        path: *const c_char,
+        actions: Actions,
+        attributes: Attributes,
+        argv: Strings,
+        envp: Strings,
+    ) -> c_int {
+        // SAFETY: the program's own call.
+        let go = |envp| unsafe { super::posix_spawn(pid, path, actions, attributes, argv, envp) };
+        // SAFETY: the program's string.
+        spawn(unsafe { CStr::from_ptr(path) }, envp, go)
+    }
+
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn posix_spawnp(
+        pid: *mut libc::pid_t,
+        path: *const c_char,
+        actions: Actions,
+        attributes: Attributes,
+        argv: Strings,
+        envp: Strings,
+    ) -> c_int {
+        // SAFETY: the program's own call.
+        let go = |envp| unsafe { super::posix_spawnp(pid, path, actions, attributes, argv, envp) };
+        // SAFETY: the program's string.
+        let name = unsafe { CStr::from_ptr(path) };
+        let mut verdict = None;
+        along_path(name, |path| {
+            let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+            if found {
+                verdict = Some(judge(path));
+            }
+            found
+        });
+        spawn_judged(verdict.unwrap_or(Verdict::Paged), envp, go)
+    }
+
+    fn spawn(path: &CStr, envp: Strings, go: impl FnOnce(Strings) -> c_int) -> c_int {
+        spawn_judged(judge(path), envp, go)
+    }
+
+    fn spawn_judged(verdict: Verdict, envp: Strings, go: impl FnOnce(Strings) -> c_int) -> c_int {
+        match verdict {
+            // SAFETY: the program's array.
+            Verdict::Paged => unsafe { with_ours(envp, go) },
+            Verdict::Unpaged => go(envp),
+            Verdict::Refused => libc::EACCES,
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! Fork: the child must never see zeros where the parent had pages.
+//!
+//! A child inherits memory without its registration. So the pager stands still across
+//! the clone, and before anything else of the program runs in the child it comes in as
+//! a process of its own, registers every arena again and starts its own threads.
+//!
+//! Rule: the gate closes in an atfork *prepare* handler registered before all others,
+//! so that it runs last: closing it in an interposed `fork` would make other libraries'
+//! handlers wait for pages that cannot come. And what the C library touches between
+//! that handler and the child's must be resident first; it is nailed here.
+
+use crate::mappings::Span;
+use crate::raw::{self, Answer, Quiet, error};
+use crate::space::{self, Held};
+use crate::{heap, notice, pager, pthread, start};
+use std::cell::UnsafeCell;
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_ulong, c_void};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use system::wire::Domain;
+use wired::{Guard, Lock, PAGE};
+
+/// What a fork holds from before the clone until after it, in both processes. Fields
+/// are dropped in order.
+struct Flight {
+    /// None where the child has no room and must end.
+    gate: Option<pager::Gate>,
+    nails: Vec<Span>,
+    stdio: bool,
+    heap: Option<heap::HeldHeap>,
+    space: Option<Held>,
+    turn: Option<Guard<'static, ()>>,
+    quiet: Option<Quiet>,
+}
+
+/// Forks come one at a time.
+static TURN: Lock<()> = Lock::new(());
+
+/// The fork under way; only its thread touches it, while it holds its turn.
+struct Under(UnsafeCell<Option<Flight>>);
+// SAFETY: guarded by `TURN`.
+unsafe impl Sync for Under {}
+static FLIGHT: Under = Under(UnsafeCell::new(None));
+
+/// What became of the last fork, by the thread that forked: thread number in the high
+/// half, the child's domain in the low.
+static OUTCOMES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// In place of a domain: the child had to end, there was no room for it.
+const DOOMED: Domain = Domain::MAX;
+
+/// Which of the C library's work lies between our handlers.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    /// `fork`: its standard I/O, its thread list, its name service.
+    Library,
+    /// The bare clone.
+    Bare,
+}
+
+/// Registers the handlers: in the constructor, before any other library can.
+pub fn register() {
+    // SAFETY: functions that live as long as the process.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    roots::find();
+}
+
+extern "C" fn prepare() {
+    if space::active() {
+        before(How::Library, &[]);
+    }
+}
+
+extern "C" fn parent() {
+    if space::active() {
+        after_in_parent();
+    }
+}
+
+extern "C" fn child() {
+    if space::active() {
+        after_in_child();
+    }
+}
+
+fn before(how: How, also: &[Span]) {
+    let quiet = Quiet::new();
+    let turn = TURN.lock();
+    let stdio = how == How::Library && !single_threaded();
+    if stdio {
+        // Held by us until after the clone: a thread that held it while it waited for a
+        // page would keep the C library's fork waiting behind the closed gate.
+        // SAFETY: the C library's lock for exactly this.
+        unsafe { _IO_list_lock() };
+    }
+    let nails = nail(stdio, also);
+    let space = space::hold();
+    let gate = pager::gate_close().map_err(|why| {
+        notice::refuse(format_args!("fork refused: {why}"));
+    });
+    let heap = heap::HEAP.hold();
+    let flight = Flight {
+        gate: gate.ok(),
+        nails,
+        stdio,
+        heap: Some(heap),
+        space: Some(space),
+        turn: Some(turn),
+        quiet: Some(quiet),
+    };
+    // SAFETY: the turn is ours.
+    unsafe { *FLIGHT.0.get() = Some(flight) };
+}
+
+fn landed() -> Option<Flight> {
+    // SAFETY: the thread that closed the gate, or its copy, holds the turn.
+    unsafe { (*FLIGHT.0.get()).take() }
+}
+
+fn after_in_parent() {
+    let Some(mut flight) = landed() else { return };
+    drop(flight.heap.take());
+    let child = flight.gate.take().map(pager::gate_open);
+    put_outcome(child.unwrap_or(DOOMED));
+    drop(flight.space.take());
+    flight.finish(false);
+}
+
+fn after_in_child() {
+    let Some(mut flight) = landed() else { return };
+    drop(flight.heap.take());
+    let Some(gate) = flight.gate.take() else { start::exit() };
+    pthread::forget_others();
+    start::again(gate);
+    if let Some(space) = &mut flight.space {
+        lose_unforked(space);
+    }
+    drop(flight.space.take());
+    flight.finish(true);
+}
+
+impl Flight {
+    fn finish(mut self, child: bool) {
+        for span in &self.nails {
+            pager::unnail(span);
+        }
+        if self.stdio {
+            // SAFETY: locked in `before`; in the child the C library has made it new.
+            unsafe { if child { _IO_list_resetlock() } else { _IO_list_unlock() } };
+        }
+        drop(self.turn.take());
+        drop(self.quiet.take());
+    }
+}
+
+/// In the child: what was advised not to be inherited is not there, or zero.
+fn lose_unforked(space: &mut Held) {
+    let marked: Vec<_> =
+        space.map.used().filter(|(_, traits)| traits.dont_fork || traits.wipe_on_fork).collect();
+    for (span, traits) in marked {
+        if traits.dont_fork {
+            for piece in space.map.pieces(&span) {
+                space.release(&piece);
+            }
+        } else {
+            pager::discard(&span);
+        }
+    }
+    // Locks are not inherited.
+    let locked: Vec<_> = space.map.used().filter(|(_, traits)| traits.locked).collect();
+    for (span, _) in locked {
+        pager::unnail(&span);
+        space.map.change(&span, |traits| traits.locked = false);
+    }
+}
+
+unsafe extern "C" {
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+    fn _IO_list_resetlock();
+    static _IO_list_all: *const u8;
+    static __libc_single_threaded: u8;
+    fn __fork() -> libc::pid_t;
+    fn __clone(
+        entry: extern "C" fn(*mut c_void) -> c_int,
+        stack: *mut c_void,
+        flags: c_int,
+        arg: *mut c_void,
+        ptid: *mut c_void,
+        tls: *mut c_void,
+        ctid: *mut c_void,
+    ) -> c_int;
+}
+
+fn single_threaded() -> bool {
+    // SAFETY: a byte the C library keeps; volatile, since other threads change it.
+    unsafe { std::ptr::from_ref(&__libc_single_threaded).read_volatile() != 0 }
+}
+
+/// Makes resident, and keeps so, what is touched while the gate is closed.
+fn nail(library: bool, also: &[Span]) -> Vec<Span> {
+    let mut pages = BTreeSet::new();
+    let mut want = |span: Span| {
+        let first = span.start & !(PAGE - 1);
+        pages.extend((first..span.end).step_by(PAGE));
+    };
+    let here = std::ptr::from_ref(&pages_anchor()) as usize;
+    // This thread's stack, where it is paged (a coroutine's, or one the program gave).
+    want(here.saturating_sub(2 * PAGE)..here + 3 * PAGE);
+    also.iter().cloned().for_each(&mut want);
+    if library {
+        roots::each(&mut want);
+    }
+    let space = space::hold();
+    pages.retain(|page| space.map.contains(*page));
+    drop(space);
+    let mut nails: Vec<Span> = Vec::new();
+    for page in pages {
+        match nails.last_mut() {
+            Some(last) if last.end == page => last.end = page + PAGE,
+            _ => nails.push(page..page + PAGE),
+        }
+    }
+    nails.retain(|span| pager::nail(span).is_ok());
+    nails
+}
+
+#[inline(never)]
+fn pages_anchor() -> u8 {
+    0
+}
+
+/// What the C library reaches in the heap from its own data while it forks.
+mod roots {
+    use super::{_IO_list_all, AtomicUsize, Ordering, PAGE, Span};
+    use crate::{pthread, space};
+    use std::ffi::{CStr, c_int, c_void};
+
+    /// Writeable data of the C library and the loader: start and end, in pairs.
+    static DATA: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+
+    /// What an object reached from the C library's data may extend to: a FILE with its
+    /// wide part, the name service's state, a block of thread-specific values.
+    const REACH: usize = 1024;
+
+    /// Longest chain of files walked: a cycle would be a damaged list.
+    const FILES: usize = 65536;
+
+    /// Offsets in glibc's FILE, part of its binary interface: next file, lock.
+    const CHAIN: usize = 104;
+    const LOCK: usize = 136;
+
+    /// Finds the C library's data.
+    pub fn find() {
+        let mut next = 0usize;
+        // SAFETY: the callback fits, and the count lives through the call.
+        unsafe { libc::dl_iterate_phdr(Some(library), std::ptr::from_mut(&mut next).cast()) };
+    }
+
+    unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, next: *mut c_void) -> c_int {
+        // SAFETY: the loader's record, and the count passed above.
+        let (info, next) = unsafe { (&*info, &mut *next.cast::<usize>()) };
+        if info.dlpi_name.is_null() {
+            return 0;
+        }
+        // SAFETY: the loader's string.
+        let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        let file = name.rsplit(|b| *b == b'/').next().unwrap_or(name);
+        if !file.starts_with(b"libc.so") && !file.starts_with(b"ld-linux") {
+            return 0;
+        }
+        // SAFETY: the loader's array of program headers.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        for header in headers {
+            let written = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
+            if written && *next + 1 < DATA.len() {
+                let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+                DATA[*next].store(start.next_multiple_of(8), Ordering::Release);
+                DATA[*next + 1].store((start + header.p_memsz as usize) & !7, Ordering::Release);
+                *next += 2;
+            }
+        }
+        0
+    }
+
+    /// Calls `want` for everything that may be reached.
+    pub fn each(want: &mut impl FnMut(Span)) {
+        let mut reached = Vec::new();
+        files(&mut reached);
+        for pair in DATA.chunks(2) {
+            words(pair[0].load(Ordering::Acquire)..pair[1].load(Ordering::Acquire), &mut reached);
+        }
+        for block in pthread::control_blocks() {
+            words(block, &mut reached);
+        }
+        for addr in reached {
+            want(addr..addr + REACH);
+        }
+    }
+
+    fn files(reached: &mut Vec<usize>) {
+        // SAFETY: the list is held still, and files are readable memory.
+        unsafe {
+            let mut file = _IO_list_all as usize;
+            for _ in 0..FILES {
+                if file == 0 {
+                    break;
+                }
+                reached.push(file);
+                reached.push(*((file + LOCK) as *const usize));
+                file = *((file + CHAIN) as *const usize);
+            }
+        }
+    }
+
+    /// Every word that may be an address of ours: more than needed, never less.
+    fn words(span: Span, reached: &mut Vec<usize>) {
+        let space = space::hold();
+        let mut last = 0;
+        for at in span.step_by(8) {
+            // SAFETY: the C library's data, or a live thread's control block.
+            let word = unsafe { (at as *const usize).read_volatile() };
+            // Neighbouring words often point into one buffer.
+            if word & !(PAGE - 1) != last && word > PAGE && space.map.contains(word) {
+                last = word & !(PAGE - 1);
+                reached.push(word);
+            }
+        }
+    }
+}
+
+fn put_outcome(child: Domain) {
+    let word = (raw::tid() as u64) << 32 | u64::from(child);
+    for place in &OUTCOMES {
+        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn take_outcome() -> Option<Domain> {
+    let tid = raw::tid() as u64;
+    OUTCOMES.iter().find_map(|place| {
+        let word = place.load(Ordering::Acquire);
+        (word >> 32 == tid && word != 0).then(|| {
+            place.store(0, Ordering::Release);
+            word as Domain
+        })
+    })
+}
+
+/// What the program is told of a fork whose outcome is `pid`: EAGAIN where the contract
+/// had no room for the child.
+fn settle(pid: Answer) -> Answer {
+    if pid == 0 {
+        return 0;
+    }
+    match take_outcome() {
+        Some(DOOMED) => {
+            if !raw::failed(pid) {
+                // It ends at once, by our own handler.
+                let mut status = 0;
+                // SAFETY: our own child and a local word.
+                unsafe { raw::call(libc::SYS_wait4, [pid as usize, std::ptr::from_mut(&mut status) as usize, 0, 0, 0, 0]) };
+            }
+            error(libc::EAGAIN)
+        }
+        Some(child) if raw::failed(pid) => {
+            pager::unborn(child);
+            pid
+        }
+        _ => pid,
+    }
+}
+
+/// A C function's result as the kernel would give it.
+fn answer(pid: libc::pid_t) -> Answer {
+    if pid < 0 { error(raw::errno()) } else { pid as Answer }
+}
+
+/// `fork`: refused with EAGAIN where the contract has no room for another process.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn fork() -> libc::pid_t {
+    take_outcome();
+    // SAFETY: the program's own call; our handlers run in it.
+    let pid = unsafe { __fork() };
+    raw::give(settle(answer(pid))) as libc::pid_t
+}
+
+crate::next::next! {
+    /// The C library's own `_Fork`.
+    fn _Fork() -> libc::pid_t
+}
+
+mod bare {
+    use super::{How, after_in_child, after_in_parent, before, space};
+
+    /// `_Fork`: runs no handlers, so it is gated here.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn _Fork() -> libc::pid_t {
+        if !space::active() {
+            // SAFETY: the program's own call.
+            return unsafe { super::_Fork() };
+        }
+        before(How::Bare, &[]);
+        // SAFETY: the program's own call.
+        match unsafe { super::_Fork() } {
+            0 => {
+                after_in_child();
+                0
+            }
+            pid => {
+                let pid = super::answer(pid);
+                after_in_parent();
+                crate::raw::give(super::settle(pid)) as libc::pid_t
+            }
+        }
+    }
+}
+
+/// Words the kernel writes for a clone: pages they lie in.
+fn written(addresses: [usize; 2]) -> [Span; 2] {
+    addresses.map(|addr| addr..addr + usize::from(addr != 0) * 4)
+}
+
+/// The system call `clone` (or `fork`) without shared memory: flags, and stack, parent's
+/// and child's word, thread storage.
+pub fn raw_fork(flags: usize, rest: [usize; 4]) -> Answer {
+    let [stack, ptid, ctid, tls] = rest;
+    let call = || {
+        // SAFETY: the program asked for exactly this; the child returns on its copy of
+        // this stack.
+        unsafe { raw::call(libc::SYS_clone, [flags, stack, ptid, ctid, tls, 0]) }
+    };
+    if !space::active() {
+        return call();
+    }
+    if stack != 0 {
+        return refuse_stack();
+    }
+    before(How::Bare, &written([ptid, ctid]));
+    gated(call())
+}
+
+fn refuse_stack() -> Answer {
+    notice::refuse(format_args!(
+        "syscall(SYS_clone) with a copy of memory and another stack refused: use clone(), or no stack"
+    ));
+    error(libc::ENOSYS)
+}
+
+fn gated(answer: Answer) -> Answer {
+    match answer {
+        0 => after_in_child(),
+        _ => after_in_parent(),
+    }
+    settle(answer)
+}
+
+/// The system call `clone3` without shared memory.
+pub fn raw_clone3(args: usize, size: usize) -> Answer {
+    /// Words of the kernel's structure, as of Linux 6.18.
+    const WORDS: usize = 11;
+    const PIDFD: usize = 1;
+    const CHILD_TID: usize = 2;
+    const PARENT_TID: usize = 3;
+    const STACK: usize = 5;
+    let mut copy = [0usize; WORDS];
+    if !space::active() || size > size_of_val(&copy) || size < 64 {
+        // SAFETY: the program asked for exactly this.
+        return unsafe { raw::call3(libc::SYS_clone3, args, size, 0) };
+    }
+    // On this stack, which is resident, not where the program has it.
+    // SAFETY: the program's structure, `size` bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(args as *const u8, copy.as_mut_ptr().cast(), size);
+    }
+    if copy[STACK] != 0 {
+        return refuse_stack();
+    }
+    let [child_tid, parent_tid] = written([copy[CHILD_TID], copy[PARENT_TID]]);
+    let [pidfd, _] = written([copy[PIDFD], 0]);
+    before(How::Bare, &[child_tid, parent_tid, pidfd]);
+    let at = std::ptr::from_ref(&copy) as usize;
+    // SAFETY: the program's arguments.
+    gated(unsafe { raw::call3(libc::SYS_clone3, at, size, 0) })
+}
+
+/// What the child of `clone` starts with.
+struct Cloned {
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+}
+
+extern "C" fn cloned(arg: *mut c_void) -> c_int {
+    // SAFETY: passed below; the child has a copy of the stack it lies on.
+    let it = unsafe { &*arg.cast::<Cloned>() };
+    after_in_child();
+    (it.entry)(it.arg)
+}
+
+/// The C library's `clone`: one that copies memory is a fork.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn clone(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    ptid: *mut c_void,
+    tls: *mut c_void,
+    ctid: *mut c_void,
+) -> c_int {
+    if !space::active() || flags & libc::CLONE_VM != 0 || stack.is_null() {
+        // SAFETY: the program's own call.
+        return unsafe { __clone(entry, stack, flags, arg, ptid, tls, ctid) };
+    }
+    let it = Cloned { entry, arg };
+    let top = stack as usize;
+    let used = |flag: c_int, at: *mut c_void| if flags & flag != 0 { at as usize } else { 0 };
+    let [parent, child] = written([
+        used(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, ptid),
+        used(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, ctid),
+    ]);
+    before(How::Bare, &[top - 2 * PAGE..top, parent, child]);
+    let arg = std::ptr::from_ref(&it).cast_mut().cast();
+    // SAFETY: the program's own call, entered by way of ours.
+    let pid = answer(unsafe { __clone(cloned, stack, flags, arg, ptid, tls, ctid) });
+    after_in_parent();
+    raw::give(settle(pid)) as c_int
+}
+
+const _: () = assert!(size_of::<c_ulong>() == size_of::<usize>());

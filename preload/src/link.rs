@@ -1,0 +1,45 @@
+//! The way to the system domain, as this process keeps it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use system::client::Port;
+use system::wire::Domain;
+
+static PORT: OnceLock<Port> = OnceLock::new();
+static DOMAIN: AtomicU32 = AtomicU32::new(0);
+static ALLOW_UNPAGED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the port, once, in the constructor.
+pub fn keep(port: Port) {
+    let _ = PORT.set(port);
+}
+
+/// The port; none in plain mode.
+pub fn port() -> Option<&'static Port> {
+    PORT.get()
+}
+
+/// The descriptor the program may not close.
+pub fn guarded_fd() -> Option<i32> {
+    port()?.raw_fd()
+}
+
+/// This process's domain in the ledger.
+pub fn domain() -> Domain {
+    DOMAIN.load(Ordering::Acquire)
+}
+
+/// It has one now.
+pub fn set_domain(domain: Domain) {
+    DOMAIN.store(domain, Ordering::Release);
+}
+
+/// Whether programs that cannot be paged may run all the same.
+pub fn allow_unpaged() -> bool {
+    ALLOW_UNPAGED.load(Ordering::Acquire)
+}
+
+/// As told in the welcome.
+pub fn set_allow_unpaged(allow: bool) {
+    ALLOW_UNPAGED.store(allow, Ordering::Release);
+}

@@ -1,0 +1,278 @@
+//! The C library's allocator, over mimalloc, whose memory is a stretch.
+//!
+//! With the C library's own allocator the heap would grow by calls the library makes to
+//! itself, which nothing can interpose.
+
+use crate::bootstrap::{self, FORCED};
+use crate::raw;
+use libmimalloc_sys as mi;
+use std::ffi::{c_int, c_long, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wired::PAGE;
+
+/// Set by the constructor; before it, blocks come from the bootstrap pool.
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Milliseconds before freed memory is given back: long enough that a loop which frees
+/// and allocates does not discard each time.
+const PURGE_DELAY: c_long = 100;
+
+/// mimalloc's options by number (mimalloc.h, version 2.3).
+mod option {
+    use std::ffi::c_int;
+    pub const ALLOW_LARGE_OS_PAGES: c_int = 6;
+    pub const PURGE_DELAY: c_int = 15;
+    pub const USE_NUMA_NODES: c_int = 16;
+    pub const ALLOW_THP: c_int = 37;
+}
+
+unsafe extern "C" {
+    fn mi_calloc(count: usize, size: usize) -> *mut c_void;
+    fn mi_option_set(option: c_int, value: c_long);
+    fn mi_manage_os_memory(
+        start: *mut c_void,
+        size: usize,
+        committed: bool,
+        large: bool,
+        zero: bool,
+        numa_node: c_int,
+    ) -> bool;
+    fn mi_process_done();
+    static mut _mi_process_is_initialized: bool;
+}
+
+/// From now on blocks come from mimalloc. Its first memory is `heap`, if any.
+///
+/// # Safety
+/// Called once, by the constructor, while there is one thread; `heap` is the caller's,
+/// zero, and stays mapped.
+pub unsafe fn start(heap: Option<std::ops::Range<usize>>) {
+    // SAFETY: mimalloc is not started; one thread.
+    unsafe {
+        // At exit mimalloc visits every free block to give all memory back, which would
+        // page a large heap in for nothing. Its exit is done once: now, when there is
+        // nothing to visit.
+        _mi_process_is_initialized = true;
+        mi_process_done();
+        _mi_process_is_initialized = false;
+        mi_option_set(option::ALLOW_LARGE_OS_PAGES, 0);
+        mi_option_set(option::ALLOW_THP, 1);
+        mi_option_set(option::USE_NUMA_NODES, 1);
+        mi_option_set(option::PURGE_DELAY, PURGE_DELAY);
+        if let Some(heap) = heap {
+            mi_manage_os_memory(heap.start as *mut c_void, heap.len(), true, false, true, -1);
+        }
+    }
+    READY.store(true, Ordering::Release);
+}
+
+fn early() -> bool {
+    !READY.load(Ordering::Relaxed) || FORCED.load(Ordering::Relaxed)
+}
+
+fn filled(ptr: *mut c_void) -> *mut c_void {
+    if ptr.is_null() {
+        raw::set_errno(libc::ENOMEM);
+    }
+    ptr
+}
+
+/// An aligned block; `align` is a power of two.
+fn aligned(size: usize, align: usize) -> *mut c_void {
+    match early() {
+        true => bootstrap::allocate(size, align).cast(),
+        // SAFETY: the alignment is a power of two, as the callers checked.
+        false => unsafe { mi::mi_malloc_aligned(size, align) },
+    }
+}
+
+/// `malloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    match early() {
+        true => bootstrap::allocate(size, 16).cast(),
+        // SAFETY: any size will do.
+        false => filled(unsafe { mi::mi_malloc(size) }),
+    }
+}
+
+/// `calloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    match early() {
+        true => count.checked_mul(size).map_or(null_mut(), |all| bootstrap::allocate(all, 16).cast()),
+        // SAFETY: any sizes will do.
+        false => filled(unsafe { mi_calloc(count, size) }),
+    }
+}
+
+/// `free`.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn free(ptr: *mut c_void) {
+    if !bootstrap::owns(ptr.cast()) {
+        // SAFETY: the caller's.
+        unsafe { mi::mi_free(ptr) };
+    }
+}
+
+/// `cfree`, which old programs still call.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn cfree(ptr: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe { free(ptr) };
+}
+
+/// `realloc`.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
+    if ptr.is_null() {
+        return malloc(size);
+    }
+    if !bootstrap::owns(ptr.cast()) {
+        if size == 0 {
+            // As glibc does: mimalloc would give a new block.
+            // SAFETY: the caller's.
+            unsafe { mi::mi_free(ptr) };
+            return null_mut();
+        }
+        // SAFETY: the caller's.
+        return filled(unsafe { mi::mi_realloc(ptr, size) });
+    }
+    let fresh = malloc(size);
+    if !fresh.is_null() {
+        // SAFETY: the old block is that long, and the new one at least as long as copied.
+        unsafe {
+            let old = bootstrap::size(ptr.cast());
+            std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), fresh.cast(), old.min(size));
+        }
+    }
+    fresh
+}
+
+/// `reallocarray`.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's.
+        Some(all) => unsafe { realloc(ptr, all) },
+        None => filled(null_mut()),
+    }
+}
+
+/// `posix_memalign`.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
+        return libc::EINVAL;
+    }
+    let block = aligned(size, align);
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's.
+    unsafe { *to = block };
+    0
+}
+
+/// `memalign`: an alignment that is not a power of two is raised to one, as by glibc.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.checked_next_power_of_two().filter(|align| *align <= usize::MAX / 2) {
+        Some(align) => filled(aligned(size, align)),
+        None => {
+            raw::set_errno(libc::EINVAL);
+            null_mut()
+        }
+    }
+}
+
+/// `aligned_alloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    memalign(align, size)
+}
+
+/// `valloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn valloc(size: usize) -> *mut c_void {
+    memalign(PAGE, size)
+}
+
+/// `pvalloc`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        Some(size) => memalign(PAGE, size),
+        None => filled(null_mut()),
+    }
+}
+
+/// `malloc_usable_size`.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn malloc_usable_size(ptr: *const c_void) -> usize {
+    match bootstrap::owns(ptr.cast()) {
+        // SAFETY: the caller's.
+        true => unsafe { bootstrap::size(ptr.cast()) },
+        // SAFETY: the caller's.
+        false => unsafe { mi_usable_size(ptr) },
+    }
+}
+
+unsafe extern "C" {
+    fn mi_usable_size(ptr: *const c_void) -> usize;
+    fn mi_collect(force: bool);
+}
+
+/// `malloc_trim`: gives free memory back. It says that it did.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn malloc_trim(_: usize) -> c_int {
+    if early() {
+        return 0;
+    }
+    // SAFETY: may be called at any time.
+    unsafe { mi_collect(false) };
+    1
+}
+
+/// `mallopt`: every glibc parameter is about an allocator that is not there.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
+    1
+}
+
+/// `mallinfo2`: nothing is known in glibc's terms.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    // SAFETY: a structure of integers.
+    unsafe { std::mem::zeroed() }
+}
+
+/// `mallinfo`, the same in smaller numbers.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn mallinfo() -> libc::mallinfo {
+    // SAFETY: a structure of integers.
+    unsafe { std::mem::zeroed() }
+}
+
+/// `malloc_stats`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn malloc_stats() {}

@@ -1,0 +1,445 @@
+//! `mmap`, `munmap`, `mremap` and `mprotect` as the kernel defines them, over arenas.
+//!
+//! Rule: results and error numbers are the kernel's own. What is not private anonymous
+//! memory passes through; where it lands on an arena by MAP_FIXED, the arena gives way.
+
+use crate::mappings::{Kind, Piece, Span, Traits, What};
+use crate::raw::{self, Answer, error};
+use crate::space::{self, RW, Space, WORTH_ADOPTING, span};
+use crate::{advise, pager};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use wired::PAGE;
+
+/// Asks for memory with rules of its own (grows downwards, below 4 GiB, huge pages):
+/// these stay the kernel's.
+const UNPAGED: c_int = libc::MAP_GROWSDOWN | libc::MAP_32BIT | libc::MAP_HUGETLB;
+
+const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
+
+/// Access bits the map keeps.
+const ACCESS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+
+/// `mmap`.
+pub fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> Answer {
+    let through = || space::map(addr, len, prot, flags, fd, offset);
+    if !space::active() || len == 0 {
+        return through();
+    }
+    let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
+    let pageable = anonymous && flags & UNPAGED == 0;
+    if flags & FIXED != 0 {
+        let Some(to) = span(addr, len).filter(|_| addr.is_multiple_of(PAGE)) else {
+            return through();
+        };
+        return match pageable {
+            true => fixed(&mut space::hold(), to, prot, flags),
+            false => foreign(&mut space::hold(), to, flags, |addr, flags| {
+                space::map(addr, len, prot, flags, fd, offset)
+            }),
+        };
+    }
+    if !pageable {
+        let answer = through();
+        if anonymous && !raw::failed(answer) {
+            unpaged(len);
+        }
+        return answer;
+    }
+    let Some(len) = len.checked_next_multiple_of(PAGE) else { return error(libc::ENOMEM) };
+    if offset as usize % PAGE != 0 {
+        return error(libc::EINVAL);
+    }
+    let space = &mut space::hold();
+    if let Some(answer) = at_hint(space, addr, len, prot, flags) {
+        return finish(space, answer, len, flags);
+    }
+    match space.place(len) {
+        Some(start) => {
+            space.open(&(start..start + len), prot & ACCESS);
+            finish(space, start as Answer, len, flags)
+        }
+        None => {
+            let answer = through();
+            if !raw::failed(answer) {
+                unpaged(len);
+            }
+            answer
+        }
+    }
+}
+
+fn unpaged(len: usize) {
+    space::UNPAGED.fetch_add(len as u64, Ordering::Relaxed);
+}
+
+/// MAP_LOCKED nails what it can, as the kernel does. MAP_POPULATE is a hint that would
+/// only push other pages out: it is not taken.
+fn finish(space: &mut Space, start: Answer, len: usize, flags: c_int) -> Answer {
+    if flags & libc::MAP_LOCKED != 0 {
+        advise::lock_held(space, &(start as usize..start as usize + len));
+    }
+    start
+}
+
+/// A mapping at the address the program would like, if nothing is there.
+fn at_hint(space: &mut Space, addr: usize, len: usize, prot: c_int, flags: c_int) -> Option<Answer> {
+    let addr = addr & !(PAGE - 1);
+    if addr == 0 {
+        return None;
+    }
+    let wanted = span(addr, len)?;
+    if !space.map.touches(&wanted) {
+        let answer = space::map(addr, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0);
+        if raw::failed(answer) {
+            return None;
+        }
+        if answer as usize != addr {
+            space::unmap(&(answer as usize..answer as usize + len));
+            return None;
+        }
+        adopt(space, &wanted, prot);
+        return Some(answer);
+    }
+    let free = space.map.pieces(&wanted).iter().all(|p| p.what == What::Free);
+    free.then(|| {
+        space.open(&wanted, prot & ACCESS);
+        addr as Answer
+    })
+}
+
+/// A fresh mapping of the program's outside the arenas becomes a stretch if it is worth
+/// it and can be.
+fn adopt(space: &mut Space, fresh: &Span, prot: c_int) {
+    if fresh.len() >= WORTH_ADOPTING && pager::adopt(fresh).is_ok() {
+        pager::access_changed(fresh, prot & ACCESS);
+        space.map.add_adopted(fresh.clone(), Traits::paged(prot & ACCESS));
+    } else {
+        unpaged(fresh.len());
+    }
+}
+
+/// Private anonymous memory at a given address.
+fn fixed(space: &mut Space, to: Span, prot: c_int, flags: c_int) -> Answer {
+    let pieces = space.map.pieces(&to);
+    if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        if pieces.iter().any(|p| matches!(p.what, What::Used(..))) {
+            return error(libc::EEXIST);
+        }
+        if let Some(answer) = hold_outside(&pieces) {
+            return answer;
+        }
+    }
+    let flags = flags & !FIXED | libc::MAP_FIXED;
+    for piece in &pieces {
+        let answer = match piece.what {
+            What::Outside => {
+                let answer = space::map(piece.span.start, piece.span.len(), prot, flags, -1, 0);
+                if !raw::failed(answer) {
+                    adopt(space, &piece.span, prot);
+                }
+                answer
+            }
+            _ => space.renew(piece, prot & ACCESS),
+        };
+        if raw::failed(answer) {
+            return answer;
+        }
+    }
+    finish(space, to.start as Answer, to.len(), flags)
+}
+
+/// Claims the addresses outside the arenas for a mapping that may replace nothing; an
+/// error gives those claimed back.
+fn hold_outside(pieces: &[Piece]) -> Option<Answer> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let outside = || pieces.iter().filter(|p| p.what == What::Outside).map(|p| &p.span);
+    for (n, gap) in outside().enumerate() {
+        let answer = space::map(gap.start, gap.len(), libc::PROT_NONE, flags, -1, 0);
+        if raw::failed(answer) {
+            outside().take(n).for_each(|gap| {
+                space::unmap(gap);
+            });
+            return Some(answer);
+        }
+    }
+    None
+}
+
+/// Anything else at a given address: the arena gives way.
+fn foreign(space: &mut Space, to: Span, flags: c_int, map: impl Fn(usize, c_int) -> Answer) -> Answer {
+    if !space.map.touches(&to) {
+        return map(to.start, flags);
+    }
+    let pieces = space.map.pieces(&to);
+    if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        if pieces.iter().any(|p| matches!(p.what, What::Used(..))) {
+            return error(libc::EEXIST);
+        }
+        if let Some(answer) = hold_outside(&pieces) {
+            return answer;
+        }
+    }
+    // A mapping that cannot be made must not cost what is there: try it elsewhere first.
+    let trial = map(0, flags & !FIXED);
+    if raw::failed(trial) {
+        return trial;
+    }
+    space::unmap(&(trial as usize..trial as usize + to.len()));
+    give_way(space, &pieces);
+    let answer = map(to.start, flags & !FIXED | libc::MAP_FIXED);
+    if raw::failed(answer) {
+        // What lay here is gone, as it may be after the kernel's own failed MAP_FIXED.
+        for piece in space.map.pieces(&to) {
+            if !matches!(piece.what, What::Outside) {
+                space.release(&piece);
+            }
+        }
+    }
+    answer
+}
+
+/// The arena's pieces become something else's place.
+fn give_way(space: &mut Space, pieces: &[Piece]) {
+    for piece in pieces {
+        match piece.what {
+            What::Outside => {}
+            What::Used(Traits { kind: Kind::Foreign, .. }, _) => {}
+            _ => {
+                pager::surrender(&piece.span);
+                crate::pthread::forget_nails(&piece.span);
+                space.map.set(piece.span.clone(), Traits::FOREIGN);
+            }
+        }
+    }
+}
+
+/// `munmap`.
+pub fn munmap(addr: usize, len: usize) -> Answer {
+    // SAFETY: the program asked for exactly this.
+    let through = || unsafe { raw::call3(libc::SYS_munmap, addr, len, 0) };
+    let Some(gone) = span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE) && len > 0)
+    else {
+        return through();
+    };
+    let space = &mut space::hold();
+    if !space.map.touches(&gone) {
+        return through();
+    }
+    for piece in space.map.pieces(&gone) {
+        space.release(&piece);
+    }
+    0
+}
+
+/// `mprotect` and `pkey_mprotect` (`key` other than -1).
+pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
+    let change = |s: &Span| {
+        let args = [s.start, s.len(), prot as usize, key as usize, 0, 0];
+        let number = if key == -1 { libc::SYS_mprotect } else { libc::SYS_pkey_mprotect };
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::call(number, args) }
+    };
+    let grows = prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) != 0;
+    let Some(target) = span(addr, len).filter(|_| space::active() && !grows && addr.is_multiple_of(PAGE) && len > 0)
+    else {
+        return change(&(addr..addr.wrapping_add(len)));
+    };
+    let space = &mut space::hold();
+    if !space.map.touches(&target) {
+        return change(&target);
+    }
+    for piece in space.map.pieces(&target) {
+        if piece.what == What::Free {
+            return error(libc::ENOMEM);
+        }
+        let answer = change(&piece.span);
+        if raw::failed(answer) {
+            return answer;
+        }
+        if let What::Used(Traits { kind: Kind::Paged, .. }, _) = piece.what {
+            pager::access_changed(&piece.span, prot & ACCESS);
+            space.map.change(&piece.span, |traits| {
+                traits.prot = prot & ACCESS;
+                traits.keyed |= key > 0;
+            });
+        }
+    }
+    0
+}
+
+/// `mremap`.
+pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> Answer {
+    let through = || {
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) }
+    };
+    if !space::active() {
+        return through();
+    }
+    let space = &mut space::hold();
+    if !space.map.contains(old) {
+        return move_foreign(space, new_len, flags, new, through);
+    }
+    let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let (may_move, fixed, keep) = (
+        flags & libc::MREMAP_MAYMOVE != 0,
+        flags & libc::MREMAP_FIXED != 0,
+        flags & libc::MREMAP_DONTUNMAP != 0,
+    );
+    let (Some(from), Some(len)) = (span(old, old_len), new_len.checked_next_multiple_of(PAGE)) else {
+        return error(libc::EINVAL);
+    };
+    let wrong = flags & !known != 0
+        || (fixed || keep) && !may_move
+        || keep && from.len() != len
+        || !old.is_multiple_of(PAGE)
+        || len == 0
+        || old_len == 0;
+    if wrong {
+        return error(libc::EINVAL);
+    }
+    let to = fixed.then(|| span(new, len));
+    if let Some(to) = &to {
+        let Some(to) = to else { return error(libc::EINVAL) };
+        if !new.is_multiple_of(PAGE) || to.start < from.end && from.start < to.end {
+            return error(libc::EINVAL);
+        }
+    }
+    let traits = match &space.map.pieces(&from)[..] {
+        [Piece { what: What::Used(traits, _), .. }] => *traits,
+        _ => return error(libc::EFAULT),
+    };
+    if traits.kind == Kind::Foreign {
+        return leave_arena(space, &from, flags, new, len, through);
+    }
+    match to.flatten() {
+        Some(to) => {
+            let answer = fixed_target(space, &to);
+            if raw::failed(answer) {
+                return answer;
+            }
+            // The kernel cuts what is longer before it moves.
+            shift(space, &from, &to, traits, keep)
+        }
+        None if keep => match space.place(len) {
+            Some(start) => shift(space, &from, &(start..start + len), traits, keep),
+            None => error(libc::ENOMEM),
+        },
+        None => resize(space, from, len, traits, may_move),
+    }
+}
+
+/// Makes room at a given target.
+fn fixed_target(space: &mut Space, to: &Span) -> Answer {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    fixed(space, to.clone(), RW, flags)
+}
+
+fn resize(space: &mut Space, from: Span, len: usize, traits: Traits, may_move: bool) -> Answer {
+    let end = from.start + len;
+    if len <= from.len() {
+        if len < from.len() {
+            for piece in space.map.pieces(&(end..from.end)) {
+                space.release(&piece);
+            }
+        }
+        return from.start as Answer;
+    }
+    let more = from.end..end;
+    if space.map.pieces(&more).iter().all(|p| p.what == What::Free) {
+        space.open(&more, traits.prot);
+        inherit(space, &more, traits);
+        return from.start as Answer;
+    }
+    if !may_move {
+        return error(libc::ENOMEM);
+    }
+    match space.place(len) {
+        Some(start) => shift(space, &from, &(start..start + len), traits, false),
+        None => error(libc::ENOMEM),
+    }
+}
+
+/// Moves contents and state to `to`, which is free or freshly mapped.
+fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) -> Answer {
+    if space.map.pieces(to).iter().any(|p| p.what == What::Free) {
+        space.open(to, RW);
+    }
+    let moved = from.len().min(to.len());
+    let (head, target) = (from.start..from.start + moved, to.start..to.start + moved);
+    if traits.locked {
+        pager::unnail(from);
+    }
+    if traits.prot != RW {
+        space::protect(&head, RW);
+        pager::access_changed(&head, RW);
+    }
+    pager::transfer(&head, &target);
+    if keep {
+        if traits.prot != RW {
+            space::protect(&head, traits.prot);
+            pager::access_changed(&head, traits.prot);
+        }
+        space.map.change(from, |t| t.locked = false);
+    } else {
+        space.map.change(&head, |t| (t.prot, t.locked) = (RW, false));
+        for piece in space.map.pieces(from) {
+            space.release(&piece);
+        }
+    }
+    if traits.prot != RW {
+        space::protect(to, traits.prot);
+        pager::access_changed(to, traits.prot);
+    }
+    inherit(space, to, traits);
+    to.start as Answer
+}
+
+/// New addresses of an old mapping have its state.
+fn inherit(space: &mut Space, to: &Span, traits: Traits) {
+    let locked = traits.locked && pager::nail(to).is_ok();
+    space.map.change(to, |t| *t = Traits { locked, keyed: t.keyed, ..traits });
+}
+
+/// Something that is not ours moves; its new place may lie on an arena.
+fn move_foreign(
+    space: &mut Space,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+    through: impl Fn() -> Answer,
+) -> Answer {
+    let to = match flags & libc::MREMAP_FIXED != 0 && new.is_multiple_of(PAGE) && new_len > 0 {
+        true => span(new, new_len).filter(|to| space.map.touches(to)),
+        false => None,
+    };
+    if let Some(to) = to {
+        let pieces = space.map.pieces(&to);
+        give_way(space, &pieces);
+    }
+    through()
+}
+
+/// A file or shared mapping that lies on an arena's addresses moves or changes size.
+fn leave_arena(
+    space: &mut Space,
+    from: &Span,
+    flags: c_int,
+    new: usize,
+    len: usize,
+    through: impl Fn() -> Answer,
+) -> Answer {
+    let answer = move_foreign(space, len, flags, new, through);
+    if raw::failed(answer) {
+        return answer;
+    }
+    let start = answer as usize;
+    let kept = if start == from.start { from.start + len.min(from.len()) } else { from.start };
+    if kept < from.end && flags & libc::MREMAP_DONTUNMAP == 0 {
+        for piece in space.map.pieces(&(kept..from.end)) {
+            space.release(&piece);
+        }
+    }
+    answer
+}

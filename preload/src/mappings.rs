@@ -1,0 +1,332 @@
+//! What the program has mapped in memory that is ours to page: addresses, access, state.
+//!
+//! The kernel's own record says nothing here. An *arena* stays mapped and registered as
+//! long as the process lives, and the program's `mmap` and `munmap` within it only
+//! change this map. It holds what `mmap` promises: which addresses are free, where a
+//! mapping ends, which calls meet a hole.
+//!
+//! Rule: pure. It makes no system call; whoever changes it changes memory to match.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use wired::{PAGE, RANGE};
+
+/// Addresses, both ends page aligned.
+pub type Span = Range<usize>;
+
+/// What lies at a used address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Private anonymous memory of ours: a stretch.
+    Paged,
+    /// Something else the program put there with MAP_FIXED (a file, shared memory).
+    Foreign,
+}
+
+/// The state of used addresses, as far as the program can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Traits {
+    /// What lies there.
+    pub kind: Kind,
+    /// PROT_READ | PROT_WRITE | PROT_EXEC as the program set them.
+    pub prot: i32,
+    /// Has a memory protection key other than the default one.
+    pub keyed: bool,
+    /// Nailed by `mlock`.
+    pub locked: bool,
+    /// MADV_DONTFORK: not there in the child of a fork.
+    pub dont_fork: bool,
+    /// MADV_WIPEONFORK: zero in the child of a fork.
+    pub wipe_on_fork: bool,
+}
+
+impl Traits {
+    /// Fresh paged memory with access `prot`.
+    pub const fn paged(prot: i32) -> Self {
+        Self {
+            kind: Kind::Paged,
+            prot,
+            keyed: false,
+            locked: false,
+            dont_fork: false,
+            wipe_on_fork: false,
+        }
+    }
+
+    /// What is not ours.
+    pub const FOREIGN: Self = Self { kind: Kind::Foreign, ..Self::paged(0) };
+}
+
+/// How an arena came to be ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Reserved by us: free addresses in it are handed out.
+    Reserved,
+    /// The program's own mapping, adopted: what it unmaps is the kernel's again.
+    Adopted,
+}
+
+/// What the map knows of some addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// No arena: ask the kernel.
+    Outside,
+    /// Inside an arena, not mapped as far as the program knows.
+    Free,
+    /// Mapped.
+    Used(Traits, Origin),
+}
+
+/// A run of addresses of one state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which.
+    pub span: Span,
+    /// What is there.
+    pub what: What,
+}
+
+/// Some tries are enough to find an aligned place; a list of thousands of small gaps is
+/// not worth walking.
+const PLACE_TRIES: usize = 64;
+
+/// The map.
+#[derive(Debug, Default)]
+pub struct Mappings {
+    arenas: BTreeMap<usize, (usize, Origin)>,
+    used: BTreeMap<usize, (usize, Traits)>,
+    /// Free addresses of reserved arenas, by address.
+    free: BTreeMap<usize, usize>,
+    /// The same by (length, address).
+    sizes: BTreeSet<(usize, usize)>,
+}
+
+impl Mappings {
+    /// Nothing mapped.
+    pub const fn new() -> Self {
+        Self {
+            arenas: BTreeMap::new(),
+            used: BTreeMap::new(),
+            free: BTreeMap::new(),
+            sizes: BTreeSet::new(),
+        }
+    }
+
+    /// Addresses of ours from now on: free ones.
+    pub fn add_reserved(&mut self, span: Span) {
+        self.arenas.insert(span.start, (span.end, Origin::Reserved));
+        self.add_free(span);
+    }
+
+    /// A mapping of the program's that became ours.
+    pub fn add_adopted(&mut self, span: Span, traits: Traits) {
+        self.arenas.insert(span.start, (span.end, Origin::Adopted));
+        self.put_used(span, traits);
+    }
+
+    /// Whether an address lies in an arena.
+    pub fn contains(&self, addr: usize) -> bool {
+        self.arena_at(addr).is_some()
+    }
+
+    /// Whether any of some addresses does.
+    pub fn touches(&self, span: &Span) -> bool {
+        self.arenas.range(..span.end).next_back().is_some_and(|(_, (end, _))| *end > span.start)
+    }
+
+    /// A free place for `len` bytes, aligned to `align` if that can be had, else to a
+    /// page: the smallest gap that holds it.
+    pub fn place(&self, len: usize, align: usize) -> Option<usize> {
+        let aligned = |(gap, start): &(usize, usize)| {
+            let at = start.checked_next_multiple_of(align)?;
+            (at + len <= start + gap).then_some(at)
+        };
+        let mut gaps = self.sizes.range((len, 0)..);
+        let first = gaps.clone().next().map(|(_, start)| *start);
+        gaps.by_ref()
+            .take(PLACE_TRIES)
+            .find_map(aligned)
+            .or_else(|| self.sizes.iter().next_back().and_then(aligned))
+            .or(first)
+    }
+
+    /// Sets the state of addresses inside arenas, whatever was there.
+    pub fn set(&mut self, span: Span, traits: Traits) {
+        self.cut_used(&span);
+        self.cut_free(&span);
+        self.put_used(span, traits);
+    }
+
+    /// Changes the state of every used address of `span`.
+    pub fn change(&mut self, span: &Span, change: impl Fn(&mut Traits)) {
+        for piece in self.pieces(span) {
+            if let What::Used(mut traits, _) = piece.what {
+                change(&mut traits);
+                self.cut_used(&piece.span);
+                self.put_used(piece.span, traits);
+            }
+        }
+    }
+
+    /// Makes addresses of reserved arenas free.
+    pub fn clear(&mut self, span: &Span) {
+        for piece in self.pieces(span) {
+            if matches!(piece.what, What::Used(_, Origin::Reserved)) {
+                self.cut_used(&piece.span);
+                self.add_free(piece.span);
+            }
+        }
+    }
+
+    /// Takes addresses out of their arenas: they are the kernel's.
+    pub fn forget(&mut self, span: &Span) {
+        self.cut_used(span);
+        self.cut_free(span);
+        let cut: Vec<_> = self
+            .arenas
+            .range(..span.end)
+            .rev()
+            .take_while(|(_, (end, _))| *end > span.start)
+            .map(|(start, (end, origin))| (*start, *end, *origin))
+            .collect();
+        for (start, end, origin) in cut {
+            self.arenas.remove(&start);
+            if start < span.start {
+                self.arenas.insert(start, (span.start, origin));
+            }
+            if end > span.end {
+                self.arenas.insert(span.end, (end, origin));
+            }
+        }
+    }
+
+    /// What lies in `span`, in order, without gaps.
+    pub fn pieces(&self, span: &Span) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut at = span.start;
+        while at < span.end {
+            let (end, what) = self.at(at);
+            let end = end.min(span.end);
+            pieces.push(Piece { span: at..end, what });
+            at = end;
+        }
+        pieces
+    }
+
+    /// All that is mapped.
+    pub fn used(&self) -> impl Iterator<Item = (Span, Traits)> + '_ {
+        self.used.iter().map(|(start, (end, traits))| (*start..*end, *traits))
+    }
+
+    /// Where the state at `addr` ends, and what it is.
+    fn at(&self, addr: usize) -> (usize, What) {
+        let Some((arena_end, origin)) = self.arena_at(addr) else {
+            let next = self.arenas.range(addr..).next().map_or(usize::MAX, |(start, _)| *start);
+            return (next, What::Outside);
+        };
+        match self.used.range(..=addr).next_back() {
+            Some((_, (end, traits))) if *end > addr => {
+                ((*end).min(arena_end), What::Used(*traits, origin))
+            }
+            _ => {
+                let next = self.used.range(addr..).next().map_or(usize::MAX, |(start, _)| *start);
+                (next.min(arena_end), What::Free)
+            }
+        }
+    }
+
+    fn arena_at(&self, addr: usize) -> Option<(usize, Origin)> {
+        let (_, (end, origin)) = self.arenas.range(..=addr).next_back()?;
+        (*end > addr).then_some((*end, *origin))
+    }
+
+    /// Puts used addresses in, joined with neighbours of the same state, as the kernel
+    /// joins mappings.
+    fn put_used(&mut self, span: Span, traits: Traits) {
+        let mut span = span;
+        if let Some((start, (end, before))) = self.used.range(..span.start).next_back() {
+            if *end == span.start && *before == traits {
+                span.start = *start;
+            }
+        }
+        if let Some((end, after)) = self.used.get(&span.end).copied() {
+            if after == traits {
+                self.used.remove(&span.end);
+                span.end = end;
+            }
+        }
+        self.used.insert(span.start, (span.end, traits));
+    }
+
+    fn cut_used(&mut self, span: &Span) {
+        if let Some((start, (end, traits))) =
+            self.used.range(..span.start).next_back().map(|(s, e)| (*s, *e))
+        {
+            if end > span.start {
+                self.used.insert(start, (span.start, traits));
+                if end > span.end {
+                    self.used.insert(span.end, (end, traits));
+                }
+            }
+        }
+        while let Some((start, (end, traits))) =
+            self.used.range(span.clone()).next().map(|(s, e)| (*s, *e))
+        {
+            self.used.remove(&start);
+            if end > span.end {
+                self.used.insert(span.end, (end, traits));
+            }
+        }
+    }
+
+    fn add_free(&mut self, span: Span) {
+        let mut span = span;
+        if let Some((start, end)) = self.free.range(..span.start).next_back().map(|(s, e)| (*s, *e))
+        {
+            if end == span.start {
+                self.drop_gap(start, end);
+                span.start = start;
+            }
+        }
+        if let Some(end) = self.free.get(&span.end).copied() {
+            self.drop_gap(span.end, end);
+            span.end = end;
+        }
+        self.put_gap(span.start, span.end);
+    }
+
+    fn cut_free(&mut self, span: &Span) {
+        let cut: Vec<_> = self
+            .free
+            .range(..span.end)
+            .rev()
+            .take_while(|(_, end)| **end > span.start)
+            .map(|(start, end)| (*start, *end))
+            .collect();
+        for (start, end) in cut {
+            self.drop_gap(start, end);
+            if start < span.start {
+                self.put_gap(start, span.start);
+            }
+            if end > span.end {
+                self.put_gap(span.end, end);
+            }
+        }
+    }
+
+    fn put_gap(&mut self, start: usize, end: usize) {
+        self.free.insert(start, end);
+        self.sizes.insert((end - start, start));
+    }
+
+    fn drop_gap(&mut self, start: usize, end: usize) {
+        self.free.remove(&start);
+        self.sizes.remove(&(end - start, start));
+    }
+}
+
+/// The alignment a mapping of `len` bytes is given: whole ranges are paged together, so
+/// large mappings should not share one.
+pub fn alignment(len: usize) -> usize {
+    if len >= RANGE { RANGE } else { PAGE }
+}

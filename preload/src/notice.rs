@@ -1,0 +1,68 @@
+//! Lines for the user, from places that may not allocate.
+
+use crate::link;
+use crate::raw;
+use std::fmt::{Arguments, Write};
+use system::wire::Say;
+
+/// Longest line, in bytes; longer ones are cut.
+const LINE: usize = 400;
+
+struct Line {
+    bytes: [u8; LINE],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let n = text.len().min(LINE - 1 - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&text.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}
+
+fn line(text: Arguments<'_>) -> Line {
+    let mut line = Line { bytes: [0; LINE], len: 0 };
+    let _ = line.write_fmt(text);
+    line
+}
+
+/// Says a line once by way of `run`, which has the user's terminal; by our own standard
+/// error where it cannot be reached.
+pub fn say(text: Arguments<'_>) {
+    let line = line(text);
+    let port = link::port();
+    if port.is_none_or(|port| port.say(Say::Notice(&line.bytes[..line.len])).is_err()) {
+        write(line);
+    }
+}
+
+/// Says why something is refused.
+pub fn refuse(text: Arguments<'_>) {
+    let line = line(text);
+    let port = link::port();
+    if port.is_none_or(|port| port.say(Say::Refused(&line.bytes[..line.len])).is_err()) {
+        write(line);
+    }
+}
+
+fn write(mut line: Line) {
+    line.bytes[line.len] = b'\n';
+    let head = "selfpage: ";
+    for (start, len) in [(head.as_ptr(), head.len()), (line.bytes.as_ptr(), line.len + 1)] {
+        // SAFETY: bytes that live through the call.
+        unsafe { raw::call3(libc::SYS_write, 2, start as usize, len) };
+    }
+}
+
+/// Says why the process cannot go on, and ends it: it would read wrong data otherwise.
+pub fn die(text: Arguments<'_>) -> ! {
+    refuse(text);
+    raw::die()
+}
+
+/// The system domain has ended, and every process of its tree ends with it.
+pub fn gone() -> ! {
+    raw::die()
+}

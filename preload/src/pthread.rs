@@ -1,0 +1,256 @@
+//! Threads of the program's, as far as the kernel writes into their memory behind the
+//! pager's back.
+//!
+//! When a thread ends the kernel clears a word in its control block and marks the robust
+//! mutexes it holds. It does not wait for a missing page then, it gives up silently:
+//! joins hang, and waiters never learn that the owner died. So the control block is
+//! nailed where the program supplied the stack, and held robust mutexes at the end.
+
+use crate::mappings::Span;
+use crate::raw::{self, Quiet};
+use crate::{pager, space, threads};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use wired::{Lock, PAGE};
+
+/// Bytes of glibc's thread descriptor, with room for later versions: the words the
+/// kernel knows (thread number, robust list, rseq) lie in it.
+const CONTROL: usize = 2560;
+
+/// Robust mutexes looked at, as many as the kernel itself looks at.
+const ROBUST: usize = 2048;
+
+/// Rounds of destructors the C library runs: others may lock in theirs.
+const ROUNDS: usize = 3;
+
+type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+/// A thread as it starts.
+struct Begin {
+    start: Start,
+    arg: *mut c_void,
+}
+
+/// Pages kept for a thread until the kernel has forgotten it.
+struct Nail {
+    tid: i32,
+    span: Span,
+}
+
+struct Known {
+    /// Threads that run, with their control blocks.
+    live: Vec<(i32, usize)>,
+    nails: Vec<Nail>,
+}
+
+static KNOWN: Lock<Known> = Lock::new(Known { live: Vec::new(), nails: Vec::new() });
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Whether the program has ever asked for a robust mutex.
+static ROBUST_USED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the key whose destructor tells of a thread's end. In the constructor.
+pub fn start() {
+    let mut key = 0;
+    // SAFETY: a fresh key; the destructor lives as long as the process.
+    if unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0 {
+        KEY.store(key, Ordering::Release);
+    }
+}
+
+fn with_known<R>(f: impl FnOnce(&mut Known) -> R) -> R {
+    let _quiet = Quiet::new();
+    f(&mut KNOWN.lock())
+}
+
+fn whole_pages(from: usize, to: usize) -> Span {
+    from & !(PAGE - 1)..to.next_multiple_of(PAGE)
+}
+
+/// Nails what lies in an arena, until thread `tid` is gone.
+fn nail(span: Span, tid: i32) {
+    let ours = space::hold().map.contains(span.start);
+    if ours && pager::nail(&span).is_ok() {
+        with_known(|known| known.nails.push(Nail { tid, span }));
+    }
+}
+
+/// Takes back the nails of threads that are gone.
+fn sweep() {
+    let pid = raw::pid() as usize;
+    with_known(|known| {
+        known.nails.retain(|nail| {
+            // SAFETY: signal 0 only asks.
+            let answer = unsafe { raw::call3(libc::SYS_tgkill, pid, nail.tid as usize, 0) };
+            let gone = answer == raw::error(libc::ESRCH);
+            if gone {
+                pager::unnail(&nail.span);
+            }
+            !gone
+        });
+    });
+}
+
+/// The memory is being given up: nothing in it needs keeping. The space is held.
+pub fn forget_nails(span: &Span) {
+    with_known(|known| {
+        known.nails.retain(|nail| {
+            let overlaps = nail.span.start < span.end && span.start < nail.span.end;
+            if overlaps {
+                pager::unnail(&nail.span);
+            }
+            !overlaps
+        });
+    });
+}
+
+/// The child of a fork has one thread.
+pub fn forget_others() {
+    // SAFETY: the only thread; whoever held the lock is not here. Its value is whole
+    // enough: it is made new.
+    unsafe { KNOWN.reset() };
+    let own = threads::thread_pointer();
+    let mut known = KNOWN.lock();
+    // The vectors may have been under change by a thread that is gone: leave them be.
+    std::mem::forget(std::mem::replace(
+        &mut *known,
+        Known { live: vec![(raw::tid(), own)], nails: Vec::new() },
+    ));
+}
+
+/// Control blocks of threads that run.
+pub fn control_blocks() -> Vec<Span> {
+    let mut blocks: Vec<usize> = with_known(|known| known.live.iter().map(|(_, at)| *at).collect());
+    blocks.push(threads::thread_pointer());
+    // Not beyond the descriptor of the glibc this was written for.
+    blocks.into_iter().map(|at| at..at + 2304).collect()
+}
+
+crate::next::next! {
+    /// The C library's own `pthread_create`.
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: Start,
+        arg: *mut c_void
+    ) -> c_int
+}
+
+crate::next::next! {
+    /// The C library's own `pthread_mutexattr_setrobust`.
+    fn pthread_mutexattr_setrobust(attributes: *mut libc::pthread_mutexattr_t, robust: c_int) -> c_int
+}
+
+mod exports {
+    use super::{Begin, Ordering, ROBUST_USED, Start, begins, c_int, c_void, space, sweep};
+
+    /// `pthread_create`.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: Start,
+        arg: *mut c_void,
+    ) -> c_int {
+        if !space::active() {
+            // SAFETY: the caller's.
+            return unsafe { super::pthread_create(thread, attributes, start, arg) };
+        }
+        sweep();
+        let begin = Box::into_raw(Box::new(Begin { start, arg }));
+        // SAFETY: the caller's; `begin` is the new thread's to free.
+        let answer = unsafe { super::pthread_create(thread, attributes, begins, begin.cast()) };
+        if answer != 0 {
+            // SAFETY: no thread has it.
+            drop(unsafe { Box::from_raw(begin) });
+        }
+        answer
+    }
+
+    /// `pthread_mutexattr_setrobust`.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn pthread_mutexattr_setrobust(
+        attributes: *mut libc::pthread_mutexattr_t,
+        robust: c_int,
+    ) -> c_int {
+        ROBUST_USED.store(true, Ordering::Release);
+        // SAFETY: the caller's.
+        unsafe { super::pthread_mutexattr_setrobust(attributes, robust) }
+    }
+}
+
+/// Where a thread of the program's starts.
+unsafe extern "C-unwind" fn begins(begin: *mut c_void) -> *mut c_void {
+    // SAFETY: made by `pthread_create` for this thread alone.
+    let Begin { start, arg } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    let (tid, own) = (raw::tid(), threads::thread_pointer());
+    with_known(|known| known.live.push((tid, own)));
+    nail(whole_pages(own, own + CONTROL), tid);
+    let key = KEY.load(Ordering::Acquire);
+    if key != u32::MAX {
+        // SAFETY: our key; any value but null makes the destructor run.
+        unsafe { libc::pthread_setspecific(key, ROUNDS as *const c_void) };
+    }
+    // SAFETY: the program's function and argument.
+    unsafe { start(arg) }
+}
+
+/// A thread of the program's ends, by returning, by `pthread_exit` or cancelled.
+unsafe extern "C" fn ends(round: *mut c_void) {
+    let round = round as usize;
+    if ROBUST_USED.load(Ordering::Acquire) {
+        keep_robust();
+    }
+    if round > 1 {
+        let key = KEY.load(Ordering::Acquire);
+        // SAFETY: our key. Once more, after the destructors that follow this one.
+        unsafe { libc::pthread_setspecific(key, (round - 1) as *const c_void) };
+        return;
+    }
+    let tid = raw::tid();
+    with_known(|known| known.live.retain(|(live, _)| *live != tid));
+    sweep();
+}
+
+/// The head of a thread's list of robust mutexes, as the kernel defines it.
+#[repr(C)]
+struct Head {
+    next: usize,
+    futex_offset: isize,
+    pending: usize,
+}
+
+/// Makes the robust mutexes this thread holds resident, and keeps them so.
+fn keep_robust() {
+    let (mut head, mut len) = (0usize, 0usize);
+    // SAFETY: two words that live through the call.
+    let answer = unsafe {
+        let (head, len) = (std::ptr::from_mut(&mut head) as usize, std::ptr::from_mut(&mut len) as usize);
+        raw::call3(libc::SYS_get_robust_list, 0, head, len)
+    };
+    if raw::failed(answer) || head == 0 {
+        return;
+    }
+    let tid = raw::tid();
+    // SAFETY: the list the C library keeps for this thread; only this thread changes it.
+    unsafe {
+        let list = &*(head as *const Head);
+        let mut entry = list.next;
+        for _ in 0..ROBUST {
+            // The lowest bit tells the kind of mutex.
+            let at = entry & !1;
+            if at == 0 || at == head {
+                break;
+            }
+            let word = at.wrapping_add_signed(list.futex_offset);
+            nail(whole_pages(at.min(word), at.max(word) + 8), tid);
+            entry = *(at as *const usize);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! System calls by number, without the C library in between.
+//!
+//! An interposed function must give exactly what the kernel gives, for any argument,
+//! also for those no typed wrapper lets through. So those calls are made here, and
+//! `errno` is set as the C library would.
+
+use std::arch::asm;
+use std::ffi::{c_int, c_long};
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("the preloaded library knows the system calls of Linux on x86-64 only");
+
+/// What the kernel returns: a value, or minus an error number.
+pub type Answer = isize;
+
+/// The largest error number the kernel returns.
+const MAX_ERRNO: isize = 4095;
+
+/// Makes system call `number`.
+///
+/// # Safety
+/// As the call itself.
+pub unsafe fn call(number: c_long, args: [usize; 6]) -> Answer {
+    let answer: isize;
+    // SAFETY: the caller's; the kernel clobbers only rcx and r11.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => answer,
+            in("rdi") args[0],
+            in("rsi") args[1],
+            in("rdx") args[2],
+            in("r10") args[3],
+            in("r8") args[4],
+            in("r9") args[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack)
+        );
+    }
+    answer
+}
+
+/// [`call`] with three arguments.
+///
+/// # Safety
+/// As the call itself.
+pub unsafe fn call3(number: c_long, a: usize, b: usize, c: usize) -> Answer {
+    // SAFETY: the caller's.
+    unsafe { call(number, [a, b, c, 0, 0, 0]) }
+}
+
+/// Whether an answer is an error.
+pub fn failed(answer: Answer) -> bool {
+    (-MAX_ERRNO..0).contains(&answer)
+}
+
+/// The answer that says `errno`.
+pub const fn error(errno: c_int) -> Answer {
+    -(errno as isize)
+}
+
+/// The answer as a C function gives it: -1 and `errno`, or the value.
+pub fn give(answer: Answer) -> isize {
+    if failed(answer) {
+        set_errno(-answer as c_int);
+        -1
+    } else {
+        answer
+    }
+}
+
+/// Sets the calling thread's `errno`.
+pub fn set_errno(value: c_int) {
+    // SAFETY: the C library returns the thread's own location.
+    unsafe { *libc::__errno_location() = value };
+}
+
+/// The calling thread's `errno`.
+pub fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// While it lives no signal handler runs on this thread: what it does must not be
+/// entered again by a handler that calls `mmap` or allocates.
+pub struct Quiet(u64);
+
+impl Quiet {
+    /// Blocks every signal, the C library's own included.
+    pub fn new() -> Self {
+        Self(set_mask(!0))
+    }
+
+    /// The mask to come back to, for whoever carries it across a fork.
+    pub fn into_mask(self) -> u64 {
+        let mask = self.0;
+        std::mem::forget(self);
+        mask
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        set_mask(self.0);
+    }
+}
+
+/// Replaces the thread's signal mask and returns the one before.
+pub fn set_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: both words live through the call; 8 is the kernel's size of a mask.
+    unsafe {
+        call(
+            libc::SYS_rt_sigprocmask,
+            [
+                libc::SIG_SETMASK as usize,
+                std::ptr::from_ref(&mask) as usize,
+                std::ptr::from_mut(&mut before) as usize,
+                8,
+                0,
+                0,
+            ],
+        )
+    };
+    before
+}
+
+/// The calling thread's number. Not cached: right in the child of a fork, too.
+pub fn tid() -> i32 {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { call3(libc::SYS_gettid, 0, 0, 0) as i32 }
+}
+
+/// The process's number.
+pub fn pid() -> i32 {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { call3(libc::SYS_getpid, 0, 0, 0) as i32 }
+}
+
+/// Ends the process at once, by a signal nobody can catch.
+pub fn die() -> ! {
+    loop {
+        // SAFETY: signals only this process.
+        unsafe { call3(libc::SYS_kill, pid() as usize, libc::SIGKILL as usize, 0) };
+    }
+}

@@ -1,0 +1,162 @@
+//! The constructor: a new image comes in; and again in the child of a fork.
+
+use crate::mappings::What;
+use crate::threads::Descriptors;
+use crate::{adopt, exec, fork, link, malloc, notice, pager, pthread, space, threads};
+use rustix::process::{Resource, getrlimit};
+use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::AsRawFd;
+use system::client::{JoinError, Joined, Port};
+use system::wire::Hello;
+use wired::RANGE;
+
+/// Addresses of the heap mimalloc gets at once: what it maps beyond goes the program's
+/// way. A multiple of its 32 MiB segments.
+const HEAP: usize = 8 << 30;
+
+/// mimalloc's segment, and the alignment it needs.
+const SEGMENT: usize = 32 << 20;
+
+/// The status of a process that could not be given a pager, as `run`'s own failures.
+const FAILED: usize = 125;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array.00099")]
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = first;
+
+/// The loader calls this before any other constructor. It passes the environment: the C
+/// library's `environ` is not set yet.
+extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
+    let candidates = adopt::look();
+    // SAFETY: the loader's array.
+    match unsafe { Door::from(environ) } {
+        Door::None => {
+            // SAFETY: the constructor, one thread.
+            unsafe { malloc::start(None) };
+            return;
+        }
+        Door::Plain => pager::start_plain(),
+        Door::Port(port) => link::keep(port),
+    }
+    // SAFETY: the loader's array.
+    unsafe { exec::remember(environ) };
+    fit();
+    come_in(Hello::Exec, None);
+    let heap = first_arena();
+    // SAFETY: the constructor, one thread; the heap is fresh.
+    unsafe { malloc::start(heap) };
+    adopt::take(&candidates);
+    pthread::start();
+    fork::register();
+    space::activate();
+}
+
+/// Where the environment leads.
+enum Door {
+    None,
+    Plain,
+    Port(Port),
+}
+
+impl Door {
+    /// # Safety
+    /// `environ` is an array of C strings ended by null, or null.
+    unsafe fn from(environ: *const *const c_char) -> Self {
+        let mut at = environ;
+        // SAFETY: the caller's.
+        while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| !entry.is_null()) {
+            // SAFETY: a C string of the array.
+            if unsafe { CStr::from_ptr(*entry) } == c"SELFPAGE_PORT=plain" {
+                return Self::Plain;
+            }
+            at = at.wrapping_add(1);
+        }
+        // SAFETY: the caller's.
+        unsafe { Port::from_environ(environ) }.map_or(Self::None, Self::Port)
+    }
+}
+
+/// The child of a fork, before anything else in it.
+pub fn again(gate: pager::Gate) {
+    let hello = Hello::Fork { parent: link::domain(), child: gate.child() };
+    come_in(hello, Some(gate));
+}
+
+/// Handshake, engine, threads.
+fn come_in(hello: Hello, gate: Option<pager::Gate>) {
+    let program = Descriptors::now();
+    let joined = link::port().map(|port| port.join(hello).unwrap_or_else(|why| fail(hello, &why)));
+    if let Some(joined) = &joined {
+        link::set_domain(joined.welcome.domain);
+        link::set_allow_unpaged(joined.welcome.options.allow_unpaged);
+    }
+    let connection = joined.as_ref().map(|joined| joined.connection.fd().as_raw_fd());
+    if let Err(why) = engine(gate, joined) {
+        notice::refuse(format_args!("{why}"));
+        exit();
+    }
+    let ours = Descriptors::now().since(&program);
+    if let Err(answer) = threads::start(program, &ours, connection) {
+        notice::refuse(format_args!(
+            "the pager's threads cannot start ({}): raise `ulimit -u`, or lower what the machine runs",
+            std::io::Error::from_raw_os_error(-answer as i32)
+        ));
+        exit();
+    }
+}
+
+fn engine(gate: Option<pager::Gate>, joined: Option<Joined>) -> Result<(), String> {
+    match (gate, joined) {
+        (_, None) => Ok(()),
+        (Some(gate), Some(joined)) => pager::child(gate, joined),
+        (None, Some(joined)) => pager::start(joined),
+    }
+}
+
+fn fail(hello: Hello, why: &JoinError) -> ! {
+    match hello {
+        Hello::Fork { .. } => notice::die(format_args!("the child of a fork cannot be given a pager and ends: {why}")),
+        _ => notice::refuse(format_args!("{why}")),
+    }
+    exit()
+}
+
+/// Ends a process that cannot go on, as `run`'s own failures do.
+pub fn exit() -> ! {
+    loop {
+        // SAFETY: ends the process.
+        unsafe { crate::raw::call3(libc::SYS_exit_group, FAILED, 0, 0) };
+    }
+}
+
+/// Arenas as large as the process's limits allow.
+fn fit() {
+    let limit = getrlimit(Resource::As).current.map(|limit| limit as usize);
+    let mut mode = [0u8; 1];
+    let strict = rustix::fs::open(
+        c"/proc/sys/vm/overcommit_memory",
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .is_ok_and(|file| rustix::io::read(&file, &mut mode[..]).is_ok() && mode[0] == b'2');
+    space::fit_arenas(limit, strict);
+}
+
+/// The first arena, and mimalloc's part of it.
+fn first_arena() -> Option<std::ops::Range<usize>> {
+    let space = &mut space::hold();
+    space.grow(RANGE)?;
+    let mut size = HEAP;
+    while size >= 2 * SEGMENT {
+        // Only what is there: no further arena for this.
+        if let Some(start) = space.map.place(size, SEGMENT).filter(|at| at.is_multiple_of(SEGMENT)) {
+            let heap = start..start + size;
+            debug_assert!(space.map.pieces(&heap).iter().all(|p| p.what == What::Free));
+            space.open(&heap, space::RW);
+            return Some(heap);
+        }
+        size /= 2;
+    }
+    None
+}

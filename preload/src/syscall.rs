@@ -1,0 +1,98 @@
+//! The C library's `syscall`: calls by number take the same way as calls by name.
+//!
+//! Where the kernel may return on another stack (a `clone` that shares memory), nothing
+//! may lie between the instruction and the return; so the function is written in
+//! assembly and branches off only for the calls that are emulated.
+
+use crate::raw::{self, Answer, give};
+use crate::{advise, brk, descriptors, exec, fork, map};
+use std::arch::naked_asm;
+use std::ffi::{c_char, c_int, c_long};
+
+/// `syscall`: number, six arguments.
+///
+/// # Safety
+/// As in C.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+unsafe extern "C" fn syscall() -> c_long {
+    naked_asm!(
+        // A clone that shares memory may go on on another stack: the kernel's, at once.
+        "cmp rdi, {clone}",
+        "jne 2f",
+        "test esi, {vm}",
+        "jnz 5f",
+        "jmp 4f",
+        "2: cmp rdi, {clone3}",
+        "jne 3f",
+        "test dword ptr [rsi], {vm}",
+        "jnz 5f",
+        "jmp 4f",
+        "3: cmp rdi, {vfork}",
+        "je 5f",
+        // Everything else goes through Rust, which knows which calls are emulated.
+        "4: sub rsp, 8",
+        "push [rsp + 16]",
+        "call {route}",
+        "add rsp, 16",
+        "ret",
+        "5: mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 6f",
+        "ret",
+        "6: mov rdi, rax",
+        "jmp {fail}",
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        vfork = const libc::SYS_vfork,
+        vm = const libc::CLONE_VM,
+        route = sym route,
+        fail = sym fail,
+    )
+}
+
+extern "C" fn fail(answer: Answer) -> c_long {
+    give(answer) as c_long
+}
+
+extern "C" fn route(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    let (fd, flags) = (a as c_int, d as c_int);
+    let answer = match number {
+        libc::SYS_mmap => map::mmap(a, b, c as c_int, flags, e as c_int, f as i64),
+        libc::SYS_munmap => map::munmap(a, b),
+        libc::SYS_mremap => map::mremap(a, b, c, flags, e),
+        libc::SYS_mprotect => map::mprotect(a, b, c as c_int, -1),
+        libc::SYS_pkey_mprotect => map::mprotect(a, b, c as c_int, flags),
+        libc::SYS_madvise => advise::madvise(a, b, c as c_int),
+        libc::SYS_mlock => advise::mlock(a, b, false),
+        libc::SYS_mlock2 if c <= 1 => advise::mlock(a, b, c == 1),
+        libc::SYS_munlock => advise::munlock(a, b),
+        libc::SYS_mlockall => advise::mlockall(a as c_int),
+        libc::SYS_munlockall => advise::munlockall(),
+        libc::SYS_brk => brk::brk(a),
+        // Only those that copy memory come here.
+        libc::SYS_fork => fork::raw_fork(libc::SIGCHLD as usize, [0; 4]),
+        libc::SYS_clone => fork::raw_fork(a, [b, c, d, e]),
+        libc::SYS_clone3 => fork::raw_clone3(a, b),
+        libc::SYS_execve => {
+            exec::execve_answer(libc::AT_FDCWD, a as *const c_char, b as _, c as _, 0)
+        }
+        libc::SYS_execveat => {
+            exec::execve_answer(fd, b as *const c_char, c as _, d as _, e as c_int)
+        }
+        libc::SYS_close => descriptors::close(fd),
+        libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as c_int),
+        libc::SYS_dup2 => descriptors::dup2(fd, b as c_int),
+        libc::SYS_dup3 => descriptors::dup3(fd, b as c_int, c as c_int),
+        // SAFETY: the program asked for exactly this.
+        _ => unsafe { raw::call(number, [a, b, c, d, e, f]) },
+    };
+    give(answer) as c_long
+}
