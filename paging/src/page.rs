@@ -35,16 +35,16 @@
 //! - *Discard.* With the gate closed and before the memory's frames are put back.
 
 mod event;
-pub(crate) mod gate;
+pub mod gate;
 #[cfg(all(test, loom))]
 mod interleavings;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use gate::RangeGate;
+pub use gate::RangeGate;
 
 use event::{AtomicU64, Event};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use store::Handle;
 
 /// Where a page's contents are.
@@ -85,7 +85,10 @@ struct Field {
 
 impl Field {
     const fn after(self, bits: u32) -> Self {
-        Field { shift: self.shift + self.bits, bits }
+        Field {
+            shift: self.shift + self.bits,
+            bits,
+        }
     }
     const fn mask(&self) -> u64 {
         ((1 << self.bits) - 1) << self.shift
@@ -248,7 +251,9 @@ impl PageWord {
     /// the word changed meanwhile, or the page is not one to fill.
     pub fn begin_fill(&self, seen: PageState) -> bool {
         seen.filling().is_some_and(|filling| {
-            self.word.compare_exchange(seen.0, filling, AcqRel, Acquire).is_ok()
+            self.word
+                .compare_exchange(seen.0, filling, AcqRel, Acquire)
+                .is_ok()
         })
     }
 
@@ -267,7 +272,11 @@ impl PageWord {
     /// The fill could not be done: the page is again what was seen before. Wakes those
     /// who wait; whether there were any.
     pub fn abort_fill(&self, seen: PageState) -> bool {
-        debug_assert_eq!(self.load().before_fill(), seen, "only its claimer ends a fill");
+        debug_assert_eq!(
+            self.load().before_fill(),
+            seen,
+            "only its claimer ends a fill"
+        );
         self.finish(|word| PageState(word).before_fill().0)
     }
 
@@ -291,7 +300,11 @@ impl PageWord {
     /// Makes a page staged in `frame` resident in it again: with the gate closed, after
     /// its memory was put back, by who holds the slot.
     pub fn unstage(&self, frame: u32) -> bool {
-        self.change(|now| now.is(STAGED, frame).then(|| (STATE.put(now.0, RESIDENT), ()))).is_some()
+        self.change(|now| {
+            now.is(STAGED, frame)
+                .then(|| (STATE.put(now.0, RESIDENT), ()))
+        })
+        .is_some()
     }
 
     /// The copy just written of the page staged in `frame` becomes the page. The stale
@@ -356,6 +369,24 @@ impl PageWord {
         })
     }
 
+    /// Takes a staged or stored page away, to be put elsewhere ([`PageWord::put`]): the
+    /// page is empty. With the gate closed; false when the word changed.
+    pub fn take(&self, seen: PageState) -> bool {
+        let settled = matches!(seen.state(), State::Staged | State::Stored);
+        settled
+            && self
+                .word
+                .compare_exchange(seen.0, EMPTY, AcqRel, Acquire)
+                .is_ok()
+    }
+
+    /// Makes an empty page, which nobody touches yet, what [`PageWord::take`] took.
+    pub fn put(&self, taken: PageState) {
+        debug_assert_eq!(self.load().state(), State::Empty);
+        self.word
+            .store(NAILS.put(WAITERS.put(taken.0, 0), 0), Release);
+    }
+
     /// Keeps a resident page where it is until as many [`PageWord::unnail`]. Inside the
     /// range's gate, so that it is not being staged. False when it is not resident, or
     /// already nailed 7 times.
@@ -385,7 +416,8 @@ impl PageWord {
 
     /// Notes that a prefetched page was wanted, or was not; whether it was prefetched.
     pub fn end_prefetch(&self) -> bool {
-        self.change(|now| now.prefetched().then(|| (PREFETCHED.put(now.0, 0), ()))).is_some()
+        self.change(|now| now.prefetched().then(|| (PREFETCHED.put(now.0, 0), ())))
+            .is_some()
     }
 
     /// Sleeps until nobody is filling the page.
@@ -397,7 +429,10 @@ impl PageWord {
             }
             let asleep = WAITERS.put(now.0, 1);
             let marked = now.0 == asleep
-                || self.word.compare_exchange(now.0, asleep, AcqRel, Relaxed).is_ok();
+                || self
+                    .word
+                    .compare_exchange(now.0, asleep, AcqRel, Relaxed)
+                    .is_ok();
             if marked {
                 self.event.wait(&self.word, asleep);
             }
@@ -418,7 +453,11 @@ impl PageWord {
     fn finish(&self, settled: impl Fn(u64) -> u64) -> bool {
         let mut now = self.word.load(Relaxed);
         loop {
-            debug_assert_eq!(PageState(now).state(), State::Filling, "ending what did not begin");
+            debug_assert_eq!(
+                PageState(now).state(),
+                State::Filling,
+                "ending what did not begin"
+            );
             let next = WAITERS.put(settled(now), 0);
             match self.word.compare_exchange(now, next, AcqRel, Relaxed) {
                 Ok(_) => break,
@@ -436,7 +475,10 @@ impl PageWord {
         self.change(|now| {
             let resident = now.state() == State::Resident;
             let frame = resident.then(|| now.frame());
-            let released = Released { frame, handle: now.handle() };
+            let released = Released {
+                frame,
+                handle: now.handle(),
+            };
             (now.state() != State::Filling).then_some((state, released))
         })
         .ok_or(Busy)

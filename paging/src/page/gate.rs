@@ -38,6 +38,11 @@ impl RangeGate {
         self.word.fetch_update(Acquire, Relaxed, enter).is_ok()
     }
 
+    /// Whether the gate is closed, or closing.
+    pub fn closing(&self) -> bool {
+        self.word.load(Relaxed) & CLOSED != 0
+    }
+
     /// Ends one [`RangeGate::enter`].
     pub fn leave(&self) {
         let before = self.word.fetch_sub(1, AcqRel);
