@@ -16,6 +16,11 @@ impl DomainId {
         self.generation << Word::SLOT_BITS | self.slot
     }
 
+    /// Its slot: the number under which other books of the same tree know the domain.
+    pub fn slot(self) -> u32 {
+        self.slot
+    }
+
     /// From [`DomainId::raw`].
     pub fn from_raw(raw: u32) -> Self {
         Self {

@@ -1,1 +1,55 @@
-//! Self-paging for a Linux program: domains, stretches, stretch drivers.
+//! Self-paging for a Linux program.
+//!
+//! A *domain* holds a contract for frames and deals with its own page faults. It
+//! allocates *stretches* of virtual addresses and binds each to a *stretch driver*,
+//! which answers the stretch's faults with the domain's frames: by zeros, from the
+//! domain's store, from a file, or not at all because everything is there.
+//! (*Self-Paging in the Nemesis Operating System*, Hand 1999, sections 5 and 6.)
+//!
+//! ```no_run
+//! use selfpage::{Contract, Domain, Paged, StoreConfig};
+//!
+//! let domain = Domain::builder()
+//!     .frames(Contract { g: 16_384, x: 16_384 }) // 64 MiB
+//!     .store("ram:256M+disk:/var/tmp/swap,size=1G".parse::<StoreConfig>()?)
+//!     .build()?;
+//! let stretch = domain.allocate(512 << 20)?;
+//! stretch.bind(Paged)?;
+//! // SAFETY: nobody else uses the stretch's memory.
+//! let bytes = unsafe { stretch.bytes_mut() };
+//! bytes[0] = 1;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod context;
+mod counters;
+mod directory;
+mod discard;
+mod domain;
+mod driver;
+mod entry;
+mod evict;
+mod fill;
+mod gate;
+mod message;
+mod page;
+mod pager;
+pub mod process;
+mod replacement;
+mod rights;
+mod staging;
+mod stretch;
+mod table;
+
+pub use counters::{Counter, Counters};
+pub use directory::MOST_STRETCHES;
+pub use domain::{Builder, DirectIo, Domain, DomainError, Pin, Stretch, StretchError, Trans};
+pub use driver::{Cleaned, Mapped, Nailed, Paged, Physical, StretchDriver};
+pub use fill::{Activation, Failure, Outcome, Phase};
+pub use frames::{Contract, Frame};
+pub use page::{PageState, State};
+pub use pager::{FEWEST_FRAMES, Hooks, StandardError};
+pub use rights::Rights;
+pub use store::{StoreConfig, StoreError};
+pub use stretch::{Fault, FaultKind, Handled};
+pub use translation::{Capabilities, EntryKind, Feature};

@@ -126,7 +126,7 @@ impl ScanResistant {
         }
         let share = self.frames / Self::SMALL;
         let mut pages = 0u32;
-        for key in self.order.from_oldest(Queue::Small) {
+        for key in self.order.since_oldest(Queue::Small) {
             pages = pages.saturating_add(resident(key));
             if pages > share {
                 return Queue::Small;

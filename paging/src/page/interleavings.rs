@@ -138,34 +138,44 @@ impl Domain {
         true
     }
 
+    /// Gives the staged page a place in the store, or sees it taken back. A fault that
+    /// copies from the slot must be over before the slot goes, and if it was given up, the
+    /// page is still here to be written.
     fn write_out(&self, frame: u32) {
-        let copy = {
-            let mut memory = self.memory.lock().unwrap();
-            let (_, value) = memory.slot.expect("staged");
-            let same = self
-                .word
-                .load()
-                .handle()
-                .filter(|h| memory.stored.get(&h.get()) == Some(&value));
-            if same.is_some() {
-                drop(memory);
-                self.word.clean_drop(frame);
+        let value = self.memory.lock().unwrap().slot.expect("staged").1;
+        loop {
+            let seen = self.word.load();
+            if seen.frame() != frame {
                 return;
             }
-            memory.last += 1;
-            let copy = memory.last;
-            memory.stored.insert(copy, value);
-            Handle::new(copy).expect("small")
-        };
-        match self.word.write_done(frame, copy) {
-            Some(Some(stale)) => self.forget(stale),
-            Some(None) => (),
-            // A fault on the staged page copies from the slot: it must be over first.
-            None => {
-                self.forget(copy);
+            if seen.state() == State::Filling {
                 self.word.wait_settled();
+            } else if seen
+                .handle()
+                .is_some_and(|copy| self.stored(copy) == Some(value))
+            {
+                self.word.clean_drop(frame);
+            } else {
+                let copy = self.keep(value);
+                match self.word.write_done(frame, copy) {
+                    Some(Some(stale)) => self.forget(stale),
+                    Some(None) => (),
+                    None => self.forget(copy),
+                }
             }
         }
+    }
+
+    fn stored(&self, copy: Handle) -> Option<u32> {
+        self.memory.lock().unwrap().stored.get(&copy.get()).copied()
+    }
+
+    fn keep(&self, value: u32) -> Handle {
+        let mut memory = self.memory.lock().unwrap();
+        memory.last += 1;
+        let copy = memory.last;
+        memory.stored.insert(copy, value);
+        Handle::new(copy).expect("small")
     }
 
     fn forget(&self, handle: Handle) {
@@ -260,6 +270,22 @@ fn a_page_written_again_after_its_write_out_is_not_dropped_for_the_old_copy() {
         domain.evict();
         assert_eq!(domain.load(), 2);
         domain.check(2);
+    });
+}
+
+#[test]
+fn a_fault_given_up_for_want_of_a_frame_leaves_the_page_to_be_written() {
+    explore(|| {
+        let domain = Domain::new(1);
+        domain.store(1);
+        let evictor = {
+            let domain = domain.clone();
+            thread::spawn(move || domain.evict())
+        };
+        domain.store(2);
+        evictor.join().unwrap();
+        assert_eq!(domain.load(), 2);
+        domain.check(1);
     });
 }
 

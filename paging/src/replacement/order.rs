@@ -80,7 +80,7 @@ impl Order {
     }
 
     /// The ranges of a queue, oldest first.
-    pub(super) fn from_oldest(&self, queue: Queue) -> impl Iterator<Item = Key> {
+    pub(super) fn since_oldest(&self, queue: Queue) -> impl Iterator<Item = Key> {
         let mut link = self.queues[queue as usize].oldest;
         std::iter::from_fn(move || {
             let node = (link != 0).then(|| self.node(link))?;

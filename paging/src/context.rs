@@ -1,0 +1,172 @@
+//! What one fault in progress needs, prepared beforehand.
+//!
+//! A fault is resolved in a signal handler or on an entry thread, where nothing may be
+//! allocated. A context is a set of page buffers and a channel to the store; an upcall
+//! borrows one for the time of its fault, an entry thread owns one.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use store::{Channel, Store, StoreError};
+use wired::{PAGE, Region, futex};
+
+/// Pages one entry thread has on their way from the store at once, at most. Each
+/// faulting thread has one; beyond this, faults wait in the kernel's queue.
+pub(crate) const DEPTH: usize = 32;
+
+/// A fill that waits for the store.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct InFlight {
+    /// The page's address.
+    pub(crate) addr: usize,
+    /// The frame it will occupy.
+    pub(crate) frame: u32,
+}
+
+/// Buffers and a channel.
+pub(crate) struct Context {
+    pub(crate) channel: Option<Box<dyn Channel>>,
+    buffers: Region,
+    pub(crate) flights: [InFlight; DEPTH],
+    free: u64,
+    depth: usize,
+}
+
+impl Context {
+    /// A context with `depth` buffers.
+    pub(crate) fn new(store: Option<&dyn Store>, depth: usize) -> Result<Self, StoreError> {
+        let depth = depth.min(DEPTH);
+        Ok(Self {
+            channel: store.map(|s| s.channel(depth)).transpose()?,
+            buffers: Region::private(depth * PAGE).map_err(|errno| StoreError::Channel {
+                what: "buffers",
+                errno: errno.raw_os_error(),
+            })?,
+            flights: [InFlight::default(); DEPTH],
+            free: u64::MAX >> (64 - depth),
+            depth,
+        })
+    }
+
+    /// The buffer of a flight.
+    pub(crate) fn buffer(&self, flight: usize) -> *mut u8 {
+        assert!(flight < self.depth, "a flight has a buffer");
+        self.buffers.as_ptr().wrapping_add(flight * PAGE)
+    }
+
+    /// A flight that is not in use.
+    pub(crate) fn take_flight(&mut self) -> Option<usize> {
+        let flight = self.free.trailing_zeros() as usize;
+        (flight < 64).then(|| {
+            self.free &= !(1 << flight);
+            flight
+        })
+    }
+
+    /// The flight has ended.
+    pub(crate) fn end_flight(&mut self, flight: usize) {
+        self.free |= 1 << flight;
+    }
+
+    /// Flights under way.
+    pub(crate) fn flights(&self) -> usize {
+        self.depth - self.free.count_ones() as usize
+    }
+}
+
+/// The contexts that upcalls borrow.
+pub(crate) struct Pool {
+    slots: Box<[Slot]>,
+    /// Counts returns: the word that waiters sleep on.
+    returned: AtomicU32,
+    waiting: AtomicU32,
+}
+
+struct Slot {
+    busy: AtomicU32,
+    context: UnsafeCell<Context>,
+}
+
+// SAFETY: a context is reached only by the one who set its slot's busy word.
+unsafe impl Sync for Pool {}
+// SAFETY: contexts own what they hold.
+unsafe impl Send for Pool {}
+
+/// A borrowed context.
+pub(crate) struct Borrowed<'a> {
+    pool: &'a Pool,
+    slot: &'a Slot,
+}
+
+impl Pool {
+    /// `count` contexts for one fault each.
+    pub(crate) fn new(store: Option<&dyn Store>, count: usize) -> Result<Self, StoreError> {
+        let slots = (0..count)
+            .map(|_| {
+                Ok(Slot {
+                    busy: AtomicU32::new(0),
+                    context: UnsafeCell::new(Context::new(store, 1)?),
+                })
+            })
+            .collect::<Result<_, StoreError>>()?;
+        Ok(Self {
+            slots,
+            returned: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        })
+    }
+
+    /// A context, waiting for one if all are in use. `hint` spreads callers.
+    pub(crate) fn borrow(&self, hint: usize) -> Borrowed<'_> {
+        if let Some(borrowed) = self.try_borrow(hint) {
+            return borrowed;
+        }
+        // Announced before looking again, so that whoever returns one afterwards wakes.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let borrowed = loop {
+            let seen = self.returned.load(Ordering::SeqCst);
+            if let Some(borrowed) = self.try_borrow(hint) {
+                break borrowed;
+            }
+            futex::wait(&self.returned, seen, None);
+        };
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        borrowed
+    }
+
+    fn try_borrow(&self, hint: usize) -> Option<Borrowed<'_>> {
+        let count = self.slots.len();
+        (0..count)
+            .map(|i| &self.slots[(hint + i) % count])
+            .find(|slot| {
+                slot.busy
+                    .compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
+            })
+            .map(|slot| Borrowed { pool: self, slot })
+    }
+}
+
+impl std::ops::Deref for Borrowed<'_> {
+    type Target = Context;
+    fn deref(&self) -> &Context {
+        // SAFETY: the busy word makes this the only reference.
+        unsafe { &*self.slot.context.get() }
+    }
+}
+
+impl std::ops::DerefMut for Borrowed<'_> {
+    fn deref_mut(&mut self) -> &mut Context {
+        // SAFETY: the busy word makes this the only reference.
+        unsafe { &mut *self.slot.context.get() }
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        self.slot.busy.store(0, Ordering::SeqCst);
+        self.pool.returned.fetch_add(1, Ordering::SeqCst);
+        if self.pool.waiting.load(Ordering::SeqCst) > 0 {
+            futex::wake_all(&self.pool.returned);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! From an address to its stretch, in a signal handler, without a lock.
+//!
+//! A sorted array under a sequence count: readers search and look again if a writer was
+//! there meanwhile. Writers hold the domain's lock and never touch a stretch, so a
+//! reader in a signal handler never interrupts the writer it waits for.
+
+use crate::stretch::Inner;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use wired::Region;
+
+/// Stretches a domain can have at once.
+pub const MOST_STRETCHES: usize = 1 << 16;
+
+/// All live stretches, by address.
+pub(crate) struct Directory {
+    sequence: AtomicU32,
+    count: AtomicUsize,
+    bases: Region,
+    inners: Region,
+}
+
+impl Directory {
+    /// No stretches yet.
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            sequence: AtomicU32::new(0),
+            count: AtomicUsize::new(0),
+            bases: Region::private(MOST_STRETCHES * 8)?,
+            inners: Region::private(MOST_STRETCHES * 8)?,
+        })
+    }
+
+    fn bases(&self) -> &[AtomicU64] {
+        self.bases.slice(0, MOST_STRETCHES)
+    }
+
+    fn inners(&self) -> &[AtomicPtr<Inner>] {
+        // SAFETY: zero bytes are null pointers; the array is as long as the region.
+        unsafe { std::slice::from_raw_parts(self.inners.as_ptr().cast(), MOST_STRETCHES) }
+    }
+
+    /// Stretches now.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// The stretch that holds `addr`. The caller is inside the domain's gate, which a
+    /// stretch must close before it goes.
+    pub(crate) fn find(&self, addr: usize) -> Option<&Inner> {
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            if !before.is_multiple_of(2) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let count = self.count.load(Ordering::Relaxed).min(MOST_STRETCHES);
+            let bases = &self.bases()[..count];
+            let mut low = 0;
+            let mut high = count;
+            while low < high {
+                let middle = (low + high) / 2;
+                if bases[middle].load(Ordering::Relaxed) as usize <= addr {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+            let found = match low {
+                0 => null_mut(),
+                n => self.inners()[n - 1].load(Ordering::Relaxed),
+            };
+            fence(Ordering::Acquire);
+            if self.sequence.load(Ordering::Relaxed) != before {
+                continue;
+            }
+            // SAFETY: a pointer read under an unchanged sequence is to a live stretch,
+            // and the gate the caller is in keeps it alive.
+            let inner = unsafe { found.as_ref() }?;
+            return (addr < inner.table().end()).then_some(inner);
+        }
+    }
+
+    /// The `n`th stretch by address, for walks; the caller holds the domain's lock.
+    pub(crate) fn nth(&self, n: usize) -> Option<&Inner> {
+        if n >= self.len() {
+            return None;
+        }
+        // SAFETY: pointers below the count are live while the domain's lock is held.
+        unsafe { self.inners()[n].load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Puts a stretch in. False where the directory is full. The caller holds the
+    /// domain's lock.
+    pub(crate) fn insert(&self, inner: &'static Inner) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        if count == MOST_STRETCHES {
+            return false;
+        }
+        let base = inner.table().base() as u64;
+        let at = self.bases()[..count].partition_point(|b| b.load(Ordering::Relaxed) < base);
+        self.change(|bases, inners| {
+            for i in (at..count).rev() {
+                bases[i + 1].store(bases[i].load(Ordering::Relaxed), Ordering::Relaxed);
+                inners[i + 1].store(inners[i].load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            bases[at].store(base, Ordering::Relaxed);
+            inners[at].store(std::ptr::from_ref(inner).cast_mut(), Ordering::Relaxed);
+            self.count.store(count + 1, Ordering::Relaxed);
+        });
+        true
+    }
+
+    /// Takes a stretch out. The caller holds the domain's lock.
+    pub(crate) fn remove(&self, inner: &Inner) {
+        let count = self.count.load(Ordering::Relaxed);
+        let Some(at) = self.inners()[..count]
+            .iter()
+            .position(|p| std::ptr::eq(p.load(Ordering::Relaxed), inner))
+        else {
+            return;
+        };
+        self.change(|bases, inners| {
+            for i in at..count - 1 {
+                bases[i].store(bases[i + 1].load(Ordering::Relaxed), Ordering::Relaxed);
+                inners[i].store(inners[i + 1].load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            self.count.store(count - 1, Ordering::Relaxed);
+        });
+    }
+
+    fn change(&self, edit: impl FnOnce(&[AtomicU64], &[AtomicPtr<Inner>])) {
+        self.sequence.fetch_add(1, Ordering::AcqRel);
+        fence(Ordering::Release);
+        edit(self.bases(), self.inners());
+        self.sequence.fetch_add(1, Ordering::Release);
+    }
+}

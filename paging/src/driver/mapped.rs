@@ -1,0 +1,162 @@
+//! The mapped stretch driver: a file's bytes, read when touched, written back when taken
+//! or flushed.
+//!
+//! # Coherence with others who use the file
+//! A page shows the file as it was when the page came in. What the program writes
+//! reaches the file when the page is taken, when [`crate::Stretch::flush`] is called and
+//! when the stretch is freed; from then on every reader of the file sees it. A change
+//! that others make to a page while it is resident is not seen until it was taken and
+//! comes back; if the program wrote the page meanwhile, its whole page replaces theirs.
+//! Two stretches that map the same file are coherent only in this way. The file's length
+//! does not change: bytes past its end read as zero and are not written.
+//!
+//! Whether a page was written is found by its checksum, as for stored pages.
+
+use super::{Cleaned, StretchDriver};
+use crate::fill::{Activation, Failure, Outcome};
+use crate::page::State;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering};
+use store::{Checksum, StoreError};
+use wired::{PAGE, Region};
+
+/// Backs a stretch with a file.
+pub struct Mapped {
+    file: OwnedFd,
+    /// Where in the file the stretch begins, in bytes.
+    offset: u64,
+    /// The file's length when it was mapped, in bytes.
+    length: u64,
+    writeable: bool,
+    /// Two words a page: the checksum of its bytes in the file when it came in.
+    sums: Region,
+    pages: usize,
+}
+
+impl Mapped {
+    /// Maps `pages` pages of `file` from byte `offset` on. The descriptor is duplicated.
+    ///
+    /// # Errors
+    /// What the kernel says of the descriptor; `EINVAL` for an offset that is not a
+    /// multiple of the page size.
+    pub fn new(
+        file: impl AsFd,
+        offset: u64,
+        pages: usize,
+        writeable: bool,
+    ) -> rustix::io::Result<Self> {
+        if !offset.is_multiple_of(PAGE as u64) || pages == 0 {
+            return Err(Errno::INVAL);
+        }
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 3)?;
+        let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).map_err(|_| Errno::INVAL)?;
+        Ok(Self {
+            file,
+            offset,
+            length,
+            writeable,
+            sums: Region::private(pages * 16)?,
+            pages,
+        })
+    }
+
+    fn sum(&self, page: usize) -> &[AtomicU64] {
+        self.sums.slice(page * 16, 2)
+    }
+
+    fn set_sum(&self, page: usize, contents: &[u8; PAGE]) {
+        let sum = Checksum::of(contents).0;
+        self.sum(page)[0].store(sum as u64, Ordering::Relaxed);
+        self.sum(page)[1].store((sum >> 64) as u64, Ordering::Relaxed);
+    }
+
+    fn same(&self, page: usize, contents: &[u8; PAGE]) -> bool {
+        let sum = Checksum::of(contents).0;
+        self.sum(page)[0].load(Ordering::Relaxed) == sum as u64
+            && self.sum(page)[1].load(Ordering::Relaxed) == (sum >> 64) as u64
+    }
+
+    /// Bytes of the page that the file has.
+    fn bytes_of(&self, page: usize) -> usize {
+        let start = self.offset + (page * PAGE) as u64;
+        self.length.saturating_sub(start).min(PAGE as u64) as usize
+    }
+
+    fn read(&self, page: usize, into: &mut [u8; PAGE]) -> rustix::io::Result<()> {
+        into.fill(0);
+        let bytes = self.bytes_of(page);
+        let mut done = 0;
+        while done < bytes {
+            let at = self.offset + (page * PAGE + done) as u64;
+            match rustix::io::pread(&self.file, &mut into[done..bytes], at) {
+                // Cut short by somebody meanwhile: zeros, as past the end.
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.set_sum(page, into);
+        Ok(())
+    }
+
+    /// Writes a page's bytes to the file if they differ from what came in.
+    pub(crate) fn write_back(&self, page: usize, contents: &[u8; PAGE]) -> rustix::io::Result<()> {
+        if !self.writeable || page >= self.pages || self.same(page, contents) {
+            return Ok(());
+        }
+        let bytes = self.bytes_of(page);
+        let mut done = 0;
+        while done < bytes {
+            let at = self.offset + (page * PAGE + done) as u64;
+            match rustix::io::pwrite(&self.file, &contents[done..bytes], at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.set_sum(page, contents);
+        Ok(())
+    }
+}
+
+impl StretchDriver for Mapped {
+    fn name(&self) -> &'static str {
+        "mapped"
+    }
+
+    fn evictable(&self) -> bool {
+        true
+    }
+
+    fn zero_is_empty(&self) -> bool {
+        false
+    }
+
+    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+        if fault.state().state() != State::Empty {
+            return fault.fill();
+        }
+        fault.fill_with(|page, into| {
+            self.read(page, into)
+                .map_err(|error| Failure::Unreadable(backing_error(error)))
+        })
+    }
+
+    fn clean(&self, page: usize, contents: &[u8; PAGE]) -> Cleaned {
+        match self.write_back(page, contents) {
+            Ok(()) => Cleaned::Kept,
+            Err(error) => Cleaned::Refused(backing_error(error)),
+        }
+    }
+}
+
+/// What the file's error is in terms of a store's.
+fn backing_error(errno: Errno) -> StoreError {
+    StoreError::Channel {
+        what: "the mapped file",
+        errno: errno.raw_os_error(),
+    }
+}

@@ -1,0 +1,67 @@
+//! Stretch drivers: the objects that provide the backing of stretches.
+//!
+//! Nemesis, section 6.6: "something which provides physical resources to back the
+//! virtual addresses of the stretches it is responsible for". Unprivileged objects of
+//! the program; the four here are those most programs need, and a program may bring its
+//! own by implementing [`StretchDriver`].
+
+mod mapped;
+mod nailed;
+mod paged;
+mod physical;
+
+pub use mapped::Mapped;
+pub use nailed::Nailed;
+pub use paged::Paged;
+pub use physical::Physical;
+
+use crate::fill::{Activation, Outcome};
+use store::StoreError;
+use wired::PAGE;
+
+/// What a driver does with a page that is taken from the program.
+#[derive(Clone, Copy, Debug)]
+pub enum Cleaned {
+    /// It goes to the domain's store.
+    ToStore,
+    /// The driver has it: the page is as if never touched, and the next fault asks the
+    /// driver again.
+    Kept,
+    /// It could not be kept: it stays with the program.
+    Refused(StoreError),
+}
+
+/// Provides the backing of stretches. All methods but `bind` run on the page path: they
+/// allocate nothing and touch no stretch.
+pub trait StretchDriver: Send + Sync {
+    /// What the driver is called in messages.
+    fn name(&self) -> &'static str;
+
+    /// Resolves a fault, or says that it cannot now.
+    fn fault(&self, fault: &mut Activation<'_>) -> Outcome;
+
+    /// Whether pages of the driver's stretches may be taken when frames are needed.
+    fn evictable(&self) -> bool {
+        false
+    }
+
+    /// Whether it puts pages in the domain's store.
+    fn needs_store(&self) -> bool {
+        false
+    }
+
+    /// Whether all pages are given at bind time.
+    fn fills_at_bind(&self) -> bool {
+        false
+    }
+
+    /// Whether a page of zeros is the same as a page never touched.
+    fn zero_is_empty(&self) -> bool {
+        true
+    }
+
+    /// A page is taken from the program, with these contents.
+    fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> Cleaned {
+        Cleaned::ToStore
+    }
+}

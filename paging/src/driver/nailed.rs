@@ -1,0 +1,28 @@
+//! The nailed stretch driver: frames at bind time, never faults.
+
+use super::StretchDriver;
+use crate::fill::{Activation, Failure, Outcome};
+
+/// Backs a stretch with frames when it is bound, for good.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Nailed;
+
+impl StretchDriver for Nailed {
+    fn name(&self) -> &'static str {
+        "nailed"
+    }
+
+    fn fills_at_bind(&self) -> bool {
+        true
+    }
+
+    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+        if fault.at_bind() {
+            return fault.fill();
+        }
+        match fault.state().state() {
+            crate::page::State::Resident => fault.fill(),
+            _ => Outcome::Failure(Failure::NeverFaults),
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Signal dispositions and masks, so that an upcall always arrives.
+//!
+//! A thread that faults while SIGBUS is blocked is killed by the kernel, handler or not,
+//! and worker threads often block all signals. So this library defines `sigprocmask`,
+//! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS
+//! while a domain with upcalls exists, and a program that installs a handler for SIGBUS
+//! or SIGSEGV gets those signals that are not the pager's. A program linked with this
+//! library gets these definitions because a static library's symbols go before a shared
+//! one's.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use wired::Lock;
+
+/// Set once there are upcalls: from then on masks are changed on their way.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// A handler with SA_SIGINFO.
+type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// What the program asked for.
+struct Previous {
+    lock: Lock<()>,
+    handler: AtomicUsize,
+    flags: AtomicUsize,
+    mask: AtomicUsize,
+}
+
+impl Previous {
+    const fn new() -> Self {
+        Self {
+            lock: Lock::new(()),
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicUsize::new(0),
+            mask: AtomicUsize::new(0),
+        }
+    }
+}
+
+static BUS: Previous = Previous::new();
+static SEGV: Previous = Previous::new();
+
+fn previous(signal: i32) -> Option<&'static Previous> {
+    match signal {
+        libc::SIGBUS => Some(&BUS),
+        libc::SIGSEGV => Some(&SEGV),
+        _ => None,
+    }
+}
+
+/// The kernel's `struct sigaction` on 64-bit Linux.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// `SA_RESTORER`: the kernel's, which the C headers do not show.
+const RESTORER: u64 = 0x0400_0000;
+
+/// The signals the kernel counts: a set is 64 bits.
+const SET_BYTES: usize = 8;
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".globl selfpage_sigreturn",
+    ".hidden selfpage_sigreturn",
+    ".type selfpage_sigreturn, @function",
+    "selfpage_sigreturn:",
+    "mov eax, 15",
+    "syscall",
+);
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn selfpage_sigreturn();
+}
+
+/// rt_sigaction without the C library, whose own name this module defines.
+fn kernel_action(signal: i32, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> i32 {
+    let new = new.map(|a| {
+        let mut action = *a;
+        #[cfg(target_arch = "x86_64")]
+        if action.flags & RESTORER == 0 {
+            action.flags |= RESTORER;
+            action.restorer = selfpage_sigreturn as *const () as usize;
+        }
+        action
+    });
+    let new_at = new.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let old_at = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: both point to a kernel action or are null.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new_at, old_at, SET_BYTES) as i32 }
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Installs a handler of the pager's in front of the program's.
+pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
+    let mut old = KernelAction::default();
+    let new = KernelAction {
+        handler: handler as *const () as usize,
+        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64,
+        restorer: 0,
+        mask: 0,
+    };
+    if kernel_action(signal, Some(&new), Some(&mut old)) != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    if let Some(previous) = previous(signal) {
+        remember(previous, &old);
+    }
+    ACTIVE.store(true, Ordering::Release);
+    unblock_here();
+    Ok(())
+}
+
+fn remember(previous: &Previous, action: &KernelAction) {
+    let _guard = previous.lock.lock();
+    previous
+        .flags
+        .store(action.flags as usize, Ordering::Release);
+    previous.mask.store(action.mask as usize, Ordering::Release);
+    previous.handler.store(action.handler, Ordering::Release);
+}
+
+/// Lets SIGBUS through on this thread.
+pub(crate) fn unblock_here() {
+    let set = bit(libc::SIGBUS) | bit(libc::SIGSEGV);
+    // SAFETY: one word of signals.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_UNBLOCK,
+            &raw const set,
+            std::ptr::null_mut::<u64>(),
+            SET_BYTES,
+        );
+    }
+}
+
+/// Blocks every signal on this thread: a pager thread's work is never interrupted.
+pub(crate) fn block_all_here() {
+    let set = u64::MAX;
+    // SAFETY: one word of signals.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const set,
+            std::ptr::null_mut::<u64>(),
+            SET_BYTES,
+        );
+    }
+}
+
+/// Gives a signal that is not the pager's to whom the program meant it for.
+///
+/// # Safety
+/// The arguments are the kernel's, in the handler of `signal`.
+pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(previous) = previous(signal) else {
+        return;
+    };
+    let handler = previous.handler.load(Ordering::Acquire);
+    let flags = previous.flags.load(Ordering::Acquire);
+    // SAFETY: the kernel's own pointer.
+    let sent = unsafe { (*info).si_code } <= 0;
+    match handler {
+        libc::SIG_IGN if sent => {}
+        // A fault cannot be ignored: the kernel kills for it, and so does this.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            kernel_action(signal, Some(&KernelAction::default()), None);
+            if sent {
+                // SAFETY: the process's own id.
+                unsafe { libc::kill(libc::getpid(), signal) };
+            }
+            // Otherwise returning repeats the access, which now ends the process with
+            // the right address in its core.
+        }
+        _ => {
+            if flags & libc::SA_RESETHAND as usize != 0 {
+                previous.handler.store(libc::SIG_DFL, Ordering::Release);
+            }
+            let mask = previous.mask.load(Ordering::Acquire) as u64 & !bit(libc::SIGBUS);
+            let mut kept = 0u64;
+            // SAFETY: words of signals; restored below unless the handler jumps away, as
+            // it might from the kernel's own frame (siglongjmp restores the mask itself).
+            unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigprocmask,
+                    libc::SIG_BLOCK,
+                    &raw const mask,
+                    &raw mut kept,
+                    SET_BYTES,
+                );
+                if flags & libc::SA_SIGINFO as usize != 0 {
+                    let action: Action = std::mem::transmute::<usize, Action>(handler);
+                    action(signal, info, context);
+                } else {
+                    let action: extern "C" fn(i32) =
+                        std::mem::transmute::<usize, extern "C" fn(i32)>(handler);
+                    action(signal);
+                }
+                libc::syscall(
+                    libc::SYS_rt_sigprocmask,
+                    libc::SIG_SETMASK,
+                    &raw const kept,
+                    std::ptr::null_mut::<u64>(),
+                    SET_BYTES,
+                );
+            }
+        }
+    }
+}
+
+mod interpose {
+    //! The definitions that take the C library's place in a linked program.
+
+    use super::{ACTIVE, KernelAction, SET_BYTES, bit, kernel_action, previous, remember};
+    use std::sync::atomic::Ordering;
+
+    /// # Safety
+    /// As `sigprocmask(2)`.
+    unsafe fn change_mask(how: i32, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> i64 {
+        let mut wanted;
+        let mut at: *const u64 = std::ptr::null();
+        if !set.is_null() {
+            // SAFETY: the caller's set; the kernel's set is its first word.
+            wanted = unsafe { *set.cast::<u64>() };
+            if how != libc::SIG_UNBLOCK && ACTIVE.load(Ordering::Acquire) {
+                wanted &= !bit(libc::SIGBUS);
+            }
+            // The two signals below the first real-time ones that the C library keeps.
+            if how != libc::SIG_UNBLOCK {
+                wanted &= !(bit(32) | bit(33));
+            }
+            at = &raw const wanted;
+        }
+        let mut seen = 0u64;
+        // SAFETY: pointers to words on this stack.
+        let result =
+            unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, at, &raw mut seen, SET_BYTES) };
+        if result == 0 && !old.is_null() {
+            // SAFETY: the caller's set, cleared as the C library does.
+            unsafe {
+                libc::sigemptyset(old);
+                *old.cast::<u64>() = seen;
+            }
+        }
+        result
+    }
+
+    /// `sigprocmask(2)`, which never blocks SIGBUS while there are upcalls.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn sigprocmask(
+        how: i32,
+        set: *const libc::sigset_t,
+        old: *mut libc::sigset_t,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe { change_mask(how, set, old) as i32 }
+    }
+
+    /// `pthread_sigmask(3)`, which never blocks SIGBUS while there are upcalls.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn pthread_sigmask(
+        how: i32,
+        set: *const libc::sigset_t,
+        old: *mut libc::sigset_t,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        match unsafe { change_mask(how, set, old) } {
+            0 => 0,
+            // SAFETY: errno of this thread.
+            _ => unsafe { *libc::__errno_location() },
+        }
+    }
+
+    /// `signal(3)`, as the C library's: restarting, kept after delivery.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn signal(
+        number: i32,
+        handler: libc::sighandler_t,
+    ) -> libc::sighandler_t {
+        // SAFETY: plain data; a zeroed action is a value.
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+        new.sa_sigaction = handler;
+        new.sa_flags = libc::SA_RESTART;
+        // SAFETY: both are on this stack.
+        match unsafe { sigaction(number, &raw const new, &raw mut old) } {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+
+    /// `sigaction(2)`: a program's handler for SIGBUS or SIGSEGV goes behind the
+    /// pager's, and no handler's mask blocks SIGBUS.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn sigaction(
+        signal: i32,
+        new: *const libc::sigaction,
+        old: *mut libc::sigaction,
+    ) -> i32 {
+        let active = ACTIVE.load(Ordering::Acquire);
+        let wanted = (!new.is_null()).then(|| {
+            // SAFETY: the caller's action.
+            let new = unsafe { &*new };
+            KernelAction {
+                handler: new.sa_sigaction,
+                flags: new.sa_flags as u32 as u64,
+                restorer: 0,
+                // SAFETY: the kernel's set is the first word.
+                mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() }
+                    & if active { !bit(libc::SIGBUS) } else { u64::MAX },
+            }
+        });
+        let mut seen = KernelAction::default();
+        match previous(signal) {
+            Some(previous) if active => {
+                seen.handler = previous.handler.load(Ordering::Acquire);
+                seen.flags = previous.flags.load(Ordering::Acquire) as u64;
+                seen.mask = previous.mask.load(Ordering::Acquire) as u64;
+                if let Some(wanted) = &wanted {
+                    remember(previous, wanted);
+                }
+            }
+            _ => {
+                let result = kernel_action(signal, wanted.as_ref(), Some(&mut seen));
+                if result != 0 {
+                    return result;
+                }
+            }
+        }
+        if !old.is_null() {
+            // SAFETY: the caller's action; sigemptyset clears what the kernel's word
+            // does not cover.
+            unsafe {
+                let old = &mut *old;
+                old.sa_sigaction = seen.handler;
+                old.sa_flags = (seen.flags & !super::RESTORER) as i32;
+                libc::sigemptyset(&raw mut old.sa_mask);
+                *std::ptr::from_mut(&mut old.sa_mask).cast::<u64>() = seen.mask;
+                old.sa_restorer = None;
+            }
+        }
+        0
+    }
+}

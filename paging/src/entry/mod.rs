@@ -1,0 +1,70 @@
+//! The memory management entry: where faults arrive.
+//!
+//! Nemesis, section 6.5: the kernel's part of a fault ends with its dispatch; the domain
+//! does the rest. A *notification handler* makes a first attempt where waiting is not
+//! possible; what it cannot do, a worker does, and only the faulting thread waits.
+//!
+//! Two kinds, for two kinds of program:
+//! - [`upcall`]: the fault is a signal to the faulting thread itself (4.6 us with a page
+//!   copied in, 2.5 us in aggregate with two threads). No privilege. For explicit data
+//!   stretches: a system call given a missing page fails with `EFAULT`.
+//! - [`thread`]: the fault is a message to an entry thread on the faulting processor
+//!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
+//!   memory of an unmodified program can be paged.
+
+pub(crate) mod mask;
+pub(crate) mod thread;
+pub(crate) mod upcall;
+
+use crate::context::Context;
+use crate::counters::Counter;
+use crate::fill::{Activation, Failure, Outcome, Phase};
+use crate::pager::Pager;
+use crate::stretch::Inner;
+use frames::Frame;
+
+impl Pager {
+    /// One attempt at a fault: the notification handler's with no frame in hand, a
+    /// worker's with one. A frame that was not used is put back.
+    pub(crate) fn attempt(
+        &self,
+        stretch: &Inner,
+        addr: usize,
+        write: bool,
+        held: &mut Option<Frame>,
+        detached: bool,
+        context: &mut Context,
+    ) -> Outcome {
+        let mut activation = Activation {
+            pager: self,
+            stretch,
+            index: stretch.table().index(addr),
+            write,
+            phase: if held.is_some() {
+                Phase::Worker
+            } else {
+                Phase::Activation
+            },
+            held: held.take(),
+            detached,
+            context,
+        };
+        let outcome = stretch.fault(&mut activation);
+        if let Some(frame) = activation.held.take() {
+            activation.give_back(frame);
+        }
+        outcome
+    }
+
+    /// Tells whoever watches that an access cannot be satisfied.
+    pub(crate) fn report(&self, stretch: &Inner, addr: usize, failure: &Failure) {
+        self.counters.add(Counter::lost, 1);
+        let store = self.store_name();
+        self.complain(format_args!(
+            "page {:#x} ({} stretch at {:#x}, store {store}): {failure}",
+            addr & !(wired::PAGE - 1),
+            stretch.driver().map_or("unbound", |d| d.name()),
+            stretch.table().base(),
+        ));
+    }
+}

@@ -1,0 +1,251 @@
+//! Faults as messages: entry threads, one on each processor, all reading one userfaultfd.
+//!
+//! A fault must be answered on the processor that took it: an idle processor takes 20 us
+//! to wake, and one unpinned handler makes 35 to 55 us of a fault that pinned ones answer
+//! in 11. All entries wait on the same descriptor; the one on the faulting processor runs
+//! first, since the faulting thread has just gone to sleep there.
+//!
+//! The loop does what a notification handler may do, and leaves reads under way while it
+//! takes further faults; a fault that finds no frame makes it evict, on the faulter's
+//! processor.
+//!
+//! Rule: an entry that has reads under way never waits for anything else.
+
+use crate::context::{Context, DEPTH};
+use crate::counters::Counter;
+use crate::evict::NoFrame;
+use crate::fill::{Failure, Outcome};
+use crate::gate::Inside;
+use crate::page::State;
+use crate::pager::Pager;
+use crate::stretch::{Fault, FaultKind, Handled};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+use std::time::Duration;
+use store::Wait;
+use translation::Access;
+use wired::PAGE;
+
+/// Faults that wait for a frame while reads are under way, per entry.
+const PARKED: usize = 64;
+
+/// How soon parked faults are looked at again.
+const RETRY: Duration = Duration::from_micros(200);
+
+/// What one entry thread keeps.
+pub(crate) struct Entry {
+    context: Context,
+    faults: [translation::Fault; 16],
+    parked: [(usize, bool); PARKED],
+    parked_count: usize,
+    cpu: usize,
+}
+
+impl Entry {
+    pub(crate) fn new(pager: &Pager, cpu: usize) -> Result<Self, crate::DomainError> {
+        Ok(Self {
+            context: Context::new(pager.store, DEPTH)?,
+            faults: [translation::Fault::default(); 16],
+            parked: [(0, false); PARKED],
+            parked_count: 0,
+            cpu,
+        })
+    }
+
+    /// Serves faults until `stop` says so. `also` is a descriptor whose readability, too,
+    /// is a reason to ask `stop`.
+    pub(crate) fn serve(
+        &mut self,
+        pager: &'static Pager,
+        also: Option<BorrowedFd<'_>>,
+        stop: &mut dyn FnMut() -> bool,
+    ) {
+        let mut inside: Option<Inside<'static>> = None;
+        loop {
+            if self.context.flights() == 0 && self.parked_count == 0 {
+                inside = None;
+            }
+            let leaving = pager.gate.closing(self.cpu);
+            let take_new = !(leaving && inside.is_some()) && self.parked_count < PARKED / 2;
+            let ready = self.wait(pager, also, take_new);
+            if ready.also && stop() {
+                return;
+            }
+            if inside.is_none() {
+                if !ready.faults {
+                    continue;
+                }
+                inside = Some(pager.gate.enter(self.cpu));
+            }
+            self.land_all(pager);
+            self.retry_parked(pager);
+            if ready.faults && take_new {
+                self.take(pager);
+            }
+        }
+    }
+
+    fn wait(&self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> Ready {
+        use rustix::fd::AsFd;
+        let userfault = pager.userfault();
+        let ring = self.context.channel.as_ref().and_then(|c| c.poll_fd());
+        let dummy = userfault.as_fd();
+        let interest = |on: bool| {
+            if on {
+                PollFlags::IN
+            } else {
+                PollFlags::empty()
+            }
+        };
+        let mut fds = [
+            PollFd::from_borrowed_fd(userfault.as_fd(), interest(take_new)),
+            PollFd::from_borrowed_fd(
+                ring.unwrap_or(dummy),
+                interest(ring.is_some() && self.context.flights() > 0),
+            ),
+            PollFd::from_borrowed_fd(also.unwrap_or(dummy), interest(also.is_some())),
+        ];
+        let limit = (self.parked_count > 0 || !take_new).then(|| Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(RETRY.subsec_nanos()),
+        });
+        if poll(&mut fds, limit.as_ref()).is_err() {
+            return Ready::default();
+        }
+        Ready {
+            faults: take_new && fds[0].revents().contains(PollFlags::IN),
+            also: also.is_some() && !fds[2].revents().is_empty(),
+        }
+    }
+
+    fn take(&mut self, pager: &'static Pager) {
+        // One at a time where reads are slow to come by: another entry may take the next.
+        let Ok(count) = pager.userfault().read_faults(&mut self.faults[..1]) else {
+            return;
+        };
+        for i in 0..count {
+            let fault = self.faults[i];
+            pager.counters.add(Counter::faults, 1);
+            self.resolve(pager, fault.addr, fault.write);
+        }
+    }
+
+    fn resolve(&mut self, pager: &'static Pager, addr: usize, write: bool) {
+        let mut held = None;
+        loop {
+            let Some(stretch) = pager.directory.find(addr) else {
+                // Registered, but no stretch of ours: it has just gone. The kernel says so
+                // itself when the access is repeated.
+                let _ = pager.userfault().wake(addr, PAGE);
+                return;
+            };
+            let index = stretch.table().index(addr);
+            if stretch.table().word(index).load().state() == State::Empty
+                && !pager.hooks.allocated(addr)
+            {
+                pager.counters.add(Counter::unallocated_faults, 1);
+                refuse_access(pager, addr);
+                return;
+            }
+            if let Some(handler) = stretch.handler(FaultKind::Page)
+                && handler(&Fault {
+                    kind: FaultKind::Page,
+                    addr,
+                    write,
+                }) == Handled::Resume
+            {
+                let _ = pager.userfault().wake(addr, PAGE);
+                return;
+            }
+            let detached = self.context.channel.is_some();
+            match pager.attempt(stretch, addr, write, &mut held, detached, &mut self.context) {
+                // The filler's ioctl wakes whoever waits for the page.
+                Outcome::Success | Outcome::Pending => return,
+                Outcome::Busy => {
+                    // Whoever has the page wakes the faulting thread by mapping it; if it
+                    // fails instead, the page must be tried again.
+                    self.park(addr, write);
+                    return;
+                }
+                Outcome::Retry => match pager.obtain_frame(self.context.flights() > 0) {
+                    Ok(frame) => held = Some(frame),
+                    Err(NoFrame::Never(failure)) => {
+                        if !pager.unstage(stretch, index) {
+                            self.fail(pager, addr, &failure);
+                        }
+                        return;
+                    }
+                    Err(NoFrame::Busy) => {
+                        self.park(addr, write);
+                        return;
+                    }
+                },
+                Outcome::Failure(failure) => {
+                    self.fail(pager, addr, &failure);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn park(&mut self, addr: usize, write: bool) {
+        // Faults are not taken while the table is half full, so there is room; if not,
+        // the access is repeated and comes again.
+        if self.parked_count < PARKED {
+            self.parked[self.parked_count] = (addr, write);
+            self.parked_count += 1;
+        }
+    }
+
+    fn retry_parked(&mut self, pager: &'static Pager) {
+        let parked = self.parked;
+        let count = std::mem::take(&mut self.parked_count);
+        for (addr, write) in &parked[..count] {
+            self.resolve(pager, *addr, *write);
+        }
+    }
+
+    fn land_all(&mut self, pager: &'static Pager) {
+        while self.context.flights() > 0 {
+            let Some(channel) = self.context.channel.as_mut() else {
+                return;
+            };
+            let Some(completion) = channel.complete(Wait::No) else {
+                return;
+            };
+            let flight = completion.token as usize;
+            let (addr, outcome) = pager.land(&mut self.context, flight, completion.result);
+            if let Outcome::Failure(failure) = outcome {
+                self.fail(pager, addr, &failure);
+            }
+        }
+    }
+
+    fn fail(&self, pager: &Pager, addr: usize, failure: &Failure) {
+        if let Some(stretch) = pager.directory.find(addr) {
+            pager.report(stretch, addr, failure);
+        }
+        let page = Pager::page_of(addr);
+        if let Err(error) = pager.userfault().poison(page, PAGE) {
+            pager.complain(format_args!(
+                "the program could not be told of page {page:#x}: {error}"
+            ));
+        }
+    }
+}
+
+/// What there is to do.
+#[derive(Default)]
+struct Ready {
+    faults: bool,
+    also: bool,
+}
+
+/// An address the program has not allocated: it shall have its natural SIGSEGV.
+fn refuse_access(pager: &Pager, addr: usize) {
+    let page = Pager::page_of(addr);
+    pager.hooks.closed(page);
+    // SAFETY: the page is of a stretch, and nothing is allocated there.
+    let _ = unsafe { translation::set_access(page, PAGE, Access::NONE) };
+    let _ = pager.userfault().wake(page, PAGE);
+}

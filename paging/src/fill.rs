@@ -1,0 +1,383 @@
+//! Bringing a page in: the part of a fault that all stretch drivers share.
+//!
+//! A page in transit is `Filling`, and its owner publishes it under the unit's gate:
+//! the ioctl that maps the page and the word that says so are one step for everyone who
+//! takes pages away.
+
+use crate::context::Context;
+use crate::counters::Counter;
+use crate::page::{PageState, State};
+use crate::pager::Pager;
+use crate::stretch::Inner;
+use frames::Frame;
+use store::{Handle, StoreError, Submitted, Wait};
+use translation::{MapError, Wake};
+use wired::PAGE;
+
+/// How an attempt to resolve a fault ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The page is there; the access can be repeated.
+    Success,
+    /// Not possible now; a worker may try again, with means an activation lacks.
+    Retry,
+    /// The store works on it; the fault is resolved when it completes.
+    Pending,
+    /// Another thread has the page in its hands.
+    Busy,
+    /// The program's access cannot be satisfied.
+    Failure(Failure),
+}
+
+/// Why an access cannot be satisfied.
+#[derive(Debug, Clone, Copy)]
+pub enum Failure {
+    /// No frame can be had: nothing can be evicted because the store refuses.
+    NoFrame(StoreError),
+    /// No frame can be had: every page that is resident is nailed, or held by a device.
+    AllNailed,
+    /// The page's contents cannot be read back.
+    Unreadable(StoreError),
+    /// The stretch's driver never faults, yet here is a fault.
+    NeverFaults,
+    /// The stretch has no driver.
+    Unbound,
+    /// The page was lost earlier.
+    Lost,
+    /// The kernel would not map the page: errno.
+    Unmappable(i32),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoFrame(error) => write!(
+                f,
+                "no frame is free and none can be emptied: {error}; give the store more room, or the program more frames"
+            ),
+            Self::AllNailed => f.write_str(
+                "no frame is free and every resident page is nailed or held by a device; give the program more frames",
+            ),
+            Self::Unreadable(error) => write!(f, "the contents cannot be read back: {error}"),
+            Self::NeverFaults => f.write_str("a nailed stretch lost a page it was given at bind time"),
+            Self::Unbound => f.write_str("the stretch is not bound to a stretch driver"),
+            Self::Lost => f.write_str("the page was lost before"),
+            Self::Unmappable(errno) => write!(f, "the kernel would not map the page (errno {errno})"),
+        }
+    }
+}
+
+/// Who runs a driver, and so what it may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The notification handler: must not wait, may use an unused frame.
+    Activation,
+    /// A worker, or the faulting thread itself after its activation: has a frame in hand
+    /// that an activation could not have had, because getting it took waiting, eviction,
+    /// or asking others.
+    Worker,
+    /// The stretch is being bound, or pages are asked for ahead of any access.
+    Bind,
+}
+
+/// One fault on one page, as its stretch driver sees it (Nemesis, section 6.6).
+pub struct Activation<'a> {
+    pub(crate) pager: &'a Pager,
+    pub(crate) stretch: &'a Inner,
+    pub(crate) index: usize,
+    /// Whether the access was a write.
+    pub write: bool,
+    /// What the driver may do.
+    pub phase: Phase,
+    /// A frame brought along.
+    pub(crate) held: Option<Frame>,
+    /// May leave a read under way and answer `Pending`.
+    pub(crate) detached: bool,
+    pub(crate) context: &'a mut Context,
+}
+
+impl Activation<'_> {
+    /// The address of the page.
+    pub fn address(&self) -> usize {
+        self.stretch.table().address(self.index)
+    }
+
+    /// The page's number in its stretch.
+    pub fn page(&self) -> usize {
+        self.index
+    }
+
+    fn word(&self) -> &crate::page::PageWord {
+        self.stretch.table().word(self.index)
+    }
+
+    /// What is known of the page.
+    pub fn state(&self) -> PageState {
+        self.word().load()
+    }
+
+    /// The frame a worker brought along, or an unused one. None where there is none: the
+    /// driver answers `Retry`, and is called again by a worker that has one, or not at all
+    /// if none can be had.
+    pub fn frame(&mut self) -> Option<Frame> {
+        if let Some(frame) = self.held.take() {
+            return Some(frame);
+        }
+        let frame = self.pager.frames().take();
+        self.pager.wake_evictor_below_spare();
+        frame
+    }
+
+    /// Whether nobody has accessed the page: it is brought in as part of a binding.
+    pub fn at_bind(&self) -> bool {
+        self.phase == Phase::Bind
+    }
+
+    /// Gives a frame back that was not used after all.
+    pub fn give_back(&self, frame: Frame) {
+        self.pager.put(frame);
+    }
+
+    /// Demand zero, staged and stored pages: what the physical and paged drivers do.
+    pub(crate) fn fill(&mut self) -> Outcome {
+        loop {
+            let seen = self.state();
+            match seen.state() {
+                State::Resident => return self.recheck(),
+                State::Filling => return Outcome::Busy,
+                State::Poisoned => return Outcome::Failure(Failure::Lost),
+                State::Foreign => return Outcome::Success,
+                State::Empty | State::Staged | State::Stored => {}
+            }
+            let Some(frame) = self.frame() else {
+                return Outcome::Retry;
+            };
+            if !self.word().begin_fill(seen) {
+                self.give_back(frame);
+                continue;
+            }
+            return match seen.state() {
+                State::Empty => {
+                    self.pager.counters.add(Counter::zero_filled, 1);
+                    self.publish(seen, frame, None)
+                }
+                State::Staged => {
+                    self.pager.counters.add(Counter::from_standby, 1);
+                    let from = self.pager.places.staged(seen.frame());
+                    self.publish(seen, frame, Some(from as *const u8))
+                }
+                _ => self.fetch(seen, frame),
+            };
+        }
+    }
+
+    /// Fills an empty page with what `read` puts in the buffer it is given: for drivers
+    /// with a backing of their own.
+    pub fn fill_with(
+        &mut self,
+        read: impl FnOnce(usize, &mut [u8; PAGE]) -> Result<(), Failure>,
+    ) -> Outcome {
+        let seen = self.state();
+        if seen.state() != State::Empty {
+            return self.fill();
+        }
+        let Some(frame) = self.frame() else {
+            return Outcome::Retry;
+        };
+        let flight = self.context.take_flight();
+        let Some(flight) = flight.filter(|_| self.word().begin_fill(seen)) else {
+            flight.into_iter().for_each(|f| self.context.end_flight(f));
+            self.give_back(frame);
+            return Outcome::Busy;
+        };
+        let buffer = self.context.buffer(flight);
+        // SAFETY: the flight's buffer is a page, and this flight's alone.
+        let outcome = match read(self.index, unsafe { &mut *buffer.cast::<[u8; PAGE]>() }) {
+            Ok(()) => {
+                self.pager.counters.add(Counter::from_disk, 1);
+                self.publish(seen, frame, Some(buffer.cast_const()))
+            }
+            Err(failure) => {
+                self.give_back(frame);
+                self.word().abort_fill(seen);
+                Outcome::Failure(failure)
+            }
+        };
+        self.context.end_flight(flight);
+        outcome
+    }
+
+    fn fetch(&mut self, seen: PageState, frame: Frame) -> Outcome {
+        let Some(handle) = seen.handle() else {
+            unreachable!("a stored page has a handle: the word's transitions keep it");
+        };
+        let Some(flight) = self.context.take_flight() else {
+            self.give_back(frame);
+            self.word().abort_fill(seen);
+            return Outcome::Retry;
+        };
+        let into = self.context.buffer(flight);
+        self.context.flights[flight].addr = self.address();
+        self.context.flights[flight].frame = frame.0;
+        let Some(channel) = self.context.channel.as_mut() else {
+            unreachable!("a page is stored only where there is a store");
+        };
+        let mut result = match channel.submit_read(handle, into, flight as u64) {
+            Ok(Submitted::Done) => {
+                self.pager.counters.add(Counter::from_ram, 1);
+                Ok(())
+            }
+            Ok(Submitted::Pending) if self.detached => return Outcome::Pending,
+            Ok(Submitted::Pending) => {
+                self.pager.counters.add(Counter::from_disk, 1);
+                match channel.complete(Wait::Yes) {
+                    Some(completion) => completion.result.map(|_| ()),
+                    None => Err(StoreError::NoSuchPage { handle }),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let outcome = self.land(seen, frame, flight, &mut result);
+        self.context.end_flight(flight);
+        outcome
+    }
+
+    /// Ends a flight: the contents are in its buffer, or could not be had.
+    fn land(
+        &mut self,
+        seen: PageState,
+        frame: Frame,
+        flight: usize,
+        result: &mut Result<(), StoreError>,
+    ) -> Outcome {
+        match *result {
+            Ok(()) => {
+                let from = self.context.buffer(flight).cast_const();
+                self.publish(seen, frame, Some(from))
+            }
+            Err(error) => {
+                self.give_back(frame);
+                self.word().abort_fill(seen);
+                Outcome::Failure(Failure::Unreadable(error))
+            }
+        }
+    }
+
+    /// Makes the page the program's: maps it with its contents and says so in its word.
+    /// `from` none is zeros.
+    pub(crate) fn publish(
+        &mut self,
+        seen: PageState,
+        frame: Frame,
+        from: Option<*const u8>,
+    ) -> Outcome {
+        let addr = self.address();
+        let table = self.stretch.table();
+        let unit = table.unit_of(self.index);
+        let userfault = self.pager.userfault();
+        loop {
+            table.gate(unit).enter();
+            // In careful mode every page must be one that MOVE can tell from a pinned
+            // one, and it cannot move the shared zero page on all kernels.
+            let mapped = match from {
+                Some(from) => userfault.copy(addr, from, PAGE, Wake::Yes),
+                None if self.write || self.pager.is_careful() => {
+                    userfault.copy(addr, self.pager.zeros.as_ptr(), PAGE, Wake::Yes)
+                }
+                None => userfault.zero(addr, PAGE, Wake::Yes),
+            };
+            let outcome = match mapped {
+                Ok(()) => Outcome::Success,
+                // Somebody mapped it behind our back (a raw mmap over the stretch, or a
+                // page the kernel kept): it is there, and it occupies the frame.
+                Err(MapError::Exists { .. }) => {
+                    let _ = userfault.wake(addr, PAGE);
+                    Outcome::Success
+                }
+                Err(MapError::Again { .. }) => {
+                    table.gate(unit).leave();
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Err(MapError::Gone) => Outcome::Failure(Failure::Unmappable(2)),
+                Err(MapError::NoMemory) => Outcome::Failure(Failure::Unmappable(12)),
+                Err(MapError::Pinned { .. }) => Outcome::Failure(Failure::Unmappable(16)),
+                Err(MapError::Other(errno)) => {
+                    Outcome::Failure(Failure::Unmappable(errno.raw_os_error()))
+                }
+            };
+            if let Outcome::Failure(_) = outcome {
+                table.gate(unit).leave();
+                self.give_back(frame);
+                self.word().abort_fill(seen);
+                return outcome;
+            }
+            self.pager.places.set_home(frame.0, addr);
+            self.word().finish_fill(frame.0);
+            let queue = table.touch(unit);
+            table.gate(unit).leave();
+            if queue || seen.state() == State::Staged {
+                self.pager
+                    .note_filled(self.stretch, unit, queue, seen.state() == State::Staged);
+            }
+            self.pager.note_resident();
+            return outcome;
+        }
+    }
+
+    /// The word says resident, yet there was a fault: another thread resolved it, or the
+    /// page was dropped behind our back and is zeros by the kernel's rules.
+    fn recheck(&mut self) -> Outcome {
+        let table = self.stretch.table();
+        let unit = table.unit_of(self.index);
+        let addr = self.address();
+        table.gate(unit).enter();
+        if self.state().state() == State::Resident {
+            self.pager.counters.add(Counter::spurious, 1);
+            let userfault = self.pager.userfault();
+            if userfault.zero(addr, PAGE, Wake::Yes).is_err() {
+                let _ = userfault.wake(addr, PAGE);
+            }
+        }
+        let settled = self.state().state() == State::Resident;
+        table.gate(unit).leave();
+        if settled {
+            Outcome::Success
+        } else {
+            Outcome::Busy
+        }
+    }
+}
+
+impl Pager {
+    /// Ends a read that was left under way.
+    pub(crate) fn land(
+        &self,
+        context: &mut Context,
+        flight: usize,
+        result: Result<Option<Handle>, StoreError>,
+    ) -> (usize, Outcome) {
+        let addr = context.flights[flight].addr;
+        let frame = Frame(context.flights[flight].frame);
+        self.counters.add(Counter::from_disk, 1);
+        let Some(stretch) = self.directory.find(addr) else {
+            // A stretch waits for its pages in transit before it goes.
+            unreachable!("a stretch with a page in transit stays");
+        };
+        let index = stretch.table().index(addr);
+        let seen = stretch.table().word(index).load().before_fill();
+        let mut activation = Activation {
+            pager: self,
+            stretch,
+            index,
+            write: true,
+            phase: Phase::Activation,
+            held: None,
+            detached: false,
+            context,
+        };
+        let outcome = activation.land(seen, frame, flight, &mut result.map(|_| ()));
+        activation.context.end_flight(flight);
+        (addr, outcome)
+    }
+}

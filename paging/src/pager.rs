@@ -1,0 +1,296 @@
+//! The engine of a domain: one per process (linked or preloaded).
+//!
+//! Nemesis's self-paging (section 5): every domain resolves its own faults, with its own
+//! frames, its own thread's time and its own input and output. A pager owns what that
+//! takes: the userfaultfd, the page tables of its stretches, its client of the frames
+//! allocator, its channels to the store, and the standby list.
+//!
+//! # Who may wait for what
+//! - Nobody waits for a frame, a lock or another page while it owns a page in `Filling`;
+//!   it waits for a device only. Whoever finds no frame gives the page back first.
+//! - A unit's gate is held shared for one ioctl (publishing a filled page), exclusively
+//!   for one `mremap` and the words it changes. Whoever holds it exclusively and meets a
+//!   page in `Filling` opens it before waiting.
+//! - The evictor's lock is taken before gates. An entry thread that has reads under way
+//!   only tries it.
+
+use crate::context::Pool;
+use crate::counters::{Counter, Counters};
+use crate::directory::Directory;
+use crate::evict::Evictor;
+use crate::gate::DomainGate;
+use crate::staging::{Places, Staging};
+use crate::stretch::Handler;
+use crate::stretch::Inner;
+use frames::{Client, Frame};
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use store::{Handle, Holder, Store};
+use translation::{Capabilities, EntryKind, Pagemap, Userfault};
+use wired::{Lock, PAGE, RANGE_PAGES};
+
+/// Frames below which a domain cannot run: two for an instruction that straddles two
+/// pages, one for the page that it moves from, one to move through.
+pub const FEWEST_FRAMES: u32 = 4;
+
+/// What the domain's surroundings tell it and want to hear.
+pub trait Hooks: Send + Sync {
+    /// Whether the program has allocated `addr`, an address inside a stretch. Asked at
+    /// the first touch of a page, on the page path.
+    fn allocated(&self, _addr: usize) -> bool {
+        true
+    }
+
+    /// `page` was found not allocated and made inaccessible. On the page path.
+    fn closed(&self, _page: usize) {}
+
+    /// A message for whoever watches the program: what was lost and why. On the page path.
+    fn notice(&self, text: &str);
+}
+
+/// Hooks of a linked program: messages go to standard error.
+pub struct StandardError;
+
+impl Hooks for StandardError {
+    fn notice(&self, text: &str) {
+        // SAFETY: descriptor 2 is borrowed for one write; a closed one is an error.
+        let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
+        let _ = rustix::io::write(stderr, text.as_bytes());
+    }
+}
+
+/// What makes a pager.
+pub(crate) struct Parts {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) entry: EntryKind,
+    pub(crate) userfault: Userfault,
+    pub(crate) frames: Client<'static>,
+    /// Frames of the whole ledger: frame numbers are below this.
+    pub(crate) total_frames: u32,
+    pub(crate) store: Option<&'static dyn Store>,
+    pub(crate) holder: Holder,
+    pub(crate) counters: Counters,
+    /// Not zero once a device may read or write the program's memory behind the
+    /// processor's back: eviction then looks for pinned pages.
+    pub(crate) careful: &'static AtomicU32,
+    pub(crate) hooks: &'static dyn Hooks,
+    /// Faults that upcalls resolve at once.
+    pub(crate) contexts: usize,
+}
+
+pub(crate) struct Pager {
+    pub(crate) capabilities: Capabilities,
+    pub(crate) entry: EntryKind,
+    userfault: UnsafeCell<Userfault>,
+    frames: UnsafeCell<Client<'static>>,
+    holder: AtomicU32,
+    pub(crate) store: Option<&'static dyn Store>,
+    store_name: String,
+    pub(crate) counters: Counters,
+    pub(crate) careful: &'static AtomicU32,
+    pub(crate) hooks: &'static dyn Hooks,
+    pub(crate) directory: Directory,
+    pub(crate) places: Places,
+    pub(crate) staging: Staging,
+    pub(crate) evictor: Lock<Evictor>,
+    pub(crate) gate: DomainGate,
+    /// Serialises changes of the set of stretches, and forks.
+    pub(crate) control: Lock<()>,
+    pub(crate) pool: Pool,
+    pub(crate) pagemap: Option<Pagemap>,
+    pub(crate) unit_pages: usize,
+    /// Frames the background evictor keeps unused.
+    pub(crate) spare: u32,
+    unallocated: AtomicPtr<Box<Handler>>,
+    /// A page of zeros.
+    pub(crate) zeros: wired::Region,
+}
+
+// SAFETY: the cells are written only while the pager is the only thread's (before it is
+// shared, and in the child of a fork behind the closed gate).
+unsafe impl Sync for Pager {}
+// SAFETY: it owns what it holds.
+unsafe impl Send for Pager {}
+
+impl Pager {
+    pub(crate) fn new(parts: Parts) -> Result<Self, crate::DomainError> {
+        let contract = parts.frames.contract();
+        let unit_pages = unit_pages(contract.x);
+        // As many slots as units could be resident at once, up to a bound: a slot is an
+        // address range and one mapping while it is in use.
+        let slots = (contract.x as usize / unit_pages.min(64)).clamp(2, 256);
+        let area = translation::reserve(None, slots * unit_pages * PAGE, true)
+            .map_err(crate::DomainError::Translation)?;
+        let base = area.addr;
+        let staging = Staging::new(base, slots, unit_pages).map_err(crate::DomainError::Memory)?;
+        let evictor = Evictor::new(parts.store, parts.total_frames as usize)?;
+        Ok(Self {
+            capabilities: parts.capabilities,
+            entry: parts.entry,
+            userfault: UnsafeCell::new(parts.userfault),
+            frames: UnsafeCell::new(parts.frames),
+            holder: AtomicU32::new(u32::from(parts.holder)),
+            store: parts.store,
+            store_name: parts
+                .store
+                .map_or_else(|| "none".to_owned(), |s| s.describe()),
+            counters: parts.counters,
+            careful: parts.careful,
+            hooks: parts.hooks,
+            directory: Directory::new().map_err(crate::DomainError::Memory)?,
+            places: Places::new(parts.total_frames as usize).map_err(crate::DomainError::Memory)?,
+            staging,
+            evictor: Lock::new(evictor),
+            gate: DomainGate::default(),
+            control: Lock::new(()),
+            pool: Pool::new(parts.store, parts.contexts)?,
+            pagemap: Pagemap::open(&parts.capabilities).ok(),
+            unit_pages,
+            spare: spare_frames(contract.x),
+            unallocated: AtomicPtr::default(),
+            zeros: wired::Region::private(PAGE).map_err(crate::DomainError::Memory)?,
+        })
+    }
+
+    pub(crate) fn userfault(&self) -> &Userfault {
+        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        unsafe { &*self.userfault.get() }
+    }
+
+    pub(crate) fn frames(&self) -> &Client<'static> {
+        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        unsafe { &*self.frames.get() }
+    }
+
+    pub(crate) fn holder(&self) -> Holder {
+        self.holder.load(Ordering::Relaxed) as Holder
+    }
+
+    /// Another process now: its userfaultfd, its client, its holder.
+    ///
+    /// # Safety
+    /// No other thread may be inside the pager: for the child of a fork.
+    pub(crate) unsafe fn become_child(
+        &self,
+        userfault: Userfault,
+        frames: Client<'static>,
+        holder: Holder,
+    ) {
+        // SAFETY: the caller's promise. The old userfaultfd's destructor must not run: its
+        // number is another descriptor here.
+        unsafe {
+            self.userfault.get().write(userfault);
+            self.frames.get().write(frames);
+        }
+        self.holder.store(u32::from(holder), Ordering::Relaxed);
+    }
+
+    /// Drops this process's hold on a stored page.
+    pub(crate) fn forget(&self, handle: Handle) {
+        if let Some(store) = self.store {
+            store.discard(self.holder(), &[handle]);
+        }
+    }
+
+    /// Whether a device may be reading or writing the program's memory.
+    pub(crate) fn is_careful(&self) -> bool {
+        self.careful.load(Ordering::Acquire) != 0
+    }
+
+    /// Calls `visit` for each part of `range` that lies in one unit of one stretch.
+    /// The caller keeps the stretches alive.
+    pub(crate) fn for_each_unit(
+        &self,
+        range: Range<usize>,
+        visit: &mut dyn FnMut(&Inner, usize, Range<usize>),
+    ) {
+        let mut addr = range.start;
+        while addr < range.end {
+            let Some(stretch) = self.directory.find(addr) else {
+                addr += PAGE;
+                continue;
+            };
+            let table = stretch.table();
+            let unit = table.unit_of(table.index(addr));
+            let pages = table.unit_pages(unit);
+            let end = table.address(pages.end).min(range.end);
+            let last = (end - table.base()).div_ceil(PAGE);
+            visit(stretch, unit, table.index(addr)..last);
+            addr = end;
+        }
+    }
+
+    /// A handler for faults on addresses of no stretch.
+    pub(crate) fn unallocated_handler(&self) -> Option<&'static Handler> {
+        // SAFETY: a pointer stored here came from a leaked box.
+        unsafe { self.unallocated.load(Ordering::Acquire).as_ref() }.map(|boxed| &**boxed)
+    }
+
+    pub(crate) fn set_unallocated_handler(&self, handler: Box<Handler>) {
+        self.unallocated
+            .store(Box::into_raw(Box::new(handler)), Ordering::Release);
+    }
+
+    /// What the store is called in messages.
+    pub(crate) fn store_name(&self) -> &str {
+        &self.store_name
+    }
+
+    /// Puts a frame back in which nothing is resident.
+    pub(crate) fn put(&self, frame: Frame) {
+        if let Err(misuse) = self.frames().put(frame) {
+            self.complain(format_args!("{misuse}"));
+        }
+    }
+
+    /// Puts frames back in which nothing is resident.
+    pub(crate) fn put_all(&self, frames: &[Frame]) {
+        if let Err(misuse) = self.frames().put_batch(frames) {
+            self.complain(format_args!("{misuse}"));
+        }
+    }
+
+    pub(crate) fn mark(&self, frame: u32, state: frames::State) {
+        if let Err(misuse) = self.frames().mark(Frame(frame), state) {
+            self.complain(format_args!("{misuse}"));
+        }
+    }
+
+    pub(crate) fn note_resident(&self) {
+        let n = u64::from(self.frames().n());
+        self.counters.set(Counter::resident_pages, n);
+        self.counters.raise(Counter::peak_resident_pages, n);
+    }
+}
+
+/// Pages that one sweep takes: all of a page table's where frames are many, an eighth of
+/// the frames where they are few, so that a sweep never takes most of what is resident.
+fn unit_pages(frames: u32) -> usize {
+    let eighth = (frames as usize / 8).max(1);
+    let power = 1 << eighth.ilog2();
+    power.min(RANGE_PAGES)
+}
+
+/// Frames to keep unused: enough to cover the faults that come while one unit is written
+/// out, none where frames are so few that each counts.
+fn spare_frames(frames: u32) -> u32 {
+    if frames < 64 {
+        0
+    } else {
+        (frames / 32).min(256)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_never_takes_more_than_an_eighth_of_the_frames() {
+        assert_eq!(unit_pages(4), 1);
+        assert_eq!(unit_pages(16), 2);
+        assert_eq!(unit_pages(1000), 64);
+        assert_eq!(unit_pages(16_384), 512);
+    }
+}

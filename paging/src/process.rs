@@ -1,0 +1,652 @@
+//! A pager for a program that knows nothing of it: the seam to the preloaded library.
+//!
+//! The preloaded library decides what memory becomes stretches and what the program's
+//! own calls mean for them; this module does it. The program's threads do not hold the
+//! userfaultfd (it lives in the pager threads' own descriptor table, out of the reach of
+//! a program that closes everything), so what needs it is asked of a pager thread.
+
+use crate::DomainError;
+use crate::counters::{Counter, Counters};
+use crate::driver::Paged;
+use crate::entry::thread::Entry;
+use crate::evict::Evictor;
+use crate::page::State;
+use crate::pager::{Hooks, Pager, Parts};
+use crate::stretch::Inner;
+use crate::table::Table;
+use frames::{Client, Contract, DomainId};
+use rustix::fd::BorrowedFd;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use store::{Holder, SharedStore, Store};
+use translation::{Access, Capabilities, EntryKind, Userfault};
+use wired::{Guard, Lock, PAGE, futex};
+
+/// What a process's pager is made of.
+pub struct Config {
+    /// What the kernel gives.
+    pub capabilities: Capabilities,
+    /// Open, not yet registered with anything.
+    pub userfault: Userfault,
+    /// The process's domain in the tree's ledger.
+    pub frames: Client<'static>,
+    /// The tree's store.
+    pub store: &'static SharedStore,
+    /// The process's slot in it.
+    pub holder: Holder,
+    /// Words for [`Counter::ALL`], where a supervisor can read them.
+    pub counters: &'static [AtomicU64],
+    /// Not zero once a device may touch the process's memory.
+    pub careful: &'static AtomicU32,
+    /// Set to a new value of `careful` once the pager acts by it.
+    pub careful_seen: &'static AtomicU32,
+    /// What the pager asks and tells.
+    pub hooks: &'static dyn Hooks,
+}
+
+/// How often the evictor looks for what nobody rings for.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// A request to the pager threads, which alone hold the userfaultfd.
+#[derive(Default)]
+struct Mailbox {
+    /// 0 empty, 1 asked, 2 answered.
+    turn: AtomicU32,
+    addr: AtomicUsize,
+    len: AtomicUsize,
+    refused: AtomicU32,
+}
+
+/// The pager of one process.
+pub struct Process {
+    pager: &'static Pager,
+    store: &'static SharedStore,
+    careful_seen: &'static AtomicU32,
+    mail: Mailbox,
+    sender: Lock<()>,
+    next_id: AtomicU32,
+    stop: AtomicU32,
+}
+
+/// Why a process's memory could not be made a stretch.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// No address space.
+    #[error(transparent)]
+    Reserve(#[from] translation::ReserveError),
+    /// No memory for the tables.
+    #[error("no memory for a page table of {pages} pages: {errno}")]
+    Table {
+        /// Pages it was for.
+        pages: usize,
+        /// What the kernel said.
+        errno: rustix::io::Errno,
+    },
+    /// The kernel would not register it.
+    #[error("{len} bytes at {addr:#x} cannot be registered with userfaultfd (errno {errno})")]
+    Register {
+        /// First byte.
+        addr: usize,
+        /// Bytes.
+        len: usize,
+        /// What the kernel said.
+        errno: u32,
+    },
+    /// Too many.
+    #[error(
+        "the process has {} stretches, the most there can be",
+        crate::MOST_STRETCHES
+    )]
+    TooMany,
+}
+
+/// A fork under way: the gate is closed while this is held.
+pub struct Fork {
+    child: DomainId,
+    control: ManuallyDrop<Guard<'static, ()>>,
+    evictor: ManuallyDrop<Guard<'static, Evictor>>,
+}
+
+/// Why a process cannot fork now.
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    /// The child is not admitted.
+    #[error(transparent)]
+    Refused(#[from] frames::Refusal),
+    /// Its resident pages cannot be made to fit.
+    #[error(
+        "the child needs {needed} frames for the pages it shares, and {missing} of them cannot be had; give the program more frames"
+    )]
+    Frames {
+        /// Frames for the child.
+        needed: u32,
+        /// Those that could not be had.
+        missing: u32,
+    },
+}
+
+impl Process {
+    /// A pager without threads and stretches yet; the caller runs
+    /// [`Process::entry_main`] and [`Process::evictor_main`] on threads of its own.
+    pub fn start(config: Config) -> Result<&'static Self, DomainError> {
+        let total = config.frames.ledger().total();
+        let pager = Pager::new(Parts {
+            capabilities: config.capabilities,
+            entry: EntryKind::Thread,
+            userfault: config.userfault,
+            frames: config.frames,
+            total_frames: total,
+            store: Some(config.store),
+            holder: config.holder,
+            counters: Counters::new(config.counters),
+            careful: config.careful,
+            hooks: config.hooks,
+            contexts: 0,
+        })?;
+        Ok(Box::leak(Box::new(Self {
+            pager: Box::leak(Box::new(pager)),
+            store: config.store,
+            careful_seen: config.careful_seen,
+            mail: Mailbox::default(),
+            sender: Lock::new(()),
+            next_id: AtomicU32::new(1),
+            stop: AtomicU32::new(0),
+        })))
+    }
+
+    fn inside<T>(&self, work: impl FnOnce(&'static Pager) -> T) -> T {
+        let here = 0u8;
+        let _inside = self
+            .pager
+            .gate
+            .enter(std::ptr::from_ref(&here).addr() >> 14);
+        work(self.pager)
+    }
+
+    /// A new stretch of `len` bytes of readable and writeable memory, where the kernel
+    /// chooses.
+    pub fn reserve(&self, len: usize) -> Result<Range<usize>, ProcessError> {
+        let reservation = translation::reserve(None, len, true)?;
+        let range = reservation.addr..reservation.addr + reservation.len;
+        match self.add_stretch(range.clone()) {
+            Ok(_) => Ok(range),
+            Err(error) => {
+                // SAFETY: just reserved, and nobody knows of it.
+                let _ = unsafe { translation::unmap_reservation(reservation) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Private anonymous memory that the program has already becomes a stretch; pages
+    /// that are there keep their contents and are charged. The pages are missing for the
+    /// moment in which they are registered, so no other thread may use them yet.
+    pub fn adopt(&self, range: Range<usize>) -> Result<(), ProcessError> {
+        let _ = translation::advise_no_huge(range.start, range.len());
+        let stretch = self.add_stretch(range.clone())?;
+        let Some(pagemap) = &self.pager.pagemap else {
+            return Ok(());
+        };
+        self.inside(|pager| {
+            for index in 0..stretch.table().pages() {
+                let addr = stretch.table().address(index);
+                let present = pagemap.trans(addr).is_ok_and(|t| t.present || t.swapped);
+                if present {
+                    charge_present(pager, stretch, index);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn add_stretch(&self, range: Range<usize>) -> Result<&'static Inner, ProcessError> {
+        let pages = range.len() / PAGE;
+        let table = Table::new(range.start, pages, self.pager.unit_pages)
+            .map_err(|errno| ProcessError::Table { pages, errno })?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let stretch: &'static Inner = Box::leak(Box::new(Inner::new(id, table)));
+        stretch.set_driver(Box::new(Paged));
+        // In the directory first: a fault may come the moment it is registered.
+        let control = self.pager.control.lock();
+        let fits = self.pager.directory.insert(stretch);
+        drop(control);
+        if !fits {
+            return Err(ProcessError::TooMany);
+        }
+        if let Err(error) = self.register(range.start, range.len()) {
+            let _control = self.pager.control.lock();
+            self.pager.remove(stretch);
+            return Err(error);
+        }
+        self.pager
+            .counters
+            .add(Counter::stretch_bytes, range.len() as u64);
+        Ok(stretch)
+    }
+
+    /// Registers memory with the userfaultfd, by asking the evictor's thread. Before that
+    /// runs, [`Process::register_here`] does it.
+    fn register(&self, addr: usize, len: usize) -> Result<(), ProcessError> {
+        let _one = self.sender.lock();
+        self.mail.addr.store(addr, Ordering::Relaxed);
+        self.mail.len.store(len, Ordering::Relaxed);
+        self.mail.turn.store(1, Ordering::Release);
+        if self.stop.load(Ordering::Acquire) == 0 {
+            self.answer_mail();
+        }
+        self.ring();
+        while self.mail.turn.load(Ordering::Acquire) == 1 {
+            futex::wait(&self.mail.turn, 1, Some(IDLE));
+        }
+        self.mail.turn.store(0, Ordering::Relaxed);
+        match self.mail.refused.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(ProcessError::Register { addr, len, errno }),
+        }
+    }
+
+    fn answer_mail(&self) {
+        if self.mail.turn.load(Ordering::Acquire) != 1 {
+            return;
+        }
+        let addr = self.mail.addr.load(Ordering::Relaxed);
+        let len = self.mail.len.load(Ordering::Relaxed);
+        let answer = self.pager.register(addr, len);
+        let errno = answer.map_or_else(|e| e.errno.raw_os_error() as u32, |()| 0);
+        self.mail.refused.store(errno, Ordering::Relaxed);
+        self.mail.turn.store(2, Ordering::Release);
+        futex::wake_all(&self.mail.turn);
+    }
+
+    fn ring(&self) {
+        let frames = self.pager.frames();
+        frames.ledger().ring(frames.id());
+    }
+
+    /// From now on the userfaultfd is the pager threads' alone, and they are running.
+    pub fn threads_run(&self) {
+        self.stop.store(1, Ordering::Release);
+    }
+
+    /// Whether an address is in a stretch.
+    pub fn contains(&self, addr: usize) -> bool {
+        self.inside(|pager| pager.directory.find(addr).is_some())
+    }
+
+    /// The contents of `range` are given up: `munmap`, `madvise(MADV_DONTNEED)`.
+    pub fn discard(&self, range: Range<usize>) {
+        self.inside(|pager| pager.discard(range));
+    }
+
+    /// Something that is not the pager's will be mapped over `range`.
+    pub fn surrender(&self, range: Range<usize>) {
+        self.inside(|pager| pager.surrender(range));
+    }
+
+    /// `range` was surrendered; now plain anonymous memory is mapped there again, and
+    /// becomes the stretch's once more.
+    pub fn resume(&self, range: Range<usize>) -> Result<(), ProcessError> {
+        self.register(range.start, range.len())?;
+        self.inside(|pager| pager.reclaim_foreign(range));
+        Ok(())
+    }
+
+    /// Moves the contents of `from` to `to`, as long, empty, and unknown to the program
+    /// until this returns. Nothing is copied.
+    pub fn transfer(&self, from: Range<usize>, to: usize) {
+        self.inside(|pager| pager.transfer(from, to));
+    }
+
+    /// Makes the pages of `range` resident and keeps them so. False where there are not
+    /// frames enough: nothing is nailed then.
+    pub fn nail(&self, range: Range<usize>) -> bool {
+        let start = range.start & !(PAGE - 1);
+        let range = start..range.end.next_multiple_of(PAGE);
+        let spare = self
+            .pager
+            .frames()
+            .contract()
+            .x
+            .saturating_sub(crate::FEWEST_FRAMES) as usize;
+        if range.len() / PAGE > spare {
+            return false;
+        }
+        for page in range.clone().step_by(PAGE) {
+            let one = page..page + PAGE;
+            let mut nailed = false;
+            for _ in 0..100 {
+                // SAFETY: the caller's memory, read to fault it in.
+                unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
+                nailed = self.inside(|pager| pager.nail(one.clone()));
+                if nailed {
+                    break;
+                }
+            }
+            if !nailed {
+                self.unnail(range.start..page);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Undoes [`Process::nail`].
+    pub fn unnail(&self, range: Range<usize>) {
+        let start = range.start & !(PAGE - 1);
+        self.inside(|pager| pager.unnail(start..range.end.next_multiple_of(PAGE)));
+    }
+
+    /// The program changed the protection of `range` to something other than readable
+    /// and writeable, at some time.
+    pub fn access_changed(&self, range: Range<usize>) {
+        self.inside(|pager| {
+            if let Some(stretch) = pager.directory.find(range.start) {
+                stretch.set_odd_access();
+            }
+        });
+    }
+
+    /// Brings `range` in ahead of its use, as far as frames are unused.
+    pub fn will_need(&self, range: Range<usize>) {
+        // Reading is what the caller's own access would do; a page that is there costs
+        // nothing.
+        let most = self.pager.frames().unused() as usize;
+        for page in range.step_by(PAGE).take(most) {
+            // SAFETY: the caller's memory, which it said it needs.
+            unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
+        }
+    }
+
+    /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
+    /// has a frame for each page it will share. `child` contracts for the child.
+    pub fn close_for_fork(&'static self, child: Contract) -> Result<Fork, ForkError> {
+        let client = *self.pager.frames();
+        let child = client.admit_child(child)?;
+        let control = self.pager.control.lock();
+        self.pager.gate.close();
+        let mut evictor = self.pager.evictor.lock();
+        let mut needed;
+        loop {
+            while let Some(emptied) = self.pager.empty_oldest(&mut evictor) {
+                if matches!(emptied, Err((0, _))) {
+                    break;
+                }
+            }
+            needed = client.n() - client.unused().min(client.n());
+            match client.reserve_for_child(child, needed) {
+                Ok(()) => break,
+                Err(short) => {
+                    // Each frame emptied here is one less for the child, too.
+                    let round = self
+                        .pager
+                        .evict(&mut evictor, short.missing.div_ceil(2).max(1));
+                    if !matches!(round, crate::evict::Round::Freed(_)) {
+                        let missing = short.missing;
+                        client.ledger().retire(child);
+                        drop(evictor);
+                        self.pager.gate.open();
+                        drop(control);
+                        return Err(ForkError::Frames { needed, missing });
+                    }
+                    client.give_back(client.unused());
+                }
+            }
+        }
+        Ok(Fork {
+            child,
+            control: ManuallyDrop::new(control),
+            evictor: ManuallyDrop::new(evictor),
+        })
+    }
+
+    /// The parent after its fork, or after a fork that failed (`forked` false).
+    pub fn open_after_fork(&self, mut fork: Fork, forked: bool) {
+        if !forked {
+            self.pager.frames().ledger().retire(fork.child);
+        }
+        // SAFETY: dropped once, here.
+        unsafe {
+            ManuallyDrop::drop(&mut fork.evictor);
+            self.pager.gate.open();
+            ManuallyDrop::drop(&mut fork.control);
+        }
+    }
+
+    /// The child after its fork, before anything else runs in it: everything is
+    /// registered with a userfaultfd of its own, every resident page is in a frame of its
+    /// own. Its threads are not running yet.
+    ///
+    /// # Safety
+    /// The caller is the only thread of the child, and the descriptor numbers that the
+    /// parent's pager threads used mean nothing here.
+    pub unsafe fn become_child(
+        &self,
+        mut fork: Fork,
+        userfault: Userfault,
+        frames: Client<'static>,
+        holder: Holder,
+    ) -> Result<(), DomainError> {
+        self.stop.store(0, Ordering::Release);
+        self.mail.turn.store(0, Ordering::Release);
+        // SAFETY: the sender's thread, if any, stayed behind in the parent.
+        unsafe { self.sender.reset() };
+        // SAFETY: the caller's promise.
+        unsafe { self.pager.become_child(userfault, frames, holder) };
+        self.store.set_holder(holder)?;
+        let mut n = 0;
+        while let Some(stretch) = self.pager.directory.nth(n) {
+            n += 1;
+            self.pager
+                .register_mapped(stretch)
+                .map_err(DomainError::Register)?;
+            renumber(self.pager, stretch);
+        }
+        self.pager.frames().settle();
+        self.pager.staging.forget_sieve();
+        for counter in Counter::ALL {
+            self.pager.counters.set(*counter, 0);
+        }
+        let channel = self.store.channel(crate::evict::WRITE_DEPTH)?;
+        fork.evictor.become_child(Some(channel));
+        self.pager.note_resident();
+        // SAFETY: dropped once, here.
+        unsafe {
+            ManuallyDrop::drop(&mut fork.evictor);
+            self.pager.gate.open();
+            ManuallyDrop::drop(&mut fork.control);
+        }
+        Ok(())
+    }
+
+    /// The child of a fork under way.
+    pub fn child_of(fork: &Fork) -> DomainId {
+        fork.child
+    }
+
+    /// What an entry thread needs, made before it runs (this allocates).
+    pub fn entry(&self, cpu: usize) -> Result<EntryThread, DomainError> {
+        Ok(EntryThread(Entry::new(self.pager, cpu)?))
+    }
+
+    /// An entry thread's work. Returns when `ended` says so; asked whenever `watch` is
+    /// readable.
+    pub fn entry_main(
+        &self,
+        entry: &mut EntryThread,
+        watch: Option<BorrowedFd<'_>>,
+        ended: &mut dyn FnMut() -> bool,
+    ) {
+        entry.0.serve(self.pager, watch, ended);
+    }
+
+    /// The evictor thread's work: keeps a few frames unused, answers revocations and the
+    /// program threads' requests. Never returns.
+    pub fn evictor_main(&self) -> ! {
+        loop {
+            let seq = self.pager.frames().bell_seq();
+            self.answer_mail();
+            let careful = self.pager.careful.load(Ordering::Acquire);
+            if careful != self.careful_seen.load(Ordering::Relaxed) {
+                // Whoever evicts holds the lock; who takes it next sees the new value.
+                drop(self.pager.evictor.lock());
+                self.careful_seen.store(careful, Ordering::Release);
+                futex::wake_all(self.careful_seen);
+            }
+            self.pager.keep_spare();
+            self.pager.frames().wait_bell(seq, Some(IDLE));
+        }
+    }
+
+    /// The figures.
+    pub fn counters(&self) -> Counters {
+        self.pager.counters
+    }
+}
+
+/// An entry thread's buffers.
+pub struct EntryThread(Entry);
+
+fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
+    let word = stretch.table().word(index);
+    let seen = word.load();
+    if seen.state() != State::Empty {
+        return;
+    }
+    let Ok(frame) = pager.obtain_frame(false) else {
+        return;
+    };
+    let unit = stretch.table().unit_of(index);
+    stretch.table().gate(unit).enter();
+    if word.begin_fill(seen) {
+        pager
+            .places
+            .set_home(frame.0, stretch.table().address(index));
+        word.finish_fill(frame.0);
+        let queue = stretch.table().touch(unit);
+        stretch.table().gate(unit).leave();
+        if queue {
+            pager.note_filled(stretch, unit, true, false);
+        }
+    } else {
+        stretch.table().gate(unit).leave();
+        pager.put(frame);
+    }
+}
+
+/// Gives every resident page of the child a frame of the child's.
+fn renumber(pager: &Pager, stretch: &Inner) {
+    let table = stretch.table();
+    for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
+        for index in table.unit_pages(unit) {
+            let word = table.word(index);
+            let seen = word.load();
+            if !matches!(seen.state(), State::Resident | State::Staged) {
+                continue;
+            }
+            let Some(frame) = pager.frames().take_own() else {
+                pager.complain(format_args!(
+                    "a child has fewer frames than pages it shares: this is a bug"
+                ));
+                return;
+            };
+            if seen.nails() > 0 {
+                let _ = pager.frames().mark(frame, frames::State::Nailed);
+            }
+            pager.places.set_home(frame.0, table.address(index));
+            pager
+                .places
+                .set_staged(frame.0, pager.places.staged(seen.frame()));
+            word.renumber(frame.0);
+        }
+    }
+}
+
+impl Pager {
+    /// Registers a stretch's memory, without the parts that are something else now.
+    pub(crate) fn register(
+        &self,
+        addr: usize,
+        len: usize,
+    ) -> Result<(), translation::TranslationError> {
+        self.userfault().register(addr, len, true, false)
+    }
+
+    /// Registers what is left of a stretch in the child of a fork: parts that were
+    /// surrendered, or that a fork does not copy, are passed over.
+    fn register_mapped(&self, stretch: &Inner) -> Result<(), translation::TranslationError> {
+        let table = stretch.table();
+        match self.register(table.base(), table.pages() * PAGE) {
+            Ok(()) => Ok(()),
+            Err(_) => self.register_pieces(table.base(), table.pages() * PAGE, table),
+        }
+    }
+
+    fn register_pieces(
+        &self,
+        addr: usize,
+        len: usize,
+        table: &Table,
+    ) -> Result<(), translation::TranslationError> {
+        match self.register(addr, len) {
+            Ok(()) => Ok(()),
+            Err(_) if len > PAGE => {
+                let half = (len / 2).next_multiple_of(PAGE);
+                self.register_pieces(addr, half, table)?;
+                self.register_pieces(addr + half, len - half, table)
+            }
+            Err(error) => match table.word(table.index(addr)).load().state() {
+                State::Foreign | State::Empty => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Keeps a few frames unused, and gives back what was asked for.
+    pub(crate) fn keep_spare(&self) {
+        let client = self.frames();
+        let asked = client.asked();
+        if asked > 0 {
+            let unused = client.unused();
+            if unused < asked
+                && let Some(mut evictor) = self.evictor.try_lock()
+            {
+                self.evict(&mut evictor, asked - unused);
+            }
+            let given = client.answer(asked);
+            self.counters.add(Counter::relinquished, u64::from(given));
+        }
+        // Frames that are free for the taking are as good as unused ones.
+        let limit = client.resident_limit();
+        let room = limit.saturating_sub(client.n()) + client.unused();
+        if self.spare > 0
+            && room < self.spare / 2
+            && let Some(mut evictor) = self.evictor.try_lock()
+        {
+            self.evict(&mut evictor, self.spare.saturating_sub(room));
+        }
+    }
+
+    /// Takes a stretch away from everyone. The caller holds the control lock.
+    pub(crate) fn remove(&self, stretch: &Inner) {
+        stretch.set_closing();
+        let evictor = self.evictor.lock();
+        self.gate.close();
+        self.directory.remove(stretch);
+        self.gate.open();
+        drop(evictor);
+    }
+}
+
+/// Restricts what a page of a stretch may be used for.
+///
+/// # Safety
+/// As `mprotect`.
+pub unsafe fn set_access(
+    range: Range<usize>,
+    access: Access,
+) -> Result<(), translation::TranslationError> {
+    // SAFETY: the caller's promise.
+    unsafe { translation::set_access(range.start, range.len(), access) }
+}

@@ -1,0 +1,138 @@
+//! Stretches: ranges of virtual addresses with a certain accessibility.
+//!
+//! Nemesis, sections 6.1 and 6.6. A stretch owns no memory. It is *bound* to a stretch
+//! driver, which answers its faults; it is protected as a whole, by what a protection
+//! domain's rights say; its owner is the domain that allocated it.
+
+use crate::driver::StretchDriver;
+use crate::fill::{Activation, Outcome};
+use crate::table::Table;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The faults that a program may answer itself, stretch by stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The page is not there.
+    Page,
+    /// The page is there, or may be, but its protection forbids the access.
+    Protection,
+    /// The address is of no stretch, or of none that is bound.
+    Unallocated,
+}
+
+/// A fault as a handler of the program's own sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// What kind of fault it is.
+    pub kind: FaultKind,
+    /// The address of the access.
+    pub addr: usize,
+    /// Whether the access was a write.
+    pub write: bool,
+}
+
+/// What a program's own handler did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// The access can be repeated.
+    Resume,
+    /// Go on as if there were no handler.
+    Default,
+}
+
+/// A handler of the program's own, run on the faulting thread in its activation (a
+/// signal handler: only what is async-signal-safe, and calls of this library that say
+/// they are).
+pub type Handler = dyn Fn(&Fault) -> Handled + Send + Sync;
+
+/// What a domain keeps of a stretch.
+pub(crate) struct Inner {
+    id: u32,
+    table: Table,
+    driver: OnceLock<Box<dyn StretchDriver>>,
+    /// Set where any part was given a protection other than read and write.
+    odd_access: AtomicBool,
+    /// Set while the stretch is being taken away.
+    closing: AtomicBool,
+    page_handler: AtomicPtr<Box<Handler>>,
+    protection_handler: AtomicPtr<Box<Handler>>,
+}
+
+impl Inner {
+    pub(crate) fn new(id: u32, table: Table) -> Self {
+        Self {
+            id,
+            table,
+            driver: OnceLock::new(),
+            odd_access: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            page_handler: AtomicPtr::default(),
+            protection_handler: AtomicPtr::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// False where the stretch is bound already.
+    pub(crate) fn set_driver(&self, driver: Box<dyn StretchDriver>) -> bool {
+        self.driver.set(driver).is_ok()
+    }
+
+    pub(crate) fn driver(&self) -> Option<&dyn StretchDriver> {
+        self.driver.get().map(Box::as_ref)
+    }
+
+    /// Whether pages may be taken from it.
+    pub(crate) fn evictable(&self) -> bool {
+        !self.closing.load(Ordering::Acquire) && self.driver().is_some_and(StretchDriver::evictable)
+    }
+
+    pub(crate) fn set_closing(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn odd_access(&self) -> bool {
+        self.odd_access.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_odd_access(&self) {
+        self.odd_access.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs the driver on a fault.
+    pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> Outcome {
+        match self.driver() {
+            Some(driver) => driver.fault(activation),
+            None => Outcome::Failure(crate::fill::Failure::Unbound),
+        }
+    }
+
+    fn slot(&self, kind: FaultKind) -> Option<&AtomicPtr<Box<Handler>>> {
+        match kind {
+            FaultKind::Page => Some(&self.page_handler),
+            FaultKind::Protection => Some(&self.protection_handler),
+            FaultKind::Unallocated => None,
+        }
+    }
+
+    /// The program's own handler, if it gave one. Handlers given once are never freed:
+    /// another thread may be running one.
+    pub(crate) fn handler(&self, kind: FaultKind) -> Option<&'static Handler> {
+        let at = self.slot(kind)?.load(Ordering::Acquire);
+        // SAFETY: a pointer stored here came from a leaked box.
+        unsafe { at.as_ref() }.map(|boxed| &**boxed)
+    }
+
+    pub(crate) fn set_handler(&self, kind: FaultKind, handler: Option<Box<Handler>>) {
+        let Some(slot) = self.slot(kind) else { return };
+        let at = handler.map_or(std::ptr::null_mut(), |h| Box::into_raw(Box::new(h)));
+        slot.store(at, Ordering::Release);
+    }
+}

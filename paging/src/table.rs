@@ -1,0 +1,158 @@
+//! The page table of one stretch: a word for each page, a gate for each unit.
+//!
+//! Nemesis (section 6.3) keeps translations in a table the domain may read and the
+//! system may change. On Linux the hardware's table is the kernel's; this one holds
+//! what the kernel does not know: where the contents of a page are, and which frame of
+//! the contract it occupies.
+//!
+//! A *unit* is the span that one eviction sweeps: 2 MiB where there are frames enough,
+//! a single page where there are few. Its gate orders the two things that must not
+//! overlap: publishing a filled page, and taking all pages of the unit away.
+
+use crate::page::{PageWord, RangeGate, State};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use wired::{PAGE, Region};
+
+/// What a unit's bookkeeping costs, beside the page words.
+struct Unit {
+    gate: RangeGate,
+    meta: AtomicU32,
+}
+
+/// Set in a unit's meta word once any page of it has left `Empty`: the units of a huge
+/// sparse reservation that were never touched are passed over without reading their
+/// page words.
+const TOUCHED: u32 = 1 << 31;
+/// Set while the unit stands in a replacement queue.
+const QUEUED: u32 = 1 << 30;
+
+/// Page words and unit gates of `pages` pages from `base` on.
+pub(crate) struct Table {
+    base: usize,
+    pages: usize,
+    unit_pages: usize,
+    words: Region,
+    units: Region,
+    unit_count: usize,
+}
+
+impl Table {
+    /// An all-empty table. `unit_pages` is a power of two.
+    pub(crate) fn new(base: usize, pages: usize, unit_pages: usize) -> rustix::io::Result<Self> {
+        let unit_bytes = unit_pages * PAGE;
+        let first = base / unit_bytes;
+        let last = (base + pages * PAGE - 1) / unit_bytes;
+        let unit_count = last - first + 1;
+        Ok(Self {
+            base,
+            pages,
+            unit_pages,
+            words: Region::private(pages * size_of::<AtomicU64>())?,
+            units: Region::private(unit_count * size_of::<Unit>())?,
+            unit_count,
+        })
+    }
+
+    /// First address.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Pages covered.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// One past the last address.
+    pub(crate) fn end(&self) -> usize {
+        self.base + self.pages * PAGE
+    }
+
+    /// The number of the page that holds `addr`, an address inside the table.
+    pub(crate) fn index(&self, addr: usize) -> usize {
+        debug_assert!(addr >= self.base && addr < self.end());
+        (addr - self.base) / PAGE
+    }
+
+    /// The address of page `index`.
+    pub(crate) fn address(&self, index: usize) -> usize {
+        self.base + index * PAGE
+    }
+
+    /// The state word of page `index`.
+    pub(crate) fn word(&self, index: usize) -> &PageWord {
+        assert!(index < self.pages, "page outside its stretch");
+        // SAFETY: in bounds, zero-initialised memory is the Empty word, and the type is
+        // one atomic.
+        unsafe { &*self.words.as_ptr().cast::<PageWord>().add(index) }
+    }
+
+    /// Units that the stretch touches.
+    pub(crate) fn unit_count(&self) -> usize {
+        self.unit_count
+    }
+
+    /// The unit of page `index`.
+    pub(crate) fn unit_of(&self, index: usize) -> usize {
+        self.address(index) / (self.unit_pages * PAGE) - self.base / (self.unit_pages * PAGE)
+    }
+
+    /// The pages of a unit that belong to the stretch.
+    pub(crate) fn unit_pages(&self, unit: usize) -> std::ops::Range<usize> {
+        let unit_bytes = self.unit_pages * PAGE;
+        let start = (self.base / unit_bytes + unit) * unit_bytes;
+        let from = start.max(self.base);
+        let to = (start + unit_bytes).min(self.end());
+        (from - self.base) / PAGE..(to - self.base) / PAGE
+    }
+
+    /// Where a page lies within its unit, in bytes.
+    pub(crate) fn offset_in_unit(&self, index: usize) -> usize {
+        self.address(index) % (self.unit_pages * PAGE)
+    }
+
+    fn unit(&self, unit: usize) -> &Unit {
+        assert!(unit < self.unit_count, "unit outside its stretch");
+        // SAFETY: in bounds; zero is an open gate and no flags.
+        unsafe { &*self.units.as_ptr().cast::<Unit>().add(unit) }
+    }
+
+    /// The gate of a unit.
+    pub(crate) fn gate(&self, unit: usize) -> &RangeGate {
+        &self.unit(unit).gate
+    }
+
+    /// Notes that a page of the unit is in use. Returns true where the unit has to be
+    /// put in a replacement queue by the caller.
+    pub(crate) fn touch(&self, unit: usize) -> bool {
+        let meta = &self.unit(unit).meta;
+        if meta.load(Ordering::Relaxed) & (TOUCHED | QUEUED) == TOUCHED | QUEUED {
+            return false;
+        }
+        meta.fetch_or(TOUCHED | QUEUED, Ordering::AcqRel) & QUEUED == 0
+    }
+
+    /// Notes that a page of the unit is in use, though none is resident.
+    pub(crate) fn touch_only(&self, unit: usize) {
+        self.unit(unit).meta.fetch_or(TOUCHED, Ordering::AcqRel);
+    }
+
+    /// Whether any page of the unit was ever in use.
+    pub(crate) fn touched(&self, unit: usize) -> bool {
+        self.unit(unit).meta.load(Ordering::Acquire) & TOUCHED != 0
+    }
+
+    /// Pages of the unit that are resident and may be taken.
+    pub(crate) fn movable(&self, unit: usize) -> u32 {
+        let movable = |index: &usize| {
+            let seen = self.word(*index).load();
+            seen.state() == State::Resident && seen.may_stage()
+        };
+        self.unit_pages(unit).filter(movable).count() as u32
+    }
+
+    /// The unit has left the replacement queue.
+    pub(crate) fn dequeued(&self, unit: usize) {
+        self.unit(unit).meta.fetch_and(!QUEUED, Ordering::AcqRel);
+    }
+}

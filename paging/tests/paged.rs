@@ -1,0 +1,133 @@
+//! Paged stretches of a linked program, on the real kernel.
+
+use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
+
+const PAGE: usize = 4096;
+
+fn domain(frames: u32, store: &str, entry: EntryKind, direct_io: DirectIo) -> Domain {
+    Domain::builder()
+        .frames(Contract {
+            g: frames,
+            x: frames,
+        })
+        .store(store.parse().unwrap())
+        .entry(entry)
+        .direct_io(direct_io)
+        .build()
+        .unwrap()
+}
+
+/// What page `page` holds in round `round`: half of it compressible.
+fn fill(bytes: &mut [u8], page: usize, round: u64) {
+    let mut x = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round;
+    for chunk in bytes[..PAGE / 2].chunks_exact_mut(8) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        chunk.copy_from_slice(&x.to_le_bytes());
+    }
+    bytes[PAGE / 2..].fill(page as u8 ^ round as u8 | 1);
+}
+
+fn write_all(stretch: &Stretch, round: u64) {
+    let bytes = unsafe { stretch.bytes_mut() };
+    for (page, chunk) in bytes.chunks_exact_mut(PAGE).enumerate() {
+        fill(chunk, page, round);
+    }
+}
+
+fn check_all(stretch: &Stretch, round: u64) {
+    let bytes = unsafe { stretch.bytes() };
+    let mut expected = [0; PAGE];
+    for (page, chunk) in bytes.chunks_exact(PAGE).enumerate() {
+        fill(&mut expected, page, round);
+        assert!(chunk == expected, "page {page} is not what was written");
+    }
+}
+
+fn written_and_read_back(
+    frames: u32,
+    pages: usize,
+    store: &str,
+    entry: EntryKind,
+    direct_io: DirectIo,
+) {
+    let domain = domain(frames, store, entry, direct_io);
+    let stretch = domain.allocate(pages * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    for round in 0..3 {
+        write_all(&stretch, round);
+        check_all(&stretch, round);
+    }
+    assert!(domain.n() <= frames);
+    let peak = domain.counters().get(Counter::peak_resident_pages);
+    assert!(peak <= u64::from(frames), "peak {peak} of {frames}");
+    assert!(domain.counters().get(Counter::written) > pages as u64);
+}
+
+#[test]
+fn pages_come_back_as_they_were_written_from_compressed_ram() {
+    written_and_read_back(
+        1024,
+        8192,
+        "ram:64M",
+        EntryKind::Upcall,
+        DirectIo::PinnedOnly,
+    );
+}
+
+#[test]
+fn pages_come_back_when_every_one_is_checked_for_pins() {
+    written_and_read_back(1024, 8192, "ram:64M", EntryKind::Upcall, DirectIo::Anytime);
+}
+
+#[test]
+fn four_frames_are_enough() {
+    written_and_read_back(4, 256, "ram:8M", EntryKind::Upcall, DirectIo::PinnedOnly);
+}
+
+#[test]
+fn entry_threads_serve_what_upcalls_serve() {
+    written_and_read_back(
+        1024,
+        8192,
+        "ram:64M",
+        EntryKind::Thread,
+        DirectIo::PinnedOnly,
+    );
+}
+
+#[test]
+fn pages_come_back_from_disk() {
+    let path = std::env::temp_dir().join(format!("selfpage-test-{}", std::process::id()));
+    let store = format!("disk:{},size=64M", path.display());
+    written_and_read_back(1024, 8192, &store, EntryKind::Upcall, DirectIo::PinnedOnly);
+    written_and_read_back(1024, 8192, &store, EntryKind::Thread, DirectIo::PinnedOnly);
+}
+
+#[test]
+fn threads_that_page_at_once_lose_nothing() {
+    for entry in [EntryKind::Upcall, EntryKind::Thread] {
+        let domain = domain(512, "ram:64M", entry, DirectIo::PinnedOnly);
+        let stretch = domain.allocate(8192 * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        std::thread::scope(|scope| {
+            for part in 0..4 {
+                let bytes = unsafe { stretch.bytes_mut() };
+                scope.spawn(move || {
+                    let mine = &mut bytes[part * 2048 * PAGE..(part + 1) * 2048 * PAGE];
+                    for round in 0..4 {
+                        for (page, chunk) in mine.chunks_exact_mut(PAGE).enumerate() {
+                            fill(chunk, page, round);
+                        }
+                        let mut expected = [0; PAGE];
+                        for (page, chunk) in mine.chunks_exact(PAGE).enumerate() {
+                            fill(&mut expected, page, round);
+                            assert!(chunk == expected, "part {part} page {page} round {round}");
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
