@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use wired::PAGE;
 
 /// Moves every page of the staged range at `slot_src` on to `slot_dst`, which must be
-/// registered with `userfault` for missing pages and be empty. Holes are skipped. Pages
+/// registered with `userfault` for missing pages, be empty, and not adjoin a staging slot
+/// ([`crate::reserve_staging`] gives either). Holes are skipped. Pages
 /// that refuse (pinned, or shared with a child since a fork) stay in `slot_src`;
 /// `pinned` learns their index in the range. Returns how many did.
 ///

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use wired::PAGE;
 
 /// Why no address space was had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +52,7 @@ pub fn reserve(
         return Err(refused(Errno::INVAL));
     }
     let len = len
-        .checked_next_multiple_of(wired::PAGE)
+        .checked_next_multiple_of(PAGE)
         .ok_or(refused(Errno::NOMEM))?;
     let rights = if writable {
         ProtFlags::READ | ProtFlags::WRITE
@@ -84,6 +85,41 @@ pub fn reserve(
     // A kernel without huge pages refuses the advice, and needs none.
     let _ = advise_no_huge(reservation.addr, len);
     Ok(reservation)
+}
+
+/// Reserves `len` bytes for staging slots, writable, with a page on either side that nobody
+/// may touch. The guards are needed: see [`crate::stage`](mod@crate::stage) on neighbours.
+pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
+    let refused = |errno| ReserveError::Refused { len, errno };
+    let whole = len
+        .checked_next_multiple_of(PAGE)
+        .and_then(|len| len.checked_add(2 * PAGE));
+    let guarded = reserve(None, whole.ok_or(refused(Errno::NOMEM))?, false)?;
+    let inner = Reservation {
+        addr: guarded.addr + PAGE,
+        len: guarded.len - 2 * PAGE,
+    };
+    // SAFETY: just reserved; nobody knows it.
+    let opened = unsafe { crate::set_access(inner.addr, inner.len, crate::Access::READ_WRITE) };
+    opened.map(|()| inner).map_err(|e| {
+        // SAFETY: as above.
+        let _ = unsafe { unmap_reservation(guarded) };
+        refused(e.errno)
+    })
+}
+
+/// Gives back what [`reserve_staging`] gave, guards included.
+///
+/// # Safety
+/// Nobody may use it any more.
+pub unsafe fn unmap_staging(staging: Reservation) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        unmap_reservation(Reservation {
+            addr: staging.addr - PAGE,
+            len: staging.len + 2 * PAGE,
+        })
+    }
 }
 
 /// Gives address space back.

@@ -9,6 +9,13 @@
 //! Rule: a range across two mappings is refused whole ([`StageError::CrossesMappings`])
 //! and is then halved ([`stage_pieces`]). mlocked ranges are left alone: one `mremap` of
 //! a part clears VM_LOCKED on all of it.
+//!
+//! Rule: a slot never adjoins registered memory ([`crate::reserve_staging`] sees to it).
+//! The kernel makes the slot's mapping as a copy of the source's, registration and all,
+//! and lets it *merge* with a neighbour; then it takes the registration off the merged
+//! mapping, the neighbour's with it, whose missing pages from then on read as zeros.
+//! It happens where the source mapping has no page and the neighbour is registered with
+//! the same descriptor (found by a lost write; Linux 6.18; `tests/stage_beside.rs`).
 
 use crate::protect::ProtectMode;
 use crate::trans::Pagemap;
@@ -50,8 +57,9 @@ fn classify(errno: Errno) -> StageError {
 /// missing; the slot is not registered.
 ///
 /// # Safety
-/// `slot..slot + len` must be the caller's, with nothing in it; the program must be
-/// able to fault its pages at `src` back in.
+/// `slot..slot + len` must be the caller's, with nothing in it, and must not adjoin
+/// memory that is registered with any userfaultfd (module documentation). The program
+/// must be able to fault its pages at `src` back in.
 pub unsafe fn stage(src: usize, len: usize, slot: usize) -> Result<(), StageError> {
     // SAFETY: the caller's promise.
     unsafe { remap(src, len, slot) }.map_err(classify)
@@ -154,7 +162,9 @@ const COPY_BATCH: usize = 64;
 /// # Safety
 /// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must
 /// keep the pager from mapping pages in the range meanwhile. A thread that faults on
-/// the protection must be left waiting: it is woken here.
+/// the protection must be left waiting; it is woken here. One that was still on its way
+/// to sleep misses that, so an entry thread that reads a fault with `write_protected`
+/// waits for the end of the eviction and then wakes the page itself.
 pub unsafe fn stage_by_copy(
     userfault: &Userfault,
     pagemap: &Pagemap,

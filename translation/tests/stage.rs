@@ -1,0 +1,316 @@
+//! A range leaves memory with its contents, and nothing the program stores is lost.
+
+mod common;
+use common::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use translation::{
+    Access, Capabilities, EntryKind, Feature, Pagemap, Piece, StageError, Staged, UnmapMethod,
+    Userfault, Wake, discard, discard_batch, set_access, stage, stage_by_copy, stage_pieces,
+};
+use wired::{Lock, PAGE};
+
+fn upcall(capabilities: &Capabilities) -> Userfault {
+    Userfault::open(EntryKind::Upcall, capabilities).unwrap()
+}
+
+#[test]
+fn a_staged_range_keeps_contents_and_holes_and_the_source_stays_registered() {
+    let userfault = upcall(&capabilities());
+    let (area, slot) = (Area::new(8), Slot::new(8));
+    userfault
+        .register(area.at(0), area.len(), true, false)
+        .unwrap();
+    userfault
+        .copy(area.at(3), page_of(42).as_ptr(), PAGE, Wake::No)
+        .unwrap();
+    // SAFETY: both are the test's.
+    unsafe { stage(area.at(0), area.len(), slot.at(0)) }.unwrap();
+    assert_eq!((load(slot.at(3)), load(slot.at(2))), (42, 0));
+    for page in 0..8 {
+        assert!(!kernel_reads(area.at(page)));
+    }
+    userfault
+        .copy(area.at(3), slot.at(3) as *const u8, PAGE, Wake::No)
+        .unwrap();
+    assert_eq!(load(area.at(3)), 42);
+}
+
+#[test]
+fn an_odd_number_of_pages_halves_too() {
+    let (area, slot) = (Area::new(7), Slot::new(7));
+    (0..7).for_each(|page| store(area.at(page), 1));
+    // SAFETY: the test's memory.
+    unsafe { set_access(area.at(6), PAGE, Access::READ) }.unwrap();
+    let mut covered = 0;
+    // SAFETY: both are the test's.
+    unsafe {
+        stage_pieces(area.at(0), area.len(), slot.at(0), |piece| {
+            assert_eq!((piece.offset, piece.outcome), (covered, Staged::Moved));
+            covered += piece.len;
+        });
+    }
+    assert_eq!(covered, area.len());
+    assert!((0..7).all(|page| load(slot.at(page)) == 1));
+}
+
+#[test]
+fn copying_out_takes_the_same_pages_as_staging() {
+    let capabilities = capabilities().without(Feature::Stage);
+    assert_eq!(capabilities.unmap_method(), UnmapMethod::ProtectAndCopy);
+    for capabilities in [capabilities, capabilities.without(Feature::PagemapScan)] {
+        let userfault = upcall(&capabilities);
+        let pagemap = Pagemap::open(&capabilities).unwrap();
+        let (area, slot) = (Area::new(200), Slot::new(200));
+        userfault
+            .register(area.at(0), area.len(), true, true)
+            .unwrap();
+        let there = |page: usize| page.is_multiple_of(3) || page > 150;
+        for page in (0..200).filter(|page| there(*page)) {
+            userfault
+                .copy(area.at(page), page_of(page as u8).as_ptr(), PAGE, Wake::No)
+                .unwrap();
+        }
+        // SAFETY: both are the test's.
+        let taken =
+            unsafe { stage_by_copy(&userfault, &pagemap, area.at(0), area.len(), slot.at(0)) }
+                .unwrap();
+        assert_eq!(taken, (0..200).filter(|page| there(*page)).count());
+        for page in 0..200 {
+            assert!(!kernel_reads(area.at(page)));
+            assert_eq!(
+                load(slot.at(page)),
+                if there(page) { page as u8 } else { 0 }
+            );
+        }
+    }
+}
+
+#[test]
+fn copying_out_of_memory_that_cannot_be_protected_is_refused() {
+    let capabilities = capabilities();
+    let userfault = upcall(&capabilities);
+    let pagemap = Pagemap::open(&capabilities).unwrap();
+    let (area, slot) = (Area::new(2), Slot::new(2));
+    userfault
+        .register(area.at(0), area.len(), true, false)
+        .unwrap();
+    userfault
+        .copy(area.at(0), page_of(1).as_ptr(), PAGE, Wake::No)
+        .unwrap();
+    // SAFETY: both are the test's.
+    let refused =
+        unsafe { stage_by_copy(&userfault, &pagemap, area.at(0), area.len(), slot.at(0)) };
+    assert_eq!(refused, Err(StageError::NotProtectable));
+    assert_eq!(load(area.at(0)), 1);
+}
+
+#[test]
+fn a_batch_discards_each_piece_and_nothing_else_with_and_without_the_feature() {
+    let capabilities = capabilities();
+    for capabilities in [capabilities, capabilities.without(Feature::BatchDiscard)] {
+        let area = Area::new(2200);
+        (0..2200).for_each(|page| store(area.at(page), 1));
+        // More pieces than one call takes.
+        let pieces: Vec<_> = (0..2200)
+            .filter(|page| page % 2 == 0)
+            .map(|page| Piece {
+                addr: area.at(page),
+                len: PAGE,
+            })
+            .collect();
+        // SAFETY: the test's memory.
+        unsafe { discard_batch(&pieces, &capabilities) }.unwrap();
+        for page in 0..2200 {
+            assert_eq!(load(area.at(page)), (page % 2) as u8);
+        }
+    }
+}
+
+#[test]
+fn a_batch_says_which_error_its_failing_piece_has() {
+    let capabilities = capabilities();
+    for capabilities in [capabilities, capabilities.without(Feature::BatchDiscard)] {
+        let area = Area::new(2);
+        store(area.at(0), 1);
+        let pieces = [
+            Piece {
+                addr: area.at(0),
+                len: PAGE,
+            },
+            Piece {
+                addr: NOWHERE,
+                len: PAGE,
+            },
+            Piece {
+                addr: area.at(1),
+                len: PAGE,
+            },
+        ];
+        // SAFETY: the test's memory.
+        let result = unsafe { discard_batch(&pieces, &capabilities) };
+        assert_eq!(result, Err(translation::Errno::NOMEM));
+        assert_eq!(load(area.at(0)), 0);
+    }
+}
+
+/// A toy pager: contents live in `backing` while a page is out.
+struct Pager {
+    userfault: Userfault,
+    pagemap: Pagemap,
+    base: usize,
+    slot: usize,
+    /// Held while pages go out and while one comes in.
+    backing: Lock<Vec<u8>>,
+    evictions: AtomicU64,
+}
+
+const PAGES: usize = 128;
+
+impl Pager {
+    fn page_in(&self, page: usize) {
+        let backing = self.backing.lock();
+        let source = backing[page - self.base..].as_ptr();
+        // There already: another thread's fault on it was first.
+        let _ = self.userfault.copy(page, source, PAGE, Wake::Yes);
+    }
+
+    /// Takes the whole area out by `method` and keeps its contents.
+    fn evict(&self, method: UnmapMethod) {
+        let mut backing = self.backing.lock();
+        let len = PAGES * PAGE;
+        let mut bitmap = [0; PAGES / 64];
+        // SAFETY: the slot is the pager's; faults wait for the lock.
+        unsafe {
+            match method {
+                UnmapMethod::Stage => stage(self.base, len, self.slot).unwrap(),
+                UnmapMethod::ProtectAndCopy => {
+                    stage_by_copy(&self.userfault, &self.pagemap, self.base, len, self.slot)
+                        .map(drop)
+                        .unwrap();
+                }
+            }
+        }
+        self.pagemap
+            .present_pages(self.slot, len, &mut bitmap)
+            .unwrap();
+        for page in (0..PAGES).filter(|page| bitmap[page / 64] >> (page % 64) & 1 == 1) {
+            // SAFETY: the slot's page is present and nobody else's.
+            let contents =
+                unsafe { std::slice::from_raw_parts((self.slot + page * PAGE) as *const u8, PAGE) };
+            backing[page * PAGE..][..PAGE].copy_from_slice(contents);
+        }
+        // SAFETY: kept above.
+        unsafe { discard(self.slot, len) }.unwrap();
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Writers count in every page, each in a word of its own, and find their last count
+/// there; the area is taken out under them all the time.
+fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
+    const WRITERS: usize = 3;
+    const EVICTIONS: u64 = 300;
+    let capabilities = capabilities();
+    let userfault = match Userfault::open(kind, &capabilities) {
+        Ok(userfault) => userfault,
+        Err(refused) => return skipped(&refused.to_string()),
+    };
+    let area: &'static Area = Box::leak(Box::new(Area::new(PAGES)));
+    let slot: &'static Slot = Box::leak(Box::new(Slot::new(PAGES)));
+    userfault
+        .register(
+            area.at(0),
+            area.len(),
+            true,
+            method == UnmapMethod::ProtectAndCopy,
+        )
+        .unwrap();
+    let pager: &'static Pager = Box::leak(Box::new(Pager {
+        userfault,
+        pagemap: Pagemap::open(&capabilities).unwrap(),
+        base: area.at(0),
+        slot: slot.at(0),
+        backing: Lock::new(vec![0; PAGES * PAGE]),
+        evictions: AtomicU64::new(0),
+    }));
+    let _entry = match kind {
+        EntryKind::Upcall => {
+            on_upcall(area.at(0), area.len(), |page| pager.page_in(page));
+            None
+        }
+        EntryKind::Thread => {
+            // The entry reads a duplicate of the descriptor.
+            let fd = rustix::io::dup(&pager.userfault).unwrap();
+            let reader = Userfault::from_owned(fd, kind, &capabilities, pager.userfault.options());
+            Some(Entry::new(Arc::new(reader), |_, fault| {
+                pager.page_in(fault.addr);
+                // A store on its way to sleep on the protection misses the wake of the
+                // eviction.
+                if fault.write_protected {
+                    pager.userfault.wake(fault.addr, PAGE).unwrap();
+                }
+            }))
+        }
+    };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let mut rounds = 0..;
+                    while pager.evictions.load(Ordering::Relaxed) < EVICTIONS {
+                        let round = rounds.next().unwrap();
+                        for page in 0..PAGES {
+                            // Pages in an order of the writer's own.
+                            let page = (page * (2 * writer + 3)) % PAGES;
+                            let word = (area.at(page) + writer * 8) as *mut u64;
+                            // SAFETY: the writer's own word.
+                            unsafe {
+                                assert_eq!(
+                                    word.read_volatile(),
+                                    round,
+                                    "page {page}, writer {writer}"
+                                );
+                                word.write_volatile(round + 1);
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                pager.evict(method);
+                // Let the writers get somewhere.
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        });
+        let ended: Vec<_> = writers
+            .into_iter()
+            .map(|writer| writer.join().is_ok())
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(ended, [true; WRITERS]);
+    });
+}
+
+#[test]
+fn no_store_is_lost_when_ranges_are_staged_under_upcalls() {
+    no_store_is_lost(EntryKind::Upcall, UnmapMethod::Stage);
+}
+
+#[test]
+fn no_store_is_lost_when_ranges_are_staged_under_entry_threads() {
+    no_store_is_lost(EntryKind::Thread, UnmapMethod::Stage);
+}
+
+#[test]
+fn no_store_is_lost_when_ranges_are_copied_out_under_upcalls() {
+    no_store_is_lost(EntryKind::Upcall, UnmapMethod::ProtectAndCopy);
+}
+
+#[test]
+fn no_store_is_lost_when_ranges_are_copied_out_under_entry_threads() {
+    no_store_is_lost(EntryKind::Thread, UnmapMethod::ProtectAndCopy);
+}
