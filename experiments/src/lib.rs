@@ -1,1 +1,85 @@
 //! Measurements beside the alternatives, in the same run.
+//!
+//! A user moves off kernel swap only if ours costs less on the same work, so every figure
+//! is taken beside what it competes with: same contents, same accesses, same memory, arms
+//! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`arm`],
+//! [`worker`]) is apart from judging it ([`report`]).
+//!
+//! Rules: what cannot run here says why; the configuration in force is printed with the
+//! figures; contents are verified while they are read, because a fast pager that loses a
+//! page has no figure at all; whatever is switched on (swap, zram, cgroups, files) is
+//! switched off by a [`keeper`] that outlives this process.
+//!
+//! [`Bench`] is a set of subcommands for the `selfpage` command; [`run`] does one.
+
+pub mod access;
+pub mod arm;
+pub mod cgroup;
+pub mod contents;
+pub mod device;
+pub mod error;
+pub mod keeper;
+pub mod machine;
+pub mod memory;
+pub mod paging;
+pub mod report;
+pub mod swap;
+pub mod worker;
+
+pub use error::ExperimentError;
+
+use clap::Subcommand;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+/// The benchmarks, as subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// More data than frames: ours beside kernel swap, mapped files and the bare device.
+    Paging(paging::Options),
+    /// One arm's work in a process of its own.
+    #[command(hide = true)]
+    Worker(worker::Plan),
+    /// Undoes what a benchmark switched on, also when it was killed.
+    #[command(hide = true)]
+    Keeper,
+}
+
+/// How this program starts itself again as a worker or a keeper.
+#[derive(Clone, Debug)]
+pub struct Myself {
+    program: PathBuf,
+    words: Vec<String>,
+}
+
+impl Myself {
+    /// The running program; `words` come before the subcommand (`bench`, under the
+    /// `selfpage` command).
+    pub fn new(words: &[&str]) -> Result<Self, ExperimentError> {
+        let program =
+            std::env::current_exe().map_err(error::while_doing("find the own program"))?;
+        Ok(Self {
+            program,
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+        })
+    }
+
+    /// A command that runs one of [`Bench`]'s subcommands.
+    pub fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.words).arg(subcommand);
+        command
+    }
+}
+
+/// Runs a benchmark, or the part of one this process was started for.
+pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> {
+    match bench {
+        Bench::Paging(options) => paging::run(options, myself),
+        Bench::Worker(plan) => worker::run(plan).map(|()| ExitCode::SUCCESS),
+        Bench::Keeper => {
+            keeper::serve();
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

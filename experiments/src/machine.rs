@@ -1,0 +1,120 @@
+//! The configuration in force: without it a figure says nothing.
+
+use crate::cgroup::Hierarchy;
+use serde::Serialize;
+use std::path::Path;
+
+/// What the figures were taken on.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// `uname -r`.
+    pub kernel: String,
+    /// The processor's own name.
+    pub processor: String,
+    /// Processors this process may use.
+    pub processors: usize,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// The setting of transparent huge pages.
+    pub huge_pages: String,
+    /// vm.swappiness.
+    pub swappiness: String,
+    /// vm.page-cluster: kernel swap reads 2 to this power pages at once.
+    pub page_cluster: String,
+    /// Which cgroup version has the memory controller.
+    pub cgroup: String,
+    /// File system and device of the folder used.
+    pub disk: String,
+    /// Load average at the start: other work on the machine.
+    pub load: String,
+}
+
+impl Machine {
+    /// As it is now, for an experiment whose files are in `folder`.
+    pub fn now(folder: &Path) -> Self {
+        let cpu = read("/proc/cpuinfo");
+        let processor = cpu
+            .lines()
+            .find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+        let memory = read("/proc/meminfo");
+        let total = memory.lines().find_map(|l| {
+            l.strip_prefix("MemTotal:")?
+                .trim()
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        });
+        Self {
+            kernel: read("/proc/sys/kernel/osrelease"),
+            processor: processor.map_or_else(String::new, |(_, name)| name.to_owned()),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: total.unwrap_or(0u64) * 1024,
+            huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
+            swappiness: read("/proc/sys/vm/swappiness"),
+            page_cluster: read("/proc/sys/vm/page-cluster"),
+            cgroup: Hierarchy::find().map_or_else(|e| e.to_string(), |h| h.name().to_owned()),
+            disk: disk(folder),
+            load: read("/proc/loadavg")
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+        }
+    }
+
+    /// The lines of a report's header.
+    pub fn lines(&self) -> [String; 3] {
+        [
+            format!(
+                "Linux {}, {} x {}, {} MiB; load {}",
+                self.kernel,
+                self.processors,
+                self.processor,
+                self.memory_bytes >> 20,
+                self.load
+            ),
+            format!(
+                "huge pages {}, swappiness {}, page-cluster {}, {}",
+                self.huge_pages, self.swappiness, self.page_cluster, self.cgroup
+            ),
+            format!("files on {}", self.disk),
+        ]
+    }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// The bracketed one of several words.
+fn chosen(words: &str) -> String {
+    words.split(['[', ']']).nth(1).unwrap_or(words).to_owned()
+}
+
+/// The mount that holds a folder: the longest that is a prefix of its true path.
+fn disk(folder: &Path) -> String {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    let mounts = read("/proc/self/mounts");
+    let holds = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[device, place, kind, ..] = words.as_slice() else {
+            return None;
+        };
+        folder
+            .starts_with(place)
+            .then(|| (place.len(), format!("{device} ({kind})")))
+    };
+    let best = mounts
+        .lines()
+        .filter_map(holds)
+        .max_by_key(|(length, _)| *length);
+    format!(
+        "{}, {}",
+        folder.display(),
+        best.map_or_else(|| "an unknown file system".into(), |(_, name)| name)
+    )
+}

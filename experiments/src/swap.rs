@@ -1,0 +1,124 @@
+//! The kernel's own swap, for the time of one arm: on a file, or on zram with lz4.
+
+use crate::ExperimentError;
+use crate::contents::PAGE;
+use crate::error::while_doing;
+use crate::keeper::{Debt, Keeper, Owed};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Swap that is on; switched off, and its file or device removed, when dropped.
+pub struct Swap {
+    // In this order: a device is removed after its swap is off.
+    _on: Owed,
+    _under: Owed,
+}
+
+impl Swap {
+    /// On a file without holes in `folder`.
+    pub fn on_file(keeper: &Keeper, folder: &Path, bytes: u64) -> Result<Self, ExperimentError> {
+        refuse_others()?;
+        let path = folder.join(format!("selfpage-bench-{}.swap", std::process::id()));
+        let under = keeper.owe(Debt::File(path.clone()))?;
+        let file = preallocated(&path, bytes)?;
+        sign(&file, bytes)?;
+        Ok(Self {
+            _on: on(keeper, &path)?,
+            _under: under,
+        })
+    }
+
+    /// On a new zram device with lz4.
+    pub fn on_zram(keeper: &Keeper, bytes: u64) -> Result<Self, ExperimentError> {
+        refuse_others()?;
+        let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|e| {
+            ExperimentError::Unavailable(format!(
+                "no zram device can be made here (needs CONFIG_ZRAM and root): {e}"
+            ))
+        })?;
+        let number: u32 = number
+            .trim()
+            .parse()
+            .map_err(|_| ExperimentError::Unavailable(format!("zram-control said {number:?}")))?;
+        let under = keeper.owe(Debt::Zram(number))?;
+        let set = |name: &str, value: String| {
+            std::fs::write(format!("/sys/block/zram{number}/{name}"), &value)
+                .map_err(while_doing(format!("set zram{number}'s {name} to {value}")))
+        };
+        set("comp_algorithm", "lz4".into())?;
+        set("disksize", bytes.to_string())?;
+        let path = PathBuf::from(format!("/dev/zram{number}"));
+        let device = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(while_doing(format!("open {}", path.display())))?;
+        sign(&device, bytes)?;
+        drop(device);
+        Ok(Self {
+            _on: on(keeper, &path)?,
+            _under: under,
+        })
+    }
+}
+
+/// Other swap would take part in the measurement, and be in danger of our mistakes.
+fn refuse_others() -> Result<(), ExperimentError> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    match swaps
+        .lines()
+        .nth(1)
+        .and_then(|line| line.split_whitespace().next())
+    {
+        None => Ok(()),
+        Some(other) => Err(ExperimentError::Unavailable(format!(
+            "swap is on at {other} and would take part: switch it off (swapoff {other}) to measure kernel swap"
+        ))),
+    }
+}
+
+/// A file of our own whose blocks are all there.
+pub fn preallocated(path: &Path, bytes: u64) -> Result<File, ExperimentError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(while_doing(format!("make {}", path.display())))?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).map_err(
+        while_doing(format!("allocate {bytes} bytes for {}", path.display())),
+    )?;
+    Ok(file)
+}
+
+/// Writes the swap header that mkswap(8) writes: version 1, the last page, the magic at the
+/// end of the first page (include/linux/swap.h).
+fn sign(area: &File, bytes: u64) -> Result<(), ExperimentError> {
+    let mut header = vec![0u8; PAGE];
+    let last_page = u32::try_from(bytes / PAGE as u64 - 1).map_err(|_| {
+        ExperimentError::Options(format!("{bytes} bytes are too many for one swap area"))
+    })?;
+    header[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
+    header[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
+    header[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+    area.write_all_at(&header, 0)
+        .and_then(|()| area.sync_all())
+        .map_err(while_doing("write the swap header"))
+}
+
+fn on(keeper: &Keeper, path: &Path) -> Result<Owed, ExperimentError> {
+    let owed = keeper.owe(Debt::Swap(path.into()))?;
+    let name = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| ExperimentError::Options("a path with a zero byte".into()))?;
+    // SAFETY: a terminated string.
+    if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
+        return Ok(owed);
+    }
+    Err(while_doing(format!(
+        "switch on swap on {} (root can)",
+        path.display()
+    ))(std::io::Error::last_os_error()))
+}
