@@ -14,13 +14,31 @@
 //! nothing, take no lock that a killed process could keep, and touch wired memory only.
 
 mod api;
+mod blok;
+mod catalogue;
+mod channel;
 mod checksum;
+mod codec;
 mod config;
+mod disk;
+mod engine;
 mod error;
 mod handle;
+mod hint;
+mod holdings;
 mod inject;
+mod intent;
+mod layout;
 mod lockword;
+mod ops;
+mod parts;
+mod place;
+mod ram;
+mod retire;
+mod segment;
 mod shared;
+mod swap;
+mod tier;
 
 pub use api::{
     Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Usage, Wait, WritePage,

@@ -1,74 +1,248 @@
-//! One store for a tree of processes.
+//! One store for a tree of processes: made by the first, joined by the others.
+//!
+//! Three descriptors make a store: the tables, the arena, the swap file; each process maps
+//! the first two and does its own I/O on the third. A linked program makes one for itself.
 
-use crate::inject::Inject;
-use crate::{Channel, Checksum, Handle, Holder, SetupError, Store, StoreConfig, StoreError, Usage};
-use rustix::fd::OwnedFd;
+use crate::api::{Channel, Store, Usage};
+use crate::catalogue::Found;
+use crate::channel::Mover;
+use crate::disk::{self, notes};
+use crate::error::{SetupError, StoreError};
+use crate::inject::{Inject, Injector};
+use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
+use crate::parts::{Count, Parts};
+use crate::place::Spot;
+use crate::segment::room_for;
+use crate::{Checksum, Handle, Holder, StoreConfig};
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wired::{PAGE, Region};
 
-/// A store in shared memory.
-pub struct SharedStore {}
+/// A store in shared memory, as one process has it.
+pub struct SharedStore {
+    parts: Arc<Parts>,
+}
 
 impl SharedStore {
     /// Makes a store with slots for holders 0 to `max_holders` - 1, attached as holder 0.
-    /// The descriptors are what another process needs to [`SharedStore::attach`].
+    /// The descriptors, close-on-exec, are what another process needs to
+    /// [`SharedStore::attach`]; the store itself keeps one of the swap file.
     pub fn create(
         config: &StoreConfig,
         max_holders: u16,
     ) -> Result<(Self, Vec<OwnedFd>), SetupError> {
-        let _ = (config, max_holders);
-        todo!()
+        config.check()?;
+        if max_holders == 0 || max_holders > MAX_HOLDERS {
+            return Err(SetupError::Holder {
+                holder: max_holders,
+                last: MAX_HOLDERS,
+            });
+        }
+        let geometry = Geometry::of(config, max_holders);
+        let disk = config.disk.as_ref().map(disk::create).transpose()?;
+        let (region, tables_fd) = shared("tables", Offsets::of(&geometry).end)?;
+        let tables = Tables::create(region, geometry, &config.to_string());
+        let mut fds = vec![tables_fd];
+        let mut arena = None;
+        if geometry.segments > 0 {
+            let (region, fd) = shared("compressed RAM", geometry.segments * geometry.segment_size)?;
+            fds.push(fd);
+            arena = Some(region);
+        }
+        let mut swap = -1;
+        let mut unusual = 0;
+        if let Some((fd, notes)) = disk {
+            swap = duplicate(&fd)?;
+            unusual = notes;
+            fds.push(fd);
+        }
+        let parts = Parts::new(tables, arena, swap, 0)?;
+        parts.catalogue.reserve_zero();
+        if let Some(bloks) = &parts.bloks {
+            bloks.close_end();
+        }
+        parts.header.notes().store(unusual, Ordering::Relaxed);
+        let store = Self {
+            parts: Arc::new(parts),
+        };
+        if let Some(plan) = config.disk.as_ref().and_then(|disk| disk.inject) {
+            store.inject(plan);
+        }
+        Ok((store, fds))
     }
 
-    /// Joins the store behind `fds`, in the order `create` gave them, as `holder`.
+    /// Joins the store behind `fds`, in the order `create` gave them, as `holder`. The
+    /// memory's descriptors are closed when this returns, the swap file's is kept.
     pub fn attach(fds: Vec<OwnedFd>, holder: Holder) -> Result<Self, SetupError> {
-        let _ = (fds, holder);
-        todo!()
+        let few = || SetupError::NotAStore("there are too few of them");
+        let mut fds = fds.into_iter();
+        let tables = Tables::attach(fds.next().ok_or_else(few)?)?;
+        let geometry = tables.geometry;
+        check_holder(holder, &geometry)?;
+        let mut arena = None;
+        if geometry.segments > 0 {
+            let bytes = geometry.segments * geometry.segment_size;
+            let fd = fds.next().ok_or_else(few)?;
+            let size = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as usize);
+            if size < bytes {
+                return Err(SetupError::NotAStore(
+                    "the arena is smaller than its tables say",
+                ));
+            }
+            arena = Some(
+                Region::attach(fd, bytes).map_err(|errno| SetupError::Memory {
+                    what: "compressed RAM",
+                    bytes: bytes as u64,
+                    errno,
+                })?,
+            );
+        }
+        let swap = match geometry.bloks {
+            0 => -1,
+            _ => fds.next().ok_or_else(few)?.into_raw_fd(),
+        };
+        Ok(Self {
+            parts: Arc::new(Parts::new(tables, arena, swap, holder)?),
+        })
     }
 
-    /// Channels made from now on work for `holder`: for the child of a fork.
-    pub fn set_holder(&self, holder: Holder) {
-        let _ = holder;
-        todo!()
+    /// Channels made from now on work for `holder`: for the child of a fork. A slot past
+    /// the store's last is refused.
+    pub fn set_holder(&self, holder: Holder) -> Result<(), SetupError> {
+        check_holder(holder, &self.parts.tables.geometry)?;
+        self.parts.holder.store(holder, Ordering::Release);
+        Ok(())
     }
 
     /// The holder channels are made for.
     pub fn holder(&self) -> Holder {
-        todo!()
+        self.parts.holder.load(Ordering::Acquire)
     }
 
     /// Channels made from now on use this descriptor of the swap file: where the one the
     /// store had is gone, or is in another descriptor table. The old one is not closed.
     pub fn reopen(&self, swap: OwnedFd) {
-        let _ = swap;
-        todo!()
+        self.parts.swap.store(swap.into_raw_fd(), Ordering::Release);
+    }
+
+    /// The store no longer has a descriptor of the swap file, and returns the one it had,
+    /// unclosed: for a library that keeps none in its program's table. Channels that are
+    /// made have their own way to the file; new ones need [`SharedStore::reopen`] first.
+    pub fn take_swap(&self) -> Option<i32> {
+        let fd = self.parts.swap.swap(-1, Ordering::AcqRel);
+        (fd >= 0).then_some(fd)
     }
 
     /// Makes the disk misbehave from now on, in every process of the tree. For tests.
     pub fn inject(&self, plan: Inject) {
-        let _ = plan;
-        todo!()
+        Injector(self.parts.header.inject()).set(plan);
     }
+
+    /// The parts, for tests of what they promise each other.
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> &Arc<Parts> {
+        &self.parts
+    }
+}
+
+fn shared(what: &'static str, bytes: usize) -> Result<(Region, OwnedFd), SetupError> {
+    let name = if what == "tables" {
+        "selfpage-tables"
+    } else {
+        "selfpage-store"
+    };
+    Region::shared(bytes, name).map_err(|errno| SetupError::Memory {
+        what,
+        bytes: bytes as u64,
+        errno,
+    })
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<i32, SetupError> {
+    let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| SetupError::Memory {
+        what: "descriptor of the swap file",
+        bytes: 0,
+        errno,
+    })?;
+    Ok(copy.as_raw_fd()).inspect(|_| std::mem::forget(copy))
 }
 
 impl Store for SharedStore {
     fn describe(&self) -> String {
-        todo!()
+        let mut text = self.parts.tables.line();
+        let notes = self.parts.header.notes().load(Ordering::Relaxed);
+        for (bit, what) in [
+            (
+                notes::BUFFERED,
+                " (no direct I/O there: through the page cache)",
+            ),
+            (notes::MEMORY, " (that file system is itself memory)"),
+            (notes::NO_RING, " (no io_uring: one I/O at a time)"),
+        ] {
+            if notes & bit != 0 {
+                text.push_str(what);
+            }
+        }
+        text
     }
-    fn channel(&self, _depth: usize) -> Result<Box<dyn Channel>, StoreError> {
-        todo!()
+
+    fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError> {
+        let mover = Mover::new(self.parts.clone(), depth)?;
+        mover.note_engine();
+        Ok(Box::new(mover))
     }
-    fn discard(&self, _slot: Holder, _handles: &[Handle]) {
-        todo!()
+
+    fn discard(&self, slot: Holder, handles: &[Handle]) {
+        self.parts.discard(slot, handles);
     }
-    fn checksum(&self, _handle: Handle) -> Checksum {
-        todo!()
+
+    fn checksum(&self, handle: Handle) -> Checksum {
+        self.parts.catalogue.checksum(handle)
     }
+
     fn usage(&self) -> Usage {
-        todo!()
+        let parts = &*self.parts;
+        let geometry = &parts.tables.geometry;
+        let mut usage = Usage {
+            ram_used: parts.segments.used(),
+            ram_limit: (geometry.segments * geometry.segment_size) as u64,
+            disk_used: parts
+                .bloks
+                .as_ref()
+                .map_or(0, |bloks| bloks.used() * PAGE as u64),
+            disk_limit: (geometry.bloks * PAGE) as u64,
+            tables: parts.catalogue.bytes(),
+            written: parts.total(Count::Written),
+            read: parts.total(Count::Read),
+            read_disk: parts.total(Count::ReadDisk),
+            demoted: parts.total(Count::Demoted),
+            compacted: parts.total(Count::Compacted),
+            mismatches: parts.total(Count::Mismatches),
+            io_errors: parts.total(Count::IoErrors),
+            ios: parts.total(Count::Ios),
+            ..Usage::default()
+        };
+        for (_, holders, found) in parts.catalogue.each_page() {
+            usage.holds += holders;
+            match found {
+                Found::Filled(_) => usage.pages_filled += 1,
+                Found::At(Spot::Ram { len, .. }) => {
+                    usage.pages_ram += 1;
+                    usage.ram_compressed += room_for(len as usize) as u64;
+                }
+                Found::At(Spot::Disk { .. }) => usage.pages_disk += 1,
+                Found::At(Spot::Nowhere) => {}
+            }
+        }
+        usage
     }
-    fn adopt_fork(&self, _parent: Holder, _child: Holder) {
-        todo!()
+
+    fn adopt_fork(&self, parent: Holder, child: Holder) {
+        self.parts.adopt_fork(parent, child);
     }
-    fn retire(&self, _holder: Holder) -> bool {
-        todo!()
+
+    fn retire(&self, holder: Holder) -> bool {
+        self.parts.retire(holder)
     }
 }

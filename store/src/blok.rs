@@ -1,0 +1,378 @@
+//! Bloks of the swap file, allocated first fit by bitmap.
+//!
+//! "It keeps track of swap space as a bitmap of bloks ... bloks are allocated first fit, a
+//! hint pointer is maintained to the earliest structure which is known to have free bloks"
+//! (Nemesis, section 6.6). A blok is a page. The structure is a word of 64 bloks here, and
+//! a run never crosses one: 256 KiB is more than one I/O carries.
+//!
+//! Many processes allocate at once, and any may die in between, so the bitmap is a hint
+//! only. The truth is the owner word of each blok: the handle whose page lies there, or 0.
+//! Taking a blok is a compare-and-swap from 0, giving it back one to 0, so that neither
+//! can happen twice.
+
+use crate::hint::Hint;
+use crate::holdings::ones;
+use crate::intent::{Intent, Note};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Words a search looks at beyond the first with anything free, for a longer run.
+const LOOK: usize = 64;
+
+/// Contiguous bloks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub first: u32,
+    pub count: u32,
+}
+
+/// The allocator.
+pub(crate) struct Bloks {
+    bits: &'static [AtomicU64],
+    owners: &'static [AtomicU32],
+    hint: Hint,
+}
+
+impl Bloks {
+    pub fn new(
+        bits: &'static [AtomicU64],
+        owners: &'static [AtomicU32],
+        hint: &'static AtomicU64,
+    ) -> Self {
+        Self {
+            bits,
+            owners,
+            hint: Hint(hint),
+        }
+    }
+
+    /// Marks what lies past the last blok as taken. Once, when the store is made.
+    pub fn close_end(&self) {
+        let over = self.bits.len() * 64 - self.owners.len();
+        if over > 0
+            && let Some(last) = self.bits.last()
+        {
+            last.fetch_or(!(u64::MAX >> over), Ordering::AcqRel);
+        }
+    }
+
+    /// Reserves a run of at most `want` bloks: at `near` if it is free, else the first that
+    /// is long enough, else the longest close by. Each blok must then be taken with
+    /// [`Bloks::own`] or returned with [`Bloks::unreserve`]; until then `note` remembers.
+    pub fn reserve(&self, want: u32, near: Option<u32>, note: &Note) -> Option<Run> {
+        let want = want.min(64);
+        if let Some(run) = near.and_then(|near| self.reserve_at(near, want, note)) {
+            return Some(run);
+        }
+        loop {
+            let seen = self.hint.look();
+            let start = seen.position();
+            let first = (start..self.bits.len()).find(|&at| self.free_in(at) != 0);
+            self.hint.raise(seen, first.unwrap_or(self.bits.len()));
+            let first = first?;
+            let end = (first + LOOK).min(self.bits.len());
+            let mut best = (0, first, 0);
+            for at in first..end {
+                let (bit, len) = longest_run(self.free_in(at), want);
+                if len > best.0 {
+                    best = (len, at, bit);
+                    if len == want {
+                        break;
+                    }
+                }
+            }
+            let (len, at, bit) = best;
+            if len > 0
+                && let Some(run) = self.mark(at, bit, len, note)
+            {
+                return Some(run);
+            }
+        }
+    }
+
+    fn free_in(&self, at: usize) -> u64 {
+        !self.bits[at].load(Ordering::Acquire)
+    }
+
+    fn reserve_at(&self, near: u32, want: u32, note: &Note) -> Option<Run> {
+        let (at, bit) = (near as usize / 64, near % 64);
+        if at >= self.bits.len() {
+            return None;
+        }
+        let len = (self.free_in(at) >> bit).trailing_ones().min(want);
+        if len == 0 {
+            None
+        } else {
+            self.mark(at, bit, len, note)
+        }
+    }
+
+    fn mark(&self, at: usize, bit: u32, len: u32, note: &Note) -> Option<Run> {
+        let first = at as u32 * 64 + bit;
+        let mask = mask(bit, len);
+        note.set(Intent::Bloks(first, len));
+        let now = self.bits[at].load(Ordering::Acquire);
+        let free = now & mask == 0
+            && self.bits[at]
+                .compare_exchange(now, now | mask, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        free.then_some(Run { first, count: len })
+    }
+
+    /// The page `handle` lies in `blok` from now on. False if the blok is another's after
+    /// all (a hint was wrong): it stays marked and is not to be used.
+    pub fn own(&self, blok: u32, handle: u32) -> bool {
+        self.owners[blok as usize]
+            .compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Gives reserved bloks that were not taken back.
+    pub fn unreserve(&self, run: Run) {
+        if run.count > 0 {
+            let at = run.first as usize / 64;
+            self.bits[at].fetch_and(!mask(run.first % 64, run.count), Ordering::AcqRel);
+            self.hint.lower(at);
+        }
+    }
+
+    /// The page `handle` no longer lies in `blok`. Does nothing if it did not.
+    pub fn free(&self, blok: u32, handle: u32) {
+        let Some(owner) = self.owners.get(blok as usize) else {
+            return;
+        };
+        if owner
+            .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.unreserve(Run {
+                first: blok,
+                count: 1,
+            });
+        }
+    }
+
+    /// Whether the page `handle` lies in `blok`.
+    pub fn is_owned(&self, blok: u32, handle: u32) -> bool {
+        self.owners
+            .get(blok as usize)
+            .is_some_and(|o| o.load(Ordering::Acquire) == handle)
+    }
+
+    /// Unmarks what a dead process had marked and not taken. A live one may be about to
+    /// take such a blok: then the mark is wrong, and whoever reserves it next fails to own
+    /// it and marks it again.
+    pub fn heal(&self, run: Run) {
+        for blok in run.first..run.first + run.count {
+            if self
+                .owners
+                .get(blok as usize)
+                .is_some_and(|o| o.load(Ordering::Acquire) == 0)
+            {
+                self.unreserve(Run {
+                    first: blok,
+                    count: 1,
+                });
+            }
+        }
+    }
+
+    /// Bloks in use.
+    pub fn used(&self) -> u64 {
+        (self.bits.iter().enumerate())
+            .flat_map(|(at, word)| {
+                ones(word.load(Ordering::Acquire)).map(move |bit| at * 64 + bit as usize)
+            })
+            .filter(|&blok| {
+                self.owners
+                    .get(blok)
+                    .is_some_and(|o| o.load(Ordering::Acquire) != 0)
+            })
+            .count() as u64
+    }
+
+    /// Whether anything is free.
+    pub fn has_room(&self) -> bool {
+        let seen = self.hint.look();
+        let free = (seen.position()..self.bits.len()).find(|&at| self.free_in(at) != 0);
+        self.hint.raise(seen, free.unwrap_or(self.bits.len()));
+        free.is_some()
+    }
+}
+
+fn mask(bit: u32, len: u32) -> u64 {
+    (u64::MAX >> (64 - len)) << bit
+}
+
+/// The first run of ones that is `want` long, or the longest there is: (bit, length).
+fn longest_run(mut word: u64, want: u32) -> (u32, u32) {
+    let mut best = (0, 0);
+    let mut base = 0;
+    while word != 0 {
+        let skip = word.trailing_zeros();
+        base += skip;
+        word >>= skip;
+        let len = word.trailing_ones();
+        if len > best.1 {
+            best = (base, len.min(want));
+            if len >= want {
+                return best;
+            }
+        }
+        if len == 64 {
+            return best;
+        }
+        base += len;
+        word >>= len;
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intent::Intents;
+    use crate::layout::INTENTS;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn leak<T: Default>(count: usize) -> &'static [T] {
+        Vec::leak((0..count).map(|_| T::default()).collect())
+    }
+
+    fn bloks(count: usize) -> Bloks {
+        let bloks = Bloks::new(leak(count.div_ceil(64)), leak(count), &leak(1)[0]);
+        bloks.close_end();
+        bloks
+    }
+
+    fn intents() -> Intents {
+        Intents::new(leak(INTENTS))
+    }
+
+    fn take(bloks: &Bloks, want: u32, near: Option<u32>, handle: u32, note: &Note) -> Option<Run> {
+        let run = bloks.reserve(want, near, note)?;
+        for blok in run.first..run.first + run.count {
+            assert!(bloks.own(blok, handle), "blok {blok} was given twice");
+        }
+        Some(run)
+    }
+
+    #[test]
+    fn an_empty_file_is_filled_from_its_start_and_to_its_end() {
+        let bloks = bloks(100);
+        let note = intents().begin(0, 0);
+        let mut given = Vec::new();
+        while let Some(run) = take(&bloks, 30, None, 1, &note) {
+            given.extend(run.first..run.first + run.count);
+        }
+        given.sort_unstable();
+        assert_eq!(given, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn neighbours_follow_each_other() {
+        let bloks = bloks(128);
+        let note = intents().begin(0, 0);
+        let first = take(&bloks, 8, None, 1, &note).unwrap();
+        let _other = take(&bloks, 8, Some(40), 1, &note).unwrap();
+        let next = take(&bloks, 8, Some(first.first + first.count), 1, &note).unwrap();
+        assert_eq!(next, Run { first: 8, count: 8 });
+    }
+
+    #[test]
+    fn a_blok_is_given_back_once() {
+        let bloks = bloks(64);
+        let note = intents().begin(0, 0);
+        take(&bloks, 1, None, 5, &note).unwrap();
+        bloks.free(0, 5);
+        assert_eq!(
+            take(&bloks, 1, None, 6, &note),
+            Some(Run { first: 0, count: 1 })
+        );
+        bloks.free(0, 5);
+        assert!(bloks.is_owned(0, 6));
+    }
+
+    #[test]
+    fn marks_of_the_dead_are_healed() {
+        let bloks = bloks(64);
+        let note = intents().begin(0, 0);
+        let run = bloks.reserve(64, None, &note).unwrap();
+        assert!(bloks.own(3, 9));
+        bloks.heal(run);
+        let mut free = HashSet::new();
+        while let Some(run) = take(&bloks, 64, None, 1, &note) {
+            free.extend(run.first..run.first + run.count);
+        }
+        assert_eq!(free.len(), 63);
+        assert!(!free.contains(&3));
+    }
+
+    #[test]
+    fn threads_never_share_a_blok() {
+        let bloks = bloks(500);
+        let intents = intents();
+        std::thread::scope(|scope| {
+            for thread in 1..=4u32 {
+                let (bloks, intents) = (&bloks, &intents);
+                scope.spawn(move || {
+                    let note = intents.begin(0, thread as usize);
+                    for round in 0..5_000 {
+                        let want = 1 + (round * thread) % 40;
+                        if let Some(run) = take(bloks, want, None, thread, &note) {
+                            (run.first..run.first + run.count)
+                                .for_each(|blok| bloks.free(blok, thread));
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(bloks.used(), 0);
+        let note = intents.begin(0, 0);
+        let mut given = 0;
+        while let Some(run) = take(&bloks, 64, None, 1, &note) {
+            given += run.count;
+        }
+        assert_eq!(given, 500);
+    }
+
+    proptest! {
+        #[test]
+        fn no_blok_is_given_twice_and_all_come_back(
+            count in 1usize..300,
+            steps in prop::collection::vec((any::<bool>(), 1u32..70, 0u32..300), 1..200),
+        ) {
+            let bloks = bloks(count);
+            let note = intents().begin(0, 0);
+            let mut held: Vec<u32> = Vec::new();
+            for (give, want, place) in steps {
+                if give {
+                    let near = (place % 2 == 0).then_some(place);
+                    match take(&bloks, want, near, 1, &note) {
+                        Some(run) => {
+                            prop_assert!(run.count >= 1 && run.count <= want);
+                            held.extend(run.first..run.first + run.count);
+                        }
+                        None => prop_assert_eq!(held.len(), count),
+                    }
+                } else if !held.is_empty() {
+                    bloks.free(held.swap_remove(place as usize % held.len()), 1);
+                }
+                prop_assert_eq!(bloks.used(), held.len() as u64);
+                prop_assert!(held.iter().all(|&blok| (blok as usize) < count));
+            }
+            held.drain(..).for_each(|blok| bloks.free(blok, 1));
+            prop_assert_eq!(bloks.used(), 0);
+        }
+
+        #[test]
+        fn the_run_found_is_free_and_long_enough(word: u64, want in 1u32..=64) {
+            let (bit, len) = longest_run(word, want);
+            if len > 0 {
+                prop_assert_eq!(word & mask(bit, len), mask(bit, len));
+            }
+            let longest = (1..=64u32).rev().find(|&n| (0..=64 - n).any(|b| word & mask(b, n) == mask(b, n)));
+            prop_assert_eq!(len, longest.unwrap_or(0).min(want));
+        }
+    }
+}

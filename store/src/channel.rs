@@ -1,0 +1,370 @@
+//! One thread's way into the store: pages in, completions out.
+
+use crate::api::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait, WritePage, page};
+use crate::catalogue::{Claims, Found};
+use crate::codec::{Codec, fill, filled_with};
+use crate::engine::{Engine, MAX_OPS};
+use crate::ops::{Kind, Op, RUN, Slot};
+use crate::parts::{Count, Parts};
+use crate::place::Spot;
+use crate::segment::Open;
+use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
+use crate::{Checksum, Handle, Holder, Place, StoreError};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use wired::{PAGE, Region};
+
+/// A channel. Its file holds what the pager sees; how pages lie in RAM is in `ram`, how
+/// they move to disk in `tier`, operations on the disk are in `swap`.
+pub(crate) struct Mover {
+    pub(crate) parts: Arc<Parts>,
+    pub(crate) holder: Holder,
+    /// The process that made it: the child of a fork has a copy that must not act.
+    pid: Pid,
+    pub(crate) claims: Claims,
+    pub(crate) open: Option<Open>,
+    pub(crate) codec: Codec,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) ops: Vec<Op>,
+    /// Operations not in use, as bits: those for the pager's pages, then those for demotion.
+    pub(crate) idle_ops: [u64; MAX_OPS / 64],
+    pub(crate) depth: usize,
+    /// Pages of the pager's in operations.
+    pub(crate) in_ops: usize,
+    pub(crate) outgoing: Outgoing,
+    /// Where the last run on disk ended: the next goes there if it can.
+    pub(crate) near: Option<u32>,
+    pub(crate) demotion: Option<Demotion>,
+    pub(crate) bounce: Option<Region>,
+    done: Done,
+}
+
+// SAFETY: the pointers in it are the caller's page memory, promised until completion.
+unsafe impl Send for Mover {}
+
+/// Pages on their way to disk that have no operation yet.
+pub(crate) struct Outgoing {
+    pub slots: [Slot; RUN],
+    pub sums: [Checksum; RUN],
+    pub len: usize,
+}
+
+/// Completions not yet fetched: a ring with room for all that may be pending.
+struct Done {
+    items: Box<[Completion]>,
+    head: usize,
+    len: usize,
+}
+
+impl Done {
+    fn new() -> Self {
+        let none = Completion {
+            token: 0,
+            result: Ok(None),
+        };
+        Self {
+            items: vec![none; MAX_PENDING].into_boxed_slice(),
+            head: 0,
+            len: 0,
+        }
+    }
+
+    fn push(&mut self, completion: Completion) {
+        debug_assert!(self.len < MAX_PENDING);
+        self.items[(self.head + self.len) % MAX_PENDING] = completion;
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<Completion> {
+        if self.len == 0 {
+            return None;
+        }
+        let item = self.items[self.head];
+        self.head = (self.head + 1) % MAX_PENDING;
+        self.len -= 1;
+        Some(item)
+    }
+}
+
+impl Mover {
+    pub fn new(parts: Arc<Parts>, depth: usize) -> Result<Self, StoreError> {
+        let depth = depth.clamp(1, 128);
+        let holder = parts.holder.load(Ordering::Acquire);
+        let tiered = parts.has_ram() && parts.bloks.is_some();
+        let fail = |what| {
+            move |errno: Errno| StoreError::Channel {
+                what,
+                errno: errno.raw_os_error(),
+            }
+        };
+        let (mut engine, mut count, mut bounce) = (None, 0, None);
+        if parts.bloks.is_some() {
+            count = depth + if tiered { DEMOTE_OPS } else { 0 };
+            // SAFETY: the store keeps it open, or was told of another.
+            let fd = unsafe { BorrowedFd::borrow_raw(parts.swap.load(Ordering::Acquire)) };
+            let inject = parts.header.inject();
+            engine = Some(Engine::new(fd, count, inject).map_err(fail("its ring"))?);
+        }
+        if tiered {
+            let bytes = HALVES * RUN * PAGE;
+            bounce = Some(Region::private(bytes).map_err(fail("its buffer"))?);
+        }
+        let mut idle_ops = [0; MAX_OPS / 64];
+        (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
+        parts.set_active(holder, true);
+        Ok(Self {
+            parts,
+            holder,
+            pid: getpid(),
+            claims: Claims::default(),
+            open: None,
+            codec: Codec::new(),
+            engine,
+            ops: (0..count).map(|_| Op::empty()).collect(),
+            idle_ops,
+            depth,
+            in_ops: 0,
+            outgoing: Outgoing {
+                slots: [Slot::new(0, std::ptr::null_mut(), 0); RUN],
+                sums: [Checksum(0); RUN],
+                len: 0,
+            },
+            near: None,
+            demotion: None,
+            bounce,
+            done: Done::new(),
+        })
+    }
+
+    pub(crate) fn tell(&mut self, token: u64, result: Result<Option<Handle>, StoreError>) {
+        self.done.push(Completion { token, result });
+    }
+
+    /// Tells that a page is stored.
+    pub(crate) fn tell_stored(&mut self, handle: u32, token: u64) {
+        self.parts.count(self.holder, Count::Written, 1);
+        self.tell(token, Ok(Handle::new(handle)));
+    }
+
+    /// Tells that a page is not stored, and gives its entry back.
+    pub(crate) fn tell_not_stored(&mut self, handle: u32, token: u64, error: StoreError) {
+        self.parts.catalogue.release_claimed(self.holder, handle);
+        self.tell(token, Err(error));
+    }
+
+    fn take_entry(&mut self) -> Option<u32> {
+        if let Some(handle) = self.claims.take() {
+            return Some(handle);
+        }
+        self.claims = self.parts.catalogue.claim(self.holder)?;
+        self.claims.take()
+    }
+
+    fn write(&mut self, write: &WritePage) {
+        let Some(handle) = self.take_entry() else {
+            return self.tell(write.token, Err(StoreError::CatalogueFull));
+        };
+        // SAFETY: the caller keeps the memory as it is until completion.
+        let contents = unsafe { page(write.from) };
+        if let Some(value) = filled_with(contents) {
+            self.parts
+                .catalogue
+                .publish_filled(handle, value, write.sum);
+            return self.tell_stored(handle, write.token);
+        }
+        if self.parts.has_ram() {
+            let packed = self.codec.compress(contents);
+            if packed.is_some() || self.parts.bloks.is_none() {
+                if self.put_in_ram(handle, contents, packed, write.sum) {
+                    return self.tell_stored(handle, write.token);
+                }
+                if self.parts.bloks.is_none() {
+                    return self.tell_not_stored(handle, write.token, StoreError::Full);
+                }
+            }
+        }
+        self.send_out(
+            Slot::new(handle, write.from.cast_mut(), write.token),
+            write.sum,
+        );
+    }
+
+    /// Checks a page that was read.
+    pub(crate) fn verify(
+        &self,
+        handle: Handle,
+        contents: &[u8; PAGE],
+        place: Place,
+    ) -> Result<(), StoreError> {
+        if Checksum::of(contents) == self.parts.catalogue.checksum(handle) {
+            return Ok(());
+        }
+        self.parts.count(self.holder, Count::Mismatches, 1);
+        Err(StoreError::Mismatch { handle, place })
+    }
+
+    /// Reads what needs no I/O; otherwise says from which blok.
+    fn read_at_once(&mut self, handle: Handle, into: *mut u8) -> Result<Option<u32>, StoreError> {
+        // SAFETY: the caller gives a page of memory that is the channel's until completion.
+        let to = unsafe { &mut *into.cast::<[u8; PAGE]>() };
+        loop {
+            let spot = match self.parts.catalogue.find(handle) {
+                None => return Err(StoreError::NoSuchPage { handle }),
+                Some(Found::Filled(value)) => {
+                    fill(to, value);
+                    self.verify(handle, to, Place::Filled)?;
+                    break;
+                }
+                Some(Found::At(spot)) => spot,
+            };
+            match spot {
+                Spot::Nowhere => return Err(StoreError::NoSuchPage { handle }),
+                Spot::Disk { blok } => return Ok(Some(blok)),
+                Spot::Ram { .. } => {
+                    if self.get_from_ram(handle, spot, to) {
+                        break;
+                    }
+                    // Unless it moved meanwhile and its old place was used again.
+                    if self.parts.catalogue.is_at(handle.get(), spot) {
+                        self.parts.count(self.holder, Count::Mismatches, 1);
+                        return Err(StoreError::Mismatch {
+                            handle,
+                            place: spot.place(),
+                        });
+                    }
+                }
+            }
+        }
+        self.parts.count(self.holder, Count::Read, 1);
+        Ok(None)
+    }
+
+    fn has_room_for(&self, pages: usize) -> bool {
+        self.pending() + pages <= MAX_PENDING
+    }
+
+    /// Everything under way comes to its end, told to nobody.
+    fn shut_down(&mut self) {
+        while self.in_ops > 0 && self.reap(true) {}
+        self.end_demotion();
+        if let Some(open) = self.open.take() {
+            self.parts.segments.seal(open);
+        }
+        self.parts
+            .catalogue
+            .unclaim(self.holder, std::mem::take(&mut self.claims));
+        while let Some(completion) = self.done.pop() {
+            // A page whose handle nobody will ever know.
+            if let Ok(Some(handle)) = completion.result {
+                self.parts.discard(self.holder, &[handle]);
+            }
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.close();
+        }
+    }
+}
+
+impl Channel for Mover {
+    fn submit_write(&mut self, pages: &[WritePage]) -> Result<(), StoreError> {
+        if !self.has_room_for(pages.len()) {
+            return Err(StoreError::Busy);
+        }
+        for page in pages {
+            self.write(page);
+        }
+        self.flush_outgoing();
+        self.step_demotion();
+        self.flush();
+        Ok(())
+    }
+
+    fn submit_read(
+        &mut self,
+        handle: Handle,
+        into: *mut u8,
+        token: u64,
+    ) -> Result<Submitted, StoreError> {
+        if !self.has_room_for(1) {
+            return Err(StoreError::Busy);
+        }
+        let Some(blok) = self.read_at_once(handle, into)? else {
+            return Ok(Submitted::Done);
+        };
+        self.start(Kind::Read, blok, &[Slot::new(handle.get(), into, token)]);
+        self.flush();
+        Ok(Submitted::Pending)
+    }
+
+    fn submit_read_run(&mut self, run: &[ReadPage]) -> Result<usize, StoreError> {
+        if !self.has_room_for(run.len()) {
+            return Err(StoreError::Busy);
+        }
+        let mut slots = [Slot::new(0, std::ptr::null_mut(), 0); RUN];
+        let (mut first, mut len, mut later) = (0, 0, 0);
+        for read in run {
+            let blok = match self.read_at_once(read.handle, read.into) {
+                Ok(Some(blok)) => blok,
+                Ok(None) => {
+                    self.tell(read.token, Ok(None));
+                    continue;
+                }
+                Err(error) => {
+                    self.tell(read.token, Err(error));
+                    continue;
+                }
+            };
+            if len > 0 && (len == RUN || blok != first + len as u32) {
+                self.start(Kind::Read, first, &slots[..len]);
+                len = 0;
+            }
+            if len == 0 {
+                first = blok;
+            }
+            slots[len] = Slot::new(read.handle.get(), read.into, read.token);
+            len += 1;
+            later += 1;
+        }
+        if len > 0 {
+            self.start(Kind::Read, first, &slots[..len]);
+        }
+        self.flush();
+        Ok(later)
+    }
+
+    fn complete(&mut self, wait: Wait) -> Option<Completion> {
+        loop {
+            if let Some(completion) = self.done.pop() {
+                return Some(completion);
+            }
+            let sleep = wait == Wait::Yes && self.in_ops > 0;
+            let reaped = self.reap(sleep);
+            self.step_demotion();
+            self.flush();
+            if !reaped {
+                return None;
+            }
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.in_ops + self.done.len
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.engine.as_ref()?.poll_fd()
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        // In a fork's child nothing of this is ours: not the segment, not the entries, not
+        // the descriptor of the ring. Only private memory goes.
+        if getpid() == self.pid {
+            self.shut_down();
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The swap file: allocated whole when the store is made, without a name.
+//!
+//! Allocated beforehand because a pager that finds the disk full in the middle of an
+//! eviction has nowhere to go (Mach's default memory manager, section on the paging file).
+//! Without a name because a killed process cleans nothing up: the file lives as long as a
+//! descriptor of it.
+
+use crate::error::SetupError;
+use crate::{DiskConfig, config::Bytes};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl,
+    fstat, fstatfs, fstatvfs, openat, stat, unlinkat,
+};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use wired::{PAGE, Region};
+
+/// What is unusual about a swap file, as bits: told by `describe`.
+pub(crate) mod notes {
+    /// The file system has no direct I/O.
+    pub const BUFFERED: u64 = 1;
+    /// The file system is itself memory.
+    pub const MEMORY: u64 = 2;
+    /// The kernel refused a ring; I/O is synchronous.
+    pub const NO_RING: u64 = 4;
+}
+
+/// f_type of tmpfs, from magic.h.
+const TMPFS: i64 = 0x0102_1994;
+
+/// Opens and allocates a swap file.
+pub(crate) fn create(config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> {
+    let path = &config.path;
+    if let Ok(there) = stat(path) {
+        let why = match FileType::from_raw_mode(there.st_mode) {
+            FileType::Directory => {
+                "it is a directory: name a file in it, as in disk:DIRECTORY/swap".to_owned()
+            }
+            _ => "something of that name is there, and is not overwritten".to_owned(),
+        };
+        return Err(SetupError::Path {
+            path: path.clone(),
+            why,
+        });
+    }
+    let fail = |errno: Errno| SetupError::Path {
+        path: path.clone(),
+        why: explain(errno),
+    };
+    let fd = open_nameless(path).map_err(fail)?;
+    allocate(&fd, config)?;
+    let mut notes = 0;
+    if fstatfs(&fd).is_ok_and(|fs| fs.f_type as i64 == TMPFS) {
+        notes |= notes::MEMORY;
+    }
+    if !set_direct(&fd) {
+        notes |= notes::BUFFERED;
+    }
+    Ok((fd, notes))
+}
+
+fn explain(errno: Errno) -> String {
+    match errno {
+        Errno::ROFS => "the file system is read-only".to_owned(),
+        Errno::NOENT => "there is no such directory".to_owned(),
+        Errno::ACCESS | Errno::PERM => "no permission to write there".to_owned(),
+        Errno::NOTDIR => "part of the path is not a directory".to_owned(),
+        Errno::FBIG => "the file system has no files of that size".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A file in the directory of `path` that no directory names.
+fn open_nameless(path: &Path) -> Result<OwnedFd, Errno> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
+        // Not every file system makes nameless files: make one and take its name away.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            let named: PathBuf = path.into();
+            let fd = openat(CWD, &named, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+            unlinkat(CWD, &named, AtFlags::empty())?;
+            Ok(fd)
+        }
+        result => result,
+    }
+}
+
+fn allocate(fd: &OwnedFd, config: &DiskConfig) -> Result<(), SetupError> {
+    let path = &config.path;
+    let free = || fstatvfs(fd).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    let no_room = || SetupError::NoRoom {
+        path: path.clone(),
+        asked: config.size,
+        there: free(),
+    };
+    let size = config.size / PAGE as u64 * PAGE as u64;
+    // Asked first, so that a size that cannot be does not fill the disk before it fails.
+    if fstatvfs(fd).is_ok_and(|fs| fs.f_bfree.saturating_mul(fs.f_frsize) < size) {
+        return Err(no_room());
+    }
+    let result = match fallocate(fd, FallocateFlags::empty(), 0, size) {
+        Err(Errno::OPNOTSUPP) => write_zeros(fd, size),
+        result => result,
+    };
+    match result {
+        Ok(()) => {}
+        Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room()),
+        Err(errno) => {
+            return Err(SetupError::Path {
+                path: path.clone(),
+                why: explain(errno),
+            });
+        }
+    }
+    let there = fstat(fd).map_or(0, |stat| stat.st_size as u64);
+    if there < size {
+        let why = format!("it is {} long, not {}", Bytes(there), Bytes(size));
+        return Err(SetupError::Path {
+            path: path.clone(),
+            why,
+        });
+    }
+    Ok(())
+}
+
+/// Allocation for file systems that have no call for it.
+fn write_zeros(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
+    let zeros = vec![0u8; 1 << 20];
+    let mut at = 0;
+    while at < size {
+        let len = zeros.len().min((size - at) as usize);
+        match rustix::io::pwrite(fd, &zeros[..len], at) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(done) => at += done as u64,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Turns direct I/O on if a page can really be written and read so.
+fn set_direct(fd: &OwnedFd) -> bool {
+    let Ok(flags) = fcntl_getfl(fd) else {
+        return false;
+    };
+    if fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
+        return false;
+    }
+    let Ok(page) = Region::private(PAGE) else {
+        return false;
+    };
+    // SAFETY: fresh memory of a page, used only here.
+    let page = unsafe { std::slice::from_raw_parts_mut(page.as_ptr(), PAGE) };
+    let works = rustix::io::pwrite(fd, page, 0) == Ok(PAGE)
+        && rustix::io::pread(fd, &mut *page, 0) == Ok(PAGE);
+    if !works {
+        let _ = fcntl_setfl(fd, flags);
+    }
+    works
+}
+
+/// Waits until no I/O on the file is in flight, whoever began it: that of a killed process,
+/// too, whose ring the kernel takes down in its own time. Changing a file's allocation
+/// waits for direct I/O (inode_dio_wait); allocating what is allocated changes nothing.
+pub(crate) fn wait_for_io(fd: BorrowedFd<'_>) {
+    let _ = fallocate(fd, FallocateFlags::KEEP_SIZE, 0, PAGE as u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    fn refused(path: &str, size: u64) -> String {
+        create(&DiskConfig::new(path, size))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn places_that_cannot_be_are_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("there");
+        std::fs::write(&there, "precious").unwrap();
+        assert!(refused(dir.path().to_str().unwrap(), 1 << 20).contains("is a directory"));
+        assert!(refused(there.to_str().unwrap(), 1 << 20).contains("not overwritten"));
+        assert!(refused("/no/such/place/swap", 1 << 20).contains("no such directory"));
+        assert_eq!(std::fs::read(&there).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn more_than_the_disk_has_is_refused_with_the_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = create(&DiskConfig::new(dir.path().join("swap"), 1 << 42)).unwrap_err();
+        assert!(
+            matches!(error, SetupError::NoRoom { asked, there, .. } if there < asked),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_file_has_its_size_no_holes_and_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fd, _) = create(&DiskConfig::new(dir.path().join("swap"), 1 << 20)).unwrap();
+        let stat = fstat(&fd).unwrap();
+        assert_eq!(stat.st_size, 1 << 20);
+        assert!(stat.st_blocks * 512 >= 1 << 20);
+        assert_eq!(stat.st_nlink, 0);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        wait_for_io(fd.as_fd());
+    }
+}

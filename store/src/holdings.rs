@@ -1,0 +1,121 @@
+//! Which pages a process holds: a bit for each handle, so that everything it held can be
+//! given back after it was killed.
+//!
+//! Bits are grouped by 64 like the catalogue, so that a group's holds are one word. A
+//! summary has a bit for each page of the bitmap that was ever touched: looking at an
+//! untouched page of shared memory would allocate it.
+
+use crate::Holder;
+use crate::layout::{Geometry, HANDLES_PER_BITMAP_PAGE};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// 64-handle groups in a page of the bitmap.
+const GROUPS_PER_PAGE: usize = HANDLES_PER_BITMAP_PAGE / 64;
+
+/// The bitmaps of all holders.
+#[derive(Clone, Copy)]
+pub(crate) struct Holdings {
+    bits: &'static [AtomicU64],
+    summaries: &'static [AtomicU64],
+    groups: usize,
+    summary_words: usize,
+}
+
+impl Holdings {
+    pub fn new(
+        bits: &'static [AtomicU64],
+        summaries: &'static [AtomicU64],
+        geometry: &Geometry,
+    ) -> Self {
+        Self {
+            bits,
+            summaries,
+            groups: geometry.groups(),
+            summary_words: geometry.summary_words(),
+        }
+    }
+
+    fn word(&self, holder: Holder, group: usize) -> &'static AtomicU64 {
+        &self.bits[usize::from(holder) * self.groups + group]
+    }
+
+    fn summary(&self, holder: Holder) -> &'static [AtomicU64] {
+        let first = usize::from(holder) * self.summary_words;
+        &self.summaries[first..first + self.summary_words]
+    }
+
+    /// `holder` holds these of the group, too.
+    pub fn add(&self, holder: Holder, group: usize, mask: u64) {
+        let page = group / GROUPS_PER_PAGE;
+        let summary = &self.summary(holder)[page / 64];
+        if summary.load(Ordering::Relaxed) & 1 << (page % 64) == 0 {
+            summary.fetch_or(1 << (page % 64), Ordering::AcqRel);
+        }
+        self.word(holder, group).fetch_or(mask, Ordering::AcqRel);
+    }
+
+    /// `holder` no longer holds these of the group.
+    pub fn remove(&self, holder: Holder, group: usize, mask: u64) {
+        self.word(holder, group).fetch_and(!mask, Ordering::AcqRel);
+    }
+
+    /// Whether `holder` holds this handle.
+    pub fn has(&self, holder: Holder, handle: u32) -> bool {
+        let group = handle as usize / 64;
+        group < self.groups
+            && self.word(holder, group).load(Ordering::Acquire) & 1 << (handle % 64) != 0
+    }
+
+    /// The groups in which `holder` holds something, with the holds.
+    pub fn each(&self, holder: Holder) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let this = *self;
+        bits_of(self.summary(holder))
+            .flat_map(move |page| page * GROUPS_PER_PAGE..(page + 1) * GROUPS_PER_PAGE)
+            .filter_map(move |group| {
+                let mask = this.word(holder, group).load(Ordering::Acquire);
+                (mask != 0).then_some((group, mask))
+            })
+    }
+
+    /// Whether `holder` ever held anything since it was last [`Holdings::reset`].
+    pub fn is_used(&self, holder: Holder) -> bool {
+        self.summary(holder)
+            .iter()
+            .any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// A holder that holds nothing touches nothing.
+    pub fn reset(&self, holder: Holder) {
+        self.summary(holder)
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Release));
+    }
+}
+
+/// The numbers of the bits that are set.
+fn bits_of(words: &'static [AtomicU64]) -> impl Iterator<Item = usize> {
+    words.iter().enumerate().flat_map(|(at, word)| {
+        ones(word.load(Ordering::Acquire)).map(move |bit| at * 64 + bit as usize)
+    })
+}
+
+/// The numbers of the bits that are set in one word, lowest first.
+pub(crate) fn ones(mut mask: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ones_are_counted_from_the_lowest() {
+        assert_eq!(ones(0).count(), 0);
+        assert_eq!(ones(1 << 63 | 0b101).collect::<Vec<_>>(), [0, 2, 63]);
+        assert_eq!(ones(u64::MAX).count(), 64);
+    }
+}

@@ -1,0 +1,283 @@
+//! Where each table lies in the shared memory.
+//!
+//! One memfd holds all tables, sparse: what is not used of it takes no memory. Sizes follow
+//! from the configuration and are written into its header, so that another process finds
+//! the same layout.
+
+use crate::error::SetupError;
+use crate::{Holder, StoreConfig};
+use rustix::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use wired::{PAGE, Plain, Region};
+
+/// Says that the memory is a store's, of this layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst1");
+
+/// Handles in one page of a holder's bitmap.
+pub(crate) const HANDLES_PER_BITMAP_PAGE: usize = PAGE * 8;
+/// Words of intent a holder has: operations it can be in the middle of at once.
+pub(crate) const INTENTS: usize = PAGE / 8;
+/// Words of statistics a holder has: two cache lines.
+pub(crate) const STATS: usize = 16;
+/// Most holders a store has slots for: a hold is counted in 16 bits.
+pub(crate) const MAX_HOLDERS: u16 = 4096;
+
+/// Pages a store names beyond what its tiers could hold: same-filled ones take no room in
+/// either. 16 GiB of them.
+const FILLED_PAGES: u64 = 4 << 20;
+/// Best ratio the catalogue has entries for; measured heaps compress 2 to 6 times.
+const RATIO: u64 = 32;
+
+/// The sizes everything follows from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    pub holders: usize,
+    pub handles: usize,
+    pub segments: usize,
+    pub segment_size: usize,
+    pub bloks: usize,
+}
+
+impl Geometry {
+    pub fn of(config: &StoreConfig, holders: u16) -> Self {
+        let ram = config.ram.unwrap_or(0);
+        let disk = config.disk.as_ref().map_or(0, |disk| disk.size);
+        // 64 segments at least, so that one of them is a small part; 256 KiB at most,
+        // because a place has 15 bits for an offset in units of 8.
+        let segment_size = (ram / 64).next_power_of_two().clamp(16 << 10, 256 << 10) as usize;
+        let handles = (ram / PAGE as u64 * RATIO + disk / PAGE as u64 + FILLED_PAGES)
+            .next_multiple_of(HANDLES_PER_BITMAP_PAGE as u64)
+            .min(1 << crate::Handle::BITS);
+        Self {
+            holders: usize::from(holders),
+            handles: handles as usize,
+            segments: ram as usize / segment_size,
+            segment_size,
+            bloks: disk as usize / PAGE,
+        }
+    }
+
+    /// 64-handle groups.
+    pub fn groups(&self) -> usize {
+        self.handles / 64
+    }
+
+    /// Words of a holder's summary: a bit for each page of its bitmap.
+    pub fn summary_words(&self) -> usize {
+        (self.handles / HANDLES_PER_BITMAP_PAGE).div_ceil(64)
+    }
+
+    /// Words of the blok bitmap.
+    pub fn blok_words(&self) -> usize {
+        self.bloks.div_ceil(64)
+    }
+}
+
+/// Byte offsets of the tables, each page aligned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offsets {
+    pub stats: usize,
+    pub intents: usize,
+    pub taken: usize,
+    pub entries: usize,
+    pub summaries: usize,
+    pub holdings: usize,
+    pub segments: usize,
+    pub blok_bits: usize,
+    pub blok_owners: usize,
+    pub end: usize,
+}
+
+impl Offsets {
+    pub fn of(g: &Geometry) -> Self {
+        let mut at = HEADER;
+        let mut next = |bytes: usize| {
+            let here = at;
+            at = (at + bytes).next_multiple_of(PAGE);
+            here
+        };
+        Self {
+            stats: next(g.holders * STATS * 8),
+            intents: next(g.holders * INTENTS * 8),
+            taken: next(g.groups() * 8),
+            entries: next(g.handles * size_of::<crate::catalogue::Entry>()),
+            summaries: next(g.holders * g.summary_words() * 8),
+            holdings: next(g.holders * g.handles / 8),
+            segments: next(g.segments * size_of::<crate::segment::Segment>()),
+            blok_bits: next(g.blok_words() * 8),
+            blok_owners: next(g.bloks * 4),
+            end: at,
+        }
+    }
+}
+
+/// Bytes of the header: words, then the configuration line.
+const HEADER: usize = 4 * PAGE;
+const TEXT: usize = PAGE;
+/// Words of the header, by use.
+mod word {
+    pub const MAGIC: usize = 0;
+    pub const HOLDERS: usize = 1;
+    pub const HANDLES: usize = 2;
+    pub const SEGMENTS: usize = 3;
+    pub const SEGMENT_SIZE: usize = 4;
+    pub const BLOKS: usize = 5;
+    pub const TEXT_LEN: usize = 6;
+    pub const NOTES: usize = 7;
+    /// From here on each on a cache line of its own: they are written often.
+    pub const HINT_HANDLES: usize = 64;
+    pub const HINT_BLOKS: usize = 72;
+    pub const BIRTHS: usize = 80;
+    pub const HIGH: usize = 88;
+    pub const INJECT: usize = 96;
+}
+
+/// The header's words.
+#[derive(Clone, Copy)]
+pub(crate) struct Header(&'static [AtomicU64]);
+
+impl Header {
+    pub fn hint_handles(&self) -> &'static AtomicU64 {
+        &self.0[word::HINT_HANDLES]
+    }
+    pub fn hint_bloks(&self) -> &'static AtomicU64 {
+        &self.0[word::HINT_BLOKS]
+    }
+    /// Segments opened so far: their age.
+    pub fn births(&self) -> &'static AtomicU64 {
+        &self.0[word::BIRTHS]
+    }
+    /// Groups of the catalogue ever used.
+    pub fn high(&self) -> &'static AtomicU64 {
+        &self.0[word::HIGH]
+    }
+    pub fn inject(&self) -> &'static [AtomicU64] {
+        &self.0[word::INJECT..word::INJECT + crate::inject::WORDS]
+    }
+    /// What is unusual about the disk, for `describe`.
+    pub fn notes(&self) -> &'static AtomicU64 {
+        &self.0[word::NOTES]
+    }
+}
+
+/// The shared memory, mapped. The slices handed out borrow from it without saying so: they
+/// live beside it, in one structure (see `Parts`).
+pub(crate) struct Tables {
+    region: Region,
+    pub geometry: Geometry,
+    pub offsets: Offsets,
+}
+
+impl Tables {
+    /// Writes the header of fresh memory.
+    pub fn create(region: Region, geometry: Geometry, line: &str) -> Self {
+        let words = region.slice::<AtomicU64>(0, PAGE / 8);
+        for (at, value) in [
+            (word::HOLDERS, geometry.holders),
+            (word::HANDLES, geometry.handles),
+            (word::SEGMENTS, geometry.segments),
+            (word::SEGMENT_SIZE, geometry.segment_size),
+            (word::BLOKS, geometry.bloks),
+            (word::TEXT_LEN, line.len().min(HEADER - TEXT)),
+        ] {
+            words[at].store(value as u64, Ordering::Relaxed);
+        }
+        let text = region.slice::<std::sync::atomic::AtomicU8>(TEXT, HEADER - TEXT);
+        for (to, from) in text.iter().zip(line.bytes()) {
+            to.store(from, Ordering::Relaxed);
+        }
+        words[word::MAGIC].store(MAGIC, Ordering::Release);
+        Self {
+            region,
+            geometry,
+            offsets: Offsets::of(&geometry),
+        }
+    }
+
+    /// Maps what another process made.
+    pub fn attach(fd: impl AsFd) -> Result<Self, SetupError> {
+        let short = || SetupError::NotAStore("the tables' memory is too small");
+        let size = rustix::fs::fstat(&fd).map_err(|_| short())?.st_size as usize;
+        if size < HEADER {
+            return Err(short());
+        }
+        let head = map(&fd, PAGE)?;
+        let words = head.slice::<AtomicU64>(0, PAGE / 8);
+        if words[word::MAGIC].load(Ordering::Acquire) != MAGIC {
+            return Err(SetupError::NotAStore(
+                "the header is not one of this version",
+            ));
+        }
+        let read = |at: usize| words[at].load(Ordering::Relaxed) as usize;
+        let geometry = Geometry {
+            holders: read(word::HOLDERS),
+            handles: read(word::HANDLES),
+            segments: read(word::SEGMENTS),
+            segment_size: read(word::SEGMENT_SIZE),
+            bloks: read(word::BLOKS),
+        };
+        let offsets = Offsets::of(&geometry);
+        if offsets.end != size {
+            return Err(SetupError::NotAStore(
+                "the header does not fit the memory's size",
+            ));
+        }
+        Ok(Self {
+            region: map(&fd, offsets.end)?,
+            geometry,
+            offsets,
+        })
+    }
+
+    /// The configuration line the store was made from.
+    pub fn line(&self) -> String {
+        let words = self.region.slice::<AtomicU64>(0, PAGE / 8);
+        let len = words[word::TEXT_LEN].load(Ordering::Relaxed) as usize;
+        let text = self
+            .region
+            .slice::<std::sync::atomic::AtomicU8>(TEXT, len.min(HEADER - TEXT));
+        let bytes: Vec<u8> = text
+            .iter()
+            .map(|byte| byte.load(Ordering::Relaxed))
+            .collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The header's words.
+    ///
+    /// # Safety
+    /// Used only while `self` lives.
+    pub unsafe fn header(&self) -> Header {
+        // SAFETY: the caller's promise.
+        Header(unsafe { self.view(0, PAGE / 8) })
+    }
+
+    /// `count` values that start at `offset`.
+    ///
+    /// # Safety
+    /// Used only while `self` lives.
+    pub unsafe fn view<T: Plain>(&self, offset: usize, count: usize) -> &'static [T] {
+        let slice = self.region.slice::<T>(offset, count);
+        // SAFETY: the memory stays mapped while `self` lives, which the caller promises.
+        unsafe { std::slice::from_raw_parts(slice.as_ptr(), count) }
+    }
+}
+
+fn map(fd: impl AsFd, bytes: usize) -> Result<Region, SetupError> {
+    Region::attach(fd, bytes).map_err(|errno| SetupError::Memory {
+        what: "tables",
+        bytes: bytes as u64,
+        errno,
+    })
+}
+
+/// Whether a slot number is one of this store's.
+pub(crate) fn check_holder(holder: Holder, geometry: &Geometry) -> Result<(), SetupError> {
+    if usize::from(holder) < geometry.holders {
+        return Ok(());
+    }
+    Err(SetupError::Holder {
+        holder,
+        last: geometry.holders.saturating_sub(1) as u16,
+    })
+}

@@ -1,0 +1,243 @@
+//! Operations on the swap file that are under way: a run of neighbouring bloks each.
+
+use crate::engine::Piece;
+use crate::place::Spot;
+use std::sync::atomic::AtomicU64;
+use wired::PAGE;
+
+/// Pages of one operation at most: 128 KiB, where the time of a read here is mostly its
+/// bytes (64 KiB take 102 us, 1 MiB of 4 KiB pages 42 us each).
+pub(crate) const RUN: usize = 32;
+
+/// What an operation is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Pages come back to the pager.
+    Read,
+    /// Pages of the pager leave.
+    Write,
+    /// Pages move from RAM to disk; which half of the bounce buffer they are in.
+    Demote(usize),
+}
+
+/// One page of an operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    pub handle: u32,
+    pub memory: *mut u8,
+    /// Of the pager's pages: comes back with the completion.
+    pub token: u64,
+    /// Of a demoted page: where it lies in RAM, and the note of its move.
+    pub from: Spot,
+    pub note: Option<&'static AtomicU64>,
+}
+
+impl Slot {
+    const NONE: Self = Self {
+        handle: 0,
+        memory: std::ptr::null_mut(),
+        token: 0,
+        from: Spot::Nowhere,
+        note: None,
+    };
+
+    /// A page of the pager's.
+    pub fn new(handle: u32, memory: *mut u8, token: u64) -> Self {
+        Self {
+            handle,
+            memory,
+            token,
+            ..Self::NONE
+        }
+    }
+}
+
+/// An operation.
+pub(crate) struct Op {
+    pub kind: Kind,
+    /// Blok of the first page.
+    pub first: u32,
+    count: usize,
+    slots: [Slot; RUN],
+    pieces: [Piece; RUN],
+    /// Pages before this one are told.
+    told: usize,
+    /// Bytes of the pages from `told` on that are moved.
+    moved: usize,
+    /// A run failed: each page on its own now, to find out which.
+    one_by_one: bool,
+}
+
+impl Op {
+    pub fn empty() -> Self {
+        Self {
+            kind: Kind::Read,
+            first: 0,
+            count: 0,
+            slots: [Slot::NONE; RUN],
+            pieces: [Piece {
+                start: std::ptr::null_mut(),
+                len: 0,
+            }; RUN],
+            told: 0,
+            moved: 0,
+            one_by_one: false,
+        }
+    }
+
+    /// Starts over as an operation on `slots`, in bloks from `first`.
+    pub fn set(&mut self, kind: Kind, first: u32, slots: &[Slot]) {
+        self.kind = kind;
+        self.first = first;
+        self.count = slots.len();
+        self.slots[..slots.len()].copy_from_slice(slots);
+        self.told = 0;
+        self.moved = 0;
+        self.one_by_one = false;
+    }
+
+    pub fn is_write(&self) -> bool {
+        self.kind != Kind::Read
+    }
+
+    /// The pieces still to be moved, and the offset in the file where they begin.
+    pub fn rest(&mut self) -> (&mut [Piece], u64) {
+        let skip = self.moved / PAGE;
+        let within = self.moved % PAGE;
+        let first = self.told + skip;
+        let end = if self.one_by_one {
+            first + 1
+        } else {
+            self.count
+        };
+        for (piece, slot) in self.pieces.iter_mut().zip(&self.slots[first..end]) {
+            *piece = Piece {
+                start: slot.memory,
+                len: PAGE,
+            };
+        }
+        self.pieces[0].start = self.pieces[0].start.wrapping_add(within);
+        self.pieces[0].len -= within;
+        let offset = (u64::from(self.first) + first as u64) * PAGE as u64 + within as u64;
+        (&mut self.pieces[..end - first], offset)
+    }
+
+    /// What follows from the system's answer.
+    pub fn answer(&mut self, result: i32) -> Next {
+        use rustix::io::Errno;
+        let want = if self.one_by_one {
+            1
+        } else {
+            self.count - self.told
+        };
+        let errno = match result {
+            // Nothing moved and no error: the file is shorter than it was made.
+            0 => Errno::IO.raw_os_error(),
+            1.. => {
+                self.moved += result as usize;
+                if self.moved < want * PAGE {
+                    return Next::GoOn;
+                }
+                return Next::Told {
+                    count: want,
+                    error: None,
+                };
+            }
+            _ => -result,
+        };
+        if errno == Errno::INTR.raw_os_error() || errno == Errno::AGAIN.raw_os_error() {
+            return Next::GoOn;
+        }
+        if want > 1 {
+            self.one_by_one = true;
+            self.moved = 0;
+            return Next::GoOn;
+        }
+        Next::Told {
+            count: 1,
+            error: Some(errno),
+        }
+    }
+
+    /// Pages `told..told + count` with their bloks, as they are told; true when all are.
+    pub fn tell(&mut self, count: usize, mut to: impl FnMut(Slot, u32)) -> bool {
+        for at in self.told..self.told + count {
+            to(self.slots[at], self.first + at as u32);
+        }
+        self.told += count;
+        self.moved = 0;
+        self.told == self.count
+    }
+
+    /// Memory of the first page that is not told.
+    pub fn memory(&self) -> *mut u8 {
+        self.slots[self.told].memory
+    }
+}
+
+/// What to do with an operation after the system's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Submit the rest.
+    GoOn,
+    /// The next pages are over, well or with this error number.
+    Told { count: usize, error: Option<i32> },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(pages: usize) -> Op {
+        let mut op = Op::empty();
+        let slots: Vec<Slot> = (0..pages)
+            .map(|at| Slot::new(at as u32 + 1, (at * PAGE) as *mut u8, 0))
+            .collect();
+        op.set(Kind::Write, 100, &slots);
+        op
+    }
+
+    #[test]
+    fn a_short_write_goes_on_where_it_stopped() {
+        let mut op = op(3);
+        assert_eq!(op.answer(PAGE as i32 + 512), Next::GoOn);
+        let (pieces, offset) = op.rest();
+        assert_eq!(pieces.len(), 2);
+        assert_eq!(pieces[0].start as usize, PAGE + 512);
+        assert_eq!(pieces[0].len, PAGE - 512);
+        assert_eq!(offset, 101 * PAGE as u64 + 512);
+        assert_eq!(
+            op.answer(2 * PAGE as i32 - 512),
+            Next::Told {
+                count: 3,
+                error: None
+            }
+        );
+    }
+
+    #[test]
+    fn one_bad_page_does_not_take_its_neighbours_with_it() {
+        let mut op = op(3);
+        let mut told = Vec::new();
+        assert_eq!(op.answer(-5), Next::GoOn);
+        for result in [PAGE as i32, -5, PAGE as i32] {
+            assert_eq!(op.rest().0.len(), 1);
+            let Next::Told { count, error } = op.answer(result) else {
+                panic!()
+            };
+            op.tell(count, |slot, blok| told.push((slot.handle, blok, error)));
+        }
+        assert_eq!(told, [(1, 100, None), (2, 101, Some(5)), (3, 102, None)]);
+    }
+
+    #[test]
+    fn nothing_moved_is_an_error() {
+        assert_eq!(
+            op(1).answer(0),
+            Next::Told {
+                count: 1,
+                error: Some(5)
+            }
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Everything of a store that channels share: the tables, the arena, the counters.
+
+use crate::Holder;
+use crate::blok::Bloks;
+use crate::catalogue::Catalogue;
+use crate::error::SetupError;
+use crate::holdings::Holdings;
+use crate::intent::Intents;
+use crate::layout::{Header, INTENTS, STATS, Tables};
+use crate::segment::Segments;
+use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, Ordering};
+use wired::Region;
+
+/// What is counted, for each holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Count {
+    Written,
+    Read,
+    ReadDisk,
+    Demoted,
+    Compacted,
+    Mismatches,
+    IoErrors,
+    Ios,
+    /// Not a count: whether the holder ever had a channel.
+    Active,
+}
+
+/// The parts of a store, mapped in this process.
+///
+/// The slices in the parts point into `tables` and `arena`, which live here beside them.
+pub(crate) struct Parts {
+    pub catalogue: Catalogue,
+    pub segments: Segments,
+    pub bloks: Option<Bloks>,
+    pub header: Header,
+    stats: &'static [AtomicU64],
+    /// The descriptor of the swap file that new channels use; -1 without one.
+    pub swap: AtomicI32,
+    pub holder: AtomicU16,
+    pub tables: Tables,
+    _arena: Option<Region>,
+}
+
+impl Parts {
+    pub fn new(
+        tables: Tables,
+        arena: Option<Region>,
+        swap: i32,
+        holder: Holder,
+    ) -> Result<Self, SetupError> {
+        let (g, o) = (tables.geometry, tables.offsets);
+        let arena_bytes = arena.as_ref().map_or(0, Region::len);
+        if arena_bytes < g.segments * g.segment_size {
+            return Err(SetupError::NotAStore(
+                "the arena is smaller than its tables say",
+            ));
+        }
+        let start = arena.as_ref().map_or(std::ptr::null_mut(), Region::as_ptr);
+        // SAFETY: the views are used by the parts only, which live no longer than `tables`
+        // and `arena` beside them; the arena's size was just checked.
+        unsafe {
+            let header = tables.header();
+            let holdings = Holdings::new(
+                tables.view(o.holdings, g.holders * g.groups()),
+                tables.view(o.summaries, g.holders * g.summary_words()),
+                &g,
+            );
+            let catalogue = Catalogue::new(
+                tables.view(o.entries, g.handles),
+                tables.view(o.taken, g.groups()),
+                (header.hint_handles(), header.high()),
+                holdings,
+                Intents::new(tables.view(o.intents, g.holders * INTENTS)),
+            );
+            let segments = Segments::new(
+                tables.view(o.segments, g.segments),
+                header.births(),
+                start,
+                g.segment_size,
+            );
+            let bloks = (g.bloks > 0).then(|| {
+                Bloks::new(
+                    tables.view(o.blok_bits, g.blok_words()),
+                    tables.view(o.blok_owners, g.bloks),
+                    header.hint_bloks(),
+                )
+            });
+            Ok(Self {
+                catalogue,
+                segments,
+                bloks,
+                header,
+                stats: tables.view(o.stats, g.holders * STATS),
+                swap: AtomicI32::new(swap),
+                holder: AtomicU16::new(holder),
+                tables,
+                _arena: arena,
+            })
+        }
+    }
+
+    fn stat(&self, holder: Holder, what: Count) -> &AtomicU64 {
+        &self.stats[usize::from(holder) * STATS + what as usize]
+    }
+
+    /// Counts what `holder` did.
+    pub fn count(&self, holder: Holder, what: Count, by: u64) {
+        self.stat(holder, what).fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// The sum over all holders. A retired holder's counts stay.
+    pub fn total(&self, what: Count) -> u64 {
+        let per = self.stats.iter().skip(what as usize).step_by(STATS);
+        per.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether the holder has or had channels.
+    pub fn set_active(&self, holder: Holder, active: bool) {
+        self.stat(holder, Count::Active)
+            .store(u64::from(active), Ordering::Release);
+    }
+
+    /// The holders that have or had channels.
+    pub fn active(&self) -> impl Iterator<Item = Holder> + '_ {
+        (0..self.tables.geometry.holders as u16)
+            .filter(|&holder| self.stat(holder, Count::Active).load(Ordering::Acquire) != 0)
+    }
+
+    /// Bytes alive of an object: for walks.
+    pub fn is_live(&self) -> impl Fn(u32, crate::place::Spot) -> bool + '_ {
+        |handle, spot| self.catalogue.is_at(handle, spot)
+    }
+
+    /// Whether there is compressed RAM.
+    pub fn has_ram(&self) -> bool {
+        self.segments.count() > 0
+    }
+}

@@ -1,0 +1,403 @@
+//! Compressed RAM as a log of segments in one arena.
+//!
+//! A segment is appended to by one channel, then sealed; sealed segments are emptied whole,
+//! by moving what is alive in them elsewhere. Any process may empty any sealed segment,
+//! after claiming it. Objects are a word of header (handle, length) and the contents,
+//! padded to 8 bytes; one is alive if the catalogue says that its page lies right there.
+//!
+//! | state | means |
+//! |---|---|
+//! | free | nothing alive |
+//! | open | its owner appends |
+//! | sealed | nobody appends; may be claimed |
+//! | claimed | its owner moves what is alive out of it |
+//!
+//! Rule: a place is not used again while its segment is claimed or anything in it is alive,
+//! so that a page's place word never returns to a value it had. `live` is a hint, put right
+//! by a walk.
+
+use crate::Holder;
+use crate::place::Spot;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use wired::Plain;
+
+/// Header bytes of an object.
+const HEADER: usize = 8;
+
+/// One segment's words.
+#[repr(C)]
+pub(crate) struct Segment {
+    state: AtomicU64,
+    used: AtomicU32,
+    live: AtomicI32,
+}
+
+// SAFETY: atomics only.
+unsafe impl Plain for Segment {}
+
+const KIND: u64 = 0b11;
+const FREE: u64 = 0;
+const OPEN: u64 = 1;
+const SEALED: u64 = 2;
+const CLAIMED: u64 = 3;
+const OWNER_SHIFT: u32 = 2;
+const OWNER: u64 = 0xffff << OWNER_SHIFT;
+const BIRTH_SHIFT: u32 = 18;
+
+fn owned(kind: u64, owner: Holder, birth: u64) -> u64 {
+    kind | (u64::from(owner) + 1) << OWNER_SHIFT | birth << BIRTH_SHIFT
+}
+
+/// What one look over the table found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Survey {
+    /// Free segments, at most as many as asked to count.
+    pub free: u32,
+    /// A free one.
+    pub first_free: Option<u32>,
+    /// The sealed one that was opened first.
+    pub oldest: Option<u32>,
+    /// The sealed one with the fewest bytes alive, and how many.
+    pub emptiest: Option<(u32, u32)>,
+    /// The sealed one with most room left at its end, and how much.
+    pub roomiest: Option<(u32, u32)>,
+}
+
+/// The segments and their arena.
+pub(crate) struct Segments {
+    table: &'static [Segment],
+    births: &'static AtomicU64,
+    arena: *mut u8,
+    size: usize,
+}
+
+// SAFETY: the arena is shared memory; who may write where follows from the states.
+unsafe impl Send for Segments {}
+// SAFETY: as above.
+unsafe impl Sync for Segments {}
+
+impl Segments {
+    /// # Safety
+    /// `arena` has `size` bytes for each segment, and lives as long as the result.
+    pub unsafe fn new(
+        table: &'static [Segment],
+        births: &'static AtomicU64,
+        arena: *mut u8,
+        size: usize,
+    ) -> Self {
+        Self {
+            table,
+            births,
+            arena,
+            size,
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes of one.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Looks over the table; stops early once more than `enough` free ones are found.
+    pub fn survey(&self, enough: u32) -> Survey {
+        let mut survey = Survey::default();
+        let mut oldest = u64::MAX;
+        for (at, segment) in (0..).zip(self.table) {
+            let state = segment.state.load(Ordering::Acquire);
+            match state & KIND {
+                FREE => {
+                    survey.free += 1;
+                    survey.first_free.get_or_insert(at);
+                    if survey.free > enough {
+                        break;
+                    }
+                }
+                SEALED => {
+                    let birth = state >> BIRTH_SHIFT;
+                    if birth < oldest {
+                        oldest = birth;
+                        survey.oldest = Some(at);
+                    }
+                    let live = segment.live.load(Ordering::Relaxed).max(0) as u32;
+                    if survey.emptiest.is_none_or(|(_, least)| live < least) {
+                        survey.emptiest = Some((at, live));
+                    }
+                    let used = segment.used.load(Ordering::Relaxed);
+                    let room = (self.size as u32).saturating_sub(used);
+                    if survey.roomiest.is_none_or(|(_, most)| room > most) {
+                        survey.roomiest = Some((at, room));
+                    }
+                }
+                _ => {}
+            }
+        }
+        survey
+    }
+
+    /// Opens a free segment for `holder`.
+    pub fn open(&self, at: u32, holder: Holder) -> Option<Open> {
+        let segment = &self.table[at as usize];
+        let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
+        segment
+            .state
+            .compare_exchange(
+                FREE,
+                owned(OPEN, holder, birth),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        segment.used.store(0, Ordering::Release);
+        segment.live.store(0, Ordering::Release);
+        Some(Open {
+            segment: at,
+            used: 0,
+        })
+    }
+
+    /// Opens a sealed segment again, to fill its end.
+    pub fn reopen(&self, at: u32, holder: Holder) -> Option<Open> {
+        let segment = &self.table[at as usize];
+        let state = segment.state.load(Ordering::Acquire);
+        let open = owned(OPEN, holder, state >> BIRTH_SHIFT);
+        (state & KIND == SEALED).then_some(())?;
+        segment
+            .state
+            .compare_exchange(state, open, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
+        Some(Open {
+            segment: at,
+            used: segment.used.load(Ordering::Acquire),
+        })
+    }
+
+    /// Nobody appends to it any more.
+    pub fn seal(&self, open: Open) {
+        let state = &self.table[open.segment as usize].state;
+        let birth = state.load(Ordering::Relaxed) >> BIRTH_SHIFT;
+        state.store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
+    }
+
+    /// Takes a sealed segment to empty it.
+    pub fn claim(&self, at: u32, holder: Holder) -> bool {
+        let state = &self.table[at as usize].state;
+        let now = state.load(Ordering::Acquire);
+        now & KIND == SEALED
+            && state
+                .compare_exchange(
+                    now,
+                    owned(CLAIMED, holder, now >> BIRTH_SHIFT),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// A claimed segment is let go with `live` bytes in it; with none it is free. One that
+    /// could not be emptied goes to the end of the line.
+    pub fn release(&self, at: u32, live: u32) {
+        let segment = &self.table[at as usize];
+        if live == 0 {
+            segment.state.store(FREE, Ordering::Release);
+            return;
+        }
+        segment.live.store(live as i32, Ordering::Release);
+        let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
+        segment
+            .state
+            .store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
+    }
+
+    /// Whether its owner is emptying it now.
+    pub fn is_claimed(&self, at: u32) -> bool {
+        self.table
+            .get(at as usize)
+            .is_some_and(|segment| segment.state.load(Ordering::Acquire) & KIND == CLAIMED)
+    }
+
+    /// Appends an object to an open segment, unless it does not fit.
+    pub fn append(&self, open: &mut Open, handle: u32, contents: &[u8]) -> Option<Spot> {
+        let need = room_for(contents.len());
+        let offset = open.used as usize;
+        if offset + need > self.size {
+            return None;
+        }
+        let at = self.start(open.segment).wrapping_add(offset);
+        let header = u64::from(handle) | (contents.len() as u64) << 32;
+        // SAFETY: inside the segment, aligned to 8; only its opener writes there. Readers
+        // of an earlier object at this place find that their page has moved.
+        unsafe {
+            (*at.cast::<AtomicU64>()).store(header, Ordering::Relaxed);
+            std::ptr::copy_nonoverlapping(contents.as_ptr(), at.add(HEADER), contents.len());
+        }
+        open.used += need as u32;
+        let segment = &self.table[open.segment as usize];
+        segment.used.store(open.used, Ordering::Release);
+        segment.live.fetch_add(need as i32, Ordering::Relaxed);
+        Some(Spot::Ram {
+            segment: open.segment,
+            offset: offset as u32,
+            len: contents.len() as u32,
+        })
+    }
+
+    /// An object of this length in the segment is dead.
+    pub fn lost(&self, segment: u32, len: u32) {
+        if let Some(segment) = self.table.get(segment as usize) {
+            segment
+                .live
+                .fetch_sub(room_for(len as usize) as i32, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies an object out, as it is now: the caller checks what it got. False if the
+    /// place is none.
+    pub fn read(&self, spot: Spot, into: &mut [u8]) -> Option<usize> {
+        let Spot::Ram {
+            segment,
+            offset,
+            len,
+        } = spot
+        else {
+            return None;
+        };
+        let (offset, len) = (offset as usize + HEADER, len as usize);
+        let fits =
+            (segment as usize) < self.table.len() && offset + len <= self.size && len <= into.len();
+        if !fits {
+            return None;
+        }
+        // SAFETY: inside the arena. The bytes may be overwritten meanwhile, if the page has
+        // moved: they are not interpreted before their checksum is, and any bytes are bytes.
+        unsafe {
+            let from = self.start(segment).wrapping_add(offset);
+            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len);
+        }
+        Some(len)
+    }
+
+    /// The object that starts at `offset` of a segment that is claimed: handle, place, and
+    /// where the next starts. `None` at the end.
+    pub fn object(&self, segment: u32, offset: u32) -> Option<(u32, Spot, u32)> {
+        let used = self.table[segment as usize].used.load(Ordering::Acquire);
+        if offset as usize + HEADER > (used as usize).min(self.size) {
+            return None;
+        }
+        // SAFETY: inside the segment, aligned to 8.
+        let header = unsafe {
+            (*self
+                .start(segment)
+                .wrapping_add(offset as usize)
+                .cast::<AtomicU64>())
+            .load(Ordering::Relaxed)
+        };
+        let len = (header >> 32) as u32;
+        let next = offset.checked_add(room_for(len as usize) as u32)?;
+        (next <= used).then_some((
+            header as u32,
+            Spot::Ram {
+                segment,
+                offset,
+                len,
+            },
+            next,
+        ))
+    }
+
+    /// The objects of a segment that is claimed.
+    pub fn objects(&self, segment: u32) -> impl Iterator<Item = (u32, Spot)> + '_ {
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            let (handle, spot, next) = self.object(segment, offset)?;
+            offset = next;
+            Some((handle, spot))
+        })
+    }
+
+    /// Segments the dead holder had open or claimed become sealed.
+    pub fn abandon(&self, dead: Holder, is_live: impl Fn(u32, Spot) -> bool) {
+        for (at, segment) in (0..).zip(self.table) {
+            let state = segment.state.load(Ordering::Acquire);
+            let mine = matches!(state & KIND, OPEN | CLAIMED)
+                && state & OWNER == (u64::from(dead) + 1) << OWNER_SHIFT;
+            if mine {
+                let live = self.live_in(at, &is_live);
+                segment.live.store(live as i32, Ordering::Release);
+                segment.state.store(
+                    SEALED | state >> BIRTH_SHIFT << BIRTH_SHIFT,
+                    Ordering::Release,
+                );
+            }
+        }
+    }
+
+    /// Frees the sealed segments in which nothing is alive, for the memory they take.
+    pub fn sweep(&self, holder: Holder, is_live: impl Fn(u32, Spot) -> bool) {
+        for (at, segment) in (0..).zip(self.table) {
+            let empty = segment.state.load(Ordering::Acquire) & KIND == SEALED
+                && segment.live.load(Ordering::Relaxed) <= 0;
+            if empty && self.claim(at, holder) {
+                let live = self.live_in(at, &is_live);
+                if live == 0 {
+                    self.give_to_kernel(at);
+                }
+                self.release(at, live);
+            }
+        }
+    }
+
+    fn give_to_kernel(&self, at: u32) {
+        // SAFETY: the segment is claimed and nothing in it is alive; a late reader finds
+        // zeros and that its page has moved.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                self.start(at).cast(),
+                self.size,
+                rustix::mm::Advice::LinuxRemove,
+            )
+        };
+    }
+
+    /// Bytes alive in a segment that is claimed or nobody's, by walking it.
+    pub fn live_in(&self, at: u32, is_live: impl Fn(u32, Spot) -> bool) -> u32 {
+        self.objects(at)
+            .filter(|&(handle, spot)| is_live(handle, spot))
+            .map(|(_, spot)| spot_bytes(spot))
+            .sum()
+    }
+
+    /// Bytes of the segments that are not free.
+    pub fn used(&self) -> u64 {
+        let busy = |s: &&Segment| s.state.load(Ordering::Acquire) & KIND != FREE;
+        self.table.iter().filter(busy).count() as u64 * self.size as u64
+    }
+
+    fn start(&self, segment: u32) -> *mut u8 {
+        self.arena.wrapping_add(segment as usize * self.size)
+    }
+}
+
+/// A segment its channel appends to. Not `Clone`: who has it is its owner.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub segment: u32,
+    used: u32,
+}
+
+/// Bytes of arena an object of `len` bytes takes.
+pub(crate) fn room_for(len: usize) -> usize {
+    HEADER + len.next_multiple_of(8)
+}
+
+/// Bytes of arena the object at `spot` takes.
+pub(crate) fn spot_bytes(spot: Spot) -> u32 {
+    match spot {
+        Spot::Ram { len, .. } => room_for(len as usize) as u32,
+        _ => 0,
+    }
+}

@@ -1,0 +1,239 @@
+//! A channel's operations on the swap file: pages out in runs, answers taken in.
+
+use crate::api::page;
+use crate::channel::Mover;
+use crate::engine::Over;
+use crate::intent::Intent;
+use crate::ops::{Kind, Next, Op, RUN, Slot};
+use crate::parts::Count;
+use crate::place::Spot;
+use crate::{Checksum, Handle, StoreError};
+use std::sync::atomic::Ordering;
+
+impl Mover {
+    /// A page goes to disk, together with those before it.
+    pub(crate) fn send_out(&mut self, slot: Slot, sum: Checksum) {
+        let out = &mut self.outgoing;
+        out.slots[out.len] = slot;
+        out.sums[out.len] = sum;
+        out.len += 1;
+        if out.len == RUN {
+            self.flush_outgoing();
+        }
+    }
+
+    /// Finds bloks for the pages that go to disk and starts their operations.
+    pub(crate) fn flush_outgoing(&mut self) {
+        let count = std::mem::take(&mut self.outgoing.len);
+        let mut done = 0;
+        while done < count {
+            let slots = self.outgoing.slots;
+            let sums = self.outgoing.sums;
+            match self.take_bloks(&slots[done..count], &sums[done..count]) {
+                Some((first, taken)) => {
+                    self.start(Kind::Write, first, &slots[done..done + taken]);
+                    done += taken;
+                }
+                None => break,
+            }
+        }
+        for at in done..count {
+            let (slot, sum) = (self.outgoing.slots[at], self.outgoing.sums[at]);
+            self.disk_is_full(slot, sum);
+        }
+    }
+
+    /// Takes a run of bloks for as many of the slots as there is one for.
+    fn take_bloks(&mut self, slots: &[Slot], sums: &[Checksum]) -> Option<(u32, usize)> {
+        let Some(bloks) = &self.parts.bloks else {
+            return None;
+        };
+        let catalogue = &self.parts.catalogue;
+        let note = catalogue.intents.begin(self.holder, 0);
+        loop {
+            let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
+            let mut taken = 0;
+            for ((blok, slot), sum) in (run.first..run.first + run.count).zip(slots).zip(sums) {
+                // Aimed first: a blok is never owned by an entry that does not say so.
+                catalogue.aim(slot.handle, Spot::Disk { blok }, *sum);
+                if !bloks.own(blok, slot.handle) {
+                    catalogue.aim(slot.handle, Spot::Nowhere, *sum);
+                    break;
+                }
+                taken += 1;
+            }
+            let rest = run.first + taken + 1;
+            if taken < run.count && rest < run.first + run.count {
+                let count = run.first + run.count - rest;
+                bloks.unreserve(crate::blok::Run { first: rest, count });
+            }
+            note.set(Intent::Idle);
+            if taken > 0 {
+                self.near = Some(run.first + taken);
+                return Some((run.first, taken as usize));
+            }
+        }
+    }
+
+    /// The disk has no room for the page: it may stay in RAM as it is, if RAM has some.
+    fn disk_is_full(&mut self, slot: Slot, sum: Checksum) {
+        // SAFETY: the caller of submit keeps the memory as it is until completion.
+        let contents = unsafe { page(slot.memory) };
+        if self.parts.has_ram() && self.put_in_ram(slot.handle, contents, None, sum) {
+            self.tell_stored(slot.handle, slot.token);
+        } else {
+            self.tell_not_stored(slot.handle, slot.token, StoreError::Full);
+        }
+    }
+
+    /// Starts an operation on neighbouring bloks, when one is idle.
+    pub(crate) fn start(&mut self, kind: Kind, first: u32, slots: &[Slot]) {
+        let op = loop {
+            if let Some(op) = self.idle_op(kind) {
+                break op;
+            }
+            self.flush();
+            if !self.reap(true) {
+                // Cannot be: operations that are not idle are under way.
+                return;
+            }
+        };
+        self.idle_ops[op / 64] &= !(1 << (op % 64));
+        self.ops[op].set(kind, first, slots);
+        if !matches!(kind, Kind::Demote(_)) {
+            self.in_ops += slots.len();
+        }
+        self.begin(op);
+    }
+
+    fn idle_op(&self, kind: Kind) -> Option<usize> {
+        let range = match kind {
+            Kind::Demote(_) => self.depth..self.ops.len(),
+            Kind::Read | Kind::Write => 0..self.depth,
+        };
+        range
+            .into_iter()
+            .find(|op| self.idle_ops[op / 64] & 1 << (op % 64) != 0)
+    }
+
+    fn begin(&mut self, at: usize) {
+        let Some(engine) = &mut self.engine else {
+            return;
+        };
+        let op: &mut Op = &mut self.ops[at];
+        let write = op.is_write();
+        let (pieces, offset) = op.rest();
+        // SAFETY: the pieces lie in the operation, which stays until it is over; their
+        // memory is the pager's, promised until completion, or the bounce buffer.
+        unsafe { engine.begin(at, write, pieces, offset) };
+        self.parts.count(self.holder, Count::Ios, 1);
+    }
+
+    pub(crate) fn flush(&mut self) {
+        if let Some(engine) = &mut self.engine {
+            engine.flush();
+        }
+    }
+
+    /// Takes in one answer of the system's; with `wait`, sleeps for it. False if there was
+    /// none.
+    pub(crate) fn reap(&mut self, wait: bool) -> bool {
+        let Some(over) = self.engine.as_mut().and_then(|engine| engine.over(wait)) else {
+            return false;
+        };
+        self.take_in(over);
+        true
+    }
+
+    fn take_in(&mut self, over: Over) {
+        let op = &mut self.ops[over.op];
+        if over.flip && over.result > 0 {
+            // SAFETY: a page of the operation's memory, which is over.
+            unsafe { *op.memory() ^= 1 };
+        }
+        let (count, error) = match op.answer(over.result) {
+            Next::GoOn => {
+                self.begin(over.op);
+                return self.flush();
+            }
+            Next::Told { count, error } => (count, error),
+        };
+        if error.is_some() {
+            self.parts.count(self.holder, Count::IoErrors, 1);
+        }
+        let kind = op.kind;
+        let mut told = [(Slot::new(0, std::ptr::null_mut(), 0), 0); RUN];
+        let mut len = 0;
+        let ended = op.tell(count, |slot, blok| {
+            told[len] = (slot, blok);
+            len += 1;
+        });
+        for &(slot, blok) in &told[..len] {
+            match kind {
+                Kind::Read => self.was_read(slot, blok, error),
+                Kind::Write => self.was_written(slot, blok, error),
+                Kind::Demote(half) => self.was_demoted(half, slot, blok, error),
+            }
+        }
+        if !matches!(kind, Kind::Demote(_)) {
+            self.in_ops -= len;
+        }
+        if ended {
+            self.idle_ops[over.op / 64] |= 1 << (over.op % 64);
+        } else {
+            self.begin(over.op);
+            self.flush();
+        }
+    }
+
+    fn was_read(&mut self, slot: Slot, blok: u32, error: Option<i32>) {
+        let result = match (error, Handle::new(slot.handle)) {
+            (Some(errno), _) => Err(StoreError::Io {
+                op: crate::Op::Read,
+                errno,
+                blok,
+            }),
+            (None, None) => Ok(()),
+            (None, Some(handle)) => {
+                // SAFETY: the caller gave the page until completion, which is now.
+                let contents = unsafe { page(slot.memory) };
+                self.verify(handle, contents, crate::Place::Disk { blok })
+            }
+        };
+        if result.is_ok() {
+            self.parts.count(self.holder, Count::Read, 1);
+            self.parts.count(self.holder, Count::ReadDisk, 1);
+        }
+        self.tell(slot.token, result.map(|()| None));
+    }
+
+    fn was_written(&mut self, slot: Slot, blok: u32, error: Option<i32>) {
+        let Some(errno) = error else {
+            self.parts.catalogue.publish(slot.handle);
+            return self.tell_stored(slot.handle, slot.token);
+        };
+        if let Some(bloks) = &self.parts.bloks {
+            bloks.free(blok, slot.handle);
+        }
+        let error = StoreError::Io {
+            op: crate::Op::Write,
+            errno,
+            blok,
+        };
+        self.tell_not_stored(slot.handle, slot.token, error);
+    }
+
+    /// The store's state that new channels should know: the kernel gives no ring.
+    pub(crate) fn note_engine(&self) {
+        if self
+            .engine
+            .as_ref()
+            .is_some_and(|engine| !engine.has_ring())
+        {
+            self.parts
+                .header
+                .notes()
+                .fetch_or(crate::disk::notes::NO_RING, Ordering::Relaxed);
+        }
+    }
+}

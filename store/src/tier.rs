@@ -1,0 +1,239 @@
+//! RAM first, then disk: the oldest segments' pages move down while newer ones are written.
+//!
+//! A channel that opens one of the last free segments claims the oldest sealed one, unpacks
+//! what is alive in it into a bounce buffer, and writes that in runs through its own ring:
+//! nobody else pays. A page's place changes only after its blok is written, by one
+//! compare-and-swap, so that its handle stays the same and a reader finds it in either
+//! place. If it cannot be written it stays where it is, and nothing is lost.
+
+use crate::channel::Mover;
+use crate::intent::{Intent, end};
+use crate::ops::{Kind, RUN, Slot};
+use crate::parts::Count;
+use crate::place::Spot;
+use wired::PAGE;
+
+/// Operations a channel keeps for demotion, beside its depth.
+pub(crate) const DEMOTE_OPS: usize = 8;
+/// Parts of the bounce buffer: one fills while the other is written.
+pub(crate) const HALVES: usize = 2;
+
+/// A segment being emptied to disk.
+#[derive(Debug)]
+pub(crate) struct Demotion {
+    segment: u32,
+    /// Where in it the next object starts; `None` at its end, or when there is no use in
+    /// going on.
+    next: Option<u32>,
+    /// Pages of each half that are being written.
+    outstanding: [usize; HALVES],
+    failed: bool,
+}
+
+impl Mover {
+    /// Begins to empty this segment, if no other is being emptied and the disk has room.
+    pub(crate) fn begin_demotion(&mut self, oldest: Option<u32>) {
+        let Some(segment) = oldest else { return };
+        if self.demotion.is_some() || !self.disk_has_room() {
+            return;
+        }
+        if self.parts.segments.claim(segment, self.holder) {
+            self.demotion = Some(Demotion {
+                segment,
+                next: Some(0),
+                outstanding: [0; HALVES],
+                failed: false,
+            });
+            self.step_demotion();
+            self.flush();
+        }
+    }
+
+    fn disk_has_room(&self) -> bool {
+        self.parts
+            .bloks
+            .as_ref()
+            .is_some_and(|bloks| bloks.has_room())
+    }
+
+    /// Goes on with the demotion as far as it goes without waiting.
+    pub(crate) fn step_demotion(&mut self) {
+        for half in 0..HALVES {
+            let Some(demotion) = &self.demotion else {
+                return;
+            };
+            if demotion.outstanding[half] == 0 && demotion.next.is_some() {
+                self.fill_half(half);
+            }
+        }
+        let Some(demotion) = &self.demotion else {
+            return;
+        };
+        if demotion.next.is_none() && demotion.outstanding == [0; HALVES] {
+            let segment = demotion.segment;
+            self.demotion = None;
+            let live = self.parts.segments.live_in(segment, self.parts.is_live());
+            self.parts.segments.release(segment, live);
+        }
+    }
+
+    /// Waits until the segment is emptied, or could not be. False if there was none, or it
+    /// failed: waiting again would not help.
+    pub(crate) fn wait_for_demotion(&mut self) -> bool {
+        let mut failed = true;
+        while let Some(demotion) = &self.demotion {
+            failed = demotion.failed;
+            if demotion.outstanding != [0; HALVES] {
+                self.flush();
+                self.reap(true);
+            }
+            failed |= self
+                .demotion
+                .as_ref()
+                .is_some_and(|demotion| demotion.failed);
+            self.step_demotion();
+        }
+        !failed
+    }
+
+    /// The channel ends: so does what it was moving.
+    pub(crate) fn end_demotion(&mut self) {
+        if let Some(demotion) = &mut self.demotion {
+            demotion.next = None;
+            self.wait_for_demotion();
+        }
+    }
+
+    /// Unpacks the next pages of the segment into a half of the buffer and writes them.
+    fn fill_half(&mut self, half: usize) {
+        let mut slots = [Slot::new(0, std::ptr::null_mut(), 0); RUN];
+        let mut len = 0;
+        while len < RUN {
+            let Some(slot) = self.next_to_demote() else {
+                break;
+            };
+            let at = half * RUN + len;
+            slots[len] = slot;
+            slots[len].memory = self.unpack_to_bounce(at, slot.from);
+            len += 1;
+        }
+        let mut done = 0;
+        while done < len {
+            let taken = self.take_demotion_bloks(&mut slots[done..len]);
+            let Some((first, taken)) = taken else {
+                self.demotion_fails();
+                return;
+            };
+            if let Some(demotion) = &mut self.demotion {
+                demotion.outstanding[half] += taken;
+            }
+            self.start(Kind::Demote(half), first, &slots[done..done + taken]);
+            done += taken;
+        }
+    }
+
+    fn demotion_fails(&mut self) {
+        if let Some(demotion) = &mut self.demotion {
+            demotion.failed = true;
+            demotion.next = None;
+        }
+    }
+
+    /// The next page alive in the segment.
+    fn next_to_demote(&mut self) -> Option<Slot> {
+        let demotion = self.demotion.as_mut()?;
+        loop {
+            let offset = demotion.next?;
+            let Some((handle, spot, next)) = self.parts.segments.object(demotion.segment, offset)
+            else {
+                demotion.next = None;
+                return None;
+            };
+            demotion.next = Some(next);
+            if self.parts.catalogue.is_at(handle, spot) {
+                let mut slot = Slot::new(handle, std::ptr::null_mut(), 0);
+                slot.from = spot;
+                return Some(slot);
+            }
+        }
+    }
+
+    /// Unpacked or not: a page that is spoiled already is told so when it is read.
+    fn unpack_to_bounce(&mut self, at: usize, spot: Spot) -> *mut u8 {
+        let Some(bounce) = &self.bounce else {
+            return std::ptr::null_mut();
+        };
+        let memory = bounce.as_ptr().wrapping_add(at * PAGE);
+        // SAFETY: a page of the buffer, of a half that nothing is written from now.
+        let page = unsafe { &mut *memory.cast::<[u8; PAGE]>() };
+        if let Some(len) = self.parts.segments.read(spot, self.codec.to_unpack()) {
+            let _ = self.codec.decompress(len, page);
+        }
+        memory
+    }
+
+    /// Takes a run of bloks, each noted as where its page moves.
+    fn take_demotion_bloks(&mut self, slots: &mut [Slot]) -> Option<(u32, usize)> {
+        let Some(bloks) = &self.parts.bloks else {
+            return None;
+        };
+        let intents = &self.parts.catalogue.intents;
+        let note = intents.begin(self.holder, 0);
+        loop {
+            let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
+            let (mut taken, mut skip) = (0, 0);
+            for (blok, slot) in (run.first..run.first + run.count).zip(slots.iter_mut()) {
+                let intent = Intent::Demote(slot.handle, blok);
+                let Some(word) = intents.begin_long(self.holder, intent) else {
+                    break;
+                };
+                if !bloks.own(blok, slot.handle) {
+                    end(word);
+                    skip = 1;
+                    break;
+                }
+                slot.note = Some(word);
+                taken += 1;
+            }
+            let rest = run.first + taken + skip;
+            bloks.unreserve(crate::blok::Run {
+                first: rest,
+                count: run.first + run.count - rest,
+            });
+            note.set(Intent::Idle);
+            if taken > 0 {
+                self.near = Some(run.first + taken);
+                return Some((run.first, taken as usize));
+            }
+            if skip == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// A page is on disk, or not: its place changes, or stays.
+    pub(crate) fn was_demoted(&mut self, half: usize, slot: Slot, blok: u32, error: Option<i32>) {
+        let moved = error.is_none()
+            && self
+                .parts
+                .catalogue
+                .relocate(slot.handle, slot.from, Spot::Disk { blok });
+        if moved {
+            self.parts.count(self.holder, Count::Demoted, 1);
+            if let Spot::Ram { segment, len, .. } = slot.from {
+                self.parts.segments.lost(segment, len);
+            }
+        } else if let Some(bloks) = &self.parts.bloks {
+            bloks.free(blok, slot.handle);
+        }
+        if let Some(word) = slot.note {
+            end(word);
+        }
+        if let Some(demotion) = &mut self.demotion {
+            demotion.outstanding[half] -= 1;
+        }
+        if error.is_some() {
+            self.demotion_fails();
+        }
+    }
+}
