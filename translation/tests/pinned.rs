@@ -1,0 +1,321 @@
+//! Pages a device may write to are told from the others, and go back unharmed.
+
+mod common;
+use common::*;
+use io_uring::{IoUring, opcode, types};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use translation::{
+    Capabilities, EntryKind, Feature, MapError, Userfault, Wake, discard, restore_pinned,
+    separate_pinned, stage,
+};
+use wired::PAGE;
+
+const PAGES: usize = 16;
+
+/// One test at a time: a fork in one would share the pages of another with its child.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A registered area, a staging slot and a second area that is registered too.
+struct Setting {
+    _alone: MutexGuard<'static, ()>,
+    userfault: Userfault,
+    area: Area,
+    slot: Slot,
+    second: Slot,
+}
+
+impl Setting {
+    fn new() -> Option<Self> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let capabilities = capabilities();
+        if !capabilities.may_evict(true) {
+            skipped("the kernel cannot tell pinned pages");
+            return None;
+        }
+        let userfault = Userfault::open(EntryKind::Upcall, &capabilities).unwrap();
+        let (area, slot, second) = (Area::new(PAGES), Slot::new(PAGES), Slot::new(PAGES));
+        userfault
+            .register(area.at(0), area.len(), true, false)
+            .unwrap();
+        userfault
+            .register(second.at(0), area.len(), true, false)
+            .unwrap();
+        Some(Self {
+            _alone: alone,
+            userfault,
+            area,
+            slot,
+            second,
+        })
+    }
+
+    fn fill(&self, page: usize, value: u8) {
+        self.userfault
+            .copy(self.area.at(page), page_of(value).as_ptr(), PAGE, Wake::No)
+            .unwrap();
+    }
+
+    /// Stages the area and separates; the pages that refused.
+    fn separate(&self) -> Vec<usize> {
+        let mut refused = Vec::new();
+        // SAFETY: all three are the test's.
+        unsafe {
+            stage(self.area.at(0), PAGES * PAGE, self.slot.at(0)).unwrap();
+            let count = separate_pinned(
+                &self.userfault,
+                self.slot.at(0),
+                self.second.at(0),
+                PAGES * PAGE,
+                |p| refused.push(p),
+            );
+            assert_eq!(count, Ok(refused.len()));
+        }
+        refused
+    }
+}
+
+#[test]
+fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_after_going_back() {
+    let Some(set) = Setting::new() else { return };
+    (0..PAGES)
+        .filter(|p| p % 2 == 0)
+        .for_each(|p| set.fill(p, p as u8 + 1));
+    set.fill(7, 70);
+    // Pins pages 6 and 7 for as long as the ring has them.
+    let mut ring = match IoUring::new(4) {
+        Ok(ring) => ring,
+        Err(refused) => return skipped(&format!("io_uring: {refused}")),
+    };
+    let buffer = libc::iovec {
+        iov_base: set.area.at(6) as *mut _,
+        iov_len: 2 * PAGE,
+    };
+    // SAFETY: the area outlives the ring's use of it.
+    unsafe { ring.submitter().register_buffers(&[buffer]) }.unwrap();
+
+    assert_eq!(set.separate(), [6, 7]);
+    for page in (0..PAGES).filter(|p| p % 2 == 0 && *p != 6) {
+        assert_eq!(load(set.second.at(page)), page as u8 + 1);
+    }
+    assert_eq!(
+        (
+            load(set.slot.at(6)),
+            load(set.slot.at(7)),
+            load(set.slot.at(8))
+        ),
+        (7, 70, 0)
+    );
+
+    for page in [6, 7] {
+        // SAFETY: the page's own place, missing.
+        unsafe { restore_pinned(set.slot.at(page), set.area.at(page), &set.userfault, false) }
+            .unwrap();
+    }
+    assert_eq!((load(set.area.at(6)), load(set.area.at(7))), (7, 70));
+    assert!(!kernel_reads(set.area.at(5)) && !kernel_reads(set.area.at(8)));
+    // The slot is mapped still, and empty.
+    assert_eq!((load(set.slot.at(6)), load(set.slot.at(7))), (0, 0));
+
+    // What the device writes now, the program reads.
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[0xDD; 2 * PAGE]).unwrap();
+    let read = opcode::ReadFixed::new(
+        types::Fd(file.as_raw_fd()),
+        set.area.at(6) as *mut u8,
+        2 * PAGE as u32,
+        0,
+    );
+    // SAFETY: the registered buffer.
+    unsafe { ring.submission().push(&read.build()) }.unwrap();
+    ring.submit_and_wait(1).unwrap();
+    assert_eq!(ring.completion().next().unwrap().result(), 2 * PAGE as i32);
+    assert_eq!(
+        (load(set.area.at(6)), load(set.area.at(7) + PAGE - 1)),
+        (0xDD, 0xDD)
+    );
+
+    // Once nothing pins them they go like others.
+    ring.submitter().unregister_buffers().unwrap();
+    // SAFETY: looked at above.
+    unsafe { discard(set.second.at(0), PAGES * PAGE) }.unwrap();
+    // The ring lets go of its buffers a little later.
+    let mut refused = set.separate();
+    for _ in 0..100 {
+        if refused.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        // SAFETY: the test's areas.
+        unsafe {
+            refused.clear();
+            separate_pinned(
+                &set.userfault,
+                set.slot.at(0),
+                set.second.at(0),
+                PAGES * PAGE,
+                |p| refused.push(p),
+            )
+            .unwrap();
+        }
+    }
+    assert_eq!(refused, []);
+    assert_eq!(
+        (load(set.second.at(6)), load(set.second.at(7))),
+        (0xDD, 0xDD)
+    );
+}
+
+#[test]
+fn a_page_put_back_is_one_mapping_with_its_neighbours_again() {
+    let Some(set) = Setting::new() else { return };
+    (0..PAGES).for_each(|p| set.fill(p, p as u8));
+    // SAFETY: the test's areas.
+    unsafe {
+        stage(set.area.at(0), PAGES * PAGE, set.slot.at(0)).unwrap();
+        restore_pinned(set.slot.at(3), set.area.at(3), &set.userfault, false).unwrap();
+        // One mapping: it stages whole again.
+        let (third, len) = (Slot::new(PAGES), PAGES * PAGE);
+        stage(set.area.at(0), len, third.at(0)).unwrap();
+        assert_eq!((load(third.at(3)), load(third.at(4))), (3, 0));
+        assert_eq!(load(set.slot.at(4)), 4);
+    }
+}
+
+#[test]
+fn holes_and_pages_of_zeros_are_no_pins() {
+    let Some(set) = Setting::new() else { return };
+    set.userfault
+        .zero(set.area.at(0), 4 * PAGE, Wake::No)
+        .unwrap();
+    set.fill(9, 9);
+    assert_eq!(set.separate(), []);
+    assert_eq!((load(set.second.at(1)), load(set.second.at(9))), (0, 9));
+    assert!(!kernel_reads(set.second.at(5)));
+}
+
+#[test]
+fn a_page_shared_with_a_child_refuses_until_it_is_written_again() {
+    let Some(set) = Setting::new() else { return };
+    // Fork's gate would be closed around this.
+    (0..3).for_each(|p| set.fill(p, p as u8 + 1));
+    assert_eq!(in_child(|| 0), End::Exit(0));
+    // SAFETY: the test's areas; a store to a page ends its sharing.
+    store(set.area.at(1), 20);
+    assert_eq!(set.separate(), [0, 2]);
+    assert_eq!(
+        (
+            load(set.second.at(1)),
+            load(set.slot.at(0)),
+            load(set.slot.at(2))
+        ),
+        (20, 1, 3)
+    );
+    // A store in the slot makes the page the process's own, and it goes.
+    store(set.slot.at(0), 10);
+    let mut refused = Vec::new();
+    // SAFETY: the test's areas.
+    unsafe {
+        separate_pinned(
+            &set.userfault,
+            set.slot.at(0),
+            set.second.at(0),
+            PAGE,
+            |p| refused.push(p),
+        )
+        .unwrap();
+    }
+    assert_eq!(refused, []);
+    assert_eq!(load(set.second.at(0)), 10);
+}
+
+#[test]
+fn a_read_by_direct_io_in_flight_is_never_lost() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(set) = Setting::new() else { return };
+    let directory = std::env::var_os("CARGO_TARGET_TMPDIR")
+        .unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let mut file = tempfile::NamedTempFile::new_in(directory).unwrap();
+    file.write_all(&[0xEE; PAGES * PAGE]).unwrap();
+    file.as_file().sync_all().unwrap();
+    let direct = match std::fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(file.path())
+    {
+        Ok(direct) => direct,
+        Err(refused) => return skipped(&format!("O_DIRECT: {refused}")),
+    };
+    let mut ring = match IoUring::new(PAGES as u32) {
+        Ok(ring) => ring,
+        Err(refused) => return skipped(&format!("io_uring: {refused}")),
+    };
+    let mut pinned = 0;
+    for _ in 0..200 {
+        (0..PAGES).for_each(|p| set.fill(p, 0x11));
+        let len = (PAGES * PAGE) as u32;
+        let read = opcode::Read::new(
+            types::Fd(direct.as_raw_fd()),
+            set.area.at(0) as *mut u8,
+            len,
+        );
+        // SAFETY: the buffer is mapped until the completion, if not always there.
+        unsafe { ring.submission().push(&read.build()) }.unwrap();
+        ring.submit().unwrap();
+        let refused = set.separate();
+        pinned += refused.len();
+        for page in &refused {
+            // SAFETY: the page's own place, missing.
+            unsafe {
+                restore_pinned(
+                    set.slot.at(*page),
+                    set.area.at(*page),
+                    &set.userfault,
+                    false,
+                )
+            }
+            .unwrap();
+        }
+        // The others were complete, or are not the read's any more.
+        for page in (0..PAGES).filter(|p| !refused.contains(p)) {
+            set.userfault
+                .copy(
+                    set.area.at(page),
+                    set.second.at(page) as *const u8,
+                    PAGE,
+                    Wake::No,
+                )
+                .unwrap();
+        }
+        ring.submit_and_wait(1).unwrap();
+        let result = ring.completion().next().unwrap().result();
+        // A read that had not pinned its buffer yet finds it gone: upcalls serve no system
+        // call. It says so, and has written nothing to lose.
+        assert!([len as i32, -libc::EFAULT].contains(&result), "{result}");
+        let expected = if result < 0 { 0x11 } else { 0xEE };
+        for page in 0..PAGES {
+            assert_eq!(
+                (load(set.area.at(page)), load(set.area.at(page) + PAGE - 1)),
+                (expected, expected)
+            );
+        }
+        // SAFETY: the test's memory.
+        unsafe {
+            discard(set.area.at(0), PAGES * PAGE).unwrap();
+            discard(set.second.at(0), PAGES * PAGE).unwrap();
+        }
+    }
+    eprintln!("{pinned} pinned pages met");
+}
+
+#[test]
+fn without_move_nothing_is_separated_and_nothing_may_be_evicted_under_direct_io() {
+    let without = capabilities().without(Feature::Move);
+    assert!(!without.may_evict(true) && without.may_evict(false));
+    let userfault = Userfault::open(EntryKind::Upcall, &without).unwrap();
+    // SAFETY: refused before anything is touched.
+    let refused = unsafe { separate_pinned(&userfault, 0, 0, PAGE, |_| {}) };
+    assert!(matches!(refused, Err(MapError::Other(_))));
+    assert!(!Capabilities::NONE.may_evict(true));
+}

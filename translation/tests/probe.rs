@@ -1,0 +1,167 @@
+//! The probe says what is so, to every user.
+
+mod common;
+use common::*;
+use translation::{Capabilities, EntryKind, Feature, Obtained, Report, Userfault};
+
+/// Features the fast probe leaves out.
+const SLOW: [Feature; 5] = [
+    Feature::EventFork,
+    Feature::PerfPageFaultSignal,
+    Feature::ProtectionKeys,
+    Feature::WpAsync,
+    Feature::WpUnpopulated,
+];
+
+#[test]
+fn both_probes_agree_on_what_the_pager_starts_with() {
+    let full = SLOW
+        .into_iter()
+        .fold(Capabilities::probe().capabilities, Capabilities::without);
+    assert_eq!(Capabilities::probe_fast(), full);
+}
+
+#[test]
+fn every_feature_works_or_is_explained() {
+    let probe = Capabilities::probe();
+    for feature in Feature::ALL {
+        let lack = probe.lacks.iter().find(|lack| lack.feature == feature);
+        assert_eq!(lack.is_none(), probe.capabilities.has(feature), "{feature}");
+        if let Some(lack) = lack {
+            assert!(
+                !lack.reason.is_empty() && !lack.mend.is_empty() && !lack.consequence.is_empty()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_probe_leaves_nothing_behind() {
+    let end = in_child(|| {
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let mappings = || {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .lines()
+                .count()
+        };
+        // What the first use of a library maps stays.
+        drop(Capabilities::probe());
+        let before = (open(), mappings());
+        drop(Capabilities::probe());
+        Capabilities::probe_fast();
+        i32::from(before != (open(), mappings()))
+    });
+    assert_eq!(end, End::Exit(0));
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_upcalls_give_and_what_mends_the_rest() {
+    if !is_root() {
+        return skipped("needs root, to give it up");
+    }
+    let sysctl =
+        std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    let end = in_child(|| {
+        become_nobody();
+        let probe = Capabilities::probe();
+        assert!(probe.capabilities.has(Feature::Upcall) && probe.capabilities.has(Feature::Stage));
+        if sysctl.trim() == "0" && probe.obtained != Obtained::Device {
+            assert_eq!(probe.obtained, Obtained::UserModeOnly);
+            let lack = probe
+                .lacks
+                .iter()
+                .find(|l| l.feature == Feature::KernelFaults)
+                .unwrap();
+            assert!(
+                lack.mend
+                    .contains("sysctl -w vm.unprivileged_userfaultfd=1")
+            );
+            assert!(
+                probe
+                    .lacks
+                    .iter()
+                    .any(|l| l.feature == Feature::EventFork && l.mend.contains("cap_sys_ptrace"))
+            );
+        }
+        0
+    });
+    assert_eq!(end, End::Exit(0));
+}
+
+#[test]
+fn where_userfaultfd_is_forbidden_everything_is_refused_with_reasons() {
+    let end = in_child(|| {
+        forbid_userfaultfd();
+        let probe = Capabilities::probe();
+        assert_eq!(probe.obtained, Obtained::Nothing);
+        assert!(
+            !probe.capabilities.has(Feature::Upcall) && !probe.capabilities.has(Feature::Stage)
+        );
+        let refused = Userfault::open(EntryKind::Upcall, &Capabilities::NONE.with(Feature::Upcall))
+            .unwrap_err();
+        assert!(refused.to_string().contains("seccomp"));
+        let report = Report::gather("").unwrap();
+        assert!(!report.linked_programs_page() && !report.unmodified_programs_page());
+        assert!(report.to_string().contains("seccomp=unconfined"));
+        0
+    });
+    assert_eq!(end, End::Exit(0));
+}
+
+/// As the default filter of containers does: EPERM, on the call and on the device.
+fn forbid_userfaultfd() {
+    let statement = |code, k| libc::sock_filter {
+        code,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let equals = |k, jf| libc::sock_filter {
+        code: 0x15,
+        jt: 0,
+        jf,
+        k,
+    };
+    const IOC_NEW: u32 = 0xAA00;
+    let mut program = [
+        statement(0x20, 0),
+        equals(libc::SYS_userfaultfd as u32, 1),
+        statement(0x06, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        equals(libc::SYS_ioctl as u32, 3),
+        // The low half of the second argument.
+        statement(0x20, 24),
+        equals(IOC_NEW, 1),
+        statement(0x06, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(0x06, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: a valid program.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter),
+            0
+        );
+    }
+}
+
+#[test]
+fn the_report_shows_what_was_switched_off() {
+    let report = Report::gather("move,poison").unwrap();
+    assert!(!report.used.has(Feature::Move) && !report.used.has(Feature::Poison));
+    let text = report.to_string();
+    if report.probe.capabilities.has(Feature::Move) {
+        assert!(text.contains("switched off by SELFPAGE_WITHOUT"));
+    }
+    assert!(text.contains("eviction stops for good"));
+    assert!(
+        Report::gather("no-such-thing")
+            .unwrap_err()
+            .to_string()
+            .contains("no-such-thing")
+    );
+}

@@ -1,0 +1,215 @@
+//! Trans on the real kernel: the scan and its fallback say the same.
+
+mod common;
+use common::*;
+use translation::{
+    Access, Capabilities, EntryKind, Feature, KeyRights, Options, Pagemap, ProtectionKey,
+    ReserveError, Translation, Userfault, Wake, reserve, set_access,
+};
+use wired::PAGE;
+
+fn each_way(test: impl Fn(&Capabilities)) {
+    test(&capabilities());
+    test(&capabilities().without(Feature::PagemapScan));
+}
+
+#[test]
+fn pages_with_contents_are_found_by_scan_and_by_reading() {
+    each_way(|capabilities| {
+        let pagemap = Pagemap::open(capabilities).unwrap();
+        let area = Area::new(700);
+        // More runs than one scan returns, and runs across words and reads.
+        let there = |page: usize| page % 5 == 1 || (250..330).contains(&page) || page > 690;
+        (0..700)
+            .filter(|p| there(*p))
+            .for_each(|p| store(area.at(p), 1));
+        let mut bitmap = [!0; 11];
+        let count = pagemap
+            .present_pages(area.at(0), area.len(), &mut bitmap)
+            .unwrap();
+        assert_eq!(count, (0..700).filter(|p| there(*p)).count());
+        for page in 0..700 {
+            assert_eq!(
+                bitmap[page / 64] >> (page % 64) & 1 == 1,
+                there(page),
+                "page {page}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_translation_says_what_is_mapped() {
+    each_way(|capabilities| {
+        let pagemap = Pagemap::open(capabilities).unwrap();
+        let userfault = Userfault::open(EntryKind::Upcall, capabilities).unwrap();
+        let area = Area::new(2);
+        userfault
+            .register(area.at(0), area.len(), true, true)
+            .unwrap();
+        assert_eq!(pagemap.trans(area.at(0)), Ok(Translation::default()));
+        userfault
+            .copy(area.at(0), page_of(1).as_ptr(), PAGE, Wake::No)
+            .unwrap();
+        let mapped = Translation {
+            present: true,
+            ..Translation::default()
+        };
+        assert_eq!(pagemap.trans(area.at(0) + 100), Ok(mapped));
+        userfault.write_protect(area.at(0), PAGE, true).unwrap();
+        assert_eq!(
+            pagemap.trans(area.at(0)),
+            Ok(Translation {
+                write_protected: true,
+                ..mapped
+            })
+        );
+        userfault.write_protect(area.at(0), PAGE, false).unwrap();
+        assert_eq!(pagemap.trans(area.at(0)), Ok(mapped));
+    });
+}
+
+#[test]
+fn a_page_of_a_file_is_told_from_private_memory() {
+    let (shared, _fd) = wired::Region::shared(PAGE, "selfpage-test").unwrap();
+    let at = shared.as_ptr() as usize;
+    store(at, 1);
+    let trans = Pagemap::open(&capabilities()).unwrap().trans(at).unwrap();
+    assert!(trans.present && trans.file_or_shared);
+}
+
+#[test]
+fn stores_are_tracked_where_the_kernel_resolves_protection() {
+    let capabilities = capabilities();
+    let options = Options {
+        async_write_protect: true,
+        ..Options::default()
+    };
+    let userfault = match Userfault::open_with(EntryKind::Upcall, &capabilities, options) {
+        Ok(userfault) => userfault,
+        Err(refused) => return skipped(&refused.to_string()),
+    };
+    let pagemap = Pagemap::open(&capabilities).unwrap();
+    let area = Area::new(4);
+    (0..4).for_each(|p| store(area.at(p), 1));
+    userfault
+        .register(area.at(0), area.len(), false, true)
+        .unwrap();
+    userfault
+        .write_protect(area.at(0), area.len(), true)
+        .unwrap();
+    store(area.at(2), 2);
+    assert_eq!(pagemap.trans(area.at(2)).unwrap().dirty, Some(true));
+    assert_eq!(pagemap.trans(area.at(1)).unwrap().dirty, Some(false));
+    let taken = |expected: &[std::ops::Range<usize>]| {
+        let mut dirty = Vec::new();
+        pagemap
+            .take_dirty(area.at(0), area.len(), |run| dirty.push(run))
+            .unwrap();
+        assert_eq!(dirty, expected);
+    };
+    taken(&[2..3, 2..2][..1]);
+    taken(&[]);
+    store(area.at(3), 3);
+    assert_eq!(pagemap.trans(area.at(3)).unwrap().dirty, Some(true));
+}
+
+#[test]
+fn without_the_features_stores_are_not_tracked_and_this_is_said() {
+    let capabilities = capabilities();
+    let options = Options {
+        async_write_protect: true,
+        ..Options::default()
+    };
+    let refused = Userfault::open_with(
+        EntryKind::Upcall,
+        &capabilities.without(Feature::WpAsync),
+        options,
+    );
+    assert!(refused.is_err());
+    let pagemap = Pagemap::open(&capabilities.without(Feature::PagemapScan)).unwrap();
+    let area = Area::new(1);
+    assert!(pagemap.take_dirty(area.at(0), PAGE, |_| {}).is_err());
+    assert_eq!(pagemap.trans(area.at(0)).unwrap().dirty, None);
+}
+
+#[test]
+fn rights_hold_and_come_back() {
+    let area = Area::new(1);
+    store(area.at(0), 3);
+    let read = |access| {
+        // SAFETY: the test's memory.
+        unsafe { set_access(area.at(0), PAGE, access) }.unwrap();
+        kernel_reads(area.at(0))
+    };
+    assert!(!read(Access::NONE));
+    assert!(read(Access::READ));
+    assert!(read(Access::READ_WRITE));
+    assert_eq!(load(area.at(0)), 3);
+}
+
+#[test]
+fn a_store_without_the_right_is_a_fault() {
+    let end = in_child(|| {
+        let area = Area::new(1);
+        // SAFETY: the default action; the test's memory.
+        unsafe {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            set_access(area.at(0), PAGE, Access::READ).unwrap();
+        }
+        store(area.at(0), 1);
+        0
+    });
+    assert_eq!(end, End::Signal(libc::SIGSEGV));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_key_restrains_the_thread_that_says_so() {
+    let key = match ProtectionKey::new(KeyRights::ReadWrite) {
+        Ok(key) => key,
+        Err(errno) => return skipped(&format!("this processor has no protection keys: {errno}")),
+    };
+    let area = Area::new(1);
+    // SAFETY: the test's memory.
+    unsafe {
+        key.protect(area.at(0), PAGE, Access::READ_WRITE).unwrap();
+        store(area.at(0), 5);
+        key.set_rights(KeyRights::None);
+        assert_eq!(key.rights(), KeyRights::None);
+        assert!(!kernel_reads(area.at(0)));
+        key.set_rights(KeyRights::Read);
+        assert_eq!(load(area.at(0)), 5);
+        key.set_rights(KeyRights::ReadWrite);
+        set_access(area.at(0), PAGE, Access::READ_WRITE).unwrap();
+    }
+}
+
+#[test]
+fn address_space_is_had_where_it_is_asked_for_and_never_taken_from_others() {
+    let area = Area::new(4);
+    let wanted = area.at(0);
+    assert_eq!(
+        reserve(Some(wanted), PAGE, true),
+        Err(ReserveError::Taken {
+            addr: wanted,
+            len: PAGE
+        })
+    );
+    drop(area);
+    // Far from what other tests map.
+    let far = 0x2000_0000_0000;
+    let got = reserve(Some(far), 10, false).unwrap();
+    assert_eq!((got.addr, got.len), (far, PAGE));
+    assert!(!kernel_reads(far));
+    // SAFETY: the test's own.
+    unsafe { translation::unmap_reservation(got) }.unwrap();
+    assert!(matches!(
+        reserve(None, 0, true),
+        Err(ReserveError::Refused { .. })
+    ));
+    assert!(matches!(
+        reserve(None, usize::MAX, true),
+        Err(ReserveError::Refused { .. })
+    ));
+}
