@@ -20,6 +20,8 @@ enum Act {
     Note(fn(&mut Traits)),
     /// The kernel does it; faults it meets are resolved.
     Kernel,
+    /// Contents come in.
+    Fetch,
     /// Nothing.
     Nothing,
     /// The kernel's answer for private anonymous memory.
@@ -33,6 +35,7 @@ const MADV_GUARD_REMOVE: c_int = 103;
 fn act(advice: c_int) -> Act {
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => Act::Discard,
+        libc::MADV_WILLNEED => Act::Fetch,
         libc::MADV_DONTFORK => Act::Note(|t| t.dont_fork = true),
         libc::MADV_DOFORK => Act::Note(|t| t.dont_fork = false),
         libc::MADV_WIPEONFORK => Act::Note(|t| t.wipe_on_fork = true),
@@ -42,7 +45,6 @@ fn act(advice: c_int) -> Act {
         libc::MADV_NORMAL
         | libc::MADV_RANDOM
         | libc::MADV_SEQUENTIAL
-        | libc::MADV_WILLNEED
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
         | libc::MADV_HUGEPAGE
@@ -108,7 +110,8 @@ fn on_paged(
         Act::Discard => pager::discard(span),
         Act::Note(change) => space.map.change(span, change),
         Act::Kernel => return kernel(span),
-        Act::Nothing => {}
+        Act::Fetch if traits.prot & libc::PROT_READ != 0 => pager::will_need(span),
+        Act::Fetch | Act::Nothing => {}
         Act::Refuse(errno) => return error(errno),
     }
     0
@@ -134,7 +137,7 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
             What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
             What::Free => error(libc::ENOMEM),
             What::Used(..) if on_fault => 0,
-            What::Used(..) => lock_held(space, &piece.span),
+            What::Used(traits, _) => lock_held(space, &piece.span, traits),
         };
         if raw::failed(answer) {
             return answer;
@@ -145,7 +148,10 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
 
 /// Nails pages of paged memory; ENOMEM, as from the kernel, where the contract has no
 /// frames for that.
-pub fn lock_held(space: &mut Space, span: &Span) -> Answer {
+pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
+    if traits.prot & libc::PROT_READ == 0 {
+        return error(libc::ENOMEM);
+    }
     match pager::nail(span) {
         Ok(()) => {
             space.map.change(span, |traits| traits.locked = true);

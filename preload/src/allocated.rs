@@ -25,6 +25,9 @@ const WORDS: usize = RANGE_PAGES / 64;
 static TABLE: [AtomicPtr<Marks>; ARENAS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
+/// Threads that are closing a page now.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
 /// One arena's marks.
 struct Marks {
     span: Span,
@@ -142,29 +145,38 @@ pub fn allocated(addr: usize) -> bool {
     find(addr).is_none_or(|marks| marks.is_mapped(marks.page(addr)))
 }
 
-/// The engine is about to take away all access to the free page at `addr`, so that
-/// the program gets its SIGSEGV. False where the page has been mapped meanwhile.
-pub fn close(addr: usize) -> bool {
-    let Some(marks) = find(addr) else { return false };
+/// A thread that resolves faults met the free page at `addr`: it is unmapped, so that
+/// the program gets the SIGSEGV of an address where nothing is.
+pub fn close(addr: usize) {
+    let Some(marks) = find(addr) else { return };
     let page = marks.page(addr);
-    marks.closed()[page / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
-    marks.any_closed.store(true, Ordering::SeqCst);
-    !marks.is_mapped(page)
+    CLOSING.fetch_add(1, Ordering::SeqCst);
+    if !marks.is_mapped(page) {
+        let start = marks.span.start + page * PAGE;
+        crate::space::unmap(&(start..start + PAGE));
+        marks.closed()[page / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
+        marks.any_closed.store(true, Ordering::SeqCst);
+    }
+    CLOSING.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Calls `open` for every page of `span` that was closed, and forgets it. The caller has
 /// marked them mapped.
 pub fn reopen(span: &Span, open: impl Fn(Span)) {
     let Some(marks) = find(span.start) else { return };
+    // Whoever closes pages does not wait for us.
+    while CLOSING.load(Ordering::SeqCst) != 0 {
+        std::hint::spin_loop();
+    }
     if !marks.any_closed.load(Ordering::SeqCst) {
         return;
     }
     for page in marks.page(span.start)..=marks.page(span.end - 1) {
         let (word, bit) = (&marks.closed()[page / 64], 1u64 << (page % 64));
         if word.load(Ordering::SeqCst) & bit != 0 {
-            word.fetch_and(!bit, Ordering::SeqCst);
             let start = marks.span.start + page * PAGE;
             open(start..start + PAGE);
+            word.fetch_and(!bit, Ordering::SeqCst);
         }
     }
 }
@@ -191,18 +203,21 @@ mod tests {
 
     #[test]
     fn a_closed_page_is_opened_once_when_it_is_mapped_again() {
+        // Addresses where nothing is: closing unmaps.
         let base = 0x5100_0000_0000;
         add(&(base..base + RANGE)).unwrap();
-        assert!(close(base + PAGE + 8));
+        close(base + PAGE + 8);
         let opened = std::cell::Cell::new(0);
         let span = base..base + RANGE;
         mark(&span, true);
-        reopen(&span, |page| {
+        let count = |page| {
             assert_eq!(page, base + PAGE..base + 2 * PAGE);
             opened.set(opened.get() + 1);
-        });
-        reopen(&span, |_| opened.set(opened.get() + 1));
+        };
+        reopen(&span, count);
+        reopen(&span, count);
         assert_eq!(opened.get(), 1);
-        assert!(!close(base), "a mapped page is not closed");
+        close(base);
+        reopen(&span, |_| panic!("a mapped page is not closed"));
     }
 }

@@ -12,7 +12,7 @@
 use crate::mappings::Span;
 use crate::raw::{self, Answer, Quiet, error};
 use crate::space::{self, Held};
-use crate::{heap, notice, pager, pthread, start};
+use crate::{heap, link, notice, pager, pthread, start};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -366,7 +366,9 @@ fn settle(pid: Answer) -> Answer {
             error(libc::EAGAIN)
         }
         Some(child) if raw::failed(pid) => {
-            pager::unborn(child);
+            if let Some(port) = link::port() {
+                let _ = port.release_child(link::domain(), child);
+            }
             pid
         }
         _ => pid,

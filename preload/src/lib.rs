@@ -13,7 +13,7 @@
 //! - [`fork`], [`exec`], [`pthread`], [`descriptors`]: what else a program does
 //!   that a pager must know
 //! - [`start`], [`threads`], [`link`]: how a process comes in and what runs in it
-//! - [`pager`]: all that is asked of the engine
+//! - [`pager`]: all that is asked of the [`engine`]
 //!
 //! Rule: nothing of the library's own lies in memory it pages. Its heap ([`heap`]) and
 //! tables are raw mappings; it never calls the program's `malloc` or `mmap`.
@@ -24,6 +24,7 @@ mod allocated;
 mod bootstrap;
 mod brk;
 mod descriptors;
+mod engine;
 mod exec;
 mod fork;
 mod heap;

@@ -77,7 +77,12 @@ fn unpaged(len: usize) {
 /// only push other pages out: it is not taken.
 fn finish(space: &mut Space, start: Answer, len: usize, flags: c_int) -> Answer {
     if flags & libc::MAP_LOCKED != 0 {
-        advise::lock_held(space, &(start as usize..start as usize + len));
+        let span = start as usize..start as usize + len;
+        for piece in space.map.pieces(&span) {
+            if let What::Used(traits, _) = piece.what {
+                advise::lock_held(space, &piece.span, traits);
+            }
+        }
     }
     start
 }
@@ -112,7 +117,7 @@ fn at_hint(space: &mut Space, addr: usize, len: usize, prot: c_int, flags: c_int
 /// it and can be.
 fn adopt(space: &mut Space, fresh: &Span, prot: c_int) {
     if fresh.len() >= WORTH_ADOPTING && pager::adopt(fresh).is_ok() {
-        pager::access_changed(fresh, prot & ACCESS);
+        pager::access_changed(fresh);
         space.map.add_adopted(fresh.clone(), Traits::paged(prot & ACCESS));
     } else {
         unpaged(fresh.len());
@@ -258,7 +263,7 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
             return answer;
         }
         if let What::Used(Traits { kind: Kind::Paged, .. }, _) = piece.what {
-            pager::access_changed(&piece.span, prot & ACCESS);
+            pager::access_changed(&piece.span);
             space.map.change(&piece.span, |traits| {
                 traits.prot = prot & ACCESS;
                 traits.keyed |= key > 0;
@@ -373,13 +378,13 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
     }
     if traits.prot != RW {
         space::protect(&head, RW);
-        pager::access_changed(&head, RW);
+        pager::access_changed(&head);
     }
     pager::transfer(&head, &target);
     if keep {
         if traits.prot != RW {
             space::protect(&head, traits.prot);
-            pager::access_changed(&head, traits.prot);
+            pager::access_changed(&head);
         }
         space.map.change(from, |t| t.locked = false);
     } else {
@@ -390,7 +395,7 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
     }
     if traits.prot != RW {
         space::protect(to, traits.prot);
-        pager::access_changed(to, traits.prot);
+        pager::access_changed(to);
     }
     inherit(space, to, traits);
     to.start as Answer

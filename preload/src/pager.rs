@@ -1,15 +1,17 @@
 //! What the library asks of the engine, in one place.
 //!
-//! Everything here is a thin call into [`selfpage`]. In *plain* mode
+//! Everything here is a thin call into [`selfpage::process`]. In *plain* mode
 //! (`SELFPAGE_PORT=plain`) there is no engine: memory is mapped and never paged, and
 //! every emulated call can be tested against the kernel's own without any privilege.
 
 use crate::mappings::Span;
-use crate::raw;
+use crate::{engine, raw, space};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use system::client::Joined;
 use system::wire::Domain;
+
+pub use engine::{again, start};
 
 static PLAIN: AtomicBool = AtomicBool::new(false);
 
@@ -23,9 +25,6 @@ pub fn plain() -> bool {
     PLAIN.load(Ordering::Acquire)
 }
 
-const RW: usize = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-const FRESH: usize = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-
 fn check(answer: raw::Answer) -> Result<usize> {
     match raw::failed(answer) {
         true => Err(Errno::from_raw_os_error(-answer as i32)),
@@ -33,92 +32,169 @@ fn check(answer: raw::Answer) -> Result<usize> {
     }
 }
 
-/// A new arena of `len` bytes: readable and writeable, zero, paged.
-pub fn reserve(len: usize) -> Result<Span> {
-    // SAFETY: a fresh mapping at an address the kernel chooses.
-    let start = check(unsafe { raw::call(libc::SYS_mmap, [0, len, RW, FRESH, usize::MAX, 0]) })?;
-    Ok(start..start + len)
+fn advise(span: &Span, advice: i32) -> Result<()> {
+    let (start, len) = (span.start, span.len());
+    // SAFETY: advice on memory the program gave up, or that changes no contents.
+    check(unsafe { raw::call3(libc::SYS_madvise, start, len, advice as usize) }).map(|_| ())
 }
 
-/// A private anonymous mapping that is there already becomes a stretch.
-pub fn adopt(_span: &Span) -> Result<()> {
-    Ok(())
+/// A new arena of `len` bytes: readable and writeable, zero, paged.
+pub fn reserve(len: usize) -> Result<Span> {
+    match engine::get() {
+        Some(engine) => engine.process.reserve(len).map_err(|_| Errno::NOMEM),
+        None => {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let start = check(space::map(0, len, libc::PROT_NONE, flags, -1, 0))?;
+            Ok(start..start + len)
+        }
+    }
+}
+
+/// A private anonymous mapping that is there already becomes a stretch; so does one that
+/// was surrendered and is plain memory again.
+pub fn adopt(span: &Span) -> Result<()> {
+    let Some(engine) = engine::get() else { return Ok(()) };
+    let known = |addr| engine.process.contains(addr);
+    let answer = match (known(span.start), known(span.end - 1)) {
+        (true, true) => engine.process.resume(span.clone()),
+        (false, false) => engine.process.adopt(span.clone()),
+        // Half of an old stretch: not worth a case of its own.
+        _ => return Err(Errno::EXIST),
+    };
+    answer.map_err(|_| Errno::NOMEM)
 }
 
 /// The contents become zero.
 pub fn discard(span: &Span) {
-    // SAFETY: the program gave these contents up.
-    unsafe {
-        raw::call3(libc::SYS_madvise, span.start, span.len(), libc::MADV_DONTNEED as usize);
+    match engine::get() {
+        Some(engine) => engine.process.discard(span.clone()),
+        None => drop(advise(span, libc::MADV_DONTNEED)),
     }
 }
 
 /// The addresses are no longer the engine's: the caller maps something else over them.
-pub fn surrender(_span: &Span) {}
+pub fn surrender(span: &Span) {
+    if let Some(engine) = engine::get() {
+        engine.process.surrender(span.clone());
+    }
+}
 
 /// The contents of `from` move to `to`, which is zero and of the same length; `from` is
 /// zero afterwards. Both are readable and writeable.
 pub fn transfer(from: &Span, to: &Span) {
-    // SAFETY: two mapped spans of one length that do not overlap, by the caller.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from.start as *const u8, to.start as *mut u8, from.len());
+    match engine::get() {
+        Some(engine) => engine.process.transfer(from.clone(), to.start),
+        None => {
+            // SAFETY: two mapped spans of one length that do not overlap, by the caller.
+            unsafe {
+                let (from_ptr, to_ptr) = (from.start as *const u8, to.start as *mut u8);
+                std::ptr::copy_nonoverlapping(from_ptr, to_ptr, from.len());
+            }
+            drop(advise(from, libc::MADV_DONTNEED));
+        }
     }
-    discard(from);
 }
 
-/// The pages become resident and stay.
+/// The pages become resident and stay. They can be read.
 pub fn nail(span: &Span) -> Result<()> {
-    // SAFETY: pages are read into memory; nothing else changes.
-    check(unsafe { raw::call3(libc::SYS_madvise, span.start, span.len(), libc::MADV_POPULATE_READ as usize) }).map(|_| ())
+    match engine::get() {
+        Some(engine) if engine.process.nail(span.clone()) => Ok(()),
+        Some(_) => Err(Errno::NOMEM),
+        None => advise(span, libc::MADV_POPULATE_READ),
+    }
 }
 
 /// They may be paged again.
-pub fn unnail(_span: &Span) {}
+pub fn unnail(span: &Span) {
+    if let Some(engine) = engine::get() {
+        engine.process.unnail(span.clone());
+    }
+}
 
-/// The program's access to a span is now `prot`.
-pub fn access_changed(_span: &Span, _prot: i32) {}
+/// The program's access to a span has changed.
+pub fn access_changed(span: &Span) {
+    if let Some(engine) = engine::get() {
+        engine.process.access_changed(span.clone());
+    }
+}
+
+/// The pages will be wanted soon.
+pub fn will_need(span: &Span) {
+    if let Some(engine) = engine::get() {
+        engine.process.will_need(span.clone());
+    }
+}
 
 /// A fork under way: the pager stands still.
-pub struct Gate;
+pub struct Gate(Option<selfpage::process::Fork>);
 
 impl Gate {
     /// The child's domain; 0 in plain mode.
     pub fn child(&self) -> Domain {
-        0
+        self.0.as_ref().map_or(0, engine::child_of)
+    }
+
+    /// What the engine needs in the child.
+    pub fn into_fork(self) -> Option<selfpage::process::Fork> {
+        self.0
     }
 }
 
-/// Stops the pager for a fork.
-pub fn gate_close() -> std::result::Result<Gate, String> {
-    Ok(Gate)
+/// Stops the pager for a fork, or says why the child has no room.
+pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
+    engine::get().map(engine::Engine::close).transpose().map(Gate)
 }
 
 /// The parent of a fork pages again. Returns the child's domain.
 pub fn gate_open(gate: Gate) -> Domain {
-    gate.child()
+    let child = gate.child();
+    if let (Some(engine), Some(fork)) = (engine::get(), gate.0) {
+        engine.process.open_after_fork(fork, true);
+    }
+    child
 }
 
-/// The fork failed after all.
-pub fn unborn(_child: Domain) {}
-
-/// The engine of a new image.
-pub fn start(_joined: Joined) -> std::result::Result<(), String> {
-    Err("no engine yet".into())
+/// Comes in: the engine of a new image, or, with a gate, of a fork's child.
+pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<(), String> {
+    match gate.and_then(Gate::into_fork) {
+        Some(fork) => again(fork, joined),
+        None => start(joined),
+    }
 }
 
-/// The engine of a fork's child: every arena is registered again.
-pub fn child(_gate: Gate, _joined: Joined) -> std::result::Result<(), String> {
-    Err("no engine yet".into())
+/// Makes what the `n`th thread that reads faults needs, before it runs.
+pub fn prepare_entry(n: usize, cpu: usize) -> std::result::Result<(), String> {
+    engine::get().map_or(Ok(()), |engine| engine.prepare_entry(n, cpu))
 }
 
-/// A thread that reads faults, pinned to `cpu`.
-pub fn entry_main(_cpu: usize) -> ! {
-    sleep()
+/// Every thread has what it needs: nothing is left for the program's table.
+pub fn leave_table() {
+    if let Some(engine) = engine::get() {
+        engine.leave_table();
+    }
+}
+
+/// All threads run: the descriptors are theirs alone from now on.
+pub fn threads_run() {
+    if let Some(engine) = engine::get() {
+        engine.process.threads_run();
+    }
+}
+
+/// The `n`th thread that reads faults.
+pub fn entry_main(n: usize) -> ! {
+    match engine::get() {
+        Some(engine) => engine.entry_main(n),
+        None => sleep(),
+    }
 }
 
 /// The thread that evicts.
 pub fn evictor_main() -> ! {
-    sleep()
+    match engine::get() {
+        Some(engine) => engine.process.evictor_main(),
+        None => sleep(),
+    }
 }
 
 fn sleep() -> ! {

@@ -9,6 +9,7 @@
 use crate::mappings::Span;
 use crate::raw::{self, Quiet};
 use crate::{pager, space, threads};
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use wired::{Lock, PAGE};
@@ -25,7 +26,8 @@ const ROUNDS: usize = 3;
 
 type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-/// A thread as it starts.
+/// A thread as it starts: two words, read as such by `begins`.
+#[repr(C)]
 struct Begin {
     start: Start,
     arg: *mut c_void,
@@ -185,10 +187,27 @@ mod exports {
     }
 }
 
-/// Where a thread of the program's starts.
+/// Where a thread of the program's starts. It goes on in the program's function without
+/// a frame of ours below: `pthread_exit` and cancellation unwind the stack, and must
+/// not meet one.
+#[unsafe(naked)]
 unsafe extern "C-unwind" fn begins(begin: *mut c_void) -> *mut c_void {
-    // SAFETY: made by `pthread_create` for this thread alone.
-    let Begin { start, arg } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    naked_asm!(
+        "sub rsp, 24",
+        "mov rsi, rsp",
+        "call {begun}",
+        "pop rax",
+        "pop rdi",
+        "add rsp, 8",
+        "jmp rax",
+        begun = sym begun,
+    )
+}
+
+/// The thread's first steps; leaves the program's function and argument in `to`.
+unsafe extern "C" fn begun(begin: *mut Begin, to: *mut Begin) {
+    // SAFETY: made by `pthread_create` for this thread alone; `to` has room.
+    unsafe { to.write(*Box::from_raw(begin)) };
     let (tid, own) = (raw::tid(), threads::thread_pointer());
     with_known(|known| known.live.push((tid, own)));
     nail(whole_pages(own, own + CONTROL), tid);
@@ -197,8 +216,6 @@ unsafe extern "C-unwind" fn begins(begin: *mut c_void) -> *mut c_void {
         // SAFETY: our key; any value but null makes the destructor run.
         unsafe { libc::pthread_setspecific(key, ROUNDS as *const c_void) };
     }
-    // SAFETY: the program's function and argument.
-    unsafe { start(arg) }
 }
 
 /// A thread of the program's ends, by returning, by `pthread_exit` or cancelled.

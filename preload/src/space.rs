@@ -5,7 +5,7 @@
 //! never take it (see [`crate::allocated`]).
 
 use crate::mappings::{Kind, Mappings, Origin, Piece, Span, Traits, What, alignment};
-use crate::{allocated, pager, raw};
+use crate::{allocated, notice, pager, raw};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{Guard, Lock, PAGE, RANGE};
@@ -145,12 +145,13 @@ impl Space {
     /// Makes free or given-up addresses of arenas mapped with access `prot`.
     pub fn open(&mut self, span: &Span, prot: c_int) {
         allocated::mark(span, true);
-        allocated::reopen(span, |page| {
-            protect(&page, RW);
-        });
+        allocated::reopen(span, |page| fill_hole(&page));
+        if pager::plain() {
+            protect(span, RW);
+        }
         if prot != RW {
             protect(span, prot);
-            pager::access_changed(span, prot);
+            pager::access_changed(span);
         }
         self.map.set(span.clone(), Traits::paged(prot));
     }
@@ -189,6 +190,10 @@ impl Space {
                 allocated::mark(span, false);
                 pager::discard(span);
                 self.plain_access(span, traits);
+                if pager::plain() {
+                    // Nobody is there to close a free page when it is touched.
+                    protect(span, libc::PROT_NONE);
+                }
                 self.map.clear(span);
             }
         }
@@ -229,10 +234,10 @@ impl Space {
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
             // SAFETY: the contents are given up; only the kernel's record changes.
             unsafe { raw::call(libc::SYS_pkey_mprotect, args) };
-            pager::access_changed(span, RW);
+            pager::access_changed(span);
         } else if traits.prot != RW {
             protect(span, RW);
-            pager::access_changed(span, RW);
+            pager::access_changed(span);
         }
     }
 }
@@ -260,6 +265,19 @@ pub fn map(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset
 fn take_back(span: &Span) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     !raw::failed(map(span.start, span.len(), RW, flags, -1, 0)) && pager::adopt(span).is_ok()
+}
+
+/// Puts plain memory where a page was closed. The kernel may have given the place to
+/// someone else since; then there is no way back for what asks for it now.
+fn fill_hole(page: &Span) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let filled = !raw::failed(map(page.start, page.len(), RW, flags, -1, 0)) && pager::adopt(page).is_ok();
+    if !filled {
+        notice::die(format_args!(
+            "address {:#x} was used after it was unmapped, and its place cannot be had again",
+            page.start
+        ));
+    }
 }
 
 /// `addr` and `len` as a span of whole pages; `None` where it does not fit.

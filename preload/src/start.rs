@@ -6,7 +6,7 @@ use crate::{adopt, exec, fork, link, malloc, notice, pager, pthread, space, thre
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::AsRawFd;
-use system::client::{JoinError, Joined, Port};
+use system::client::{JoinError, Port};
 use system::wire::Hello;
 use wired::RANGE;
 
@@ -92,7 +92,11 @@ fn come_in(hello: Hello, gate: Option<pager::Gate>) {
         link::set_allow_unpaged(joined.welcome.options.allow_unpaged);
     }
     let connection = joined.as_ref().map(|joined| joined.connection.fd().as_raw_fd());
-    if let Err(why) = engine(gate, joined) {
+    if let Some(Err(why)) = joined.map(|joined| pager::come_in(gate, joined)) {
+        notice::refuse(format_args!("{why}"));
+        exit();
+    }
+    if let Err(why) = threads::prepare() {
         notice::refuse(format_args!("{why}"));
         exit();
     }
@@ -103,14 +107,6 @@ fn come_in(hello: Hello, gate: Option<pager::Gate>) {
             std::io::Error::from_raw_os_error(-answer as i32)
         ));
         exit();
-    }
-}
-
-fn engine(gate: Option<pager::Gate>, joined: Option<Joined>) -> Result<(), String> {
-    match (gate, joined) {
-        (_, None) => Ok(()),
-        (Some(gate), Some(joined)) => pager::child(gate, joined),
-        (None, Some(joined)) => pager::start(joined),
     }
 }
 

@@ -31,10 +31,9 @@ unsafe extern "C" fn syscall() -> c_long {
         "3: cmp rdi, {vfork}",
         "je 5f",
         // Everything else goes through Rust, which knows which calls are emulated.
-        "4: sub rsp, 8",
-        "push [rsp + 16]",
+        "4: push [rsp + 8]",
         "call {route}",
-        "add rsp, 16",
+        "add rsp, 8",
         "ret",
         "5: mov rax, rdi",
         "mov rdi, rsi",

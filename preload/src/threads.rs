@@ -8,16 +8,16 @@
 
 use crate::bootstrap::FORCED;
 use crate::raw::{self, Answer};
-use crate::{notice, pager};
+use crate::{next, notice, pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use wired::{PAGE, Region, futex};
 
 /// Threads that read faults, at most: one per processor, all on one userfaultfd; more
 /// wake for nothing.
-const ENTRIES: usize = 8;
+pub const ENTRIES: usize = 8;
 
 /// Bytes of a thread's stack. The fault path keeps no page-sized buffers on it; debug
 /// builds need the room.
@@ -105,7 +105,6 @@ static FOREIGN: wired::Lock<Option<Descriptors>> = wired::Lock::new(None);
 /// with the threads and are closed for the program. In the constructor, or in the child
 /// of a fork: the only thread, signals blocked.
 pub fn start(program: Descriptors, ours: &Descriptors, connection: Option<RawFd>) -> Result<(), Answer> {
-    prepare().map_err(|()| raw::error(libc::ENOMEM))?;
     CONNECTION.store(connection.unwrap_or(-1), Ordering::Release);
     READY.store(0, Ordering::Release);
     *FOREIGN.lock() = Some(program);
@@ -120,40 +119,48 @@ pub fn start(program: Descriptors, ours: &Descriptors, connection: Option<RawFd>
     }
     ours.close();
     match READY.load(Ordering::Acquire) {
-        1 => Ok(()),
+        1 => {
+            pager::threads_run();
+            Ok(())
+        }
         errno => Err(-(errno as Answer)),
     }
 }
 
-/// Makes stacks and storage, once.
-fn prepare() -> Result<(), ()> {
+/// Makes stacks and storage, once, and what the pager needs for each thread.
+pub fn prepare() -> Result<(), String> {
+    let memory = |_| "no memory for the stacks of the pager's threads".to_string();
     if ENTRY_COUNT.load(Ordering::Acquire) == 0 {
-        let allowed = rustix::thread::sched_getaffinity(None).map_err(|_| ())?;
-        let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).take(ENTRIES);
+        let allowed = rustix::thread::sched_getaffinity(None).map_err(|errno| errno.to_string())?;
+        let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
         let mut count = 0;
-        for cpu in cpus {
+        for cpu in cpus.take(ENTRIES) {
             PROCESSORS[count].store(cpu as u32, Ordering::Release);
             count += 1;
         }
         ENTRY_COUNT.store(count.max(1), Ordering::Release);
     }
-    for n in 0..Task::Entry as usize + ENTRY_COUNT.load(Ordering::Acquire) {
+    let entries = ENTRY_COUNT.load(Ordering::Acquire);
+    for n in 0..Task::Entry as usize + entries {
         if STACKS[n].load(Ordering::Acquire) == 0 {
-            let stack = Region::private(PAGE + STACK).map_err(|_| ())?.leak() as usize;
+            let stack = Region::private(PAGE + STACK).map_err(memory)?.leak() as usize;
             crate::space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
             STACKS[n].store(stack, Ordering::Release);
         }
         if STORAGE[n].load(Ordering::Acquire) == 0 {
-            STORAGE[n].store(storage().ok_or(())?, Ordering::Release);
+            let storage = storage().ok_or("the C library gives the pager's threads no storage")?;
+            STORAGE[n].store(storage, Ordering::Release);
         }
     }
+    for n in 0..entries {
+        pager::prepare_entry(n, PROCESSORS[n].load(Ordering::Acquire) as usize)?;
+    }
+    pager::leave_table();
     Ok(())
 }
 
-unsafe extern "C" {
-    /// The loader's own: a thread's storage, every library's part of it in place.
-    fn _dl_allocate_tls(memory: *mut c_void) -> *mut c_void;
-}
+type AllocateTls = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type StaticTls = unsafe extern "C" fn(*mut usize, *mut usize);
 
 /// Offsets in a thread control block that code compiled for this processor reads by
 /// itself (the C library's `tcbhead_t`): itself, itself again, stack guard, pointer guard.
@@ -161,15 +168,36 @@ const TCB: usize = 0;
 const SELF: usize = 16;
 const GUARDS: [usize; 2] = [40, 48];
 
-/// A thread control block of our own, in memory that is never paged.
+/// Bytes above a thread control block's address: glibc's thread descriptor, with room.
+const DESCRIPTOR: usize = PAGE;
+
+/// A thread control block of our own, with every library's thread-local storage in
+/// place, in memory that is never paged.
 fn storage() -> Option<usize> {
-    FORCED.store(true, Ordering::Release);
-    // SAFETY: asks for fresh storage.
-    let block = unsafe { _dl_allocate_tls(std::ptr::null_mut()) } as usize;
-    FORCED.store(false, Ordering::Release);
-    if block == 0 {
+    static ALLOCATE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    let allocate = next::find(&ALLOCATE, "_dl_allocate_tls\0");
+    let sizes = next::find(&SIZE, "_dl_get_tls_static_info\0");
+    if allocate.is_null() || sizes.is_null() {
         return None;
     }
+    let (mut size, mut align) = (0usize, 0usize);
+    // SAFETY: the loader's function of this type.
+    unsafe { std::mem::transmute::<*mut c_void, StaticTls>(sizes)(&mut size, &mut align) };
+    let align = align.max(64);
+    let region = Region::private(size + align + DESCRIPTOR).ok()?;
+    let end = region.as_ptr() as usize + region.len();
+    let block = (end - DESCRIPTOR) & !(align - 1);
+    // What it allocates besides (a vector of the libraries' parts) must not be paged.
+    FORCED.store(true, Ordering::Release);
+    // SAFETY: the loader's function of this type; memory below the block for all static
+    // storage, above it for the descriptor, all zero.
+    let made = unsafe { std::mem::transmute::<*mut c_void, AllocateTls>(allocate)(block as *mut c_void) };
+    FORCED.store(false, Ordering::Release);
+    if made.is_null() {
+        return None;
+    }
+    region.leak();
     let own = thread_pointer();
     // SAFETY: both are thread control blocks, longer than the offsets.
     unsafe {
@@ -243,7 +271,7 @@ extern "C" fn run(task: usize) -> ! {
         set.set(cpu);
         // A processor taken away since: unpinned is slower, not wrong.
         let _ = rustix::thread::sched_setaffinity(None, &set);
-        pager::entry_main(cpu)
+        pager::entry_main(n)
     }
 }
 

@@ -1,0 +1,185 @@
+//! This process's pager: made in the constructor, made anew in the child of a fork.
+
+use crate::{allocated, notice, threads};
+use frames::{Client, Contract, DomainId, Ledger, Process as Holding};
+use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
+use std::os::fd::{AsFd, IntoRawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use store::{SharedStore, Store};
+use system::Board;
+use system::client::Joined;
+use system::wire::slot_of;
+use translation::{Capabilities, EntryKind, Userfault};
+
+/// What lives as long as the process, and goes on in its children.
+pub struct Engine {
+    /// The pager.
+    pub process: &'static Process,
+    ledger: &'static Ledger,
+    store: &'static SharedStore,
+    capabilities: Capabilities,
+    contract: Contract,
+    /// Whether the store has a file, whose descriptor comes last.
+    on_disk: AtomicBool,
+    entries: [AtomicPtr<EntryThread>; threads::ENTRIES],
+}
+
+static ENGINE: OnceLock<Engine> = OnceLock::new();
+
+/// The engine; none before it starts, and none in plain mode.
+pub fn get() -> Option<&'static Engine> {
+    ENGINE.get()
+}
+
+/// What the pager asks and tells.
+struct Hooks;
+
+impl selfpage::Hooks for Hooks {
+    fn allocated(&self, addr: usize) -> bool {
+        allocated::allocated(addr)
+    }
+
+    fn closed(&self, page: usize) {
+        allocated::close(page);
+    }
+
+    fn notice(&self, text: &str) {
+        notice::say(format_args!("{}", text.trim_end()));
+    }
+}
+
+fn leak<T>(value: T) -> &'static T {
+    Box::leak(Box::new(value))
+}
+
+/// The engine of a new image.
+pub fn start(joined: Joined) -> Result<(), String> {
+    let welcome = joined.welcome;
+    let without = Capabilities::from_bits(welcome.options.without as u32);
+    let probed = Capabilities::probe_fast();
+    let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
+    let userfault = userfault(&joined, &capabilities)?;
+    let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
+    let board: &'static Board = leak(joined.map_board().map_err(text)?);
+    let slot = slot_of(welcome.domain);
+    let fds: Vec<_> = joined.store.into_iter().flatten().collect();
+    if fds.is_empty() {
+        return Err("the system domain has no store: give `selfpage run` one with --store".into());
+    }
+    let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
+    let contract = Contract { g: welcome.guaranteed, x: welcome.frames };
+    let process = Process::start(Config {
+        capabilities,
+        userfault,
+        frames: adopt(ledger, welcome.domain)?,
+        store,
+        holder: slot,
+        counters: board.block(slot).counters(),
+        careful: board.careful(),
+        careful_seen: board.block(slot).careful_seen(),
+        hooks: &Hooks,
+    })
+    .map_err(text)?;
+    // Its number is watched, never used again here; it closes with the process.
+    let _ = joined.connection.into_fd().into_raw_fd();
+    let engine = Engine {
+        process,
+        ledger,
+        store,
+        capabilities,
+        contract,
+        on_disk: AtomicBool::new(false),
+        entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; threads::ENTRIES],
+    };
+    let _ = ENGINE.set(engine);
+    Ok(())
+}
+
+/// The engine of a fork's child: every arena is registered again.
+pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
+    let Some(engine) = get() else { return start(joined) };
+    let userfault = userfault(&joined, &engine.capabilities)?;
+    let domain = joined.welcome.domain;
+    let slot = slot_of(domain);
+    if engine.on_disk.load(Ordering::Acquire) {
+        let swap = joined.store.into_iter().flatten().last();
+        engine.store.reopen(swap.ok_or("the store's file did not come with the answer")?);
+    }
+    let frames = adopt(engine.ledger, domain)?;
+    // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
+    unsafe { engine.process.become_child(fork, userfault, frames, slot) }.map_err(text)?;
+    let _ = joined.connection.into_fd().into_raw_fd();
+    Ok(())
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, String> {
+    match &joined.userfaultfd {
+        Some(device) => Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities),
+        None => Userfault::open(EntryKind::Thread, capabilities),
+    }
+    .map_err(text)
+}
+
+fn adopt(ledger: &'static Ledger, domain: u32) -> Result<Client<'static>, String> {
+    let process = Holding { pid: std::process::id(), start: started() };
+    ledger.adopt(DomainId::from_raw(domain), process).map_err(text)
+}
+
+/// When this process started, in clock ticks since boot; 0 where that cannot be known.
+fn started() -> u64 {
+    use rustix::fs::{Mode, OFlags, open};
+    let mut text = [0u8; 1024];
+    let Ok(file) = open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return 0;
+    };
+    let n = rustix::io::read(&file, &mut text[..]).unwrap_or(0);
+    // The name, in brackets, may hold anything: fields are counted behind it.
+    let rest = text[..n].rsplit(|b| *b == b')').next().unwrap_or(&[]);
+    let field = rest.split(|b| *b == b' ').nth(20).and_then(|field| std::str::from_utf8(field).ok());
+    field.and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// The domain of a fork's child.
+pub fn child_of(fork: &Fork) -> u32 {
+    Process::child_of(fork).raw()
+}
+
+impl Engine {
+    /// Stops the pager for a fork.
+    pub fn close(&self) -> Result<Fork, ForkError> {
+        let process = self.process;
+        let fork = process.close_for_fork(self.contract)?;
+        self.store.adopt_fork(self.store.holder(), slot_of(child_of(&fork)));
+        Ok(fork)
+    }
+
+    /// Makes what the `n`th thread that reads faults needs.
+    pub fn prepare_entry(&self, n: usize, cpu: usize) -> Result<(), String> {
+        let entry = Box::new(self.process.entry(cpu).map_err(text)?);
+        // A parent's is not dropped in its child: its descriptors are not in this table.
+        self.entries[n].store(Box::into_raw(entry), Ordering::Release);
+        Ok(())
+    }
+
+    /// The threads have all they need: the store keeps no descriptor in the program's
+    /// table.
+    pub fn leave_table(&self) {
+        if self.store.take_swap().is_some() {
+            self.on_disk.store(true, Ordering::Release);
+        }
+    }
+
+    /// The `n`th thread that reads faults.
+    pub fn entry_main(&self, n: usize) -> ! {
+        // SAFETY: made for this thread alone, and never freed.
+        let entry = unsafe { &mut *self.entries[n].load(Ordering::Acquire) };
+        loop {
+            self.process.entry_main(entry, None, &mut || false);
+        }
+    }
+}
