@@ -327,15 +327,9 @@ impl Outcome {
         };
         let ram = match contract.store {
             Some((ram, _)) => ram,
-            None => {
-                number(stats, &["store_ram_bytes", "ram_bytes", "store.ram.bytes"]).unwrap_or(0)
-            }
+            None => number(stats, "/store_usage/ram_limit")?,
         };
-        let stretches = number(
-            stats,
-            &["stretch_bytes_peak", "stretch_bytes", "stretches.bytes"],
-        )
-        .unwrap_or(0);
+        let stretches = number(stats, "/figures/stretch_bytes")?;
         let bound = contract.frames + ram + stretches * 3 / 200;
         ensure(self.footprint.net <= bound, || {
             format!(
@@ -354,12 +348,15 @@ impl Outcome {
     }
 }
 
-/// The first of several names (dots lead inwards) that a JSON document has as a number.
-pub fn number(document: &serde_json::Value, names: &[&str]) -> Option<u64> {
-    names.iter().find_map(|name| {
-        let pointer = format!("/{}", name.replace('.', "/"));
-        document.pointer(&pointer)?.as_u64()
-    })
+/// A number of the statistics, by JSON pointer.
+pub fn number(statistics: &serde_json::Value, pointer: &str) -> Verdict<u64> {
+    let found = statistics
+        .pointer(pointer)
+        .and_then(serde_json::Value::as_u64);
+    found.map_or_else(
+        || failed(format!("the statistics have no number at {pointer}")),
+        Ok,
+    )
 }
 
 fn read(path: &Path) -> String {

@@ -1,0 +1,42 @@
+# make run    builds, then sorts a gigabyte in 64 MB of frames and compares the result
+# make test   everything that must hold, quickly; what it needs from Debian is installed
+#             or named
+# make soak   the end-to-end tests at full size: hours of paging, not minutes
+# make bench  ours beside kernel swap, zram, mapped files and the bare device
+# make lint   format and lints, warnings denied
+
+CARGO  ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+# Which real program `make run` shows: sort, dict, sqlite, compile, redis, stress, threads.
+JOB    ?= sort
+
+.PHONY: build run test soak bench lint tools rust
+
+build: rust
+	$(CARGO) build --release --locked --workspace
+
+run: build
+	$(TARGET)/release/workload $(JOB)
+
+# Unit and property tests first: they say more precisely what is wrong.
+test: tools build
+	$(CARGO) test --locked --workspace --exclude selfpage-e2e
+	$(CARGO) test --locked -p selfpage-e2e
+
+soak: tools build
+	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
+
+bench: build
+	$(CARGO) build --release --locked -p experiments --examples
+	SELFPAGE=$(TARGET)/release/selfpage $(TARGET)/release/examples/bench paging
+
+lint: rust
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+rust:
+	@command -v $(CARGO) > /dev/null || { echo "cargo is missing: install Rust 1.90 or newer, https://rustup.rs"; exit 1; }
+	@command -v cc > /dev/null || { echo "cc is missing: install a C compiler, e.g. apt-get install gcc libc6-dev"; exit 1; }
+
+tools:
+	@e2e/tools
