@@ -191,6 +191,9 @@ impl Pager {
                 }
             }
             gate.open();
+            if stretch.table().touch(unit) {
+                self.note_filled(stretch, unit, true, false);
+            }
         });
     }
 

@@ -231,83 +231,75 @@ impl Builder {
         let capabilities = self.capabilities.unwrap_or_else(Capabilities::probe_fast);
         let userfault = Userfault::open(self.entry, &capabilities)?;
         let (ledger, _descriptor) = Ledger::create(x, 1)?;
-        let ledger: &'static Ledger = Box::leak(Box::new(ledger));
+        let ledger = Owned::new(ledger);
         let me = frames::Process {
             pid: std::process::id(),
             start: 0,
         };
-        let id = ledger.admit(self.contract, me)?;
-        let client = ledger.adopt(id, me)?;
+        // SAFETY: the ledger is dropped after the pager, which alone uses these.
+        let (books, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
+        let client = books.adopt(books.admit(self.contract, me)?, me)?;
         let holder = client.id().slot() as store::Holder;
-        let store: Option<&'static SharedStore> = match &self.store {
+        let store = match &self.store {
             None => None,
             Some(config) => {
                 let (store, _descriptors) = SharedStore::create(config, holder + 1)?;
                 store.set_holder(holder)?;
-                Some(Box::leak(Box::new(store)))
+                Some(Owned::new(store))
             }
         };
-        let words = wired::Region::private(Counter::ALL.len() * 8).map_err(DomainError::Memory)?;
-        let words = words.leak().cast::<AtomicU64>();
-        // SAFETY: leaked zeroed memory of that many words.
-        let words = unsafe { std::slice::from_raw_parts(words, Counter::ALL.len()) };
-        let careful: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(u32::from(
+        let careful = Owned::new(AtomicU32::new(u32::from(
             self.direct_io == DirectIo::Anytime,
-        ))));
+        )));
         let contexts = match self.entry {
             EntryKind::Upcall => self.concurrent_faults,
             EntryKind::Thread => 1,
         };
-        let pager: &'static Pager = Box::leak(Box::new(Pager::new(Parts {
+        // SAFETY: what the pager refers to is dropped after it.
+        let (store_of_pager, careful_of_pager) = unsafe {
+            (
+                store.as_ref().map(|s| s.get() as &'static dyn Store),
+                careful.get(),
+            )
+        };
+        let pager = Owned::new(Pager::new(Parts {
             capabilities,
             entry: self.entry,
             userfault,
             frames: client,
             total_frames: x,
-            store: store.map(|s| s as &dyn Store),
+            store: store_of_pager,
             holder,
             counters: Counters::new(words),
-            careful,
+            careful: careful_of_pager,
             hooks: &StandardError,
             contexts,
-        })?));
-        let shared = Arc::new(Shared {
-            pager,
-            store,
+        })?);
+        let stop = Arc::new(Stop {
+            flag: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?,
+        });
+        let mut shared = Shared {
+            threads: Vec::new(),
+            stop,
             protection: Mutex::new(ProtectionDomain::new()),
             next_id: AtomicU32::new(1),
-            stop: AtomicBool::new(false),
-            stopping: eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?,
-        });
-        let mut threads = vec![spawn("selfpage-evict", {
-            let shared = shared.clone();
-            move || shared.evict_in_background()
-        })?];
-        match self.entry {
-            EntryKind::Upcall => {
-                if !upcall::attach(pager)? {
-                    return Err(DomainError::TooManyDomains);
-                }
-            }
-            EntryKind::Thread => {
-                for cpu in allowed_cpus() {
-                    let mut entry = Entry::new(pager, cpu)?;
-                    let shared = shared.clone();
-                    threads.push(spawn("selfpage-entry", move || {
-                        pin_to(cpu);
-                        let watch = shared.stopping.as_fd();
-                        entry.serve(shared.pager, Some(watch), &mut || {
-                            shared.stop.load(Ordering::Acquire)
-                        });
-                    })?);
-                }
-            }
-        }
+            pager,
+            store,
+            _careful: careful,
+            _ledger: ledger,
+        };
+        shared.start(self.entry)?;
         Ok(Domain {
-            shared,
-            threads: Mutex::new(threads),
+            shared: Arc::new(shared),
         })
     }
+}
+
+/// Words for the domain's figures, which outlive it: handles to them may be kept.
+fn words() -> Result<std::ptr::NonNull<[AtomicU64]>, DomainError> {
+    let words: Box<[AtomicU64]> = Counter::ALL.iter().map(|_| AtomicU64::new(0)).collect();
+    Ok(std::ptr::NonNull::from(Box::leak(words)))
 }
 
 /// Starts a thread of the pager's, which no signal of the program's ever interrupts.
@@ -339,36 +331,119 @@ fn pin_to(cpu: usize) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-pub(crate) struct Shared {
-    pub(crate) pager: &'static Pager,
-    store: Option<&'static SharedStore>,
+/// Something on the heap to which others keep plain references, dropped by hand order:
+/// the fields of [`Shared`] are dropped in the order they stand, the pager before what it
+/// refers to.
+struct Owned<T: 'static>(std::ptr::NonNull<T>);
+
+// SAFETY: owns its value.
+unsafe impl<T: Send> Send for Owned<T> {}
+// SAFETY: hands out shared references only.
+unsafe impl<T: Sync> Sync for Owned<T> {}
+
+impl<T> Owned<T> {
+    fn new(value: T) -> Self {
+        Self(std::ptr::NonNull::from(Box::leak(Box::new(value))))
+    }
+
+    /// # Safety
+    /// The reference must not be used after this is dropped.
+    unsafe fn get(&self) -> &'static T {
+        // SAFETY: allocated by `new`; for how long is the caller's promise.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`, dropped once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// Tells the domain's threads to end.
+struct Stop {
+    flag: AtomicBool,
+    event: OwnedFd,
+}
+
+/// What a domain and its stretches share; the last of them ends it.
+struct Shared {
+    threads: Vec<std::thread::JoinHandle<()>>,
+    stop: Arc<Stop>,
     /// What the process may do with each stretch: its one protection domain.
     protection: Mutex<ProtectionDomain>,
     next_id: AtomicU32,
-    stop: AtomicBool,
-    /// Readable once `stop` is set.
-    stopping: OwnedFd,
+    pager: Owned<Pager>,
+    store: Option<Owned<SharedStore>>,
+    _careful: Owned<AtomicU32>,
+    _ledger: Owned<Ledger>,
 }
 
 impl Shared {
-    fn evict_in_background(&self) {
-        while !self.stop.load(Ordering::Acquire) {
-            let seq = self.pager.frames().bell_seq();
-            self.pager.keep_spare();
-            self.pager
-                .frames()
-                .wait_bell(seq, Some(Duration::from_millis(50)));
+    fn pager(&self) -> &Pager {
+        // SAFETY: for as long as this is borrowed.
+        unsafe { self.pager.get() }
+    }
+
+    fn start(&mut self, entry: EntryKind) -> Result<(), DomainError> {
+        // SAFETY: the threads are joined, and the handlers let go, before the pager goes.
+        let pager = unsafe { self.pager.get() };
+        let stop = self.stop.clone();
+        self.threads.push(spawn("selfpage-evict", move || {
+            evict_in_background(pager, &stop)
+        })?);
+        if entry == EntryKind::Upcall {
+            // SAFETY: as above.
+            return match unsafe { upcall::attach(pager) }? {
+                true => Ok(()),
+                false => Err(DomainError::TooManyDomains),
+            };
         }
+        for cpu in allowed_cpus() {
+            let mut entry = Entry::new(pager, cpu)?;
+            let stop = self.stop.clone();
+            self.threads.push(spawn("selfpage-entry", move || {
+                pin_to(cpu);
+                entry.serve(pager, Some(stop.event.as_fd()), &mut || {
+                    stop.flag.load(Ordering::Acquire)
+                });
+            })?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.flag.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
+        upcall::detach(self.pager());
+        let frames = self.pager().frames();
+        frames.ledger().ring(frames.id());
+        for thread in self.threads.drain(..) {
+            // A pager thread that panicked has ended the process already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn evict_in_background(pager: &Pager, stop: &Stop) {
+    while !stop.flag.load(Ordering::Acquire) {
+        let seq = pager.frames().bell_seq();
+        pager.keep_spare();
+        pager
+            .frames()
+            .wait_bell(seq, Some(Duration::from_millis(50)));
     }
 }
 
 /// A domain: a contract, a store, stretches, and the entry that deals with their faults.
 ///
-/// Its end ends its stretches. After `fork` a child has none of the stretches' memory:
+/// It lives on while any of its stretches does. After `fork` a child has none of the stretches' memory:
 /// an access to it is a SIGSEGV, never silent zeros.
 pub struct Domain {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
 impl Domain {
@@ -410,7 +485,7 @@ impl Domain {
     }
 
     fn make(&self, base: usize, len: usize) -> Result<Stretch, StretchError> {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let pages = len / PAGE;
         let table = Table::new(base, pages, pager.unit_pages)
             .map_err(|errno| StretchError::Table { pages, errno })?;
@@ -437,7 +512,7 @@ impl Domain {
 
     /// The stretch that holds `addr`, if any: its base and length.
     pub fn lookup(&self, addr: usize) -> Option<Range<usize>> {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let _inside = pager.gate.enter(addr >> 12);
         pager
             .directory
@@ -447,23 +522,25 @@ impl Domain {
 
     /// A handler for faults on addresses near the domain's stretches that belong to none.
     pub fn on_unallocated(&self, handler: impl Fn(&Fault) -> Handled + Send + Sync + 'static) {
-        self.shared.pager.set_unallocated_handler(Box::new(handler));
+        self.shared
+            .pager()
+            .set_unallocated_handler(Box::new(handler));
     }
 
     /// An unused frame of the domain's, to be mapped with [`Stretch::map`].
     pub fn take_frame(&self) -> Option<Frame> {
-        self.shared.pager.frames().take()
+        self.shared.pager().frames().take()
     }
 
     /// Puts a frame back that was taken and not mapped.
     pub fn put_frame(&self, frame: Frame) {
-        self.shared.pager.put(frame);
+        self.shared.pager().put(frame);
     }
 
     /// Arranges for up to `k` frames to be unused, by cycling through the stretch drivers,
     /// and gives them back: the inner half of a revocation. How many it were.
     pub fn relinquish(&self, k: u32) -> u32 {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let unused = pager.frames().unused();
         if unused < k {
             let mut evictor = pager.evictor.lock();
@@ -476,51 +553,37 @@ impl Domain {
 
     /// {g, x}.
     pub fn contract(&self) -> Contract {
-        self.shared.pager.frames().contract()
+        self.shared.pager().frames().contract()
     }
 
     /// Frames the domain has now: n.
     pub fn n(&self) -> u32 {
-        self.shared.pager.frames().n()
+        self.shared.pager().frames().n()
     }
 
     /// Frames with something resident, staged or nailed in them.
     pub fn in_use(&self) -> u32 {
-        let frames = self.shared.pager.frames();
+        let frames = self.shared.pager().frames();
         frames.n().saturating_sub(frames.unused())
     }
 
     /// The figures.
     pub fn counters(&self) -> Counters {
-        self.shared.pager.counters
+        self.shared.pager().counters
     }
 
     /// What the store holds, where there is one.
     pub fn store_usage(&self) -> Option<store::Usage> {
-        self.shared.pager.store.map(|s| s.usage())
+        self.shared.pager().store.map(|s| s.usage())
     }
 
     /// The store, where there is one.
     pub fn store(&self) -> Option<&SharedStore> {
-        self.shared.store
-    }
-}
-
-impl Drop for Domain {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        let _ = rustix::io::write(&self.shared.stopping, &1u64.to_ne_bytes());
-        upcall::detach(self.shared.pager);
-        let frames = self.shared.pager.frames();
-        frames.ledger().ring(frames.id());
-        for thread in self
-            .threads
-            .get_mut()
-            .unwrap_or_else(|e| e.into_inner())
-            .drain(..)
-        {
-            let _ = thread.join();
-        }
+        // SAFETY: for as long as this is borrowed.
+        self.shared
+            .store
+            .as_ref()
+            .map(|store| unsafe { store.get() })
     }
 }
 
@@ -601,7 +664,7 @@ impl Stretch {
 
     /// Binds the stretch to a driver, for life.
     pub fn bind(&self, driver: impl StretchDriver + 'static) -> Result<(), StretchError> {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         if driver.needs_store() && pager.store.is_none() {
             return Err(StretchError::NoStore {
                 driver: driver.name(),
@@ -619,7 +682,7 @@ impl Stretch {
 
     /// Brings pages in, and nails them if so asked. All or nothing.
     fn bring_in(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let mut had = 0;
         for page in pages.clone() {
             let limit = pager.frames().contract().x;
@@ -646,7 +709,7 @@ impl Stretch {
     }
 
     fn bring_in_one(&self, page: usize, nail: bool) -> Result<(), Failure> {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let addr = self.inner.table().address(page);
         let mut held = None;
         loop {
@@ -678,11 +741,13 @@ impl Stretch {
                 Outcome::Busy => {
                     self.inner.table().word(page).wait_settled();
                 }
-                Outcome::Retry | Outcome::Pending => match pager.obtain_frame(false) {
-                    Ok(frame) => held = Some(frame),
-                    Err(NoFrame::Never(why)) => return Err(why),
-                    Err(NoFrame::Busy) => {}
-                },
+                Outcome::Retry | Outcome::Pending => {
+                    match pager.obtain_frame(State::Empty, false) {
+                        Ok(frame) => held = Some(frame),
+                        Err(NoFrame::Never(why)) => return Err(why),
+                        Err(NoFrame::Busy) => {}
+                    }
+                }
                 Outcome::Failure(why) => return Err(why),
             }
         }
@@ -720,7 +785,7 @@ impl Stretch {
     pub fn discard(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         let table = self.inner.table();
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let _inside = pager.gate.enter(pages.start);
         pager.discard(table.address(pages.start)..table.address(pages.start) + pages.len() * PAGE);
         Ok(())
@@ -728,7 +793,7 @@ impl Stretch {
 
     /// Writes changed pages of a mapped stretch to its file. Resident pages stay.
     pub fn flush(&self) -> Result<(), StretchError> {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let table = self.inner.table();
         let mut failed = None;
         for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
@@ -771,7 +836,7 @@ impl Stretch {
     pub fn map(&self, page: usize, frame: Frame) -> Result<(), StretchError> {
         self.check(page)?;
         self.check_meta()?;
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         if pager.frames().state(frame) != Some(frames::State::Mapped) {
             return Err(StretchError::NotYourFrame(frame));
         }
@@ -798,7 +863,7 @@ impl Stretch {
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         self.check_meta()?;
-        self.shared.pager.stage_pages(self.inner, pages);
+        self.shared.pager().stage_pages(self.inner, pages);
         Ok(())
     }
 
@@ -853,7 +918,7 @@ impl Stretch {
 
 impl Drop for Stretch {
     fn drop(&mut self) {
-        let pager = self.shared.pager;
+        let pager = self.shared.pager();
         let table = self.inner.table();
         if self.inner.driver().is_some_and(|d| !d.zero_is_empty())
             && let Err(error) = self.flush()
@@ -896,7 +961,7 @@ pub struct Pin<'a> {
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let table = self.stretch.inner.table();
-        let pager = self.stretch.shared.pager;
+        let pager = self.stretch.shared.pager();
         let _inside = pager.gate.enter(self.pages.start);
         let start = table.address(self.pages.start);
         pager.unnail(start..start + self.pages.len() * PAGE);

@@ -89,38 +89,53 @@ pub(crate) enum Round {
 }
 
 impl Pager {
+    /// An unused frame for a page in this state, if there is one. The last few are for
+    /// pages that are stored already: they can be dropped again without a write, so that
+    /// what is in a store that is full can still be read.
+    pub(crate) fn take_frame(&self, wanted_by: State) -> Option<Frame> {
+        let client = self.frames();
+        if wanted_by == State::Empty && self.reserve > 0 {
+            let in_use = client.n().saturating_sub(client.unused());
+            if client.resident_limit().saturating_sub(in_use) <= self.reserve {
+                return None;
+            }
+        }
+        client.take()
+    }
+
     /// A frame for a worker, which may wait. `busy` says that the caller has reads under
     /// way, so that it must not wait for the evictor's lock.
-    pub(crate) fn obtain_frame(&self, busy: bool) -> Result<Frame, NoFrame> {
+    pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
         let mut barren = 0;
+        let mut refused = 0;
         loop {
             let freed = self.frames().ledger().freed_seq();
-            if let Some(frame) = self.frames().take() {
+            if let Some(frame) = self.take_frame(wanted_by) {
                 return Ok(frame);
             }
-            let guard = if busy {
-                let Some(guard) = self.evictor.try_lock() else {
-                    return Err(NoFrame::Busy);
-                };
-                guard
-            } else {
-                self.evictor.lock()
+            let mut evictor = match busy {
+                true => self.evictor.try_lock().ok_or(NoFrame::Busy)?,
+                false => self.evictor.lock(),
             };
-            let mut evictor = guard;
             // Another thread may have evicted while this one waited for the lock.
-            if let Some(frame) = self.frames().take() {
+            if let Some(frame) = self.take_frame(wanted_by) {
                 return Ok(frame);
             }
-            let round = self.evict(&mut evictor, (self.unit_pages as u32 / 8).max(1));
+            self.counters.add(Counter::starved, 1);
+            let round = self.evict(
+                &mut evictor,
+                (self.unit_pages as u32 / 8).max(self.reserve + 1),
+            );
+            let units = evictor.replacement.len() as u32;
             drop(evictor);
             match round {
-                Round::Freed(_) => barren = 0,
-                Round::Refused(error) => {
-                    barren += ROUNDS / 4;
-                    if barren >= ROUNDS {
-                        return Err(NoFrame::Never(Failure::NoFrame(error)));
-                    }
-                }
+                Round::Freed(_) => (barren, refused) = (0, 0),
+                // Every unit has its turn: one may hold pages that need not be written.
+                Round::Refused(_) if refused <= units => refused += 1,
+                // Copies of pages that are resident are a convenience; room for pages that
+                // must leave is not.
+                Round::Refused(_) if self.release_copies() > 0 => refused = 0,
+                Round::Refused(error) => return Err(NoFrame::Never(Failure::NoFrame(error))),
                 Round::Nothing => {
                     // Others of the tree may hold more than their share; pages that a
                     // device holds come free when it is done.
@@ -136,6 +151,27 @@ impl Pager {
                 }
             }
         }
+    }
+
+    /// Gives up the stored copies of pages that are resident. How many.
+    fn release_copies(&self) -> u32 {
+        let _evictor = self.evictor.lock();
+        let mut released = 0;
+        for n in 0..self.directory.len() {
+            let Some(table) = self.directory.nth(n).map(Inner::table) else {
+                break;
+            };
+            for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
+                for handle in table
+                    .unit_pages(unit)
+                    .filter_map(|i| table.word(i).take_handle())
+                {
+                    self.forget(handle);
+                    released += 1;
+                }
+            }
+        }
+        released
     }
 
     /// Tells the replacement what a fill means for its order.
@@ -215,7 +251,13 @@ impl Pager {
                 continue;
             }
             stretch.table().dequeued(key.unit());
-            if self.stage_unit(stretch, key.unit()) > 0 {
+            let staged = self.stage_unit(stretch, key.unit());
+            // Pages that a device holds came back; the unit stands in line again.
+            let table = stretch.table();
+            if table.movable(key.unit()) > 0 && table.touch(key.unit()) {
+                evictor.replacement.filled(key);
+            }
+            if staged > 0 {
                 return true;
             }
         }

@@ -51,10 +51,9 @@ pub enum Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoFrame(error) => write!(
-                f,
-                "no frame is free and none can be emptied: {error}; give the store more room, or the program more frames"
-            ),
+            Self::NoFrame(error) => {
+                write!(f, "no frame is free and none can be emptied: {error}")
+            }
             Self::AllNailed => f.write_str(
                 "no frame is free and every resident page is nailed or held by a device; give the program more frames",
             ),
@@ -123,7 +122,7 @@ impl Activation<'_> {
         if let Some(frame) = self.held.take() {
             return Some(frame);
         }
-        let frame = self.pager.frames().take();
+        let frame = self.pager.take_frame(self.state().state());
         self.pager.wake_evictor_below_spare();
         frame
     }

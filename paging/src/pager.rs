@@ -102,6 +102,8 @@ pub(crate) struct Pager {
     pub(crate) unit_pages: usize,
     /// Frames the background evictor keeps unused.
     pub(crate) spare: u32,
+    /// Frames that only stored pages may use.
+    pub(crate) reserve: u32,
     unallocated: AtomicPtr<Box<Handler>>,
     /// A page of zeros.
     pub(crate) zeros: wired::Region,
@@ -148,6 +150,7 @@ impl Pager {
             pagemap: Pagemap::open(&parts.capabilities).ok(),
             unit_pages,
             spare: spare_frames(contract.x),
+            reserve: if contract.x < 64 { 0 } else { 2 },
             unallocated: AtomicPtr::default(),
             zeros: wired::Region::private(PAGE).map_err(crate::DomainError::Memory)?,
         })
@@ -261,6 +264,20 @@ impl Pager {
         let n = u64::from(self.frames().n());
         self.counters.set(Counter::resident_pages, n);
         self.counters.raise(Counter::peak_resident_pages, n);
+    }
+}
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        let len = self.staging.bytes();
+        for addr in [Some(self.staging.address(0)), self.staging.sieve(0)]
+            .into_iter()
+            .flatten()
+        {
+            // SAFETY: the pager's own areas, and nobody evicts any more.
+            let _ =
+                unsafe { translation::unmap_reservation(translation::Reservation { addr, len }) };
+        }
     }
 }
 

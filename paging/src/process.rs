@@ -514,7 +514,7 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
     if seen.state() != State::Empty {
         return;
     }
-    let Ok(frame) = pager.obtain_frame(false) else {
+    let Ok(frame) = pager.obtain_frame(State::Resident, false) else {
         return;
     };
     let unit = stretch.table().unit_of(index);

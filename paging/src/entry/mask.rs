@@ -104,7 +104,17 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
     let mut old = KernelAction::default();
     let new = KernelAction {
         handler: handler as *const () as usize,
-        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART) as u64,
+        // SIGBUS on the thread's own stack: an alternate one is often just large enough for a
+        // message, and a program's own handler may fault in its turn. SIGSEGV on the
+        // alternate one: it may be the stack that is at its end.
+        flags: (libc::SA_SIGINFO
+            | libc::SA_NODEFER
+            | libc::SA_RESTART
+            | if signal == libc::SIGSEGV {
+                libc::SA_ONSTACK
+            } else {
+                0
+            }) as u64,
         restorer: 0,
         mask: 0,
     };

@@ -56,11 +56,11 @@ impl Entry {
     /// is a reason to ask `stop`.
     pub(crate) fn serve(
         &mut self,
-        pager: &'static Pager,
+        pager: &Pager,
         also: Option<BorrowedFd<'_>>,
         stop: &mut dyn FnMut() -> bool,
     ) {
-        let mut inside: Option<Inside<'static>> = None;
+        let mut inside: Option<Inside<'_>> = None;
         loop {
             if self.context.flights() == 0 && self.parked_count == 0 {
                 inside = None;
@@ -118,7 +118,7 @@ impl Entry {
         }
     }
 
-    fn take(&mut self, pager: &'static Pager) {
+    fn take(&mut self, pager: &Pager) {
         // One at a time where reads are slow to come by: another entry may take the next.
         let Ok(count) = pager.userfault().read_faults(&mut self.faults[..1]) else {
             return;
@@ -130,7 +130,7 @@ impl Entry {
         }
     }
 
-    fn resolve(&mut self, pager: &'static Pager, addr: usize, write: bool) {
+    fn resolve(&mut self, pager: &Pager, addr: usize, write: bool) {
         let mut held = None;
         loop {
             let Some(stretch) = pager.directory.find(addr) else {
@@ -167,7 +167,10 @@ impl Entry {
                     self.park(addr, write);
                     return;
                 }
-                Outcome::Retry => match pager.obtain_frame(self.context.flights() > 0) {
+                Outcome::Retry => match pager.obtain_frame(
+                    stretch.table().word(index).load().state(),
+                    self.context.flights() > 0,
+                ) {
                     Ok(frame) => held = Some(frame),
                     Err(NoFrame::Never(failure)) => {
                         if !pager.unstage(stretch, index) {
@@ -197,7 +200,7 @@ impl Entry {
         }
     }
 
-    fn retry_parked(&mut self, pager: &'static Pager) {
+    fn retry_parked(&mut self, pager: &Pager) {
         let parked = self.parked;
         let count = std::mem::take(&mut self.parked_count);
         for (addr, write) in &parked[..count] {
@@ -205,7 +208,7 @@ impl Entry {
         }
     }
 
-    fn land_all(&mut self, pager: &'static Pager) {
+    fn land_all(&mut self, pager: &Pager) {
         while self.context.flights() > 0 {
             let Some(channel) = self.context.channel.as_mut() else {
                 return;

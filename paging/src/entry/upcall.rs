@@ -12,18 +12,23 @@ use super::mask;
 use crate::counters::Counter;
 use crate::evict::NoFrame;
 use crate::fill::Outcome;
+use crate::gate::DomainGate;
 use crate::pager::Pager;
-use crate::stretch::{Fault, FaultKind, Handled};
+use crate::stretch::{Fault, FaultKind, Handled, Handler};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use wired::{Lock, PAGE};
 
 /// Domains that one process can have at once.
 pub const MOST_DOMAINS: usize = 64;
 
-/// The process's domains, for the handlers. A slot is emptied before its pager goes, and
-/// handlers that may still read it are inside the pager's gate.
+/// The process's domains, for the handlers. A slot is emptied before its pager goes.
 static DOMAINS: [AtomicPtr<Pager>; MOST_DOMAINS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_DOMAINS];
+
+/// Handlers are inside while they may use a pager they found: whoever takes a pager away
+/// closes and opens it once, and then knows that nobody does any more.
+static HANDLERS: OnceLock<DomainGate> = OnceLock::new();
 
 /// Whether the handlers are installed.
 static INSTALLED: Lock<bool> = Lock::new(false);
@@ -36,21 +41,23 @@ enum Verdict {
     NotOurs,
     /// The program is to be told.
     Tell,
+    /// The program's own handler is to be asked, outside all gates: it may jump away.
+    Ask(&'static Handler, FaultKind),
 }
 
 /// Puts a pager where the handlers find it, and installs them if they are not yet.
 /// False where the process has too many domains.
-pub(crate) fn attach(pager: &'static Pager) -> std::io::Result<bool> {
+///
+/// # Safety
+/// The pager must live until [`detach`] has returned.
+pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
     let mut installed = INSTALLED.lock();
+    HANDLERS.get_or_init(DomainGate::default);
     let mine = std::ptr::from_ref(pager).cast_mut();
     let free = DOMAINS.iter().any(|slot| {
-        slot.compare_exchange(
-            std::ptr::null_mut(),
-            mine,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        )
-        .is_ok()
+        let none = std::ptr::null_mut();
+        slot.compare_exchange(none, mine, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     });
     if free && !*installed {
         mask::install(libc::SIGBUS, on_sigbus)?;
@@ -60,50 +67,43 @@ pub(crate) fn attach(pager: &'static Pager) -> std::io::Result<bool> {
     Ok(free)
 }
 
-/// Takes a pager away from the handlers.
+/// Takes a pager away from the handlers. When it returns, none uses it.
 pub(crate) fn detach(pager: &Pager) {
+    let mine = std::ptr::from_ref(pager).cast_mut();
+    let one = INSTALLED.lock();
+    let mut found = false;
     for slot in &DOMAINS {
-        let _ = slot.compare_exchange(
-            std::ptr::from_ref(pager).cast_mut(),
-            std::ptr::null_mut(),
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+        let none = std::ptr::null_mut();
+        found |= slot
+            .compare_exchange(mine, none, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
     }
-}
-
-fn pagers() -> impl Iterator<Item = &'static Pager> {
-    // SAFETY: pagers are never freed once attached (a domain that ends leaves a husk).
-    DOMAINS
-        .iter()
-        .filter_map(|slot| unsafe { slot.load(Ordering::Acquire).as_ref() })
+    if let (true, Some(handlers)) = (found, HANDLERS.get()) {
+        handlers.close();
+        handlers.open();
+    }
+    drop(one);
 }
 
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes valid pointers to a handler with SA_SIGINFO.
-    let (code, addr, write) = unsafe {
-        (
-            (*info).si_code,
-            (*info).si_addr() as usize,
-            is_write(context),
-        )
-    };
-    // A SIGBUS that somebody sent has no address of a fault.
-    if code > 0 {
-        for pager in pagers() {
-            match pager.upcall(addr, write) {
-                Verdict::Resume => return,
-                Verdict::NotOurs => {}
-                Verdict::Tell => break,
-            }
-        }
-    }
     // SAFETY: the arguments are the kernel's own.
-    unsafe { mask::chain(signal, info, context) };
+    unsafe { dispatch(signal, info, context, Pager::upcall) };
 }
 
 extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes valid pointers to a handler with SA_SIGINFO.
+    // SAFETY: the arguments are the kernel's own.
+    unsafe { dispatch(signal, info, context, Pager::violation) };
+}
+
+/// # Safety
+/// The arguments are what the kernel passes to a handler with SA_SIGINFO.
+unsafe fn dispatch(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    resolve: fn(&Pager, usize, bool, bool) -> Verdict,
+) {
+    // SAFETY: the caller's promise.
     let (code, addr, write) = unsafe {
         (
             (*info).si_code,
@@ -111,17 +111,46 @@ extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut 
             is_write(context),
         )
     };
+    // A signal that somebody sent has no address of a fault.
     if code > 0 {
-        for pager in pagers() {
-            match pager.violation(addr, write) {
-                Verdict::Resume => return,
-                Verdict::NotOurs => {}
-                Verdict::Tell => break,
+        let mut verdict = ask_pagers(addr, write, true, resolve);
+        if let Verdict::Ask(handler, kind) = verdict {
+            if handler(&Fault { kind, addr, write }) == Handled::Resume {
+                return;
             }
+            verdict = ask_pagers(addr, write, false, resolve);
+        }
+        if matches!(verdict, Verdict::Resume) {
+            return;
         }
     }
-    // SAFETY: the arguments are the kernel's own.
+    // SAFETY: the caller's promise.
     unsafe { mask::chain(signal, info, context) };
+}
+
+/// Asks each domain in turn. `own_handlers` says whether the program's own handlers are
+/// still to be asked.
+fn ask_pagers(
+    addr: usize,
+    write: bool,
+    own_handlers: bool,
+    resolve: fn(&Pager, usize, bool, bool) -> Verdict,
+) -> Verdict {
+    let Some(handlers) = HANDLERS.get() else {
+        return Verdict::NotOurs;
+    };
+    let _inside = handlers.enter(thread_hint());
+    for slot in &DOMAINS {
+        // SAFETY: inside the handlers' gate, which is closed before a pager goes.
+        let Some(pager) = (unsafe { slot.load(Ordering::Acquire).as_ref() }) else {
+            continue;
+        };
+        match resolve(pager, addr, write, own_handlers) {
+            Verdict::NotOurs => {}
+            verdict => return verdict,
+        }
+    }
+    Verdict::NotOurs
 }
 
 /// Whether the access that faulted was a write: bit 1 of the page-fault error code on
@@ -152,11 +181,10 @@ fn thread_hint() -> usize {
 }
 
 impl Pager {
-    fn upcall(&'static self, addr: usize, write: bool) -> Verdict {
+    fn upcall(&self, addr: usize, write: bool, own_handlers: bool) -> Verdict {
         let hint = thread_hint();
         let mut held = None;
         let mut counted = false;
-        let mut handler_asked = false;
         loop {
             let inside = self.gate.enter(hint);
             let Some(stretch) = self.directory.find(addr) else {
@@ -168,19 +196,10 @@ impl Pager {
                 self.counters.add(Counter::faults, 1);
                 counted = true;
             }
-            if let (false, Some(handler)) = (handler_asked, stretch.handler(FaultKind::Page)) {
-                handler_asked = true;
+            if let (true, Some(handler)) = (own_handlers, stretch.handler(FaultKind::Page)) {
                 drop(inside);
-                if handler(&Fault {
-                    kind: FaultKind::Page,
-                    addr,
-                    write,
-                }) == Handled::Resume
-                {
-                    self.put_held(held);
-                    return Verdict::Resume;
-                }
-                continue;
+                self.put_held(held);
+                return Verdict::Ask(handler, FaultKind::Page);
             }
             let outcome = {
                 let mut context = self.pool.borrow(hint);
@@ -194,9 +213,10 @@ impl Pager {
                     continue;
                 }
                 Outcome::Retry | Outcome::Pending => {
-                    let evictable_here = stretch.table().index(addr);
+                    let index = stretch.table().index(addr);
+                    let wanted_by = stretch.table().word(index).load().state();
                     drop(inside);
-                    match self.obtain_frame(false) {
+                    match self.obtain_frame(wanted_by, false) {
                         Ok(frame) => {
                             held = Some(frame);
                             continue;
@@ -206,7 +226,7 @@ impl Pager {
                         Err(NoFrame::Never(failure)) => {
                             let inside = self.gate.enter(hint);
                             if let Some(stretch) = self.directory.find(addr)
-                                && self.unstage(stretch, evictable_here)
+                                && self.unstage(stretch, index)
                             {
                                 return Verdict::Resume;
                             }
@@ -232,28 +252,29 @@ impl Pager {
     }
 
     /// A protection fault, or one on no stretch.
-    fn violation(&'static self, addr: usize, write: bool) -> Verdict {
-        let (kind, handler) = {
-            let _inside = self.gate.enter(thread_hint());
-            match self.directory.find(addr) {
-                Some(stretch) => {
-                    self.counters.add(Counter::protection_faults, 1);
-                    (
-                        FaultKind::Protection,
-                        stretch.handler(FaultKind::Protection),
-                    )
-                }
-                None if self.unallocated_handler().is_some() => {
-                    self.counters.add(Counter::unallocated_faults, 1);
-                    (FaultKind::Unallocated, self.unallocated_handler())
-                }
+    fn violation(&self, addr: usize, _write: bool, own_handlers: bool) -> Verdict {
+        let _inside = self.gate.enter(thread_hint());
+        let (kind, handler) = match self.directory.find(addr) {
+            Some(stretch) => (
+                FaultKind::Protection,
+                stretch.handler(FaultKind::Protection),
+            ),
+            None => match self.unallocated_handler() {
+                Some(handler) => (FaultKind::Unallocated, Some(handler)),
                 None => return Verdict::NotOurs,
-            }
+            },
         };
-        match handler.map(|h| h(&Fault { kind, addr, write })) {
-            Some(Handled::Resume) => Verdict::Resume,
-            Some(Handled::Default) | None => Verdict::Tell,
+        if !own_handlers {
+            return Verdict::Tell;
         }
+        self.counters.add(
+            match kind {
+                FaultKind::Protection => Counter::protection_faults,
+                _ => Counter::unallocated_faults,
+            },
+            1,
+        );
+        handler.map_or(Verdict::Tell, |handler| Verdict::Ask(handler, kind))
     }
 
     /// The page address of a fault.
