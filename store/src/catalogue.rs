@@ -58,9 +58,6 @@ impl Word {
     pub fn is_free(self) -> bool {
         self.0 == 0
     }
-    pub fn is_claimed(self) -> bool {
-        self.0 & STATE == CLAIMED
-    }
     pub fn is_filled(self) -> bool {
         self.0 & STATE == FILLED
     }
@@ -445,15 +442,6 @@ impl Catalogue {
                 let found = self.find(Handle::new(handle)?)?;
                 Some((handle, word.count(), found))
             })
-    }
-
-    /// Entries claimed and not pages: kept by channels or being written.
-    #[cfg(test)]
-    pub fn claimed(&self) -> usize {
-        self.entries
-            .iter()
-            .filter(|e| Word(e.word.load(Ordering::Acquire)).is_claimed())
-            .count()
     }
 
     /// Bytes of entries that were ever used.

@@ -45,11 +45,11 @@ impl Codec {
 
     /// A buffer for what is about to be decompressed: another than what compression fills,
     /// because making room for a compressed page may mean decompressing others.
-    pub fn to_unpack(&mut self) -> &mut [u8; PAGE] {
+    pub fn unpack_buffer(&mut self) -> &mut [u8; PAGE] {
         &mut self.unpack
     }
 
-    /// Unpacks the first `len` bytes of [`Codec::to_unpack`] into `page`; false if they are
+    /// Unpacks the first `len` bytes of [`Codec::unpack_buffer`] into `page`; false if they are
     /// not a page.
     pub fn decompress(&self, len: usize, page: &mut [u8; PAGE]) -> bool {
         if len == PAGE {
@@ -86,7 +86,7 @@ mod tests {
         let len = codec.compress(&page).unwrap();
         assert!(len < 1000);
         let packed = codec.packed(len).to_vec();
-        codec.to_unpack()[..len].copy_from_slice(&packed);
+        codec.unpack_buffer()[..len].copy_from_slice(&packed);
         let mut back = [0; PAGE];
         assert!(codec.decompress(len, &mut back));
         assert_eq!(page, back);
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn rubbish_is_not_a_page() {
         let mut codec = Codec::new();
-        codec.to_unpack().fill(0xff);
+        codec.unpack_buffer().fill(0xff);
         let mut page = [0; PAGE];
         assert!(!codec.decompress(500, &mut page));
     }

@@ -27,7 +27,7 @@ pub(crate) mod notes {
 }
 
 /// f_type of tmpfs, from magic.h.
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS: u64 = 0x0102_1994;
 
 /// Opens and allocates a swap file.
 pub(crate) fn create(config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> {
@@ -51,7 +51,7 @@ pub(crate) fn create(config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> 
     let fd = open_nameless(path).map_err(fail)?;
     allocate(&fd, config)?;
     let mut notes = 0;
-    if fstatfs(&fd).is_ok_and(|fs| fs.f_type as i64 == TMPFS) {
+    if fstatfs(&fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS) {
         notes |= notes::MEMORY;
     }
     if !set_direct(&fd) {

@@ -8,6 +8,8 @@ use crate::holdings::Holdings;
 use crate::intent::Intents;
 use crate::layout::{Header, INTENTS, STATS, Tables};
 use crate::segment::Segments;
+use rustix::fd::FromRawFd;
+use rustix::process::{Pid, getpid};
 use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, Ordering};
 use wired::Region;
 
@@ -40,6 +42,8 @@ pub(crate) struct Parts {
     pub holder: AtomicU16,
     pub tables: Tables,
     _arena: Option<Region>,
+    /// The process that mapped it.
+    pid: Pid,
 }
 
 impl Parts {
@@ -96,6 +100,7 @@ impl Parts {
                 holder: AtomicU16::new(holder),
                 tables,
                 _arena: arena,
+                pid: getpid(),
             })
         }
     }
@@ -135,5 +140,15 @@ impl Parts {
     /// Whether there is compressed RAM.
     pub fn has_ram(&self) -> bool {
         self.segments.count() > 0
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        let swap = self.swap.load(Ordering::Acquire);
+        if swap >= 0 && getpid() == self.pid {
+            // SAFETY: the descriptor was given to the store to keep, in this process.
+            drop(unsafe { rustix::fd::OwnedFd::from_raw_fd(swap) });
+        }
     }
 }

@@ -62,7 +62,7 @@ impl Mover {
 
     /// Copies a page out of RAM and checks it; false if it is not there (any more).
     pub(crate) fn get_from_ram(&mut self, handle: Handle, spot: Spot, to: &mut [u8; PAGE]) -> bool {
-        let Some(len) = self.parts.segments.read(spot, self.codec.to_unpack()) else {
+        let Some(len) = self.parts.segments.read(spot, self.codec.unpack_buffer()) else {
             return false;
         };
         self.codec.decompress(len, to) && Checksum::of(to) == self.parts.catalogue.checksum(handle)
@@ -178,10 +178,10 @@ impl Mover {
             if !parts.catalogue.is_at(handle, spot) {
                 continue;
             }
-            let Some(len) = parts.segments.read(spot, codec.to_unpack()) else {
+            let Some(len) = parts.segments.read(spot, codec.unpack_buffer()) else {
                 continue;
             };
-            let bytes = &codec.to_unpack()[..len];
+            let bytes = &codec.unpack_buffer()[..len];
             let Some(to) = parts.segments.append(open, handle, bytes) else {
                 break;
             };

@@ -166,7 +166,7 @@ impl Mover {
         let memory = bounce.as_ptr().wrapping_add(at * PAGE);
         // SAFETY: a page of the buffer, of a half that nothing is written from now.
         let page = unsafe { &mut *memory.cast::<[u8; PAGE]>() };
-        if let Some(len) = self.parts.segments.read(spot, self.codec.to_unpack()) {
+        if let Some(len) = self.parts.segments.read(spot, self.codec.unpack_buffer()) {
             let _ = self.codec.decompress(len, page);
         }
         memory

@@ -1,0 +1,259 @@
+//! A disk that fails, fills up or lies, and stores that are full: told, and nothing lost.
+
+mod common;
+
+use common::*;
+use store::{Fault, Handle, Inject, Op, Place, ReadPage, Store, StoreError, Wait};
+
+/// Pages that compress to about half.
+fn halves(count: u64) -> Vec<Page> {
+    (0..)
+        .map(page)
+        .filter(|page| {
+            let changes = page.0.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            (1500..2600).contains(&changes)
+        })
+        .take(count as usize)
+        .collect()
+}
+
+fn fail(fault: Fault, first: u64, count: u64) -> Inject {
+    Inject {
+        fail: Some((fault, first, count)),
+        slow: None,
+    }
+}
+
+#[test]
+fn a_full_ram_store_says_so_and_keeps_what_it_has() {
+    let store = make("ram:256K", 1);
+    let mut channel = store.channel(1).unwrap();
+    let contents = halves(400);
+    let results = write(&mut *channel, &contents);
+    let stored: Vec<(usize, Handle)> = results
+        .iter()
+        .enumerate()
+        .filter_map(|(at, r)| Some((at, (*r).ok()?)))
+        .collect();
+    assert!(stored.len() > 70, "{}", stored.len());
+    assert!(stored.len() < 400);
+    for (at, result) in results.iter().enumerate() {
+        assert!(
+            result.is_ok() || *result == Err(StoreError::Full),
+            "page {at}: {result:?}"
+        );
+    }
+    for (at, handle) in &stored {
+        assert!(read(&mut *channel, *handle).unwrap() == contents[*at]);
+    }
+    // Room that is given back is room again.
+    store.discard(
+        0,
+        &stored.iter().map(|(_, handle)| *handle).collect::<Vec<_>>(),
+    );
+    assert!(
+        write(&mut *channel, &contents[..60])
+            .iter()
+            .all(Result::is_ok)
+    );
+}
+
+#[test]
+fn holes_in_ram_are_closed() {
+    let store = make("ram:512K", 1);
+    let mut channel = store.channel(1).unwrap();
+    let contents = halves(120);
+    let mut kept = Vec::new();
+    for (round, page) in contents.iter().cycle().take(3000).enumerate() {
+        let handle = write_one(&mut *channel, page).unwrap();
+        if round % 5 == 0 && kept.len() < 110 {
+            kept.push((handle, *page));
+        } else {
+            store.discard(0, &[handle]);
+        }
+    }
+    assert!(store.usage().compacted > 0);
+    for (handle, page) in kept {
+        assert!(read(&mut *channel, handle).unwrap() == page);
+    }
+}
+
+#[test]
+fn a_full_tier_says_so_and_keeps_what_it_has() {
+    let store = make("ram:256K+disk:faults-swap,size=256K", 1);
+    let mut channel = store.channel(4).unwrap();
+    let contents = halves(600);
+    let results = write(&mut *channel, &contents);
+    assert!(results.contains(&Err(StoreError::Full)));
+    let usage = store.usage();
+    assert_eq!(usage.disk_used, 256 << 10);
+    assert!(usage.demoted > 0);
+    for (result, page) in results.iter().zip(&contents) {
+        if let Ok(handle) = result {
+            assert!(read(&mut *channel, *handle).unwrap() == *page);
+        }
+    }
+}
+
+#[test]
+fn a_write_that_fails_is_told_page_by_page_and_gives_its_blok_back() {
+    let store = make("disk:faults-swap,size=1M", 1);
+    let mut channel = store.channel(4).unwrap();
+    let contents = halves(8);
+    // The run fails, and then the third page on its own.
+    store.inject(fail(Fault::Eio, 0, 1));
+    let results = write(&mut *channel, &contents);
+    assert!(
+        results.iter().all(Result::is_ok),
+        "a run that fails once is written page by page"
+    );
+    store.inject(fail(Fault::Eio, 0, u64::MAX));
+    for result in write(&mut *channel, &contents) {
+        assert!(
+            matches!(
+                result,
+                Err(StoreError::Io {
+                    op: Op::Write,
+                    errno: 5,
+                    ..
+                })
+            ),
+            "{result:?}"
+        );
+    }
+    store.inject(fail(Fault::Enospc, 0, u64::MAX));
+    let error = write(&mut *channel, &contents)[0].unwrap_err();
+    assert!(error.to_string().contains("No space left"), "{error}");
+    assert_eq!(store.usage().disk_used, 8 * PAGE as u64);
+    assert_eq!(pages(&store), 8);
+}
+
+#[test]
+fn a_read_that_fails_names_its_blok_and_spares_its_neighbours() {
+    let store = make("disk:faults-swap,size=1M", 1);
+    let mut channel = store.channel(4).unwrap();
+    let contents = halves(4);
+    let handles: Vec<Handle> = write(&mut *channel, &contents)
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    // I/O 0 is the run, 1 to 4 its pages: the third fails.
+    store.inject(fail(Fault::Eio, 0, 1));
+    let mut back = vec![Page([0; PAGE]); 4];
+    let run: Vec<ReadPage> = (handles.iter().zip(&mut back).enumerate())
+        .map(|(at, (&handle, page))| ReadPage {
+            handle,
+            into: page.0.as_mut_ptr(),
+            token: at as u64,
+        })
+        .collect();
+    assert_eq!(channel.submit_read_run(&run).unwrap(), 4);
+    for _ in 0..4 {
+        assert_eq!(channel.complete(Wait::Yes).unwrap().result, Ok(None));
+    }
+    assert!(back == contents);
+    store.inject(fail(Fault::Eio, 0, u64::MAX));
+    let error = read(&mut *channel, handles[2]).err().unwrap();
+    assert!(
+        matches!(
+            error,
+            StoreError::Io {
+                op: Op::Read,
+                errno: 5,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("reading blok"), "{error}");
+    store.inject(Inject::default());
+    assert!(read(&mut *channel, handles[2]).unwrap() == contents[2]);
+}
+
+#[test]
+fn a_disk_that_lies_is_found_out() {
+    let store = make("disk:faults-swap,size=1M", 1);
+    let mut channel = store.channel(4).unwrap();
+    let contents = halves(1);
+    let handle = write_one(&mut *channel, &contents[0]).unwrap();
+    store.inject(fail(Fault::Flip, 0, 1));
+    let error = read(&mut *channel, handle).err().unwrap();
+    assert!(
+        matches!(error, StoreError::Mismatch { handle: h, place: Place::Disk { .. } } if h == handle),
+        "{error}"
+    );
+    assert!(error.to_string().contains("checksum mismatch"));
+    assert_eq!(store.usage().mismatches, 1);
+    assert!(read(&mut *channel, handle).unwrap() == contents[0]);
+}
+
+#[test]
+fn pages_that_cannot_move_down_stay_in_ram() {
+    let store = make("ram:512K+disk:faults-swap,size=4M", 1);
+    let mut channel = store.channel(4).unwrap();
+    store.inject(fail(Fault::Eio, 0, u64::MAX));
+    let contents = halves(600);
+    let results = write(&mut *channel, &contents);
+    let stored = results.iter().filter(|result| result.is_ok()).count();
+    assert!(stored > 100 && stored < 600, "{stored}");
+    for (result, page) in results.iter().zip(&contents) {
+        match result {
+            Ok(handle) => assert!(read(&mut *channel, *handle).unwrap() == *page),
+            Err(error) => assert!(matches!(error, StoreError::Io { .. } | StoreError::Full)),
+        }
+    }
+    // A disk that mends is used again.
+    store.inject(Inject::default());
+    assert!(
+        write(&mut *channel, &contents[..200])
+            .iter()
+            .all(Result::is_ok)
+    );
+    assert!(store.usage().demoted > 0);
+    for (result, page) in results.iter().zip(&contents) {
+        if let Ok(handle) = result {
+            assert!(read(&mut *channel, *handle).unwrap() == *page);
+        }
+    }
+}
+
+#[test]
+fn a_slow_disk_is_only_slow() {
+    let store = make("ram:256K+disk:faults-swap,size=4M,slow=300us", 1);
+    let mut channel = store.channel(4).unwrap();
+    let contents = halves(300);
+    for (result, page) in write(&mut *channel, &contents).iter().zip(&contents) {
+        assert!(read(&mut *channel, result.unwrap()).unwrap() == *page);
+    }
+}
+
+#[test]
+fn a_name_that_is_no_page_is_refused() {
+    let store = make("ram:256K", 1);
+    let mut channel = store.channel(1).unwrap();
+    for number in [1, 1000, (1 << 28) - 1] {
+        let handle = Handle::new(number).unwrap();
+        assert_eq!(
+            read(&mut *channel, handle).err(),
+            Some(StoreError::NoSuchPage { handle })
+        );
+        store.discard(0, &[handle]);
+    }
+    assert_eq!(Handle::new(0), None);
+    assert_eq!(Handle::new(1 << 28), None);
+}
+
+#[test]
+fn too_many_at_once_are_refused_whole() {
+    let store = make("ram:1M", 1);
+    let mut channel = store.channel(1).unwrap();
+    let page = page(8);
+    let write = store::WritePage {
+        from: page.0.as_ptr(),
+        sum: page.sum(),
+        token: 0,
+    };
+    let many = vec![write; store::MAX_PENDING + 1];
+    assert_eq!(channel.submit_write(&many), Err(StoreError::Busy));
+    assert_eq!(channel.pending(), 0);
+}
