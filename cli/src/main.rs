@@ -1,2 +1,53 @@
-//! The selfpage command.
-fn main() {}
+//! The one binary `selfpage`: each subcommand is a file.
+
+mod bench;
+mod doctor;
+mod machine;
+mod preload;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Exit status of `selfpage`'s own failures, as env(1), timeout(1) and their kin have it.
+const OWN_FAILURE: u8 = 125;
+
+/// Memory contracts for Linux programs: every program deals with its own page faults,
+/// out of resources it was promised.
+#[derive(Parser)]
+#[command(name = "selfpage", version, max_term_width = 100)]
+struct Command {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Run(run::Args),
+    Doctor(doctor::Args),
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(said) => {
+            // Help and the version are errors to clap; a closed pipe is none to us.
+            let _ = said.print();
+            return if said.use_stderr() {
+                OWN_FAILURE.into()
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let outcome = match command.what {
+        What::Run(args) => run::run(args),
+        What::Doctor(args) => doctor::doctor(args),
+        What::Bench(args) => bench::bench(args),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("selfpage: {failure}");
+        OWN_FAILURE.into()
+    })
+}

@@ -20,6 +20,7 @@ mod figures;
 mod members;
 pub mod notify;
 pub mod pageable;
+pub mod sample;
 pub mod server;
 pub mod socket;
 pub mod tree;

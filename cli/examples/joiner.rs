@@ -1,0 +1,65 @@
+//! A library to preload that comes in and pages nothing: what the tests of `selfpage run`
+//! use in place of the real one, so that they test `run` alone.
+//!
+//! It counts one fault, publishes nothing else, and acknowledges *careful* when its
+//! environment says so (JOINER_ACK). With JOINER_REPORT it says what it was told.
+
+use std::sync::atomic::Ordering;
+use system::client::{Joined, Port};
+use system::wire::Say;
+use system::{Figure, Hello};
+
+unsafe extern "C" {
+    static environ: *const *const std::ffi::c_char;
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = come_in;
+
+extern "C" fn come_in() {
+    // SAFETY: the C library has set the environment up by now.
+    let Ok(port) = (unsafe { Port::from_environ(environ) }) else {
+        return;
+    };
+    match port.join(Hello::Exec) {
+        Ok(joined) => stay(joined),
+        Err(why) => {
+            let _ = port.say(Say::Refused(why.to_string().as_bytes()));
+        }
+    }
+}
+
+fn stay(joined: Joined) {
+    let slot = joined.welcome.slot();
+    let Ok(board) = joined.map_board() else {
+        return;
+    };
+    board.block(slot).add(Figure::Faults, 1);
+    if std::env::var_os("JOINER_REPORT").is_some() {
+        let text = format!(
+            "slot {slot}, {} frames, careful {}",
+            joined.welcome.frames,
+            board.careful().load(Ordering::SeqCst)
+        );
+        let _ = joined.connection.say(Say::Notice(text.as_bytes()));
+    }
+    if std::env::var_os("JOINER_ACK").is_some() {
+        std::thread::spawn(move || {
+            loop {
+                let careful = board.careful().load(Ordering::SeqCst);
+                board
+                    .block(slot)
+                    .careful_seen()
+                    .store(careful, Ordering::SeqCst);
+                wired::futex::wait(
+                    board.careful(),
+                    careful,
+                    Some(std::time::Duration::from_millis(50)),
+                );
+            }
+        });
+    }
+    // Stays open until the image ends.
+    std::mem::forget(joined);
+}

@@ -1,0 +1,163 @@
+//! What the machine has: memory, the limits on it, and a place for state.
+
+use std::ffi::CString;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Kernel magic of file systems that keep files in memory: no place for a swap file.
+const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
+
+/// Memory, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The machine's.
+    pub total: u64,
+    /// What could be had without swapping.
+    pub available: u64,
+    /// Swap that is on.
+    pub swap: u64,
+    /// The lowest limit of the control groups this process is in.
+    pub limit: Option<u64>,
+}
+
+impl Memory {
+    /// As it is now.
+    pub fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim()
+                .strip_suffix("kB")?
+                .trim()
+                .parse::<u64>()
+                .ok()
+                .map(|kib| kib * 1024)
+        };
+        let total = field("MemTotal:").unwrap_or(u64::MAX);
+        Self {
+            total,
+            available: field("MemAvailable:").unwrap_or(total),
+            swap: field("SwapTotal:").unwrap_or(0),
+            limit: control_group_limit().filter(|limit| *limit < total),
+        }
+    }
+
+    /// What can be had at most.
+    pub fn most(&self) -> u64 {
+        self.limit.unwrap_or(u64::MAX).min(self.total)
+    }
+}
+
+/// The lowest memory limit on the way from this process's group to the root, in either
+/// version of control groups.
+fn control_group_limit() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            match controllers {
+                "" => Some(lowest(
+                    &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
+                    path,
+                    "memory.max",
+                )),
+                c if c.split(',').any(|c| c == "memory") => Some(lowest(
+                    &["/sys/fs/cgroup/memory"],
+                    path,
+                    "memory.limit_in_bytes",
+                )),
+                _ => None,
+            }
+        })
+        .flatten()
+        .min()
+}
+
+fn lowest(roots: &[&str], path: &str, file: &str) -> Option<u64> {
+    let folders = Path::new(path).ancestors();
+    let limits = folders.flat_map(|folder| {
+        let inside = folder.strip_prefix("/").unwrap_or(folder).to_owned();
+        roots
+            .iter()
+            .map(move |root| Path::new(root).join(&inside).join(file))
+    });
+    limits
+        .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
+        .min()
+}
+
+/// Which control groups there are, in words.
+pub fn control_groups() -> &'static str {
+    match (
+        Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        Path::new("/sys/fs/cgroup/memory").exists(),
+    ) {
+        (true, _) => "version 2",
+        (false, true) => "version 1 (memory)",
+        (false, false) => "none mounted",
+    }
+}
+
+/// A folder for state, made if need be.
+#[derive(Clone, Debug)]
+pub struct StateFolder {
+    /// Where.
+    pub path: PathBuf,
+    /// Bytes free to this user.
+    pub free: u64,
+}
+
+impl StateFolder {
+    /// The first that can be written and is on a disk: $XDG_STATE_HOME/selfpage,
+    /// ~/.local/state/selfpage, /var/tmp. `Err` says what is wrong with each.
+    pub fn find() -> Result<Self, String> {
+        let mut wrong = Vec::new();
+        for path in Self::candidates() {
+            match Self::open(&path) {
+                Ok(folder) => return Ok(folder),
+                Err(why) => wrong.push(format!("{}: {why}", path.display())),
+            }
+        }
+        Err(wrong.join("; "))
+    }
+
+    fn candidates() -> Vec<PathBuf> {
+        let absolute = |name| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|p: &PathBuf| p.is_absolute())
+        };
+        let home = absolute("HOME").map(|home| home.join(".local/state"));
+        let state = absolute("XDG_STATE_HOME").or(home);
+        state
+            .map(|state| state.join("selfpage"))
+            .into_iter()
+            .chain(["/var/tmp".into()])
+            .collect()
+    }
+
+    fn open(path: &Path) -> Result<Self, String> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|e| e.to_string())?;
+        let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
+        rustix::fs::access(
+            &name,
+            rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+        )
+        .map_err(|e| format!("not writable ({e})"))?;
+        let kind = rustix::fs::statfs(&name).map_err(|e| e.to_string())?.f_type as u64;
+        if IN_MEMORY.contains(&kind) {
+            return Err("a file system in memory".into());
+        }
+        let space = rustix::fs::statvfs(&name).map_err(|e| e.to_string())?;
+        Ok(Self {
+            path: path.to_owned(),
+            free: space.f_bavail * space.f_frsize,
+        })
+    }
+}

@@ -1,0 +1,344 @@
+//! The keeper: the system domain of the tree, parent of the program, subreaper of all.
+//!
+//! One thread, one loop, nothing in it waits for a single process: processes come in,
+//! die, and stop at the filter at any moment, and others' admission must not wait.
+
+use super::Remaining;
+use super::control::{Arrived, Message};
+use super::plan::Plan;
+use super::program::NotRun;
+use super::proxy::{KILL_LIMIT, borrowed, let_go};
+use super::report::Report;
+use super::signals::{Inherited, Signals};
+use super::spawn::{SpawnError, Spawned, spawn};
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd, RawFd};
+use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use system::notify::{self, Notifier};
+use system::sample::Sampler;
+use system::{Event, Settings, System, tree};
+
+/// How long processes may run on before `run` says that it waits for them.
+const REMARK: Duration = Duration::from_secs(1);
+
+/// Different lines printed for the tree: a program that fails in a loop must not fill
+/// the terminal.
+const LINES: usize = 200;
+
+/// Keeps the contract until the tree has ended. Returns this process's exit status.
+pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd]) -> i32 {
+    let _ = rustix::thread::set_name(c"selfpage-keeper");
+    let failed = |status: i32, why: String| {
+        eprintln!("selfpage: {why}");
+        let _ = Message::Failed(status).send(&control);
+        status
+    };
+    let own = i32::from(crate::OWN_FAILURE);
+    let settings = Settings {
+        frames: plan.frames,
+        store: Some(plan.store.clone()),
+        options: plan.options,
+        userfaultfd: plan.userfaultfd.take(),
+    };
+    let signals = match set_child_subreaper(Some(getpid()))
+        .map_err(Into::into)
+        .and_then(|()| Signals::open())
+    {
+        Ok(signals) => signals,
+        Err(why) => return failed(own, format!("cannot watch over the program: {why}")),
+    };
+    let system = match System::start(settings) {
+        Ok(system) => system,
+        Err(why) => return failed(own, why.to_string()),
+    };
+    if let Some(through) = &plan.direct_io {
+        be_careful(
+            &plan,
+            &system,
+            &format!("direct I/O is possible from the start, through {through}"),
+        );
+    }
+    let begin = Instant::now();
+    let spawned = match spawn(&plan, &system, &inherited) {
+        Ok(spawned) => spawned,
+        Err(SpawnError::Exec(errno)) => {
+            let why = NotRun::from_exec(&plan.program, errno);
+            return failed(why.status().into(), why.to_string());
+        }
+        Err(why) => return failed(own, why.to_string()),
+    };
+    let_go(fds);
+    let Spawned { pid, listener } = spawned;
+    let notifier = listener.map(Notifier::new);
+    if let Err(errno) = &notifier {
+        be_careful(
+            &plan,
+            &system,
+            &format!("direct I/O cannot be noticed here (seccomp: {errno})"),
+        );
+    }
+    let mut keeper = Keeper {
+        proxy: getppid(),
+        plan,
+        control,
+        signals,
+        system,
+        notifier: notifier.ok(),
+        sampler: Sampler::default(),
+        program: pid,
+        status: None,
+        ended: None,
+        remarked: false,
+        said: HashSet::new(),
+    };
+    match keeper.run() {
+        Over::Ended(status) => {
+            Report::gather(
+                &keeper.plan,
+                &keeper.system,
+                &keeper.sampler,
+                begin.elapsed(),
+                status,
+            )
+            .give(&keeper.plan);
+            let _ = Message::Ended(status).send(&keeper.control);
+            0
+        }
+        Over::Orphaned => {
+            tree::kill_below(KILL_LIMIT);
+            own
+        }
+    }
+}
+
+fn be_careful(plan: &Plan, system: &System, why: &str) {
+    notify::be_careful(system.board());
+    if plan.options.verbosity > 0 {
+        eprintln!("selfpage: {why}: every page is checked before it is evicted");
+    }
+}
+
+/// How it ends.
+enum Over {
+    /// The tree has ended; the program's wait status.
+    Ended(i32),
+    /// The proxy is gone: so must be the tree.
+    Orphaned,
+}
+
+struct Keeper {
+    plan: Plan,
+    control: OwnedFd,
+    proxy: Option<Pid>,
+    signals: Signals,
+    system: System,
+    notifier: Option<Notifier>,
+    sampler: Sampler,
+    program: Pid,
+    /// The program's wait status, once it has ended, and when that was.
+    status: Option<i32>,
+    ended: Option<Instant>,
+    remarked: bool,
+    said: HashSet<String>,
+}
+
+impl Keeper {
+    fn run(&mut self) -> Over {
+        loop {
+            self.wait();
+            // The tree's own events before its deaths: what a process said last counts.
+            let events = self.system.dispatch();
+            events.into_iter().for_each(|event| self.tell(event));
+            self.notified();
+            let mut arrived = Vec::new();
+            while let Some(signal) = self.signals.next() {
+                arrived.push(signal);
+            }
+            loop {
+                match Message::receive(&self.control) {
+                    Ok(Some(Message::Signal(signal))) => self.pass_on(signal, &arrived),
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(_) => return Over::Orphaned,
+                }
+            }
+            self.sampler.sample_if_due(&self.system);
+            if self.reap() {
+                // What the last processes said before they died.
+                let events = self.system.dispatch();
+                events.into_iter().for_each(|event| self.tell(event));
+                return Over::Ended(self.status.unwrap_or(0));
+            }
+            self.after_the_program();
+        }
+    }
+
+    fn wait(&self) {
+        let waiting = self.notifier.as_ref().is_some_and(Notifier::is_waiting);
+        let soon = if waiting {
+            Duration::from_millis(1)
+        } else {
+            REMARK
+        };
+        let limit = self.system.patience().min(self.sampler.due_in()).min(soon);
+        let limit = Timespec {
+            tv_sec: limit.as_secs() as i64,
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let mut fds: Vec<PollFd> = Vec::with_capacity(4);
+        borrowed(Some(self.control.as_fd()), &mut fds);
+        borrowed(Some(self.signals.fd()), &mut fds);
+        borrowed(Some(self.system.fd()), &mut fds);
+        borrowed(self.notifier.as_ref().map(Notifier::fd), &mut fds);
+        let _ = poll(&mut fds, Some(&limit));
+    }
+
+    fn tell(&mut self, event: Event) {
+        let chatty = self.plan.options.verbosity > 1;
+        match event {
+            Event::Notice { pid, text } => {
+                self.say(format!("[{}] {text}", pid.as_raw_nonzero()), text)
+            }
+            Event::Refused { pid, text } => {
+                self.say(format!("[{}] {text}", pid.as_raw_nonzero()), text)
+            }
+            Event::Joined { slot, pid } if chatty => {
+                eprintln!("selfpage: [{}] pages, slot {slot}", pid.as_raw_nonzero())
+            }
+            Event::Left { pid, frames, .. } if chatty => {
+                eprintln!(
+                    "selfpage: [{}] has ended, {frames} frames come back",
+                    pid.as_raw_nonzero()
+                );
+            }
+            Event::Joined { .. } | Event::Left { .. } => {}
+        }
+    }
+
+    /// Each text once.
+    fn say(&mut self, line: String, text: String) {
+        if self.said.len() < LINES && self.said.insert(text) {
+            eprintln!("selfpage: {line}");
+        }
+    }
+
+    /// Calls that stopped at the filter.
+    fn notified(&mut self) {
+        let Some(notifier) = &mut self.notifier else {
+            return;
+        };
+        let mut ready = [PollFd::from_borrowed_fd(
+            notifier.fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let _ = poll(&mut ready, Some(&zero));
+        let (readable, over) = {
+            let flags = ready[0].revents();
+            (
+                flags.contains(rustix::event::PollFlags::IN),
+                flags.contains(rustix::event::PollFlags::HUP),
+            )
+        };
+        let gone = readable && notifier.receive(self.system.board()).is_err();
+        let refused = notifier.settle(self.system.board(), self.system.members());
+        if gone || (over && !readable) {
+            self.notifier = None;
+        }
+        if refused > 0 {
+            let text =
+                "direct I/O was refused to a program: a pager of the tree did not answer in time"
+                    .to_owned();
+            self.say(text.clone(), text);
+        }
+    }
+
+    /// A signal that the proxy got. If this process got the same from the same sender it
+    /// went to the whole group, the program included.
+    fn pass_on(&mut self, signal: Arrived, ours: &[Arrived]) {
+        let mut more = Vec::new();
+        while let Some(late) = self.signals.next() {
+            more.push(late);
+        }
+        let same = |a: &Arrived| {
+            a.signal == signal.signal && a.sender == signal.sender && a.code == signal.code
+        };
+        if ours.iter().chain(&more).any(same) {
+            return;
+        }
+        let queued = signal.code == libc::SI_QUEUE;
+        match (self.status, Signal::from_named_raw(signal.signal)) {
+            (None, _) if queued => {
+                let value = libc::sigval {
+                    sival_ptr: signal.value as *mut libc::c_void,
+                };
+                // SAFETY: our own child, not yet waited for, so the number is still its.
+                unsafe {
+                    libc::sigqueue(self.program.as_raw_nonzero().get(), signal.signal, value)
+                };
+            }
+            (None, _) => {
+                // SAFETY: as above.
+                unsafe { libc::kill(self.program.as_raw_nonzero().get(), signal.signal) };
+            }
+            (Some(_), Some(signal)) => tree::signal_all(&tree::below(getpid()), signal),
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Takes note of children that ended, stopped or went on. Whether none is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            let mut status = 0;
+            // SAFETY: waits for children of this process.
+            let pid = unsafe {
+                libc::waitpid(
+                    -1,
+                    &mut status,
+                    libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED,
+                )
+            };
+            match pid {
+                0 => return false,
+                -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
+                pid if pid != self.program.as_raw_nonzero().get() => {}
+                _ if libc::WIFSTOPPED(status) => {
+                    let _ = Message::Stopped(libc::WSTOPSIG(status)).send(&self.control);
+                }
+                _ if libc::WIFCONTINUED(status) => {
+                    // It may have stopped with the program.
+                    let _ = self
+                        .proxy
+                        .map(|proxy| rustix::process::kill_process(proxy, Signal::CONT));
+                }
+                _ => {
+                    self.status = Some(status);
+                    self.ended = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// The program has ended, others have not.
+    fn after_the_program(&mut self) {
+        let Some(ended) = self.ended else { return };
+        if self.plan.remaining == Remaining::Kill {
+            tree::kill_below(KILL_LIMIT);
+            return;
+        }
+        if ended.elapsed() > REMARK && !self.remarked {
+            self.remarked = true;
+            let left = tree::below(getpid()).len();
+            eprintln!(
+                "selfpage: {} has ended; {left} of the processes it started run on and keep the contract: waiting \
+                 for them (a signal to this process goes to them all; --remaining kill ends them at once)",
+                self.plan.program.name()
+            );
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `selfpage run`: an unmodified program, and all it starts, under one contract.
+//!
+//! Three processes. The *proxy* is what the user started: it stands for the program
+//! towards the terminal and the shell, passing signals in and the status out. Its child,
+//! the *keeper*, is the system domain and the parent of the *program*. Both proxy and
+//! keeper are subreapers and watch each other, so whichever is killed, the other ends
+//! every process below it, however it has detached itself.
+
+mod control;
+mod keeper;
+mod plan;
+mod program;
+mod proxy;
+mod report;
+mod signals;
+mod spawn;
+mod store;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run a program in a given number of frames.
+///
+/// PROGRAM and every process it starts share one contract: together they hold at most
+/// the frames asked for; the rest of their memory is in the store. `run` stays as their
+/// parent. It passes on signals, job control, the standard streams and the exit status;
+/// its own failures exit 125, a program that cannot be executed 126, one that is not
+/// found 127. When it dies, by SIGKILL too, they die.
+///
+/// `run` returns when the last process of the tree has ended, with PROGRAM's status; see
+/// --remaining.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Physical memory for the whole tree: a whole number and a unit, 64M or 2GiB
+    #[arg(long, value_name = "SIZE", value_parser = plan::parse_frames)]
+    frames: u32,
+
+    /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +
+    ///
+    /// Default: compressed RAM of the size of the frames, backed by a file in the state
+    /// folder ($XDG_STATE_HOME/selfpage, ~/.local/state/selfpage or /var/tmp), which has
+    /// no name and goes with its last user.
+    #[arg(long, value_name = "STORE")]
+    store: Option<::store::StoreConfig>,
+
+    /// All figures at the end, on standard error
+    #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "table")]
+    stats: Option<Format>,
+
+    /// All figures at the end, as JSON, in a file
+    #[arg(long, value_name = "FILE")]
+    stats_json: Option<PathBuf>,
+
+    /// Say what is chosen; twice: each process that comes and goes
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// Let programs that cannot be paged (static, set-user-ID, of another machine) run
+    /// unpaged, with a warning
+    #[arg(long)]
+    allow_unpaged: bool,
+
+    /// When PROGRAM has ended and processes it started run on
+    #[arg(long, value_enum, default_value_t = Remaining::Wait)]
+    remaining: Remaining,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    command: Vec<OsString>,
+}
+
+/// How figures are printed.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// What becomes of processes that outlive the program.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Remaining {
+    /// Keep the contract until the last has ended; signals then go to them all
+    Wait,
+    /// End them
+    Kill,
+}
+
+/// Runs a program.
+pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    match plan::Plan::make(args) {
+        Ok(plan) => proxy::stand_for(plan),
+        Err(plan::Refusal::Program(why)) => {
+            eprintln!("selfpage: {why}");
+            Ok(why.status().into())
+        }
+        Err(plan::Refusal::Own(why)) => Err(why),
+    }
+}

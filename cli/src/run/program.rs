@@ -1,0 +1,139 @@
+//! The program to run, found as the shell would.
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A program and its arguments.
+pub struct Program {
+    /// The file.
+    pub path: CString,
+    /// Its arguments, its name first.
+    pub arguments: Vec<CString>,
+}
+
+/// Why a program is not run.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRun {
+    /// There is none of that name.
+    #[error("{0}: not found")]
+    NotFound(String),
+    /// There is, but it may not be executed.
+    #[error("{0}: cannot be executed: {1}")]
+    NotExecutable(String, String),
+}
+
+impl NotRun {
+    /// The exit status that says so.
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::NotFound(_) => 127,
+            Self::NotExecutable(..) => 126,
+        }
+    }
+
+    /// What exec said.
+    pub fn from_exec(program: &Program, errno: Errno) -> Self {
+        let name = program.name();
+        match errno {
+            // The file is there: it is its interpreter that is not.
+            Errno::NOENT if Path::new(&*program.path.to_string_lossy()).exists() => {
+                Self::NotFound(format!("{name}: the interpreter it names"))
+            }
+            Errno::NOENT | Errno::NOTDIR => Self::NotFound(name),
+            other => Self::NotExecutable(name, other.to_string()),
+        }
+    }
+}
+
+impl Program {
+    /// Looks a command up. A name with a slash is a path, any other is searched for.
+    pub fn find(command: Vec<OsString>) -> Result<Self, NotRun> {
+        let name = command.first().cloned().unwrap_or_default();
+        let shown = name.to_string_lossy().into_owned();
+        let path = if name.as_bytes().contains(&b'/') {
+            executable(Path::new(&name)).map_err(|errno| match errno {
+                Errno::NOENT | Errno::NOTDIR => NotRun::NotFound(shown.clone()),
+                other => NotRun::NotExecutable(shown.clone(), other.to_string()),
+            })?;
+            PathBuf::from(&name)
+        } else {
+            search(&name).map_err(|denied| match denied {
+                Some(errno) => NotRun::NotExecutable(shown.clone(), errno.to_string()),
+                None => NotRun::NotFound(shown.clone()),
+            })?
+        };
+        // Arguments come from a command line: none holds a zero byte.
+        let c = |bytes: Vec<u8>| CString::new(bytes).unwrap_or_default();
+        Ok(Self {
+            path: c(path.into_os_string().into_vec()),
+            arguments: command
+                .into_iter()
+                .map(|argument| c(argument.into_vec()))
+                .collect(),
+        })
+    }
+
+    /// Its name as it was given.
+    pub fn name(&self) -> String {
+        self.arguments
+            .first()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    }
+}
+
+/// The first file of that name on the search path that may be executed; else whether
+/// there was one that may not.
+fn search(name: &OsStr) -> Result<PathBuf, Option<Errno>> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut denied = None;
+    if name.is_empty() {
+        return Err(None);
+    }
+    for folder in std::env::split_paths(&path) {
+        // An empty entry is the current folder.
+        let file = if folder.as_os_str().is_empty() {
+            Path::new(".").join(name)
+        } else {
+            folder.join(name)
+        };
+        match executable(&file) {
+            Ok(()) => return Ok(file),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
+            Err(errno) => denied = Some(errno),
+        }
+    }
+    Err(denied)
+}
+
+fn executable(file: &Path) -> Result<(), Errno> {
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_dir() => return Err(Errno::ISDIR),
+        Ok(_) => {}
+        Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::NOENT)),
+    }
+    accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(name: &str) -> Result<Program, NotRun> {
+        Program::find(vec![name.into()])
+    }
+
+    #[test]
+    fn a_name_is_searched_for_and_a_path_is_not() {
+        assert!(find("sh").unwrap().path.to_bytes().ends_with(b"/sh"));
+        assert_eq!(find("/bin/sh").unwrap().path.as_c_str(), c"/bin/sh");
+        assert_eq!(find("./sh-is-not-here").err().unwrap().status(), 127);
+        assert_eq!(find("no such program").err().unwrap().status(), 127);
+        assert_eq!(find("").err().unwrap().status(), 127);
+        assert_eq!(find("/etc").err().unwrap().status(), 126);
+        assert_eq!(find("/etc/passwd").err().unwrap().status(), 126);
+    }
+}

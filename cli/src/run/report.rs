@@ -1,0 +1,305 @@
+//! The figures at the end: one model, from which the line, the table and the JSON come.
+
+use super::Format;
+use super::plan::Plan;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+use store::Store;
+use system::sample::Sampler;
+use system::{Figure, System};
+use wired::PAGE;
+
+/// Above this share of unpaged memory `run` warns.
+const UNPAGED_WARNING: f64 = 0.10;
+
+/// But not for less than this: the data, stacks and loader of a small program are most
+/// of it, and nobody wants to page them.
+const UNPAGED_LEAST: u64 = 4 << 20;
+
+/// Everything that is known at the end. Sizes are in bytes, times in seconds.
+#[derive(Serialize)]
+pub struct Report {
+    /// What was run.
+    program: Vec<String>,
+    /// Its exit status, or 128 and the signal that ended it.
+    status: i32,
+    seconds: f64,
+    /// The contract.
+    frames: u64,
+    frames_bytes: u64,
+    store: String,
+    /// Processes that paged, images counted one by one.
+    processes: u64,
+    memory: Memory,
+    /// What the domains of the tree counted: see `figures_mean`.
+    figures: BTreeMap<&'static str, u64>,
+    store_usage: BTreeMap<&'static str, u64>,
+    /// Whether some process could do direct I/O, so that pages were checked for pins.
+    direct_io: bool,
+}
+
+/// What the kernel said the tree took.
+#[derive(Serialize)]
+struct Memory {
+    /// Highest sum of Pss_Anon that was seen.
+    peak_anonymous: u64,
+    /// Shared memory (tables and compressed RAM) at that moment.
+    shared_at_peak: u64,
+    processes_at_peak: u64,
+    /// Most anonymous memory no pager answered for.
+    unpaged: u64,
+    /// Its share of all anonymous memory in use then, resident or stored.
+    unpaged_share: f64,
+    /// How often the kernel was asked, and what that took.
+    samples: u64,
+    sampling_seconds: f64,
+}
+
+impl Report {
+    /// Takes every figure.
+    pub fn gather(
+        plan: &Plan,
+        system: &System,
+        sampler: &Sampler,
+        took: Duration,
+        status: i32,
+    ) -> Self {
+        let (peak, worst) = (sampler.peak(), sampler.worst());
+        let (samples, spent) = sampler.effort();
+        let lossy = |s: &std::ffi::CString| s.to_string_lossy().into_owned();
+        Self {
+            program: plan.program.arguments.iter().map(lossy).collect(),
+            status: match libc::WIFSIGNALED(status) {
+                true => 128 + libc::WTERMSIG(status),
+                false => libc::WEXITSTATUS(status),
+            },
+            seconds: took.as_secs_f64(),
+            frames: plan.frames.into(),
+            frames_bytes: u64::from(plan.frames) * PAGE as u64,
+            store: system
+                .store()
+                .map_or_else(|| "none".into(), |store| store.describe()),
+            processes: system.processes(),
+            memory: Memory {
+                peak_anonymous: peak.anonymous,
+                shared_at_peak: peak.shared,
+                processes_at_peak: peak.processes,
+                unpaged: worst.unpaged,
+                unpaged_share: worst.unpaged_share(),
+                samples,
+                sampling_seconds: spent.as_secs_f64(),
+            },
+            figures: Figure::ALL
+                .iter()
+                .map(|figure| (figure.key(), system.figure(*figure)))
+                .collect(),
+            store_usage: system.store().map(usage).unwrap_or_default(),
+            direct_io: system
+                .board()
+                .careful()
+                .load(std::sync::atomic::Ordering::Relaxed)
+                != 0,
+        }
+    }
+
+    /// Prints and writes what was asked for.
+    pub fn give(&self, plan: &Plan) {
+        match plan.stats {
+            None => eprintln!("{}", self.line()),
+            Some(Format::Table) => eprint!("{}\n{}", self.line(), self.table()),
+            Some(Format::Json) => eprintln!("{}", self.json()),
+        }
+        if let Some(warning) = self.warning() {
+            eprintln!("selfpage: warning: {warning}");
+        }
+        if let Some(file) = &plan.stats_json {
+            if let Err(why) = std::fs::write(file, self.json() + "\n") {
+                eprintln!(
+                    "selfpage: cannot write the figures to {}: {why}",
+                    file.display()
+                );
+            }
+        }
+    }
+
+    fn figure(&self, figure: Figure) -> u64 {
+        self.figures.get(figure.key()).copied().unwrap_or(0)
+    }
+
+    /// The one honest line.
+    pub fn line(&self) -> String {
+        let (frames, peak) = (size(self.frames_bytes), size(self.memory.peak_anonymous));
+        let mut line = format!("selfpage: {frames} of frames; peak of the tree {peak} anonymous");
+        if self.memory.processes_at_peak == 0 {
+            line = format!("selfpage: {frames} of frames; over before it could be measured");
+        }
+        let faults = self.figure(Figure::Faults);
+        if self.processes == 0 {
+            line += "; nothing was paged";
+        } else {
+            let _ = write!(line, "; {} processes, {faults} faults", self.processes);
+            let kinds = [
+                (Figure::ZeroFilled, "new"),
+                (Figure::FromStandby, "standby"),
+                (Figure::FromRam, "RAM"),
+                (Figure::FromDisk, "disk"),
+            ];
+            let parts: Vec<_> = kinds
+                .iter()
+                .filter(|(figure, _)| self.figure(*figure) > 0)
+                .map(|(figure, name)| format!("{name} {}", self.figure(*figure)))
+                .collect();
+            if !parts.is_empty() {
+                let _ = write!(line, " ({})", parts.join(", "));
+            }
+            let _ = write!(line, "; {} pages written", self.figure(Figure::Written));
+        }
+        let percent = self.memory.unpaged_share * 100.0;
+        let _ = write!(
+            line,
+            "; not paged {} ({percent:.1} %); {:.2} s",
+            size(self.memory.unpaged),
+            self.seconds
+        );
+        line
+    }
+
+    /// Something the user should know.
+    fn warning(&self) -> Option<String> {
+        if self.figure(Figure::Lost) > 0 {
+            return Some(format!(
+                "{} pages were lost; the program was told at each",
+                self.figure(Figure::Lost)
+            ));
+        }
+        let much =
+            self.memory.unpaged_share > UNPAGED_WARNING && self.memory.unpaged > UNPAGED_LEAST;
+        much.then(|| {
+            format!(
+                "{} of anonymous memory ({:.0} %) was not paged and is outside the contract: static programs, \
+                 thread stacks, or memory from before the pager came in",
+                size(self.memory.unpaged),
+                self.memory.unpaged_share * 100.0
+            )
+        })
+    }
+
+    /// Every figure, a line each.
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        let mut row = |name: &str, value: String, what: &str| {
+            let _ = writeln!(out, "  {name:<22}{value:>16}  {what}");
+        };
+        let m = &self.memory;
+        row(
+            "frames",
+            self.frames.to_string(),
+            &format!("The contract: {}.", size(self.frames_bytes)),
+        );
+        row("processes", self.processes.to_string(), "That paged.");
+        row(
+            "peak_anonymous",
+            size(m.peak_anonymous),
+            &format!("Of the tree, {} processes.", m.processes_at_peak),
+        );
+        row(
+            "shared_at_peak",
+            size(m.shared_at_peak),
+            "Tables and compressed RAM then.",
+        );
+        row(
+            "unpaged",
+            size(m.unpaged),
+            &format!("{:.1} % of what was in use then.", m.unpaged_share * 100.0),
+        );
+        row(
+            "samples",
+            m.samples.to_string(),
+            &format!("Taken of memory, in {:.3} s.", m.sampling_seconds),
+        );
+        row(
+            "seconds",
+            format!("{:.3}", self.seconds),
+            "From exec to the last process's end.",
+        );
+        row(
+            "direct_io",
+            self.direct_io.to_string(),
+            "Pages were checked for pins.",
+        );
+        for figure in Figure::ALL {
+            let value = self.figure(*figure);
+            let shown = if figure.key().ends_with("_bytes") {
+                size(value)
+            } else {
+                value.to_string()
+            };
+            row(figure.key(), shown, figure.describe());
+        }
+        row("store", String::new(), &self.store);
+        for (name, value) in &self.store_usage {
+            row(&format!("  {name}"), value.to_string(), "");
+        }
+        out
+    }
+
+    /// Every figure, for programs.
+    pub fn json(&self) -> String {
+        // Plain numbers and strings always serialize.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
+    let u = store.usage();
+    BTreeMap::from([
+        ("pages_ram", u.pages_ram),
+        ("pages_filled", u.pages_filled),
+        ("pages_disk", u.pages_disk),
+        ("ram_compressed", u.ram_compressed),
+        ("ram_used", u.ram_used),
+        ("ram_limit", u.ram_limit),
+        ("disk_used", u.disk_used),
+        ("disk_limit", u.disk_limit),
+        ("tables", u.tables),
+        ("holds", u.holds),
+        ("written", u.written),
+        ("read", u.read),
+        ("read_disk", u.read_disk),
+        ("demoted", u.demoted),
+        ("compacted", u.compacted),
+        ("mismatches", u.mismatches),
+        ("io_errors", u.io_errors),
+        ("ios", u.ios),
+    ])
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_people_say_them() {
+        let cases = [
+            (0, "0 B"),
+            (4096, "4 KiB"),
+            (64 << 20, "64 MiB"),
+            ((64 << 20) + 300_000, "64.3 MiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Signals, taken from a descriptor; and what the program is to find as it would without
+//! us: the mask and the dispositions `run` was started with.
+
+use super::control::Arrived;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+
+/// The signals of this process, all blocked and read here.
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+/// What `run` was started with.
+#[derive(Clone, Copy)]
+pub struct Inherited {
+    mask: libc::sigset_t,
+    child: libc::sighandler_t,
+}
+
+impl Signals {
+    /// Blocks every signal and makes the descriptor. Child processes can be waited for
+    /// from now on, even if `run` was started with SIGCHLD ignored.
+    pub fn take() -> std::io::Result<(Self, Inherited)> {
+        let mut mask = MaybeUninit::uninit();
+        // SAFETY: the sets are ours; `mask` is filled by the call that gets it.
+        unsafe {
+            let child = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+            libc::sigprocmask(libc::SIG_SETMASK, &all(), mask.as_mut_ptr());
+            Ok((
+                Self::open()?,
+                Inherited {
+                    mask: mask.assume_init(),
+                    child,
+                },
+            ))
+        }
+    }
+
+    /// A descriptor of this process's own, after a fork: one reads the signals of
+    /// whoever reads, but is woken for whoever made it.
+    pub fn open() -> std::io::Result<Self> {
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { libc::signalfd(-1, &all(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        match fd {
+            // SAFETY: just made, ours alone.
+            0.. => Ok(Self {
+                fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            }),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
+    /// Readable when a signal has come.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The next signal.
+    pub fn next(&self) -> Option<Arrived> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: reads into `info`, whose size that is.
+        let n = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if n != size as isize {
+            return None;
+        }
+        // SAFETY: the kernel filled it all.
+        let info = unsafe { info.assume_init() };
+        Some(Arrived {
+            signal: info.ssi_signo as i32,
+            code: info.ssi_code,
+            sender: info.ssi_pid as i32,
+            value: info.ssi_ptr,
+        })
+    }
+}
+
+impl Inherited {
+    /// Puts everything back, in the child that becomes the program. Between fork and exec.
+    pub fn restore(&self) {
+        // SAFETY: plain system calls on this process alone.
+        unsafe {
+            libc::signal(libc::SIGCHLD, self.child);
+            // Rust's runtime ignores it; what it was before nobody knows any more.
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+}
+
+fn all() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: fills the set.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        set.assume_init()
+    }
+}
+
+/// Ends this process by `signal`, as the program was ended, so that whoever waits sees
+/// the real thing. Returns where the signal does not end a process.
+pub fn die_by(signal: i32) {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: plain system calls on this process alone; the core dump, if any, was the
+    // program's.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set = MaybeUninit::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::kill(libc::getpid(), signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,207 @@
+//! Starts the program: what happens between fork and exec.
+
+use super::plan::Plan;
+use super::program::Program;
+use super::signals::Inherited;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use std::ffi::{CString, OsString, c_char};
+use std::os::unix::ffi::OsStrExt;
+use system::{System, notify, socket};
+
+/// Where the port goes: past what programs number by hand, within what select(2) counts,
+/// and low enough not to make a large descriptor table.
+const PORT_NUMBER: i32 = 1000;
+
+/// A program that runs.
+pub struct Spawned {
+    pub pid: Pid,
+    /// The filter's listener, or why there is no filter.
+    pub listener: Result<OwnedFd, Errno>,
+}
+
+/// Why it does not.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// exec refused.
+    #[error("exec: {0}")]
+    Exec(Errno),
+    /// Anything before.
+    #[error("cannot {0}: {1}")]
+    Own(&'static str, Errno),
+}
+
+fn own(what: &'static str) -> impl Fn(Errno) -> SpawnError {
+    move |errno| SpawnError::Own(what, errno)
+}
+
+/// C strings, and the null-ended array exec wants.
+struct Strings {
+    _strings: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl Strings {
+    fn new(strings: Vec<CString>) -> Self {
+        let pointers = strings
+            .iter()
+            .map(|s| s.as_ptr())
+            .chain([std::ptr::null()])
+            .collect();
+        Self {
+            _strings: strings,
+            pointers,
+        }
+    }
+}
+
+/// Starts the program under the system domain, as a child of this process.
+pub fn spawn(plan: &Plan, system: &System, inherited: &Inherited) -> Result<Spawned, SpawnError> {
+    let port = rustix::io::dup(system.door()).map_err(own("duplicate the port"))?;
+    let port = move_up(port)?;
+    let environment = environment(plan, system, &port).map_err(own("name the port"))?;
+    let arguments = Strings::new(plan.program.arguments.clone());
+    let shell = shell_arguments(&plan.program);
+    let (ours, childs) = socket::pair().map_err(own("make a socket"))?;
+    let us = getpid();
+    // SAFETY: this process has one thread. The child makes system calls on what is
+    // prepared here, and nothing else, until it execs or exits.
+    match unsafe { libc::fork() } {
+        -1 => Err(SpawnError::Own(
+            "fork",
+            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN),
+        )),
+        0 => {
+            let path = plan.program.path.as_ptr();
+            prepare(us, childs.as_fd(), inherited);
+            // SAFETY: null-ended arrays of C strings, alive until exec.
+            unsafe {
+                libc::execve(
+                    path,
+                    arguments.pointers.as_ptr(),
+                    environment.pointers.as_ptr(),
+                );
+                if *libc::__errno_location() == libc::ENOEXEC {
+                    libc::execve(
+                        c"/bin/sh".as_ptr(),
+                        shell.pointers.as_ptr(),
+                        environment.pointers.as_ptr(),
+                    );
+                }
+                tell(childs.as_fd(), *libc::__errno_location());
+                libc::_exit(127)
+            }
+        }
+        child => {
+            drop(childs);
+            let pid = Pid::from_raw(child).ok_or(SpawnError::Own("fork", Errno::CHILD))?;
+            started(pid, &ours)
+        }
+    }
+}
+
+/// In the child. The parent's death is its own, and direct I/O is noticed from now on.
+fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited) {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    if getppid() != Some(keeper) {
+        // SAFETY: the keeper died before it could be waited for; so ends this.
+        unsafe { libc::_exit(125) };
+    }
+    match notify::install() {
+        Ok(listener) => {
+            let _ = socket::send(
+                to,
+                &0i32.to_ne_bytes(),
+                &[listener.as_fd()],
+                SendFlags::empty(),
+            );
+        }
+        Err(errno) => tell(to, errno.raw_os_error()),
+    }
+    inherited.restore();
+}
+
+fn tell(to: BorrowedFd<'_>, errno: i32) {
+    let _ = socket::send(to, &errno.to_ne_bytes(), &[], SendFlags::empty());
+}
+
+/// In the parent: two messages. Whether there is a filter; then why exec failed, or the
+/// end of the socket, which exec closes.
+fn started(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
+    let receive =
+        || socket::receive(from, RecvFlags::empty()).map_err(own("hear from the new process"));
+    let mut first = receive()?;
+    let listener = match (number(first.as_slice()), first.fds[0].take()) {
+        (Some(0), Some(listener)) => Ok(listener),
+        (Some(errno), _) => Err(errno_of(errno)),
+        (None, _) => {
+            return Err(SpawnError::Own(
+                "start the program: it was killed",
+                Errno::CHILD,
+            ));
+        }
+    };
+    match number(receive()?.as_slice()) {
+        None => Ok(Spawned { pid, listener }),
+        Some(errno) => {
+            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+            Err(SpawnError::Exec(errno_of(errno)))
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn errno_of(number: i32) -> Errno {
+    Errno::from_raw_os_error(number)
+}
+
+/// The port at its number, open across exec.
+fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(1 << 20);
+    let at = PORT_NUMBER.min(limit.saturating_sub(8) as i32).max(3);
+    use rustix::fd::{AsRawFd, FromRawFd};
+    // SAFETY: duplicates a descriptor, to the first free number from there.
+    match unsafe { libc::fcntl(port.as_raw_fd(), libc::F_DUPFD, at) } {
+        // SAFETY: just made, ours alone.
+        fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(SpawnError::Own(
+            "duplicate the port: raise `ulimit -n`",
+            Errno::MFILE,
+        )),
+    }
+}
+
+/// This process's environment, with what leads the program's pager here.
+fn environment(plan: &Plan, system: &System, port: &OwnedFd) -> Result<Strings, Errno> {
+    use rustix::fd::AsRawFd;
+    let ours = system.environment(port.as_raw_fd())?;
+    let mut variables: Vec<_> = std::env::vars_os()
+        .filter(|(name, _)| name != "LD_PRELOAD" && ours.iter().all(|(n, _)| name != n))
+        .collect();
+    variables.push(("LD_PRELOAD".into(), plan.preload_list()));
+    variables.extend(ours.into_iter().map(|(name, value)| (name.into(), value)));
+    let line = |(name, value): (OsString, OsString)| {
+        CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+    };
+    Ok(Strings::new(
+        variables.into_iter().filter_map(line).collect(),
+    ))
+}
+
+/// How a file of no known kind is run, as execvp does.
+fn shell_arguments(program: &Program) -> Strings {
+    let rest = program.arguments.iter().skip(1).cloned();
+    Strings::new(
+        [c"/bin/sh".to_owned(), program.path.clone()]
+            .into_iter()
+            .chain(rest)
+            .collect(),
+    )
+}

@@ -1,0 +1,546 @@
+//! `selfpage run` towards the program, the shell and the terminal: what it starts, what
+//! it passes on, what it refuses, and that nothing outlives it. The library preloaded is
+//! `examples/joiner.rs`, which comes in and pages nothing.
+
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for a machine under load; reached only where something is broken.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn joiner() -> PathBuf {
+    // Cargo builds examples beside the tests that it builds.
+    let tests = std::env::current_exe().unwrap();
+    tests
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .join("examples/libjoiner.so")
+}
+
+fn selfpage(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selfpage"));
+    command.args(arguments).env("SELFPAGE_PRELOAD", joiner());
+    command
+        .env("XDG_STATE_HOME", "/var/tmp/selfpage-tests")
+        .env_remove("SELFPAGE_WITHOUT");
+    command
+}
+
+fn run(program: &[&str]) -> Command {
+    let mut command = selfpage(&["run", "--frames", "64M", "--"]);
+    command.args(program);
+    command
+}
+
+fn output(mut command: Command) -> (Output, String) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, errors)
+}
+
+/// Waits until `done`, or fails.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < LIMIT, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}
+
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: signals a process these tests started.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// A folder whose files tell the pids of what a test started.
+struct Pids(tempfile::TempDir);
+
+impl Pids {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn get(&self, name: &str) -> i32 {
+        let mut pid = None;
+        until(name, || {
+            let text = std::fs::read_to_string(self.0.path().join(name)).unwrap_or_default();
+            pid = text.strip_suffix('\n').and_then(|text| text.parse().ok());
+            pid.is_some()
+        });
+        pid.unwrap()
+    }
+}
+
+/// The keeper below a proxy.
+fn keeper(proxy: &Child) -> i32 {
+    let mut found = None;
+    until("keeper", || {
+        let children = format!("/proc/{0}/task/{0}/children", proxy.id());
+        let children = std::fs::read_to_string(children).unwrap_or_default();
+        found = children
+            .split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse().ok());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn the_exit_status_and_the_streams_are_the_programs() {
+    let mut child = run(&[
+        "sh",
+        "-c",
+        "read line; echo \"got $line\"; echo wrong >&2; exit 7",
+    ])
+    .stdin(Stdio::piped())
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"this\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(output.stdout, b"got this\n");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.starts_with("wrong\n"), "{errors}");
+    assert!(errors.contains("64 MiB of frames"), "{errors}");
+}
+
+#[test]
+fn a_program_ended_by_a_signal_looks_so_from_outside() {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV] {
+        let (output, _) = output(run(&["sh", "-c", &format!("kill -{signal} $$")]));
+        assert_eq!(output.status.signal(), Some(signal));
+    }
+}
+
+#[test]
+fn what_is_not_there_is_127_and_what_cannot_be_executed_126() {
+    let (not_found, errors) = output(run(&["no-such-program-anywhere"]));
+    assert_eq!(not_found.status.code(), Some(127), "{errors}");
+    assert!(errors.contains("not found"), "{errors}");
+    assert_eq!(output(run(&["./no/such/path"])).0.status.code(), Some(127));
+    assert_eq!(output(run(&["/etc/passwd"])).0.status.code(), Some(126));
+    assert_eq!(output(run(&["/etc"])).0.status.code(), Some(126));
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    executable(&script);
+    let (output, errors) = output(run(&[script.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(127), "{errors}");
+    assert!(errors.contains("interpreter"), "{errors}");
+}
+
+fn executable(path: &Path) {
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_script_without_a_first_line_is_given_to_the_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("script");
+    std::fs::write(&script, "echo $1; exit 3\n").unwrap();
+    executable(&script);
+    let (output, errors) = output(run(&[script.to_str().unwrap(), "argument"]));
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(3), &b"argument\n"[..]),
+        "{errors}"
+    );
+}
+
+#[test]
+fn what_is_asked_wrongly_is_125_and_says_what_would_be_right() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--frames", "0"], "less than the"),
+        (&["--frames", "64"], "64M?"),
+        (&["--frames", "4K"], "16 frames"),
+        (&["--frames", "-5M"], "whole number"),
+        (&["--frames", "64X"], "whole number and a unit"),
+        (&["--frames", "1.5G"], "whole number"),
+        (&["--frames", "100001"], "whole number of frames"),
+        (&["--frames", "3T"], "than the"),
+        (&["--frames", "99999999999999999999G"], "too large"),
+        (&[], "--frames"),
+        (&["--frames", "64M", "--store", "tape:1G"], "no store"),
+        (&["--frames", "64M", "--store", "ram:1"], "too small"),
+        (&["--frames", "64M", "--store", "disk:/tmp"], "size"),
+        (
+            &["--frames", "64M", "--store", "disk:/proc/x,size=1M"],
+            "/proc/x",
+        ),
+        (&["--frames", "64M", "--store", "disk:/tmp,size=3T"], "room"),
+    ];
+    for (arguments, part) in cases {
+        let mut command = selfpage(&["run"]);
+        command.args(*arguments).args(["--", "true"]);
+        let (output, errors) = output(command);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {errors}");
+        assert!(errors.contains(part), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_missing_library_is_said_with_where_it_was_looked_for() {
+    let mut command = run(&["true"]);
+    command.env("SELFPAGE_PRELOAD", "/no/such/library.so");
+    let (output, errors) = output(command);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(errors.contains("/no/such/library.so"), "{errors}");
+}
+
+#[test]
+fn a_static_program_is_refused_before_it_starts_or_warned_about() {
+    let Some((_folder, program)) = static_program("int main(void) { return 9; }") else {
+        return;
+    };
+    let program = program.to_str().unwrap();
+    let (refused, errors) = output(run(&[program]));
+    assert_eq!(refused.status.code(), Some(125), "{errors}");
+    assert!(
+        errors.contains("statically linked") && errors.contains("--allow-unpaged"),
+        "{errors}"
+    );
+    let mut command = selfpage(&["run", "--frames", "64M", "--allow-unpaged", "--"]);
+    command.arg(program);
+    let (allowed, errors) = output(command);
+    assert_eq!(allowed.status.code(), Some(9), "{errors}");
+    assert!(
+        errors.contains("warning") && errors.contains("nothing was paged"),
+        "{errors}"
+    );
+}
+
+/// Compiles a static program; says why not where there is no compiler for it.
+fn static_program(source: &str) -> Option<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, program) = (folder.path().join("p.c"), folder.path().join("p"));
+    std::fs::write(&code, source).unwrap();
+    let made = Command::new("cc")
+        .args(["-static", "-o"])
+        .arg(&program)
+        .arg(&code)
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        eprintln!("skipped: cc -static does not work here");
+        return None;
+    }
+    Some((folder, program))
+}
+
+#[test]
+fn every_process_of_the_tree_comes_in_and_its_figures_outlive_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("figures.json");
+    let mut command = selfpage(&["run", "--frames", "64M", "--stats-json"]);
+    command
+        .arg(&json)
+        .args(["--", "sh", "-c", "/bin/true; /bin/true; kill -9 $$"]);
+    let (output, errors) = output(command);
+    assert_eq!(output.status.signal(), Some(9), "{errors}");
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(figures["processes"], 3, "{errors}");
+    assert_eq!(figures["figures"]["faults"], 3);
+    assert_eq!(figures["status"], 137);
+    assert_eq!(figures["frames"], 16384);
+}
+
+#[test]
+fn figures_come_as_a_table_or_as_json() {
+    let stats = |format: &str| {
+        let mut command = selfpage(&["run", "--frames", "64M", format, "--", "true"]);
+        let _ = &mut command;
+        output(command).1
+    };
+    let table = stats("--stats");
+    assert!(
+        table.contains("peak_anonymous") && table.contains("zero_filled"),
+        "{table}"
+    );
+    let json = stats("--stats=json");
+    let figures: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(figures["frames_bytes"], 64 << 20);
+}
+
+#[test]
+fn a_program_that_closed_the_port_is_let_in_by_the_other_door() {
+    // The shell's child finds its descriptor closed.
+    let close = "for fd in $(ls /proc/self/fd); do test $fd -gt 2 && eval \"exec $fd>&-\"; done; \
+                 JOINER_REPORT=1 /bin/true";
+    if !Path::new("/bin/bash").exists() {
+        eprintln!("skipped: no bash, which can close a descriptor above 9");
+        return;
+    }
+    let (output, errors) = output(run(&["/bin/bash", "-c", close]));
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        errors.contains("slot") && errors.contains("16384 frames"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_signal_sent_to_run_reaches_the_program_once() {
+    let pids = Pids::new();
+    let script = format!(
+        "n=0; trap 'n=$((n+1)); echo $n > {0}' USR1; trap 'exit 42' TERM; echo $$ > {1}; while :; do sleep 0.02; done",
+        pids.path("count"),
+        pids.path("program")
+    );
+    let mut child = run(&["sh", "-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    pids.get("program");
+    kill(child.id() as i32, libc::SIGUSR1);
+    assert_eq!(pids.get("count"), 1);
+    kill(child.id() as i32, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(42));
+    assert_eq!(pids.get("count"), 1);
+}
+
+#[test]
+fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
+    let pids = Pids::new();
+    let script = format!(
+        "n=0; trap 'n=$((n+1)); echo $n > {0}' USR1; trap 'exit 42' TERM; echo $$ > {1}; while :; do sleep 0.02; done",
+        pids.path("count"),
+        pids.path("program")
+    );
+    let mut child = run(&["sh", "-c", &script])
+        .process_group(0)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    pids.get("program");
+    kill(-(child.id() as i32), libc::SIGUSR1);
+    pids.get("count");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(pids.get("count"), 1);
+    kill(-(child.id() as i32), libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(42));
+}
+
+#[test]
+fn run_stops_when_the_program_stops_and_goes_on_with_it() {
+    let pids = Pids::new();
+    let script = format!("echo $$ > {0}; kill -STOP $$; exit 5", pids.path("program"));
+    let mut child = run(&["sh", "-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let program = pids.get("program");
+    let state = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .trim_start()
+            .chars()
+            .next()
+    };
+    until("both stop", || {
+        state(program) == Some('T') && state(child.id() as i32) == Some('T')
+    });
+    kill(child.id() as i32, libc::SIGCONT);
+    assert_eq!(
+        child.wait().unwrap().code(),
+        Some(5),
+        "continuing `run` continued the program"
+    );
+}
+
+#[test]
+fn the_program_finds_the_signal_mask_and_dispositions_run_was_started_with() {
+    let status = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status";
+    let bare = output({
+        let mut bare = Command::new("sh");
+        bare.args(["-c", status]);
+        bare
+    });
+    let (ours, errors) = output(run(&["sh", "-c", status]));
+    assert_eq!(
+        String::from_utf8_lossy(&ours.stdout),
+        String::from_utf8_lossy(&bare.0.stdout),
+        "{errors}"
+    );
+}
+
+/// A tree that tries to get away: a daemon in a session of its own, and a static one.
+fn fugitives(pids: &Pids, also: &str) -> String {
+    format!(
+        "setsid sh -c 'echo $$ > {0}; trap \"\" HUP TERM INT; sleep 1000' & \
+         (setsid sh -c '(trap \"\" HUP TERM; echo $$ > {1}; exec sleep 1000) &'); {also} \
+         echo $$ > {2}; sleep 1000",
+        pids.path("session"),
+        pids.path("daemon"),
+        pids.path("program"),
+    )
+}
+
+#[test]
+fn nothing_outlives_run_or_its_keeper_killed_at_once() {
+    let made = static_program("#include <unistd.h>\nint main(void) { for (;;) pause(); }");
+    for kill_keeper in [false, true] {
+        let pids = Pids::new();
+        let also = made.as_ref().map_or(String::new(), |(_, program)| {
+            format!(
+                "(setsid {} & echo $! > {}) ;",
+                program.display(),
+                pids.path("static")
+            )
+        });
+        let mut command = selfpage(&[
+            "run",
+            "--frames",
+            "64M",
+            "--allow-unpaged",
+            "--",
+            "sh",
+            "-c",
+        ]);
+        command.arg(fugitives(&pids, &also)).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut started = vec![pids.get("session"), pids.get("daemon"), pids.get("program")];
+        if made.is_some() {
+            started.push(pids.get("static"));
+        }
+        let keeper = keeper(&child);
+        started.push(keeper);
+        assert!(started.iter().all(|pid| alive(*pid)), "{started:?}");
+        let victim = if kill_keeper {
+            keeper
+        } else {
+            child.id() as i32
+        };
+        kill(victim, libc::SIGKILL);
+        let status = child.wait().unwrap();
+        if kill_keeper {
+            assert_eq!(status.code(), Some(125));
+        }
+        until("all ended", || started.iter().all(|pid| !alive(*pid)));
+        let left = std::fs::read_dir("/var/tmp/selfpage-tests/selfpage").map_or(0, Iterator::count);
+        assert_eq!(left, 0, "files stay behind");
+    }
+}
+
+#[test]
+fn run_waits_for_what_the_program_left_running_and_keeps_its_status() {
+    let pids = Pids::new();
+    let script = format!(
+        "setsid sh -c 'sleep 1.5; echo 1 > {}' > /dev/null & exit 6",
+        pids.path("late")
+    );
+    let (output, errors) = output(run(&["sh", "-c", &script]));
+    assert_eq!(output.status.code(), Some(6));
+    assert_eq!(pids.get("late"), 1);
+    assert!(errors.contains("run on"), "{errors}");
+}
+
+#[test]
+fn what_is_left_running_is_ended_where_that_was_asked_for() {
+    let pids = Pids::new();
+    let script = format!(
+        "setsid sh -c 'echo $$ > {0}; sleep 1000' > /dev/null & sleep 0.3; exit 6",
+        pids.path("left")
+    );
+    let mut command = selfpage(&[
+        "run",
+        "--frames",
+        "64M",
+        "--remaining",
+        "kill",
+        "--",
+        "sh",
+        "-c",
+    ]);
+    command.arg(script);
+    let (output, errors) = output(command);
+    assert_eq!(output.status.code(), Some(6), "{errors}");
+    assert!(!alive(pids.get("left")));
+}
+
+#[test]
+fn a_reader_sees_the_end_of_output_when_the_program_closes_it() {
+    let mut child = run(&["sh", "-c", "echo done; exec >&-; sleep 1000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "done\n");
+    kill(child.id() as i32, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+/// Opens a file for direct I/O; the tree must be careful from then on.
+const DIRECT: &str = "import os,sys; fd=os.open(sys.argv[1], os.O_RDWR|os.O_CREAT|os.O_DIRECT); \
+                      os.environ['JOINER_REPORT']='1'; os.execv('/bin/true', ['true'])";
+
+#[test]
+fn direct_io_makes_the_tree_careful_before_the_call_returns() {
+    if !Path::new("/usr/bin/python3").exists() {
+        eprintln!("skipped: no python3");
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = folder.path().join("file");
+    let mut command = run(&["/usr/bin/python3", "-c", DIRECT, file.to_str().unwrap()]);
+    command.env("JOINER_ACK", "1");
+    let (done, errors) = output(command);
+    assert!(done.status.success(), "{errors}");
+    assert!(errors.contains("careful 1"), "{errors}");
+    let (before, errors) = output({
+        let mut command = run(&["/bin/true"]);
+        command.env("JOINER_REPORT", "1");
+        command
+    });
+    assert!(
+        before.status.success() && errors.contains("careful 0"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn direct_io_is_refused_where_a_pager_never_answers() {
+    if !Path::new("/usr/bin/python3").exists() {
+        eprintln!("skipped: no python3");
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = folder.path().join("file");
+    let (output, errors) = output(run(&[
+        "/usr/bin/python3",
+        "-c",
+        DIRECT,
+        file.to_str().unwrap(),
+    ]));
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("Invalid argument") && errors.contains("direct I/O was refused"),
+        "{errors}"
+    );
+}
