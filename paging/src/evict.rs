@@ -576,7 +576,7 @@ impl Pager {
         if !self.capabilities.may_evict(true) {
             return None;
         }
-        let area = translation::reserve(None, self.staging.bytes(), true).ok()?;
+        let area = translation::reserve_staging(self.staging.bytes()).ok()?;
         let base = area.addr;
         self.userfault()
             .register(base, self.staging.bytes(), true, false)

@@ -122,7 +122,7 @@ impl Pager {
         // As many slots as units could be resident at once, up to a bound: a slot is an
         // address range and one mapping while it is in use.
         let slots = (contract.x as usize / unit_pages.min(64)).clamp(2, 256);
-        let area = translation::reserve(None, slots * unit_pages * PAGE, true)
+        let area = translation::reserve_staging(slots * unit_pages * PAGE)
             .map_err(crate::DomainError::Translation)?;
         let base = area.addr;
         let staging = Staging::new(base, slots, unit_pages).map_err(crate::DomainError::Memory)?;
@@ -276,7 +276,7 @@ impl Drop for Pager {
         {
             // SAFETY: the pager's own areas, and nobody evicts any more.
             let _ =
-                unsafe { translation::unmap_reservation(translation::Reservation { addr, len }) };
+                unsafe { translation::unmap_staging(translation::Reservation { addr, len }) };
         }
     }
 }
