@@ -274,6 +274,13 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
+    /// Takes back a child admitted here whose fork failed, and its reserve. How many
+    /// frames came back.
+    pub fn dismiss_child(&self, child: DomainId) -> u32 {
+        let _activity = Activity::begin(&self.ledger.memory, self.id.slot);
+        self.ledger.dismiss(child).unwrap_or(0)
+    }
+
     /// Ends a child's renumbering: reserved frames it did not need become unused, on top
     /// of its stack. How many there were.
     pub fn settle(&self) -> u32 {

@@ -249,37 +249,63 @@ impl Ledger {
 
     /// Takes back everything of a domain whose process is gone, wherever it died, and of
     /// children it had admitted that were never adopted. Returns the frames that came
-    /// back. To be called by one thread of the supervisor, *after* the process was reaped.
+    /// back; none when there is no such domain. To be called by one thread of the supervisor, *after* the process was reaped.
     pub fn retire(&self, id: DomainId) -> u32 {
-        let Some(slot) = self.find(id) else { return 0 };
-        let word = Word::unpack(slot.state.load(SeqCst));
-        if word.generation != id.generation {
-            return 0;
+        let back = self.dismiss(id).unwrap_or(0);
+        if self.memory.header().suspect.load(SeqCst) != 0 {
+            self.reconcile();
         }
-        slot.state.store(
-            Word {
-                phase: Phase::Retiring,
-                ..word
-            }
-            .pack(),
-            SeqCst,
-        );
-        let n = slot.n.fetch_or(CLOSED, SeqCst) & !CLOSED;
-        let mut back = self.sweep(id.slot);
-        self.memory.set(id.slot).clear();
-        let header = self.memory.header();
-        let g = slot.g.load(SeqCst);
-        self.memory.want_less(id.slot, u32::MAX);
+        back
+    }
+
+    /// Takes back everything of a domain, if it is there; without making counts again.
+    pub(crate) fn dismiss(&self, id: DomainId) -> Option<u32> {
+        let slot = self.find(id)?;
+        let retiring = |now: u32| {
+            let word = Word::unpack(now);
+            let ours = word.generation == id.generation && word.admitted();
+            ours.then_some(
+                Word {
+                    phase: Phase::Retiring,
+                    ..word
+                }
+                .pack(),
+            )
+        };
+        slot.state.fetch_update(SeqCst, SeqCst, retiring).ok()?;
+        Some(self.dismantle(id.slot))
+    }
+
+    /// Empties a retiring slot. May be begun by one process and, if that is killed, done
+    /// again by another.
+    fn dismantle(&self, owner: Owner) -> u32 {
+        let (slot, header) = (self.memory.slot(owner), self.memory.header());
+        let n = slot.n.fetch_or(CLOSED, SeqCst);
+        let mut back = self.sweep(owner);
+        self.memory.set(owner).clear();
+        self.memory.want_less(owner, u32::MAX);
         slot.asked.store(0, SeqCst);
         // A process that died while changing counts left them too high somewhere.
         let torn = slot.activity.swap(0, SeqCst) as u32 != 0;
-        lower_to_zero(&header.committed, n.max(g));
-        lower_to_zero(&header.guaranteed, g);
-        lower_to_zero(&header.live, 1);
-        slot.n.store(CLOSED, SeqCst);
-        slot.g.store(0, SeqCst);
-        back += self.retire_children(id.slot);
-        let generation = (word.generation + 1) & Word::GENERATION_MASK;
+        if torn || n & CLOSED != 0 {
+            header.suspect.store(1, SeqCst);
+        }
+        if n & CLOSED == 0 {
+            let g = slot.g.load(SeqCst);
+            lower_to_zero(&header.committed, n.max(g));
+            lower_to_zero(&header.guaranteed, g);
+            lower_to_zero(&header.live, 1);
+        }
+        back += self.dismiss_children(owner);
+        self.vacate(owner);
+        header.ring_freed();
+        back
+    }
+
+    fn vacate(&self, owner: Owner) {
+        let slot = self.memory.slot(owner);
+        let generation = Word::unpack(slot.state.load(SeqCst)).generation + 1;
+        let generation = generation & Word::GENERATION_MASK;
         slot.state.store(
             Word {
                 phase: Phase::Vacant,
@@ -289,14 +315,6 @@ impl Ledger {
             .pack(),
             SeqCst,
         );
-        if torn {
-            header.suspect.store(1, SeqCst);
-        }
-        if header.suspect.load(SeqCst) != 0 {
-            self.reconcile();
-        }
-        header.ring_freed();
-        back
     }
 
     /// Asks domains with more than their guarantee to give back frames, so that `id` can
@@ -484,30 +502,26 @@ impl Ledger {
         back
     }
 
-    /// Retires domains that a dead creator had claimed or admitted and nobody took up.
-    fn retire_children(&self, creator: Owner) -> u32 {
+    /// Takes back domains that a dead creator had claimed or admitted and nobody took up.
+    fn dismiss_children(&self, creator: Owner) -> u32 {
+        let theirs = |owner: &Owner| {
+            let word = Word::unpack(self.memory.slot(*owner).state.load(SeqCst));
+            word.creator == creator && word.phase != Phase::Vacant
+        };
         let mut back = 0;
-        for owner in 1..self.memory.slot_count() {
-            let state = &self.memory.slot(owner).state;
-            let now = state.load(SeqCst);
-            let word = Word::unpack(now);
+        for owner in (1..self.memory.slot_count()).filter(theirs) {
+            let word = Word::unpack(self.memory.slot(owner).state.load(SeqCst));
             match word.phase {
-                Phase::Nascent if word.creator == creator => {
-                    back += self.retire(DomainId {
+                Phase::Nascent => {
+                    let id = DomainId {
                         slot: owner,
                         generation: word.generation,
-                    });
-                }
-                Phase::Claimed if word.creator == creator => {
-                    let generation = (word.generation + 1) & Word::GENERATION_MASK;
-                    let vacant = Word {
-                        phase: Phase::Vacant,
-                        creator: 0,
-                        generation,
                     };
-                    let _ = state.compare_exchange(now, vacant.pack(), SeqCst, SeqCst);
+                    back += self.dismiss(id).unwrap_or(0);
                 }
-                _ => (),
+                Phase::Retiring => back += self.dismantle(owner),
+                Phase::Claimed => self.vacate(owner),
+                Phase::Vacant | Phase::Live => (),
             }
         }
         back

@@ -324,7 +324,10 @@ fn a_fault_a_discard_and_an_eviction_at_once_leave_the_books_right() {
     explore(|| {
         let domain = Domain::new(2);
         domain.store(1);
-        let threads = [Domain::discard, |domain: &Domain| drop(domain.evict())].map(|act| {
+        let threads = [Domain::discard, |domain: &Domain| {
+            domain.evict();
+        }]
+        .map(|act| {
             let domain = domain.clone();
             thread::spawn(move || act(&domain))
         });

@@ -1,0 +1,46 @@
+//! What holds of a ledger whenever nobody is at work on it.
+
+use frames::{DomainId, Ledger};
+
+/// Panics unless the books agree with the RamTab.
+pub fn audit(ledger: &Ledger) {
+    let mut owned = 0;
+    let mut guaranteed = 0;
+    for view in ledger.views() {
+        let census = ledger.census(view.id);
+        assert_eq!(
+            view.n,
+            census.total(),
+            "n is what the RamTab says: {view:?} {census:?}"
+        );
+        assert!(view.n <= view.contract.x, "never past x: {view:?}");
+        assert!(
+            view.unused >= census.unused,
+            "an unused frame is found: {view:?} {census:?}"
+        );
+        owned += view.n;
+        guaranteed += view.contract.g;
+    }
+    assert_eq!(guaranteed, ledger.guaranteed());
+    assert!(guaranteed <= ledger.total());
+    assert!(owned <= ledger.total());
+    assert_eq!(
+        owned + ledger.free(),
+        ledger.total(),
+        "every frame has one owner or none"
+    );
+}
+
+/// Whether the domain can have its guarantee now, without anyone's help but what others
+/// have unused above theirs.
+#[allow(dead_code, reason = "each test uses what it needs")]
+pub fn gets_its_guarantee(ledger: &Ledger, id: DomainId) -> bool {
+    let client = ledger.client(id).expect("admitted");
+    let missing = client.contract().g.saturating_sub(client.n());
+    let got: Vec<_> = (0..missing + client.unused())
+        .map_while(|_| client.take())
+        .collect();
+    let enough = client.n() >= client.contract().g;
+    client.put_batch(&got).expect("just taken");
+    enough
+}

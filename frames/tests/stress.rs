@@ -1,0 +1,218 @@
+//! Many threads, many processes, and kill -9.
+
+mod common;
+
+use common::audit;
+use frames::{Contract, DomainId, Frame, Ledger, Process, State};
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+const TOTAL: u32 = 500;
+
+/// Pseudo-random numbers (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u32) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as u32 % limit
+    }
+}
+
+/// Pages, gives up and is asked for frames, like a domain in trouble, until told to stop.
+/// `claims` is one word a frame: who uses it; nobody else may.
+fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, stop: &AtomicBool) {
+    let client = ledger.client(id).unwrap();
+    let mut random = Random(seed * 2 + 1);
+    let mut held: Vec<Frame> = Vec::new();
+    let mine = |frame: Frame, from: u32, to: u32| {
+        if let Some(claims) = claims {
+            assert_eq!(
+                claims[frame.0 as usize].swap(to, SeqCst),
+                from,
+                "one user a frame"
+            );
+        }
+    };
+    let me = seed as u32 + 1;
+    while !stop.load(SeqCst) {
+        match random.below(16) {
+            0..=6 => match client.take() {
+                Some(frame) => {
+                    mine(frame, 0, me);
+                    held.push(frame);
+                }
+                None if random.below(4) == 0 => {
+                    ledger.demand(id, 1 + random.below(3));
+                }
+                None => (),
+            },
+            7..=10 if !held.is_empty() => {
+                let frame = held.swap_remove(random.below(held.len() as u32) as usize);
+                mine(frame, me, 0);
+                client.put(frame).unwrap();
+            }
+            11 | 12 if !held.is_empty() => {
+                let frame = held[random.below(held.len() as u32) as usize];
+                let state =
+                    [State::Mapped, State::Standby, State::Nailed][random.below(3) as usize];
+                client.mark(frame, state).unwrap();
+            }
+            13 => {
+                client.give_back(random.below(8));
+            }
+            14 => {
+                let asked = client.asked();
+                for frame in held.drain(..(asked as usize).min(held.len())) {
+                    mine(frame, me, 0);
+                    client.put(frame).unwrap();
+                }
+                client.answer(asked);
+            }
+            15 if random.below(16) == 0 => {
+                if let Ok(child) = client.admit_child(Contract { g: 1, x: 100 }) {
+                    let _ = client.reserve_for_child(child, random.below(20));
+                    client.dismiss_child(child);
+                }
+            }
+            _ => (),
+        }
+    }
+    for frame in held {
+        mine(frame, me, 0);
+        client.put(frame).unwrap();
+    }
+}
+
+#[test]
+fn threads_of_several_domains_never_share_a_frame_and_leave_the_books_right() {
+    let ledger = &Ledger::create(TOTAL, 64).unwrap().0;
+    let claims = &(0..TOTAL).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+    let stop = &AtomicBool::new(false);
+    let domains: Vec<_> = (0..4)
+        .map(|n| {
+            ledger
+                .admit(
+                    Contract {
+                        g: 50 * n,
+                        x: 150 + 50 * n,
+                    },
+                    Process::default(),
+                )
+                .unwrap()
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let id = domains[seed % 4];
+            scope.spawn(move || work(ledger, id, seed as u64, Some(claims), stop));
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        stop.store(true, SeqCst);
+    });
+    audit(ledger);
+    for id in domains {
+        ledger.retire(id);
+    }
+    assert_eq!(
+        (ledger.free(), ledger.guaranteed(), ledger.domains()),
+        (TOTAL, 0, 0)
+    );
+}
+
+const LEDGER: &str = "FRAMES_TEST_LEDGER";
+const DOMAIN: &str = "FRAMES_TEST_DOMAIN";
+
+/// Not a test of its own: a process of the next one.
+#[test]
+fn a_process_of_the_tree() {
+    let (Ok(path), Ok(domain)) = (std::env::var(LEDGER), std::env::var(DOMAIN)) else {
+        return;
+    };
+    let ledger = &Ledger::attach(
+        std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap(),
+    )
+    .unwrap();
+    let domain: u32 = domain.parse().unwrap();
+    let id = DomainId::from_raw(domain);
+    ledger
+        .adopt(
+            id,
+            Process {
+                pid: std::process::id(),
+                start: 0,
+            },
+        )
+        .unwrap();
+    let stop = &AtomicBool::new(false);
+    let parent = std::os::unix::process::parent_id();
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            scope.spawn(move || work(ledger, id, u64::from(domain) * 2 + seed, None, stop));
+        }
+        // Ends with the test, should that fail.
+        while std::os::unix::process::parent_id() == parent {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn whenever_processes_are_killed_all_their_frames_come_back() {
+    let (ledger, fd) = Ledger::create(TOTAL, 64).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+    let spawn = |g: u32| -> (DomainId, Child) {
+        let contract = Contract { g, x: TOTAL / 2 };
+        let id = ledger.admit(contract, Process::default()).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "a_process_of_the_tree"])
+            .env(LEDGER, &path)
+            .env(DOMAIN, id.raw().to_string())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        (id, child)
+    };
+    let kill = |(id, mut child): (DomainId, Child)| {
+        child.kill().unwrap();
+        assert!(
+            child.wait().unwrap().code().is_none(),
+            "it was at work until it was killed"
+        );
+        ledger.retire(id);
+    };
+    let mut tree: Vec<_> = (0..4).map(|n| spawn(30 * n)).collect();
+    let mut random = Random(77);
+    for round in 0..60 {
+        std::thread::sleep(Duration::from_micros(u64::from(8000 + random.below(5000))));
+        kill(tree.swap_remove(random.below(4) as usize));
+        tree.push(spawn(30 * (round % 4)));
+        // A domain may be past its bounds in no count, even while all are at work.
+        for view in ledger.views() {
+            assert!(view.n <= view.contract.x, "{view:?}");
+        }
+    }
+    tree.into_iter().for_each(kill);
+    assert!(ledger.reconcile());
+    audit(&ledger);
+    assert_eq!(
+        (ledger.free(), ledger.guaranteed(), ledger.domains()),
+        (TOTAL, 0, 0)
+    );
+    // Nothing is left behind that would be in the way of one who wants everything.
+    let id = ledger
+        .admit(Contract { g: TOTAL, x: TOTAL }, Process::default())
+        .unwrap();
+    let client = ledger.client(id).unwrap();
+    assert_eq!((0..).map_while(|_| client.take()).count(), TOTAL as usize);
+    audit(&ledger);
+}
