@@ -12,14 +12,27 @@ pub struct Report {
     pub probe: Probe,
     /// What is used: the same, less what the operator switched off.
     pub used: Capabilities,
+    /// `vm.max_map_count`, where it can be read: a process may have so many mappings, and
+    /// each staging slot is one.
+    pub max_mappings: Option<u64>,
 }
+
+/// Linux's default; fewer are noted.
+const MAPPINGS_WANTED: u64 = 65_530;
 
 impl Report {
     /// Probes, and leaves out what `without` names (the value of `SELFPAGE_WITHOUT`).
     pub fn gather(without: &str) -> Result<Self, crate::UnknownFeature> {
         let probe = Capabilities::probe();
         let used = probe.capabilities.without_list(without)?;
-        Ok(Self { probe, used })
+        let max_mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count")
+            .ok()
+            .and_then(|n| n.trim().parse().ok());
+        Ok(Self {
+            probe,
+            used,
+            max_mappings,
+        })
     }
 
     /// Whether a linked program can page itself (upcall).
@@ -54,6 +67,13 @@ impl fmt::Display for Report {
         writeln!(f, "\nchosen:")?;
         for line in self.choices() {
             writeln!(f, "  {line}")?;
+        }
+        if let Some(count) = self.max_mappings.filter(|count| *count < MAPPINGS_WANTED) {
+            writeln!(
+                f,
+                "\nvm.max_map_count is {count}: staging needs a mapping for each slot"
+            )?;
+            writeln!(f, "  mend: sysctl -w vm.max_map_count=262144")?;
         }
         for lack in &self.probe.lacks {
             writeln!(f, "\n{} is missing: {}", lack.feature, lack.reason)?;
@@ -118,14 +138,17 @@ pub(crate) fn lack(feature: Feature, errno: Errno) -> Lack {
     let (consequence, mend) = texts(feature, errno);
     Lack {
         feature,
-        reason: reason(errno),
+        reason: reason(feature, errno),
         mend: mend.to_owned(),
         consequence,
     }
 }
 
-fn reason(errno: Errno) -> String {
+fn reason(feature: Feature, errno: Errno) -> String {
     match errno {
+        Errno::INVAL | Errno::NOSPC if feature == Feature::ProtectionKeys => {
+            "the processor has none, or all are taken".into()
+        }
         Errno::PROTO => {
             "the kernel accepts the call but its effect is not what it should be".into()
         }
@@ -143,7 +166,8 @@ fn texts(feature: Feature, errno: Errno) -> (&'static str, &'static str) {
         ),
         Feature::KernelFaults => (
             "unmodified programs cannot be paged: a system call given a missing page would fail",
-            "sysctl -w vm.unprivileged_userfaultfd=1   (or: chmod 666 /dev/userfaultfd)",
+            "as root: sysctl -w vm.unprivileged_userfaultfd=1   (or: chmod 666 /dev/userfaultfd); to stay: \
+             echo vm.unprivileged_userfaultfd=1 > /etc/sysctl.d/70-selfpage.conf",
         ),
         Feature::Stage => (
             "pages are evicted by write-protecting, copying and discarding: slower, and never once a program can do \

@@ -4,13 +4,13 @@
 //! level with three operations a domain performs for itself, without privilege: *map*,
 //! *unmap* and *trans* (Self-Paging in Nemesis, section 6.3). This crate is that low
 //! level on Linux, where the page table is reached through userfaultfd
-//! ([`Userfault`]), `madvise` and `mremap` ([`unmap`], [`stage`]), `mprotect` and
+//! ([`Userfault`]), `madvise` and `mremap` ([`unmap`], [`mod@stage`]), `mprotect` and
 //! protection keys ([`protect`], [`keys`]) and `/proc/self/pagemap` ([`trans`]).
 //!
 //! | paper | here |
 //! |---|---|
 //! | map | [`map`]: [`Userfault::zero`], [`Userfault::copy`], [`Userfault::move_pages`] |
-//! | unmap | [`unmap`]: one range or a batch; [`stage`]: a whole range at once, contents kept |
+//! | unmap | [`unmap`]: one range or a batch; [`mod@stage`]: a whole range at once, contents kept |
 //! | trans | [`trans`]: [`Pagemap`] |
 //! | protection | [`protect`] and [`keys`] |
 //! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`event`] |
@@ -50,7 +50,7 @@ pub use doctor::Report;
 pub use event::Fault;
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
-pub use pinned::{restore_pinned, separate_pinned};
+pub use pinned::{restore_pinned, separate_pinned, separate_pinned_sparse};
 pub use poison::PoisonMethod;
 pub use probe::{Lack, Obtained, Probe};
 pub use protect::{Access, set_access};

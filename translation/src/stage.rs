@@ -147,7 +147,7 @@ unsafe fn halve(
     });
 }
 
-/// Pages copied out before they are discarded: bounds the memory held twice.
+/// Pages copied out before they are discarded. Bounds the memory held twice.
 const COPY_BATCH: usize = 64;
 
 /// The way out for kernels without [`crate::Feature::Stage`]: write-protects the range,
@@ -157,7 +157,9 @@ const COPY_BATCH: usize = 64;
 /// I/O: [`crate::Capabilities::may_evict`].
 ///
 /// Fails with [`StageError::NotProtectable`] unless the range is registered for
-/// (synchronous) write protection with `userfault`.
+/// (synchronous) write protection with `userfault`. 2 MiB with 512 / 64 / 8 scattered pages
+/// take 950 / 240 / 45 us, staging them 10.4 / 5.1 / 4.6 (one thread running,
+/// `cargo run --release -p translation --example costs`).
 ///
 /// # Safety
 /// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must

@@ -49,8 +49,8 @@ pub enum OpenError {
     /// Only faults of user mode could be resolved.
     #[error(
         "faults taken inside system calls can't be resolved: userfaultfd(2) says {syscall}, /dev/userfaultfd says \
-         {device}; either of these mends it: `sysctl -w vm.unprivileged_userfaultfd=1`, or \
-         `setfacl -m u:$(id -un):rw /dev/userfaultfd` as root"
+         {device}; either of these, as root, mends it: `sysctl -w vm.unprivileged_userfaultfd=1`, or \
+         `chmod 666 /dev/userfaultfd`"
     )]
     UserModeOnly {
         /// What the system call said.

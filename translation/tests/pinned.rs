@@ -7,8 +7,8 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use translation::{
-    Capabilities, EntryKind, Feature, MapError, Userfault, Wake, discard, restore_pinned,
-    separate_pinned, stage,
+    Capabilities, EntryKind, Feature, MapError, Pagemap, Userfault, Wake, discard, restore_pinned,
+    separate_pinned, separate_pinned_sparse, stage,
 };
 use wired::PAGE;
 
@@ -55,6 +55,28 @@ impl Setting {
         self.userfault
             .copy(self.area.at(page), page_of(value).as_ptr(), PAGE, Wake::No)
             .unwrap();
+    }
+
+    /// Stages the area and separates, knowing where pages are; those that refused.
+    fn separate_sparse(&self) -> Vec<usize> {
+        let pagemap = Pagemap::open(&capabilities()).unwrap();
+        let (mut refused, len) = (Vec::new(), PAGES * PAGE);
+        // SAFETY: all three are the test's.
+        let count = unsafe {
+            stage(self.area.at(0), len, self.slot.at(0)).unwrap();
+            separate_pinned_sparse(
+                &self.userfault,
+                &pagemap,
+                self.slot.at(0),
+                self.second.at(0),
+                len,
+                |p| {
+                    refused.push(p);
+                },
+            )
+        };
+        assert_eq!(count, Ok(refused.len()));
+        refused
     }
 
     /// Stages the area and separates; the pages that refused.
@@ -165,6 +187,27 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
         (load(set.second.at(6)), load(set.second.at(7))),
         (0xDD, 0xDD)
     );
+}
+
+#[test]
+fn the_sparse_way_finds_the_same_pins() {
+    let Some(set) = Setting::new() else { return };
+    for page in [1, 2, 6, 7, 12] {
+        set.fill(page, page as u8);
+    }
+    let ring = match IoUring::new(4) {
+        Ok(ring) => ring,
+        Err(refused) => return skipped(&format!("io_uring: {refused}")),
+    };
+    let buffers = [(2, 1), (7, 1)].map(|(page, pages)| libc::iovec {
+        iov_base: set.area.at(page) as *mut _,
+        iov_len: pages * PAGE,
+    });
+    // SAFETY: the area outlives the ring's use of it.
+    unsafe { ring.submitter().register_buffers(&buffers) }.unwrap();
+    assert_eq!(set.separate_sparse(), [2, 7]);
+    assert_eq!([1, 6, 12].map(|p| load(set.second.at(p))), [1, 6, 12]);
+    assert_eq!([2, 7].map(|p| load(set.slot.at(p))), [2, 7]);
 }
 
 #[test]
