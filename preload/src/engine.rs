@@ -1,11 +1,11 @@
 //! This process's pager: made in the constructor, made anew in the child of a fork.
 
 use crate::{allocated, notice, threads};
-use frames::{Client, Contract, DomainId, Ledger, Process as Holding};
+use frames::{Client, Contract, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
-use std::os::fd::{AsFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use store::{SharedStore, Store};
 use system::Board;
 use system::client::Joined;
@@ -21,7 +21,7 @@ pub struct Engine {
     capabilities: Capabilities,
     contract: Contract,
     /// Whether the store has a file, whose descriptor comes last.
-    on_disk: AtomicBool,
+    on_disk: bool,
     entries: [AtomicPtr<EntryThread>; threads::ENTRIES],
 }
 
@@ -67,7 +67,10 @@ pub fn start(joined: Joined) -> Result<(), String> {
     if fds.is_empty() {
         return Err("the system domain has no store: give `selfpage run` one with --store".into());
     }
+    let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
+    // A store with a file keeps the last of its descriptors.
+    let on_disk = last.is_some_and(threads::is_open);
     let contract = Contract { g: welcome.guaranteed, x: welcome.frames };
     let process = Process::start(Config {
         capabilities,
@@ -89,7 +92,7 @@ pub fn start(joined: Joined) -> Result<(), String> {
         store,
         capabilities,
         contract,
-        on_disk: AtomicBool::new(false),
+        on_disk,
         entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; threads::ENTRIES],
     };
     let _ = ENGINE.set(engine);
@@ -102,7 +105,7 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
     let userfault = userfault(&joined, &engine.capabilities)?;
     let domain = joined.welcome.domain;
     let slot = slot_of(domain);
-    if engine.on_disk.load(Ordering::Acquire) {
+    if engine.on_disk {
         let swap = joined.store.into_iter().flatten().last();
         engine.store.reopen(swap.ok_or("the store's file did not come with the answer")?);
     }
@@ -126,22 +129,8 @@ fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, 
 }
 
 fn adopt(ledger: &'static Ledger, domain: u32) -> Result<Client<'static>, String> {
-    let process = Holding { pid: std::process::id(), start: started() };
+    let process = system::tree::process(rustix::process::getpid());
     ledger.adopt(DomainId::from_raw(domain), process).map_err(text)
-}
-
-/// When this process started, in clock ticks since boot; 0 where that cannot be known.
-fn started() -> u64 {
-    use rustix::fs::{Mode, OFlags, open};
-    let mut text = [0u8; 1024];
-    let Ok(file) = open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return 0;
-    };
-    let n = rustix::io::read(&file, &mut text[..]).unwrap_or(0);
-    // The name, in brackets, may hold anything: fields are counted behind it.
-    let rest = text[..n].rsplit(|b| *b == b')').next().unwrap_or(&[]);
-    let field = rest.split(|b| *b == b' ').nth(20).and_then(|field| std::str::from_utf8(field).ok());
-    field.and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 /// The domain of a fork's child.
@@ -164,14 +153,6 @@ impl Engine {
         // A parent's is not dropped in its child: its descriptors are not in this table.
         self.entries[n].store(Box::into_raw(entry), Ordering::Release);
         Ok(())
-    }
-
-    /// The threads have all they need: the store keeps no descriptor in the program's
-    /// table.
-    pub fn leave_table(&self) {
-        if self.store.take_swap().is_some() {
-            self.on_disk.store(true, Ordering::Release);
-        }
     }
 
     /// The `n`th thread that reads faults.

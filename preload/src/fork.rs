@@ -212,13 +212,11 @@ fn nail(library: bool, also: &[Span]) -> Vec<Span> {
         roots::each(&mut want);
     }
     let space = space::hold();
-    pages.retain(|page| space.map.contains(*page));
-    drop(space);
     let mut nails: Vec<Span> = Vec::new();
-    for page in pages {
+    for page in pages.into_iter().flat_map(|page| space.nailable(&(page..page + PAGE))) {
         match nails.last_mut() {
-            Some(last) if last.end == page => last.end = page + PAGE,
-            _ => nails.push(page..page + PAGE),
+            Some(last) if last.end == page.start => last.end = page.end,
+            _ => nails.push(page),
         }
     }
     nails.retain(|span| pager::nail(span).is_ok());

@@ -68,7 +68,9 @@ pub fn adopt(span: &Span) -> Result<()> {
 pub fn discard(span: &Span) {
     match engine::get() {
         Some(engine) => engine.process.discard(span.clone()),
-        None => drop(advise(span, libc::MADV_DONTNEED)),
+        None => {
+            let _ = advise(span, libc::MADV_DONTNEED);
+        }
     }
 }
 
@@ -90,7 +92,7 @@ pub fn transfer(from: &Span, to: &Span) {
                 let (from_ptr, to_ptr) = (from.start as *const u8, to.start as *mut u8);
                 std::ptr::copy_nonoverlapping(from_ptr, to_ptr, from.len());
             }
-            drop(advise(from, libc::MADV_DONTNEED));
+            let _ = advise(from, libc::MADV_DONTNEED);
         }
     }
 }
@@ -165,13 +167,6 @@ pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<(), St
 /// Makes what the `n`th thread that reads faults needs, before it runs.
 pub fn prepare_entry(n: usize, cpu: usize) -> std::result::Result<(), String> {
     engine::get().map_or(Ok(()), |engine| engine.prepare_entry(n, cpu))
-}
-
-/// Every thread has what it needs: nothing is left for the program's table.
-pub fn leave_table() {
-    if let Some(engine) = engine::get() {
-        engine.leave_table();
-    }
 }
 
 /// All threads run: the descriptors are theirs alone from now on.

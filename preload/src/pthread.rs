@@ -14,9 +14,9 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use wired::{Lock, PAGE};
 
-/// Bytes of glibc's thread descriptor, with room for later versions: the words the
-/// kernel knows (thread number, robust list, rseq) lie in it.
-const CONTROL: usize = 2560;
+/// Bytes of glibc's thread descriptor: the words the kernel knows (thread number, robust
+/// list, rseq) lie in it.
+const CONTROL: usize = 2304;
 
 /// Robust mutexes looked at, as many as the kernel itself looks at.
 const ROBUST: usize = 2048;
@@ -71,9 +71,11 @@ fn whole_pages(from: usize, to: usize) -> Span {
 
 /// Nails what lies in an arena, until thread `tid` is gone.
 fn nail(span: Span, tid: i32) {
-    let ours = space::hold().map.contains(span.start);
-    if ours && pager::nail(&span).is_ok() {
-        with_known(|known| known.nails.push(Nail { tid, span }));
+    let space = space::hold();
+    for span in space.nailable(&span) {
+        if pager::nail(&span).is_ok() {
+            with_known(|known| known.nails.push(Nail { tid, span }));
+        }
     }
 }
 
@@ -124,8 +126,7 @@ pub fn forget_others() {
 pub fn control_blocks() -> Vec<Span> {
     let mut blocks: Vec<usize> = with_known(|known| known.live.iter().map(|(_, at)| *at).collect());
     blocks.push(threads::thread_pointer());
-    // Not beyond the descriptor of the glibc this was written for.
-    blocks.into_iter().map(|at| at..at + 2304).collect()
+    blocks.into_iter().map(|at| at..at + CONTROL).collect()
 }
 
 crate::next::next! {

@@ -222,6 +222,16 @@ impl Space {
         0
     }
 
+    /// The parts of `span` that are paged memory and can be read: what may be nailed.
+    pub fn nailable(&self, span: &Span) -> impl Iterator<Item = Span> + use<> {
+        self.map.pieces(span).into_iter().filter_map(|piece| match piece.what {
+            What::Used(Traits { kind: Kind::Paged, prot, .. }, _) if prot & libc::PROT_READ != 0 => {
+                Some(piece.span)
+            }
+            _ => None,
+        })
+    }
+
     fn loosen(&self, span: &Span, traits: Traits) {
         if traits.locked {
             pager::unnail(span);

@@ -1,12 +1,11 @@
 //! The constructor: a new image comes in; and again in the child of a fork.
 
 use crate::mappings::What;
-use crate::threads::Descriptors;
 use crate::{adopt, exec, fork, link, malloc, notice, pager, pthread, space, threads};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
-use std::os::fd::AsRawFd;
-use system::client::{JoinError, Port};
+use std::os::fd::{AsRawFd, RawFd};
+use system::client::Port;
 use system::wire::Hello;
 use wired::RANGE;
 
@@ -42,7 +41,10 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
     // SAFETY: the loader's array.
     unsafe { exec::remember(environ) };
     fit();
-    come_in(Hello::Exec, None);
+    if let Err(why) = threads::start(come_in, None) {
+        notice::refuse(format_args!("{why}"));
+        exit();
+    }
     let heap = first_arena();
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::start(heap) };
@@ -79,43 +81,24 @@ impl Door {
 
 /// The child of a fork, before anything else in it.
 pub fn again(gate: pager::Gate) {
-    let hello = Hello::Fork { parent: link::domain(), child: gate.child() };
-    come_in(hello, Some(gate));
-}
-
-/// Handshake, engine, threads.
-fn come_in(hello: Hello, gate: Option<pager::Gate>) {
-    let program = Descriptors::now();
-    let joined = link::port().map(|port| port.join(hello).unwrap_or_else(|why| fail(hello, &why)));
-    if let Some(joined) = &joined {
-        link::set_domain(joined.welcome.domain);
-        link::set_allow_unpaged(joined.welcome.options.allow_unpaged);
-    }
-    let connection = joined.as_ref().map(|joined| joined.connection.fd().as_raw_fd());
-    if let Some(Err(why)) = joined.map(|joined| pager::come_in(gate, joined)) {
-        notice::refuse(format_args!("{why}"));
-        exit();
-    }
-    if let Err(why) = threads::prepare() {
-        notice::refuse(format_args!("{why}"));
-        exit();
-    }
-    let ours = Descriptors::now().since(&program);
-    if let Err(answer) = threads::start(program, &ours, connection) {
-        notice::refuse(format_args!(
-            "the pager's threads cannot start ({}): raise `ulimit -u`, or lower what the machine runs",
-            std::io::Error::from_raw_os_error(-answer as i32)
-        ));
-        exit();
+    if let Err(why) = threads::start(come_in, Some(gate)) {
+        notice::die(format_args!("the child of a fork cannot be given a pager and ends: {why}"));
     }
 }
 
-fn fail(hello: Hello, why: &JoinError) -> ! {
-    match hello {
-        Hello::Fork { .. } => notice::die(format_args!("the child of a fork cannot be given a pager and ends: {why}")),
-        _ => notice::refuse(format_args!("{why}")),
-    }
-    exit()
+/// Handshake and engine.
+fn come_in(gate: Option<pager::Gate>) -> Result<Option<RawFd>, String> {
+    let Some(port) = link::port() else { return Ok(None) };
+    let hello = match &gate {
+        Some(gate) => Hello::Fork { parent: link::domain(), child: gate.child() },
+        None => Hello::Exec,
+    };
+    let joined = port.join(hello).map_err(|why| why.to_string())?;
+    link::set_domain(joined.welcome.domain);
+    link::set_allow_unpaged(joined.welcome.options.allow_unpaged);
+    let connection = joined.connection.fd().as_raw_fd();
+    pager::come_in(gate, joined)?;
+    Ok(Some(connection))
 }
 
 /// Ends a process that cannot go on, as `run`'s own failures do.

@@ -8,20 +8,21 @@
 
 use crate::bootstrap::FORCED;
 use crate::raw::{self, Answer};
-use crate::{next, notice, pager};
+use crate::pager::Gate;
+use crate::{link, next, notice, pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use wired::{PAGE, Region, futex};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use wired::{Lock, PAGE, Region, futex};
 
 /// Threads that read faults, at most: one per processor, all on one userfaultfd; more
 /// wake for nothing.
 pub const ENTRIES: usize = 8;
 
 /// Bytes of a thread's stack. The fault path keeps no page-sized buffers on it; debug
-/// builds need the room.
-const STACK: usize = 256 << 10;
+/// builds need the room, and the keeper runs the handshake.
+const STACK: usize = 512 << 10;
 
 /// What a thread does.
 #[derive(Clone, Copy)]
@@ -41,10 +42,7 @@ static STORAGE: [AtomicUsize; CREW] = [const { AtomicUsize::new(0) }; CREW];
 static PROCESSORS: [AtomicU32; ENTRIES] = [const { AtomicU32::new(0) }; ENTRIES];
 static ENTRY_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The connection the keeper watches; -1 where there is none.
-static CONNECTION: AtomicI32 = AtomicI32::new(-1);
-
-/// Set when the keeper has left the program's descriptors and started the others.
+/// Set when the keeper has come in and started the others, or could not.
 static READY: AtomicU32 = AtomicU32::new(0);
 
 const SHARED: usize = (libc::CLONE_VM
@@ -53,82 +51,72 @@ const SHARED: usize = (libc::CLONE_VM
     | libc::CLONE_SYSVSEM
     | libc::CLONE_SETTLS) as usize;
 
-/// The descriptors open in the calling thread's table.
-pub struct Descriptors {
-    numbers: Vec<RawFd>,
+/// How a process comes in: handshake and engine. Runs in the keeper. Returns the
+/// connection to watch, if there is one.
+pub type ComeIn = fn(Option<Gate>) -> Result<Option<RawFd>, String>;
+
+/// What the keeper starts with.
+struct Order {
+    come_in: ComeIn,
+    gate: Option<Gate>,
 }
 
-impl Descriptors {
-    /// Those open now.
-    pub fn now() -> Self {
-        let mut numbers = Vec::new();
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-        let Ok(dir) = rustix::fs::open(c"/proc/self/fd", flags, rustix::fs::Mode::empty()) else {
-            // Without /proc: those that are usual.
-            return Self { numbers: (0..1024).filter(|fd| is_open(*fd)).collect() };
-        };
-        let own = rustix::fd::AsRawFd::as_raw_fd(&dir);
-        let mut buffer = [const { std::mem::MaybeUninit::uninit() }; 2048];
-        let mut entries = rustix::fs::RawDir::new(&dir, &mut buffer);
-        while let Some(Ok(entry)) = entries.next() {
-            let number: Option<RawFd> = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-            numbers.extend(number.filter(|fd| *fd != own));
-        }
-        numbers.sort_unstable();
-        Self { numbers }
-    }
+// SAFETY: a fork's gate is held by the process, not by the thread that closed it: that
+// thread waits for the keeper.
+unsafe impl Send for Order {}
 
-    /// Those of ours that are not of `before`.
-    pub fn since(&self, before: &Self) -> Self {
-        let new = |fd: &RawFd| before.numbers.binary_search(fd).is_err();
-        Self { numbers: self.numbers.iter().copied().filter(new).collect() }
-    }
+static ORDER: Lock<Option<Order>> = Lock::new(None);
 
-    /// Closes all of them in the calling thread's table.
-    fn close(&self) {
-        for fd in &self.numbers {
-            // SAFETY: nobody in this table uses them any more.
-            unsafe { raw::call3(libc::SYS_close, *fd as usize, 0, 0) };
-        }
-    }
-}
+/// Why the keeper could not do it.
+static FAILURE: Lock<Option<String>> = Lock::new(None);
 
-fn is_open(fd: RawFd) -> bool {
-    // SAFETY: asks, changes nothing.
-    !raw::failed(unsafe { raw::call3(libc::SYS_fcntl, fd as usize, libc::F_GETFD as usize, 0) })
-}
-
-/// What the keeper closes in its table. Written before it starts.
-static FOREIGN: wired::Lock<Option<Descriptors>> = wired::Lock::new(None);
-
-/// Starts all threads. `program` are the descriptors that are the program's; `ours` go
-/// with the threads and are closed for the program. In the constructor, or in the child
-/// of a fork: the only thread, signals blocked.
-pub fn start(program: Descriptors, ours: &Descriptors, connection: Option<RawFd>) -> Result<(), Answer> {
-    CONNECTION.store(connection.unwrap_or(-1), Ordering::Release);
+/// Starts all threads; returns when they run. In the constructor, or in the child of a
+/// fork: the only thread.
+///
+/// Everything is done in the keeper, which has a descriptor table of its own: not even
+/// for a moment does the program's hold one of ours, and it may be full.
+pub fn start(come_in: ComeIn, gate: Option<Gate>) -> Result<(), String> {
+    prepare()?;
     READY.store(0, Ordering::Release);
-    *FOREIGN.lock() = Some(program);
+    *ORDER.lock() = Some(Order { come_in, gate });
     let mask = raw::Quiet::new();
     let answer = spawn(Task::Keeper as usize, 0);
     drop(mask);
     if raw::failed(answer) {
-        return Err(answer);
+        return Err(no_thread(answer));
     }
     while READY.load(Ordering::Acquire) == 0 {
         futex::wait(&READY, 0, None);
     }
-    ours.close();
-    match READY.load(Ordering::Acquire) {
-        1 => {
-            pager::threads_run();
-            Ok(())
+    FAILURE.lock().take().map_or(Ok(()), Err)
+}
+
+fn no_thread(answer: Answer) -> String {
+    let why = std::io::Error::from_raw_os_error(-answer as i32);
+    format!("the pager's threads cannot start ({why}): raise `ulimit -u`, or run less on this machine")
+}
+
+/// Leaves the program's descriptors. The port stays: notices go through it.
+fn leave_descriptors() {
+    // SAFETY: this table is the keeper's own, and it uses none of them.
+    let close = |first: u32, last: u32| unsafe {
+        raw::call3(libc::SYS_close_range, first as usize, last as usize, 0)
+    };
+    match link::guarded_fd().map(|fd| fd as u32) {
+        Some(port) => {
+            if port > 0 {
+                close(0, port - 1);
+            }
+            close(port + 1, u32::MAX);
         }
-        errno => Err(-(errno as Answer)),
+        None => {
+            close(0, u32::MAX);
+        }
     }
 }
 
-/// Makes stacks and storage, once, and what the pager needs for each thread.
-pub fn prepare() -> Result<(), String> {
+/// Makes stacks and storage, once.
+fn prepare() -> Result<(), String> {
     let memory = |_| "no memory for the stacks of the pager's threads".to_string();
     if ENTRY_COUNT.load(Ordering::Acquire) == 0 {
         let allowed = rustix::thread::sched_getaffinity(None).map_err(|errno| errno.to_string())?;
@@ -152,11 +140,13 @@ pub fn prepare() -> Result<(), String> {
             STORAGE[n].store(storage, Ordering::Release);
         }
     }
-    for n in 0..entries {
-        pager::prepare_entry(n, PROCESSORS[n].load(Ordering::Acquire) as usize)?;
-    }
-    pager::leave_table();
     Ok(())
+}
+
+/// Whether a number is an open descriptor of the calling thread's table.
+pub fn is_open(fd: RawFd) -> bool {
+    // SAFETY: asks, changes nothing.
+    !raw::failed(unsafe { raw::call3(libc::SYS_fcntl, fd as usize, libc::F_GETFD as usize, 0) })
 }
 
 type AllocateTls = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
@@ -279,23 +269,17 @@ fn name(name: &CStr) {
     let _ = rustix::thread::set_name(name);
 }
 
-/// Leaves the program's descriptors, starts the others into its own table, then watches
-/// for the end of the system domain: this process must end with it.
+/// Comes in, starts the others, then watches for the end of the system domain: this
+/// process must end with it.
 fn keep() -> ! {
-    if let Some(foreign) = &*FOREIGN.lock() {
-        foreign.close();
-    }
-    let mut ready = 1;
-    let entries = ENTRY_COUNT.load(Ordering::Acquire);
-    for task in (Task::Entry as usize..Task::Entry as usize + entries).chain([Task::Evictor as usize]) {
-        let answer = spawn(task, libc::CLONE_FILES as usize);
-        if raw::failed(answer) {
-            ready = -answer as u32;
-        }
-    }
-    READY.store(ready, Ordering::Release);
+    leave_descriptors();
+    let connection = begin().unwrap_or_else(|why| {
+        *FAILURE.lock() = Some(why);
+        None
+    });
+    READY.store(1, Ordering::Release);
     futex::wake_all(&READY);
-    let fd = CONNECTION.load(Ordering::Acquire);
+    let fd = connection.unwrap_or(-1);
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
         let at = std::ptr::from_mut(&mut poll) as usize;
@@ -305,4 +289,22 @@ fn keep() -> ! {
             notice::gone();
         }
     }
+}
+
+fn begin() -> Result<Option<RawFd>, String> {
+    let Some(order) = ORDER.lock().take() else { return Ok(None) };
+    let connection = (order.come_in)(order.gate)?;
+    let entries = ENTRY_COUNT.load(Ordering::Acquire);
+    for n in 0..entries {
+        pager::prepare_entry(n, PROCESSORS[n].load(Ordering::Acquire) as usize)?;
+    }
+    let first = Task::Entry as usize;
+    for task in (first..first + entries).chain([Task::Evictor as usize]) {
+        let answer = spawn(task, libc::CLONE_FILES as usize);
+        if raw::failed(answer) {
+            return Err(no_thread(answer));
+        }
+    }
+    pager::threads_run();
+    Ok(connection)
 }
