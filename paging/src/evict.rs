@@ -358,8 +358,7 @@ impl Pager {
         let source = table.address(span.start);
         let length = span.len() * PAGE;
         let target = self.staging.address(slot) + table.offset_in_unit(span.start);
-        let mut count = 0;
-        let mut each = |offset: usize, bytes: usize| {
+        let each = |offset: usize, bytes: usize| {
             // The slot has the stretch's protection; reading it needs at least that.
             if stretch.odd_access() {
                 // SAFETY: the slot is the pager's.
@@ -368,16 +367,14 @@ impl Pager {
             }
             let first = table.index(source + offset);
             for index in first..first + bytes / PAGE {
-                let Some(frame) = table.word(index).stage() else {
+                let seen = table.word(index).load();
+                if seen.state() != State::Resident || !seen.may_stage() {
                     continue;
-                };
+                }
                 let offset = table.offset_in_unit(index);
-                self.places.set_home(frame, table.address(index));
-                self.places
-                    .set_staged(frame, self.staging.address(slot) + offset);
-                self.mark(frame, FrameState::Standby);
-                frames[offset / PAGE].store(frame + 1, Ordering::Relaxed);
-                count += 1;
+                self.places.set_home(seen.frame(), table.address(index));
+                self.places.set_staged(seen.frame(), self.staging.address(slot) + offset);
+                frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
             }
         };
         match self.capabilities.unmap_method() {
@@ -416,14 +413,23 @@ impl Pager {
             }
         }
         if self.is_careful() {
-            count -= self.return_pinned(stretch, slot, frames, span, target);
+            self.return_pinned(stretch, slot, frames, span.clone(), target);
+        }
+        // Last: as soon as a word says staged, a fault may copy from where its page is.
+        let mut count = 0;
+        for index in span {
+            let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
+            if word != 0 && table.word(index).stage().is_some() {
+                self.mark(word - 1, FrameState::Standby);
+                count += 1;
+            }
         }
         count
     }
 
     /// Careful mode: pages that a device holds go back to the program, the others to the
     /// sieve, where they are known not to be held (KERNEL: new pins cannot arise after
-    /// staging). Returns how many went back. Under the unit's closed gate.
+    /// staging). Under the unit's closed gate, while the words still say resident.
     fn return_pinned(
         &self,
         stretch: &Inner,
@@ -431,29 +437,35 @@ impl Pager {
         frames: &[std::sync::atomic::AtomicU32],
         span: std::ops::Range<usize>,
         staged: usize,
-    ) -> u32 {
+    ) {
         let table = stretch.table();
         let Some(sieve) = self.sieve(slot) else {
             // Without one nothing is known of any page: all go back.
             return self.return_all(stretch, frames, span, staged);
         };
         let sieve = sieve + table.offset_in_unit(span.start);
-        let mut returned = 0;
         let mut at = 0;
         let mut failed = None;
         while at < span.len() {
             let mut refused = None;
+            let (from, to) = (staged + at * PAGE, sieve + at * PAGE);
+            let len = (span.len() - at) * PAGE;
+            let note = |page| {
+                refused.get_or_insert(page);
+            };
             // SAFETY: both areas are the pager's.
             let outcome = unsafe {
-                translation::separate_pinned(
-                    self.userfault(),
-                    staged + at * PAGE,
-                    sieve + at * PAGE,
-                    (span.len() - at) * PAGE,
-                    |page| {
-                        refused.get_or_insert(page);
-                    },
-                )
+                match &self.pagemap {
+                    Some(pagemap) => translation::separate_pinned_sparse(
+                        self.userfault(),
+                        pagemap,
+                        from,
+                        to,
+                        len,
+                        note,
+                    ),
+                    None => translation::separate_pinned(self.userfault(), from, to, len, note),
+                }
             };
             match outcome {
                 Ok(0) => break,
@@ -485,7 +497,7 @@ impl Pager {
             if again.is_err() {
                 let index = span.start + page;
                 let slot_word = &frames[table.offset_in_unit(index) / PAGE];
-                returned += self.put_back(stretch, index, slot_word, staged + page * PAGE);
+                self.put_back(stretch, index, slot_word, staged + page * PAGE);
                 self.counters.add(Counter::pinned, 1);
             }
             at = page + 1;
@@ -495,8 +507,7 @@ impl Pager {
                 "pinned pages could not be told apart: {error}"
             ));
             // What was moved on is known not to be pinned; the rest goes back.
-            return returned
-                + self.return_all(
+            return self.return_all(
                     stretch,
                     frames,
                     span.start + at..span.end,
@@ -510,7 +521,6 @@ impl Pager {
                     .set_staged(word - 1, sieve + (index - span.start) * PAGE);
             }
         }
-        returned
     }
 
     fn return_all(
@@ -519,52 +529,61 @@ impl Pager {
         frames: &[std::sync::atomic::AtomicU32],
         span: std::ops::Range<usize>,
         staged: usize,
-    ) -> u32 {
+    ) {
         let table = stretch.table();
-        span.clone()
-            .map(|index| {
-                let slot_word = &frames[table.offset_in_unit(index) / PAGE];
-                self.put_back(
-                    stretch,
-                    index,
-                    slot_word,
-                    staged + (index - span.start) * PAGE,
-                )
-            })
-            .sum()
+        for index in span.clone() {
+            let slot_word = &frames[table.offset_in_unit(index) / PAGE];
+            self.put_back(stretch, index, slot_word, staged + (index - span.start) * PAGE);
+        }
     }
 
-    /// Puts one staged page back where it was, the same page of memory, in its frame.
+    /// Puts one page that was taken back where it was, the same page of memory, in its
+    /// frame. Under the unit's closed gate; the word is the caller's business. False where
+    /// there was none, or the kernel would not.
     fn put_back(
         &self,
         stretch: &Inner,
         index: usize,
         slot_word: &std::sync::atomic::AtomicU32,
         staged: usize,
-    ) -> u32 {
+    ) -> bool {
         let word = slot_word.load(Ordering::Relaxed);
         if word == 0 {
-            return 0;
+            return false;
         }
-        let table = stretch.table();
+        let addr = stretch.table().address(index);
         // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
-        match unsafe {
-            translation::restore_pinned(staged, table.address(index), self.userfault(), false)
-        } {
+        match unsafe { translation::restore_pinned(staged, addr, self.userfault(), false) } {
             Ok(()) => {
                 slot_word.store(0, Ordering::Relaxed);
                 self.mark(word - 1, FrameState::Mapped);
-                table.word(index).unstage(word - 1);
-                1
+                true
             }
             Err(error) => {
-                self.complain(format_args!(
-                    "a page could not be put back at {:#x}: {error}",
-                    table.address(index)
-                ));
-                0
+                self.complain(format_args!("a page could not be put back at {addr:#x}: {error}"));
+                false
             }
         }
+    }
+
+    /// Puts a page of the standby list back where it was, unless a fault has it already.
+    /// Under the unit's closed gate, by the evictor's lock holder.
+    fn put_back_staged(&self, stretch: &Inner, index: usize, frame: u32) -> bool {
+        let word = stretch.table().word(index);
+        let seen = word.load();
+        if seen.state() != State::Staged || seen.frame() != frame || !word.begin_fill(seen) {
+            return false;
+        }
+        let staged = self.places.staged(frame);
+        let back = self
+            .slot_word(staged)
+            .is_some_and(|slot_word| self.put_back(stretch, index, slot_word, staged));
+        if back {
+            word.finish_in_place();
+        } else {
+            word.abort_fill(seen);
+        }
+        back
     }
 
     /// The sieve for a slot, made when first needed: where staged pages are moved that no
@@ -593,12 +612,8 @@ impl Pager {
         let table = stretch.table();
         let unit = table.unit_of(index);
         table.gate(unit).close();
-        let seen = table.word(index).load();
-        let back = seen.state() == State::Staged && {
-            let staged = self.places.staged(seen.frame());
-            self.slot_word(staged)
-                .is_some_and(|word| self.put_back(stretch, index, word, staged) == 1)
-        };
+        let frame = table.word(index).load().frame();
+        let back = self.put_back_staged(stretch, index, frame);
         if back {
             self.staging.count(0, 1);
             table.touch(unit);
@@ -644,7 +659,7 @@ impl Pager {
             }
         }
         self.write_batch(evictor, &mut refusal);
-        let (freed, kept) = self.settle(evictor, slot, refusal.is_some());
+        let (freed, kept) = self.settle(evictor, slot);
         if kept == 0 {
             self.staging.pop();
         }
@@ -745,7 +760,7 @@ impl Pager {
     /// Settles every page of a slot whose writes are done, discards its memory and puts
     /// the frames back. Pages that were refused go back to the program. Returns how many
     /// frames became unused and how many pages are still in the slot.
-    fn settle(&self, evictor: &mut Evictor, slot: usize, refused: bool) -> (u32, u32) {
+    fn settle(&self, evictor: &mut Evictor, slot: usize) -> (u32, u32) {
         let frames = self.staging.frames(slot);
         let mut count = 0;
         let mut kept = 0;
@@ -780,16 +795,14 @@ impl Pager {
                         }
                         continue;
                     }
-                    // Not written: it returns to the program, or waits for the next try.
-                    debug_assert!(refused);
+                    // Not written: refused, or in a fault's hands then and given back since. It
+                    // returns to the program.
                     break;
                 }
                 if page.load().state() == State::Staged && page.load().frame() == frame {
                     let gate = stretch.table().gate(stretch.table().unit_of(index));
                     gate.close();
-                    let back = page.load().state() == State::Staged
-                        && page.load().frame() == frame
-                        && self.put_back(stretch, index, slot_word, self.places.staged(frame)) == 1;
+                    let back = self.put_back_staged(stretch, index, frame);
                     gate.open();
                     if back {
                         went += 1;
@@ -797,10 +810,13 @@ impl Pager {
                         if stretch.table().touch(unit) {
                             evictor.replacement.filled(Key::new(stretch.id(), unit));
                         }
-                    } else {
-                        kept += 1;
+                        continue;
                     }
-                    continue;
+                    if page.load().state() == State::Staged && page.load().frame() == frame {
+                        kept += 1;
+                        continue;
+                    }
+                    // A fault was quicker: it has the contents, in another frame.
                 }
             }
             if let Some(handle) = handle {

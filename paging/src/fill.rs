@@ -162,8 +162,7 @@ impl Activation<'_> {
                 }
                 State::Staged => {
                     self.pager.counters.add(Counter::from_standby, 1);
-                    let from = self.pager.places.staged(seen.frame());
-                    self.publish(seen, frame, Some(from as *const u8))
+                    self.publish(seen, frame, None)
                 }
                 _ => self.fetch(seen, frame),
             };
@@ -263,7 +262,7 @@ impl Activation<'_> {
     }
 
     /// Makes the page the program's: maps it with its contents and says so in its word.
-    /// `from` none is zeros.
+    /// `from` none is where the page is staged, or zeros.
     pub(crate) fn publish(
         &mut self,
         seen: PageState,
@@ -278,7 +277,10 @@ impl Activation<'_> {
             table.gate(unit).enter();
             // In careful mode every page must be one that MOVE can tell from a pinned
             // one, and it cannot move the shared zero page on all kernels.
-            let mapped = match from {
+            // Where a staged page is, is known inside the gate only.
+            let staged = (seen.state() == State::Staged)
+                .then(|| self.pager.places.staged(seen.frame()) as *const u8);
+            let mapped = match from.or(staged) {
                 Some(from) => userfault.copy(addr, from, PAGE, Wake::Yes),
                 None if self.write || self.pager.is_careful() => {
                     userfault.copy(addr, self.pager.zeros.as_ptr(), PAGE, Wake::Yes)

@@ -31,7 +31,7 @@
 //! - *The same frame again.* A write-out recognises its page by the frame. So the frame of
 //!   a staged page is given to nothing else until its slot is discarded: a page that comes
 //!   back from staging comes back in another frame, or in its own by
-//!   [`PageWord::unstage`], which only the slot's owner calls.
+//!   [`PageWord::finish_in_place`], which only the slot's owner calls.
 //! - *Discard.* With the gate closed and before the memory's frames are put back.
 
 mod event;
@@ -269,6 +269,12 @@ impl PageWord {
         self.finish(|word| Self::filled(word, frame, true))
     }
 
+    /// A staged page was put back where it was, in the frame it had, by who claimed its
+    /// fill and holds its slot: with the gate closed.
+    pub fn finish_in_place(&self) {
+        self.finish(|word| STATE.put(word, RESIDENT));
+    }
+
     /// The fill could not be done: the page is again what was seen before. Wakes those
     /// who wait; whether there were any.
     pub fn abort_fill(&self, seen: PageState) -> bool {
@@ -295,16 +301,6 @@ impl PageWord {
             let stages = now.state() == State::Resident && now.nails() == 0;
             stages.then(|| (STATE.put(now.0, STAGED), now.frame()))
         })
-    }
-
-    /// Makes a page staged in `frame` resident in it again: with the gate closed, after
-    /// its memory was put back, by who holds the slot.
-    pub fn unstage(&self, frame: u32) -> bool {
-        self.change(|now| {
-            now.is(STAGED, frame)
-                .then(|| (STATE.put(now.0, RESIDENT), ()))
-        })
-        .is_some()
     }
 
     /// The copy just written of the page staged in `frame` becomes the page. The stale

@@ -570,7 +570,9 @@ impl Pager {
         addr: usize,
         len: usize,
     ) -> Result<(), translation::TranslationError> {
-        self.userfault().register(addr, len, true, false)
+        // Without staging, pages are taken by write protection and copying.
+        let write_protect = self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy;
+        self.userfault().register(addr, len, true, write_protect)
     }
 
     /// Registers what is left of a stretch in the child of a fork: parts that were

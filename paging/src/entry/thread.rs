@@ -126,6 +126,10 @@ impl Entry {
         for i in 0..count {
             let fault = self.faults[i];
             pager.counters.add(Counter::faults, 1);
+            if fault.write_protected {
+                wait_for_eviction(pager, fault.addr);
+                continue;
+            }
             self.resolve(pager, fault.addr, fault.write);
         }
     }
@@ -235,6 +239,18 @@ impl Entry {
             ));
         }
     }
+}
+
+/// A write met the protection under which a page is being copied out: when that is done
+/// the access finds the page missing, or writeable again.
+fn wait_for_eviction(pager: &Pager, addr: usize) {
+    if let Some(stretch) = pager.directory.find(addr) {
+        let table = stretch.table();
+        let gate = table.gate(table.unit_of(table.index(addr)));
+        gate.enter();
+        gate.leave();
+    }
+    let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
 }
 
 /// What there is to do.
