@@ -88,8 +88,11 @@ impl Ledger {
                 reading.owned += 1;
             } else if entry != Entry::FREE {
                 strays.push((frame, entry));
+            } else if !memory.set(0).contains(frame) {
+                memory.set(0).insert(frame);
             }
         }
+        let miscount = memory.set(0).miscount();
         let same = |(owner, reading): (Owner, &Reading)| {
             let now = read(owner);
             now.activity == reading.activity
@@ -113,6 +116,7 @@ impl Ledger {
         for ((word, said), truth) in totals.into_iter().zip(said).zip(true_totals) {
             correct(word, said, truth);
         }
+        memory.set(0).correct(miscount);
         for (frame, entry) in strays {
             memory.release(frame, entry);
         }
@@ -120,14 +124,13 @@ impl Ledger {
         true
     }
 
-    /// Puts unused frames back in their owners' sets, should their bits be lost.
+    /// Puts unused frames back in their owners' sets, should a taker have died with their
+    /// bits in its hands. An owner that takes one this moment drops the bit later.
     fn mend_sets(&self) {
         let memory = &self.memory;
         for (frame, entry) in memory.ramtab().entries() {
-            if entry.owner() < memory.slot_count()
-                && (entry == Entry::FREE
-                    || matches!(entry.state(), State::Unused | State::Reserved))
-            {
+            let unused = matches!(entry.state(), State::Unused | State::Reserved);
+            if unused && entry.owner() < memory.slot_count() {
                 memory.set(entry.owner()).insert(frame);
             }
         }
@@ -149,5 +152,85 @@ fn read(slot: &Slot) -> Reading {
 fn correct(word: &AtomicU32, said: u32, truth: u32) {
     if said != truth {
         word.fetch_add(truth.wrapping_sub(said), SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ramtab::Frame;
+    use crate::{Client, Contract, Process};
+
+    /// Two domains with 10 frames each, one of those of the second unused.
+    fn two(ledger: &Ledger) -> (Client<'_>, Client<'_>) {
+        let domains = [(5, 50), (5, 50)].map(|(g, x)| {
+            let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
+            let client = ledger.adopt(id, Process::default()).unwrap();
+            (0..10).for_each(|_| assert!(client.take().is_some()));
+            client
+        });
+        (domains[0], domains[1])
+    }
+
+    /// Where a taker can die: each is what its words look like then.
+    #[test]
+    fn wherever_a_taker_dies_the_books_are_right_after_it_is_retired() {
+        let steps: [fn(&Ledger, Owner, Owner); 6] = [
+            // Optimistic quota taken, n not raised.
+            |ledger, _, _| assert_eq!(ledger.memory.header().committed.fetch_add(1, SeqCst), 20),
+            // n raised, no frame found.
+            |ledger, dead, _| assert_eq!(ledger.memory.slot(dead).n.fetch_add(1, SeqCst), 10),
+            // A frame out of the free set, and not in the RamTab.
+            |ledger, _, _| assert!(ledger.memory.set(0).pop().is_some()),
+            // Another's unused frame held, its n not lowered.
+            |ledger, dead, other| {
+                let frame = ledger.memory.set(other).pop().unwrap();
+                let (from, to) = (
+                    Entry::new(other, State::Unused),
+                    Entry::new(dead, State::Revoking),
+                );
+                assert!(ledger.memory.ramtab().change(frame, from, to));
+            },
+            // A slot claimed for a child and its guarantee counted.
+            |ledger, dead, _| {
+                let slot = ledger.memory.slot(3);
+                let word = Word {
+                    phase: crate::Phase::Claimed,
+                    creator: dead,
+                    generation: 0,
+                };
+                slot.state.store(word.pack(), SeqCst);
+                ledger.memory.header().guaranteed.fetch_add(7, SeqCst);
+            },
+            // A frame made free, and neither put in the set nor n lowered.
+            |ledger, _, other| {
+                let frame = ledger.memory.set(other).pop().unwrap();
+                let from = Entry::new(other, State::Unused);
+                assert!(ledger.memory.ramtab().change(frame, from, Entry::FREE));
+            },
+        ];
+        for step in steps {
+            let ledger = Ledger::create(30, 4).unwrap().0;
+            let (dead, other) = two(&ledger);
+            let mut mapped = None::<Frame>;
+            other.stack(|frame, _| mapped = Some(frame));
+            other.put(mapped.unwrap()).unwrap();
+            step(&ledger, dead.id().slot, other.id().slot);
+            // It died changing counts.
+            ledger
+                .memory
+                .slot(dead.id().slot)
+                .activity
+                .fetch_add(1 << 32 | 1, SeqCst);
+            ledger.retire(dead.id());
+            let header = ledger.memory.header();
+            assert_eq!(header.suspect.load(SeqCst), 0);
+            let n = ledger.census(other.id()).total();
+            assert_eq!((other.n(), ledger.free()), (n, 30 - n));
+            assert_eq!(header.committed.load(SeqCst), n.max(5));
+            assert_eq!((ledger.guaranteed(), ledger.domains()), (5, 1));
+            let rest = (0..30).map_while(|_| other.take()).count() as u32;
+            assert_eq!(rest, 30 - n + u32::from(n == 10), "every frame can be had");
+        }
     }
 }

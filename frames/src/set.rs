@@ -116,6 +116,30 @@ impl<'a> FrameSet<'a> {
         None
     }
 
+    /// Whether the frame is in the set.
+    pub(crate) fn contains(&self, frame: Frame) -> bool {
+        let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
+        self.words
+            .get(word)
+            .is_some_and(|w| w.load(SeqCst) & bit != 0)
+    }
+
+    /// How far the count is from the number of frames in the set, which may not be
+    /// changing: a process died between changing the one and the other.
+    pub(crate) fn miscount(&self) -> i64 {
+        let bits: u64 = self
+            .words
+            .iter()
+            .map(|w| u64::from(w.load(SeqCst).count_ones()))
+            .sum();
+        self.count.load(SeqCst) as i64 - bits as i64
+    }
+
+    /// Takes back a miscount.
+    pub(crate) fn correct(&self, miscount: i64) {
+        self.count.fetch_sub(miscount as u64, SeqCst);
+    }
+
     /// Takes everything out, for a domain that is gone.
     pub(crate) fn clear(&self) {
         for (line, marks) in self.summary.iter().enumerate() {
