@@ -35,7 +35,7 @@ fn contents(count: usize) -> Vec<Page> {
             counter += 1;
             record[..8].copy_from_slice(&(0x7f00_0000_0000 + counter * 16).to_le_bytes());
             record[8..14].copy_from_slice(&next().to_le_bytes()[..6]);
-            if counter % 3 != 0 {
+            if !counter.is_multiple_of(3) {
                 record[8..14].fill(0);
             }
         }
@@ -49,17 +49,33 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Microseconds a page of `batch`, over batches.
-fn per_page(batches: usize, pages: usize, mut batch: impl FnMut(usize)) -> f64 {
-    median(
-        (0..batches)
-            .map(|at| {
-                let start = Instant::now();
-                batch(at);
-                start.elapsed().as_secs_f64() * 1e6 / pages as f64
-            })
-            .collect(),
-    )
+/// Microseconds a page of a batch: elapsed, and of this thread's processor time.
+struct Cost(f64, f64);
+
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:7.2} {:7.2}", self.0, self.1)
+    }
+}
+
+fn processor_time() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+fn per_page(batches: usize, pages: usize, mut batch: impl FnMut(usize)) -> Cost {
+    let (elapsed, worked) = (0..batches)
+        .map(|at| {
+            let (start, worked) = (Instant::now(), processor_time());
+            batch(at);
+            let scale = 1e6 / pages as f64;
+            (
+                start.elapsed().as_secs_f64() * scale,
+                (processor_time() - worked) * scale,
+            )
+        })
+        .unzip();
+    Cost(median(elapsed), median(worked))
 }
 
 fn write(channel: &mut dyn Channel, writes: &[WritePage], handles: &mut Vec<Handle>) {
@@ -90,9 +106,9 @@ fn main() {
         })
         .collect();
     let mut into = vec![Page([0; PAGE]); BATCH];
-    println!("us a page, medians of {BATCHES} batches of {BATCH}");
+    println!("us a page, medians of {BATCHES} batches of {BATCH}: elapsed, processor");
     println!(
-        "checksum            {:6.2}",
+        "checksum            {}",
         per_page(BATCHES, BATCH, |_| {
             pages.iter().for_each(|page| {
                 std::hint::black_box(Checksum::of(&page.0));
@@ -121,7 +137,7 @@ fn measure(config: &str, writes: &[WritePage], into: &mut [Page]) {
     let ios = store.usage().ios;
     let first = per_page(BATCHES, BATCH, |_| write(channel, writes, &mut handles));
     let ios = store.usage().ios - ios;
-    println!("  write, fresh      {first:6.2}");
+    println!("  write, fresh      {first}");
     if ios > 0 {
         println!(
             "  pages a write I/O {:6.1}",
@@ -143,7 +159,7 @@ fn measure(config: &str, writes: &[WritePage], into: &mut [Page]) {
             }
         }
     });
-    println!("  read, one, random {random:6.2}");
+    println!("  read, one, random {random}");
     for run in [1, 8, 32] {
         let sequential = per_page(BATCHES, BATCH, |batch| {
             let first = batch * BATCH;
@@ -165,15 +181,15 @@ fn measure(config: &str, writes: &[WritePage], into: &mut [Page]) {
                 }
             }
         });
-        println!("  read, runs of {run:2}  {sequential:6.2}");
+        println!("  read, runs of {run:2}  {sequential}");
     }
     let discard = per_page(BATCHES, BATCH, |batch| {
         store.discard(0, &handles[batch * BATCH..(batch + 1) * BATCH]);
     });
-    println!("  discard           {discard:6.2}");
+    println!("  discard           {discard}");
     handles.clear();
     let again = per_page(BATCHES, BATCH, |_| write(channel, writes, &mut handles));
-    println!("  write, again      {again:6.2}");
+    println!("  write, again      {again}");
     let usage = store.usage();
     if usage.pages_ram > 0 {
         let ratio = (usage.pages_ram * 4096) as f64 / usage.ram_compressed as f64;

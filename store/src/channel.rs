@@ -5,6 +5,7 @@ use crate::catalogue::{Claims, Found};
 use crate::codec::{Codec, fill, filled_with};
 use crate::engine::{Engine, MAX_OPS};
 use crate::ops::{Kind, Op, RUN, Slot};
+use crate::origin::Origin;
 use crate::parts::{Count, Parts};
 use crate::place::Spot;
 use crate::segment::Open;
@@ -12,7 +13,6 @@ use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
 use crate::{Checksum, Handle, Holder, Place, StoreError};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wired::{PAGE, Region};
@@ -23,7 +23,7 @@ pub(crate) struct Mover {
     pub(crate) parts: Arc<Parts>,
     pub(crate) holder: Holder,
     /// The process that made it: the child of a fork has a copy that must not act.
-    pid: Pid,
+    origin: Origin,
     pub(crate) claims: Claims,
     pub(crate) open: Option<Open>,
     pub(crate) codec: Codec,
@@ -118,7 +118,7 @@ impl Mover {
         Ok(Self {
             parts,
             holder,
-            pid: getpid(),
+            origin: Origin::here().map_err(fail("its mark"))?,
             claims: Claims::default(),
             open: None,
             codec: Codec::new(),
@@ -363,7 +363,7 @@ impl Drop for Mover {
     fn drop(&mut self) {
         // In a fork's child nothing of this is ours: not the segment, not the entries, not
         // the descriptor of the ring. Only private memory goes.
-        if getpid() == self.pid {
+        if self.origin.is_here() {
             self.shut_down();
         }
     }

@@ -31,6 +31,7 @@ mod intent;
 mod layout;
 mod lockword;
 mod ops;
+mod origin;
 mod parts;
 mod place;
 mod ram;

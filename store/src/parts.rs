@@ -7,9 +7,9 @@ use crate::error::SetupError;
 use crate::holdings::Holdings;
 use crate::intent::Intents;
 use crate::layout::{Header, INTENTS, STATS, Tables};
+use crate::origin::Origin;
 use crate::segment::Segments;
 use rustix::fd::FromRawFd;
-use rustix::process::{Pid, getpid};
 use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, Ordering};
 use wired::Region;
 
@@ -43,7 +43,7 @@ pub(crate) struct Parts {
     pub tables: Tables,
     _arena: Option<Region>,
     /// The process that mapped it.
-    pid: Pid,
+    origin: Origin,
 }
 
 impl Parts {
@@ -100,7 +100,11 @@ impl Parts {
                 holder: AtomicU16::new(holder),
                 tables,
                 _arena: arena,
-                pid: getpid(),
+                origin: Origin::here().map_err(|errno| SetupError::Memory {
+                    what: "mark",
+                    bytes: wired::PAGE as u64,
+                    errno,
+                })?,
             })
         }
     }
@@ -146,7 +150,7 @@ impl Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         let swap = self.swap.load(Ordering::Acquire);
-        if swap >= 0 && getpid() == self.pid {
+        if swap >= 0 && self.origin.is_here() {
             // SAFETY: the descriptor was given to the store to keep, in this process.
             drop(unsafe { rustix::fd::OwnedFd::from_raw_fd(swap) });
         }
