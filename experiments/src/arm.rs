@@ -13,6 +13,10 @@ use std::process::{Child, Command, Stdio};
 /// A way to have more data than memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
+    /// A linked program, upcalls, compressed RAM.
+    LinkedRam,
+    /// A linked program, upcalls, disk.
+    LinkedDisk,
     /// `selfpage run`, compressed RAM.
     RunRam,
     /// `selfpage run`, disk.
@@ -33,7 +37,9 @@ pub enum Arm {
 
 impl Arm {
     /// All, in the order of a report.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
+        Self::LinkedRam,
+        Self::LinkedDisk,
         Self::RunRam,
         Self::RunDisk,
         Self::SwapZram,
@@ -47,6 +53,8 @@ impl Arm {
     /// As a row's head, and on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Self::LinkedRam => "linked-ram",
+            Self::LinkedDisk => "linked-disk",
             Self::RunRam => "run-ram",
             Self::RunDisk => "run-disk",
             Self::SwapZram => "swap-zram",
@@ -61,6 +69,8 @@ impl Arm {
     /// In words.
     pub fn about(self) -> &'static str {
         match self {
+            Self::LinkedRam => "linked, upcall, compressed RAM",
+            Self::LinkedDisk => "linked, upcall, disk",
             Self::RunRam => "selfpage run, compressed RAM",
             Self::RunDisk => "selfpage run, disk",
             Self::SwapZram => "kernel swap on zram lz4",
@@ -75,8 +85,8 @@ impl Arm {
     /// Those it is compared with, on the same medium.
     pub fn rivals(self) -> &'static [Self] {
         match self {
-            Self::RunRam => &[Self::SwapZram],
-            Self::RunDisk => &[Self::SwapFile, Self::MappedFile, Self::Device],
+            Self::LinkedRam | Self::RunRam => &[Self::SwapZram],
+            Self::LinkedDisk | Self::RunDisk => &[Self::SwapFile, Self::MappedFile, Self::Device],
             _ => &[],
         }
     }
@@ -129,15 +139,19 @@ impl Bench<'_> {
     pub fn run(&self, arm: Arm, seed: u64) -> Result<Figures, ExperimentError> {
         let mut setting = Setting::default();
         let (command, memory) = match arm {
-            Arm::RunRam => (
-                self.paged(&format!("ram:{}", self.bytes * 3 / 4))?,
-                "anonymous".into(),
+            Arm::LinkedRam => (
+                self.myself.command("worker"),
+                format!("linked:{}", self.ram()),
             ),
-            Arm::RunDisk => {
+            Arm::RunRam => (self.paged(&self.ram())?, "anonymous".into()),
+            Arm::LinkedDisk | Arm::RunDisk => {
                 let path = self.file("store");
-                let store = format!("disk:{},size={}", path.display(), self.bytes * 3 / 2);
+                let store = format!("disk:{},size={}K", path.display(), self.bytes * 3 / 2 >> 10);
                 setting._file = Some(self.keeper.owe(Debt::File(path))?);
-                (self.paged(&store)?, "anonymous".into())
+                match arm {
+                    Arm::RunDisk => (self.paged(&store)?, "anonymous".into()),
+                    _ => (self.myself.command("worker"), format!("linked:{store}")),
+                }
             }
             Arm::SwapZram | Arm::SwapFile => {
                 setting._swap = Some(match arm {
@@ -174,6 +188,11 @@ impl Bench<'_> {
         self.work(command, &memory, seed, &setting)
     }
 
+    /// A store with room for the data at 2:1 and half as much again.
+    fn ram(&self) -> String {
+        format!("ram:{}K", self.bytes * 3 / 4 >> 10)
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.folder
             .join(format!("selfpage-bench-{}.{name}", std::process::id()))
@@ -188,14 +207,8 @@ impl Bench<'_> {
         };
         let worker = self.myself.command("worker");
         let mut command = Command::new(selfpage);
-        command.args([
-            "run",
-            "--frames",
-            &self.frames.to_string(),
-            "--store",
-            store,
-            "--",
-        ]);
+        let frames = format!("{}K", self.frames >> 10);
+        command.args(["run", "--frames", &frames, "--store", store, "--"]);
         command.arg(worker.get_program()).args(worker.get_args());
         Ok(command)
     }
@@ -212,6 +225,7 @@ impl Bench<'_> {
             ("--bytes", self.bytes.to_string()),
         ];
         let amounts = [
+            ("--frames", self.frames),
             ("--accesses", self.accesses),
             ("--threads", self.threads),
             ("--seed", seed),

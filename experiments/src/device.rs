@@ -25,7 +25,7 @@ pub fn run(path: &Path, amount: Amount) -> Result<Vec<Figure>, ExperimentError> 
             "open {} for direct I/O",
             path.display()
         )))?;
-    let buffer = Memory::map(&Kind::Anonymous, REQUEST)?;
+    let buffer = Memory::new(&Kind::Anonymous, REQUEST, 0)?;
     let mut device = Device {
         file,
         buffer,

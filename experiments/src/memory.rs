@@ -4,12 +4,13 @@ use crate::error::while_doing;
 use crate::{ExperimentError, contents::PAGE};
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use selfpage::{Contract, DirectIo, Domain, Paged, StoreConfig, Stretch};
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Which memory, as a worker is told on its command line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Kind {
     /// `anonymous`: private memory of the kernel's, or of whoever pages this process.
     Anonymous,
@@ -17,6 +18,9 @@ pub enum Kind {
     File(PathBuf),
     /// `file-random:PATH`: the same, advised that accesses are random.
     FileRandom(PathBuf),
+    /// `linked:STORE`: a stretch of the worker's own domain, faults by upcall, over a store
+    /// written as `selfpage run` takes it.
+    Linked(StoreConfig),
     /// `device:PATH`: no memory at all, direct reads and writes of a file.
     Device(PathBuf),
 }
@@ -29,23 +33,31 @@ impl FromStr for Kind {
             None if text == "anonymous" => Ok(Self::Anonymous),
             Some(("file", path)) => Ok(Self::File(path.into())),
             Some(("file-random", path)) => Ok(Self::FileRandom(path.into())),
+            Some(("linked", store)) => {
+                let store = store.parse::<StoreConfig>();
+                store.map(Self::Linked).map_err(|e| e.to_string())
+            }
             Some(("device", path)) => Ok(Self::Device(path.into())),
             _ => Err(format!(
-                "no memory is called {text:?}: there are anonymous, file:PATH, file-random:PATH, device:PATH"
+                "no memory is called {text:?}: there are anonymous, file:PATH, file-random:PATH, linked:STORE, \
+                 device:PATH"
             )),
         }
     }
 }
 
-/// Memory that is unmapped when dropped.
-pub struct Memory {
-    start: *mut c_void,
-    bytes: usize,
+/// Memory, given back when dropped.
+pub enum Memory {
+    /// Of the kernel's.
+    Mapping(Mapping),
+    /// Of a domain's.
+    Linked(Stretch, Domain),
 }
 
 impl Memory {
-    /// Memory of a kind that has any, without huge pages: all arms work on 4 KiB.
-    pub fn map(kind: &Kind, pages: u64) -> Result<Self, ExperimentError> {
+    /// Memory of a kind that has any, without huge pages: all arms work on 4 KiB. A domain
+    /// gets `frames` bytes of frames.
+    pub fn new(kind: &Kind, pages: u64, frames: u64) -> Result<Self, ExperimentError> {
         let bytes = pages as usize * PAGE;
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
@@ -61,28 +73,57 @@ impl Memory {
                 // SAFETY: a fresh mapping; the file is this experiment's own.
                 unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
             }
+            Kind::Linked(store) => return linked(store, bytes, frames),
             Kind::Device(_) => {
                 return Err(ExperimentError::Options("a device is not mapped".into()));
             }
         }
         .map_err(while_doing(format!("map {bytes} bytes")))?;
-        let memory = Self { start, bytes };
+        let mapping = Mapping { start, bytes };
         let advice = match kind {
             Kind::FileRandom(_) => Advice::Random,
             _ => Advice::LinuxNoHugepage,
         };
         // SAFETY: the mapping just made. A file mapping need not know huge pages.
         let _ = unsafe { madvise(start, bytes, advice) };
-        Ok(memory)
+        Ok(Self::Mapping(mapping))
     }
 
     /// First byte.
     pub fn start(&self) -> *mut u8 {
-        self.start.cast()
+        match self {
+            Self::Mapping(mapping) => mapping.start.cast(),
+            Self::Linked(stretch, _) => stretch.as_ptr(),
+        }
     }
 }
 
-impl Drop for Memory {
+/// A domain and a paged stretch of it. The worker does no direct I/O, and says so.
+fn linked(store: &StoreConfig, bytes: usize, frames: u64) -> Result<Memory, ExperimentError> {
+    let count = u32::try_from(frames / PAGE as u64)
+        .map_err(|_| ExperimentError::Options(format!("{frames} bytes are too many frames")))?;
+    let domain = Domain::builder()
+        .frames(Contract { g: count, x: count })
+        .store(store.clone())
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .map_err(|e| ExperimentError::Worker(e.to_string()))?;
+    let stretch = domain
+        .allocate(bytes)
+        .map_err(|e| ExperimentError::Worker(e.to_string()))?;
+    stretch
+        .bind(Paged)
+        .map_err(|e| ExperimentError::Worker(e.to_string()))?;
+    Ok(Memory::Linked(stretch, domain))
+}
+
+/// A mapping of the kernel's; unmapped when dropped.
+pub struct Mapping {
+    start: *mut c_void,
+    bytes: usize,
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own.
         let _ = unsafe { munmap(self.start, self.bytes) };

@@ -23,6 +23,9 @@ pub struct Plan {
     /// Bytes of it.
     #[arg(long)]
     pub bytes: u64,
+    /// Bytes of frames, for a domain of its own.
+    #[arg(long)]
+    pub frames: u64,
     /// Random accesses.
     #[arg(long)]
     pub accesses: u64,
@@ -55,7 +58,7 @@ pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
     };
     let memory = match &plan.memory {
         Kind::Device(_) => None,
-        kind => Some(Memory::map(kind, amount.pages)?),
+        kind => Some(Memory::new(kind, amount.pages, plan.frames)?),
     };
     println!("{READY}");
     let mut word = String::new();
