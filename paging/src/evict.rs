@@ -391,7 +391,7 @@ impl Pager {
                 });
             },
             _ => {
-                let copied = match &self.pagemap {
+                let copied = match self.pagemap() {
                     // SAFETY: as above; the gate keeps fillers out.
                     Some(pagemap) => unsafe {
                         translation::stage_by_copy(
@@ -455,7 +455,7 @@ impl Pager {
             };
             // SAFETY: both areas are the pager's.
             let outcome = unsafe {
-                match &self.pagemap {
+                match self.pagemap() {
                     Some(pagemap) => translation::separate_pinned_sparse(
                         self.userfault(),
                         pagemap,

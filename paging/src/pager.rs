@@ -98,7 +98,7 @@ pub(crate) struct Pager {
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: Lock<()>,
     pub(crate) pool: Pool,
-    pub(crate) pagemap: Option<Pagemap>,
+    pagemap: UnsafeCell<Option<Pagemap>>,
     pub(crate) unit_pages: usize,
     /// Frames the background evictor keeps unused.
     pub(crate) spare: u32,
@@ -147,7 +147,7 @@ impl Pager {
             gate: DomainGate::default(),
             control: Lock::new(()),
             pool: Pool::new(parts.store, parts.contexts)?,
-            pagemap: Pagemap::open(&parts.capabilities).ok(),
+            pagemap: UnsafeCell::new(Pagemap::open(&parts.capabilities).ok()),
             unit_pages,
             spare: spare_frames(contract.x),
             reserve: if contract.x < 64 { 0 } else { 2 },
@@ -164,6 +164,12 @@ impl Pager {
     pub(crate) fn frames(&self) -> &Client<'static> {
         // SAFETY: replaced only behind the closed gate, when nobody holds this.
         unsafe { &*self.frames.get() }
+    }
+
+    /// The kernel's page table as this process may read it.
+    pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
+        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        unsafe { (*self.pagemap.get()).as_ref() }
     }
 
     pub(crate) fn holder(&self) -> Holder {
@@ -185,6 +191,8 @@ impl Pager {
         unsafe {
             self.userfault.get().write(userfault);
             self.frames.get().write(frames);
+            // The parent's speaks of the parent's memory.
+            self.pagemap.get().write(Pagemap::open(&self.capabilities).ok());
         }
         self.holder.store(u32::from(holder), Ordering::Relaxed);
     }

@@ -186,7 +186,7 @@ impl Process {
     pub fn adopt(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let _ = translation::advise_no_huge(range.start, range.len());
         let stretch = self.add_stretch(range.clone())?;
-        let Some(pagemap) = &self.pager.pagemap else {
+        let Some(pagemap) = self.pager.pagemap() else {
             return Ok(());
         };
         self.inside(|pager| {
