@@ -491,3 +491,7 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "deaths.rs"]
+mod deaths;

@@ -138,6 +138,12 @@ impl SharedStore {
     pub fn inject(&self, plan: Inject) {
         Injector(self.parts.header.inject()).set(plan);
     }
+
+    /// The parts, for tests of what they promise each other.
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> Arc<Parts> {
+        self.parts.clone()
+    }
 }
 
 fn shared(what: &'static str, bytes: usize) -> Result<(Region, OwnedFd), SetupError> {
