@@ -21,6 +21,7 @@ pub mod error;
 pub mod keeper;
 pub mod machine;
 pub mod memory;
+pub mod micro;
 pub mod paging;
 pub mod report;
 pub mod swap;
@@ -37,6 +38,8 @@ use std::process::{Command, ExitCode};
 pub enum Bench {
     /// More data than frames: ours beside kernel swap, mapped files and the bare device.
     Paging(paging::Options),
+    /// Nemesis's table 1 over these interfaces, the kernel's own primitives beside them.
+    Micro(micro::Options),
     /// One arm's work in a process of its own.
     #[command(hide = true)]
     Worker(worker::Plan),
@@ -76,6 +79,7 @@ impl Myself {
 pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     match bench {
         Bench::Paging(options) => paging::run(options, myself),
+        Bench::Micro(options) => micro::run(options),
         Bench::Worker(plan) => worker::run(plan).map(|()| ExitCode::SUCCESS),
         Bench::Keeper => {
             keeper::serve();

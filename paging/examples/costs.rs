@@ -20,7 +20,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => DirectIo::PinnedOnly,
     };
     let domain = Domain::builder()
-        .frames(Contract { g: frames, x: frames })
+        .frames(Contract {
+            g: frames,
+            x: frames,
+        })
         .store(store.parse()?)
         .entry(entry)
         .direct_io(direct_io)

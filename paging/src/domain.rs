@@ -12,15 +12,15 @@ use crate::evict::NoFrame;
 use crate::fill::{Activation, Failure, Outcome, Phase};
 use crate::page::State;
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
-use crate::rights::{Denied, ProtectionDomain, Rights};
+use crate::rights::{Denied, Rights};
 use crate::stretch::{Fault, FaultKind, Handled, Inner};
 use crate::table::Table;
 use frames::{Contract, Frame, Ledger};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{SetupError, SharedStore, Store, StoreConfig, StoreError};
 use translation::{Access, Capabilities, EntryKind, TranslationError, Userfault};
@@ -175,6 +175,7 @@ pub struct Builder {
     direct_io: DirectIo,
     capabilities: Option<Capabilities>,
     concurrent_faults: usize,
+    track_dirty: bool,
 }
 
 impl Builder {
@@ -216,6 +217,13 @@ impl Builder {
         self
     }
 
+    /// Whether [`Stretch::trans`] can say that a page is dirty. Costs each first write to
+    /// a page that was marked clean a fault inside the kernel (0.8 us).
+    pub fn track_dirty(mut self, on: bool) -> Self {
+        self.track_dirty = on;
+        self
+    }
+
     /// Makes the domain.
     ///
     /// # Errors
@@ -228,8 +236,15 @@ impl Builder {
                 guaranteed: g,
             });
         }
-        let capabilities = self.capabilities.unwrap_or_else(Capabilities::probe_fast);
-        let userfault = Userfault::open(self.entry, &capabilities)?;
+        let capabilities = self.capabilities.unwrap_or_else(|| match self.track_dirty {
+            true => Capabilities::probe().capabilities,
+            false => Capabilities::probe_fast(),
+        });
+        let options = translation::Options {
+            user_mode_only: self.entry == EntryKind::Upcall,
+            async_write_protect: self.track_dirty,
+        };
+        let userfault = Userfault::open_with(self.entry, &capabilities, options)?;
         let (ledger, _descriptor) = Ledger::create(x, 1)?;
         let ledger = Owned::new(ledger);
         let me = frames::Process {
@@ -282,7 +297,6 @@ impl Builder {
         let mut shared = Shared {
             threads: Vec::new(),
             stop,
-            protection: Mutex::new(ProtectionDomain::new()),
             next_id: AtomicU32::new(1),
             pager,
             store,
@@ -371,8 +385,6 @@ struct Stop {
 struct Shared {
     threads: Vec<std::thread::JoinHandle<()>>,
     stop: Arc<Stop>,
-    /// What the process may do with each stretch: its one protection domain.
-    protection: Mutex<ProtectionDomain>,
     next_id: AtomicU32,
     pager: Owned<Pager>,
     store: Option<Owned<SharedStore>>,
@@ -459,6 +471,7 @@ impl Domain {
             direct_io: DirectIo::default(),
             capabilities: None,
             concurrent_faults: 32,
+            track_dirty: false,
         }
     }
 
@@ -505,7 +518,6 @@ impl Domain {
             return Err(StretchError::TooMany);
         }
         pager.register(base, len)?;
-        stretch.protection().own(id);
         pager.counters.add(Counter::stretch_bytes, len as u64);
         Ok(stretch)
     }
@@ -603,8 +615,9 @@ fn forget_at_fork(addr: usize, len: usize) -> rustix::io::Result<()> {
 pub struct Trans {
     /// The frame, where the page is resident.
     pub frame: Option<Frame>,
-    /// Whether the program wrote the page since it was last found clean, where the
-    /// stretch tracks that ([`Stretch::track_dirty`]).
+    /// Whether the program wrote the page since it came in or was marked clean
+    /// ([`Stretch::mark_clean`]), where the domain tracks that ([`Builder::track_dirty`]).
+    /// A hint for the program: eviction compares checksums and does not rely on it.
     pub dirty: Option<bool>,
 }
 
@@ -821,14 +834,16 @@ impl Stretch {
     }
 
     fn check_meta(&self) -> Result<(), StretchError> {
-        Ok(self.protection().check_meta(self.inner.id())?)
-    }
-
-    fn protection(&self) -> std::sync::MutexGuard<'_, ProtectionDomain> {
-        self.shared
-            .protection
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
+        let (held, stretch) = (self.rights(), self.inner.id());
+        match held.contains(Rights::META) {
+            true => Ok(()),
+            false => Err(Denied {
+                stretch,
+                needed: Rights::META,
+                held,
+            }
+            .into()),
+        }
     }
 
     /// Maps an unused frame of the domain at a page that is not resident (Nemesis,
@@ -872,23 +887,29 @@ impl Stretch {
         self.check(page)?;
         let seen = self.inner.table().word(page).load();
         let frame = (seen.state() == State::Resident).then(|| Frame(seen.frame()));
-        let dirty = None;
+        let pager = self.shared.pager();
+        let dirty = match (frame, pager.pagemap()) {
+            (Some(_), Some(pagemap)) if pager.tracks_dirty() => pagemap
+                .trans(self.inner.table().address(page))
+                .ok()
+                .and_then(|t| t.dirty),
+            _ => None,
+        };
         Ok(Trans { frame, dirty })
     }
 
-    /// What the process may do with the stretch. Enforced by the kernel for read, write
-    /// and execute, for all threads of the process alike; meta is enforced by this
-    /// library, among those who use the stretch through it.
+    /// What the process may do with the stretch: read, write and execute are enforced by
+    /// the kernel, for all threads of the process alike; meta by this library, among those
+    /// who use the stretch through it.
     pub fn rights(&self) -> Rights {
-        self.protection().rights(self.inner.id())
+        self.inner.rights()
     }
 
     /// Changes what the process may do with the stretch. Needs the meta right; giving it
-    /// up is for good.
+    /// up is for good. May be called from a handler of the program's own.
     pub fn protect(&self, rights: Rights) -> Result<(), StretchError> {
-        // Looked at first, and held while the kernel is told.
-        let mut protection = self.protection();
-        if protection.change(self.inner.id(), rights)? == rights {
+        self.check_meta()?;
+        if rights == self.rights() {
             return Ok(());
         }
         let access = Access {
@@ -901,7 +922,22 @@ impl Stretch {
         }
         // SAFETY: the stretch is this object's, and what it may be used for is what is
         // asked to change.
-        Ok(unsafe { translation::set_access(self.base(), self.len(), access) }?)
+        unsafe { translation::set_access(self.base(), self.len(), access) }?;
+        self.inner.set_rights(rights);
+        Ok(())
+    }
+
+    /// From now on writes to pages of `pages` that are resident are noticed: they are not
+    /// dirty until written. Needs a domain built with [`Builder::track_dirty`].
+    pub fn mark_clean(&self, pages: Range<usize>) -> Result<(), StretchError> {
+        self.check(pages.end.saturating_sub(1))?;
+        let table = self.inner.table();
+        let (addr, len) = (table.address(pages.start), pages.len() * PAGE);
+        Ok(self
+            .shared
+            .pager()
+            .userfault()
+            .write_protect(addr, len, true)?)
     }
 
     /// The program answers faults of this kind on this stretch itself: its handler runs
@@ -943,7 +979,6 @@ impl Drop for Stretch {
                 len: self.len(),
             })
         };
-        self.protection().forget(self.inner.id());
         pager
             .counters
             .sub(Counter::stretch_bytes, self.len() as u64);

@@ -63,8 +63,9 @@ impl Evictor {
 
     /// Another process now: its own channel.
     pub(crate) fn become_child(&mut self, channel: Option<Box<dyn Channel>>) {
-        // The parent's rings are not this process's to close.
-        std::mem::forget(std::mem::replace(&mut self.channel, channel));
+        // A channel inherited by a fork knows it: dropping it closes nothing of this
+        // process's.
+        self.channel = channel;
     }
 }
 
@@ -106,6 +107,21 @@ impl Pager {
     /// A frame for a worker, which may wait. `busy` says that the caller has reads under
     /// way, so that it must not wait for the evictor's lock.
     pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
+        let mut demanded = false;
+        let frame = self.search_frame(wanted_by, busy, &mut demanded);
+        if demanded {
+            // Others need hold nothing back for this domain any more.
+            self.frames().ledger().demand(self.frames().id(), 0);
+        }
+        frame
+    }
+
+    fn search_frame(
+        &self,
+        wanted_by: State,
+        busy: bool,
+        demanded: &mut bool,
+    ) -> Result<Frame, NoFrame> {
         let mut barren = 0;
         let mut refused = 0;
         loop {
@@ -139,6 +155,7 @@ impl Pager {
                 Round::Nothing => {
                     // Others of the tree may hold more than their share; pages that a
                     // device holds come free when it is done.
+                    *demanded = true;
                     self.frames().ledger().demand(self.frames().id(), 1);
                     if busy {
                         return Err(NoFrame::Busy);
@@ -373,7 +390,8 @@ impl Pager {
                 }
                 let offset = table.offset_in_unit(index);
                 self.places.set_home(seen.frame(), table.address(index));
-                self.places.set_staged(seen.frame(), self.staging.address(slot) + offset);
+                self.places
+                    .set_staged(seen.frame(), self.staging.address(slot) + offset);
                 frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
             }
         };
@@ -508,11 +526,11 @@ impl Pager {
             ));
             // What was moved on is known not to be pinned; the rest goes back.
             return self.return_all(
-                    stretch,
-                    frames,
-                    span.start + at..span.end,
-                    staged + at * PAGE,
-                );
+                stretch,
+                frames,
+                span.start + at..span.end,
+                staged + at * PAGE,
+            );
         }
         for index in span.clone() {
             let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
@@ -533,7 +551,12 @@ impl Pager {
         let table = stretch.table();
         for index in span.clone() {
             let slot_word = &frames[table.offset_in_unit(index) / PAGE];
-            self.put_back(stretch, index, slot_word, staged + (index - span.start) * PAGE);
+            self.put_back(
+                stretch,
+                index,
+                slot_word,
+                staged + (index - span.start) * PAGE,
+            );
         }
     }
 
@@ -560,7 +583,9 @@ impl Pager {
                 true
             }
             Err(error) => {
-                self.complain(format_args!("a page could not be put back at {addr:#x}: {error}"));
+                self.complain(format_args!(
+                    "a page could not be put back at {addr:#x}: {error}"
+                ));
                 false
             }
         }

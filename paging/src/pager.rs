@@ -166,6 +166,11 @@ impl Pager {
         unsafe { &*self.frames.get() }
     }
 
+    /// Whether writes to pages marked clean are noticed.
+    pub(crate) fn tracks_dirty(&self) -> bool {
+        self.userfault().options().async_write_protect
+    }
+
     /// The kernel's page table as this process may read it.
     pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
         // SAFETY: replaced only behind the closed gate, when nobody holds this.
@@ -192,7 +197,9 @@ impl Pager {
             self.userfault.get().write(userfault);
             self.frames.get().write(frames);
             // The parent's speaks of the parent's memory.
-            self.pagemap.get().write(Pagemap::open(&self.capabilities).ok());
+            self.pagemap
+                .get()
+                .write(Pagemap::open(&self.capabilities).ok());
         }
         self.holder.store(u32::from(holder), Ordering::Relaxed);
     }
@@ -283,8 +290,7 @@ impl Drop for Pager {
             .flatten()
         {
             // SAFETY: the pager's own areas, and nobody evicts any more.
-            let _ =
-                unsafe { translation::unmap_staging(translation::Reservation { addr, len }) };
+            let _ = unsafe { translation::unmap_staging(translation::Reservation { addr, len }) };
         }
     }
 }

@@ -384,7 +384,7 @@ impl Process {
                         .evict(&mut evictor, short.missing.div_ceil(2).max(1));
                     if !matches!(round, crate::evict::Round::Freed(_)) {
                         let missing = short.missing;
-                        client.ledger().retire(child);
+                        client.dismiss_child(child);
                         drop(evictor);
                         self.pager.gate.open();
                         drop(control);
@@ -404,7 +404,7 @@ impl Process {
     /// The parent after its fork, or after a fork that failed (`forked` false).
     pub fn open_after_fork(&self, mut fork: Fork, forked: bool) {
         if !forked {
-            self.pager.frames().ledger().retire(fork.child);
+            self.pager.frames().dismiss_child(fork.child);
         }
         // SAFETY: dropped once, here.
         unsafe {
@@ -571,7 +571,8 @@ impl Pager {
         len: usize,
     ) -> Result<(), translation::TranslationError> {
         // Without staging, pages are taken by write protection and copying.
-        let write_protect = self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy;
+        let write_protect = self.tracks_dirty()
+            || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy;
         self.userfault().register(addr, len, true, write_protect)
     }
 

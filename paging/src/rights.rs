@@ -35,6 +35,16 @@ impl Rights {
         (Rights::META, "meta"),
     ];
 
+    /// As a number, for a word that several threads read.
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// From [`Rights::bits`].
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
     /// Whether all of `needed` are held.
     pub const fn contains(self, needed: Rights) -> bool {
         self.0 & needed.0 == needed.0

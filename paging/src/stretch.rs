@@ -6,9 +6,10 @@
 
 use crate::driver::StretchDriver;
 use crate::fill::{Activation, Outcome};
+use crate::rights::Rights;
 use crate::table::Table;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 /// The faults that a program may answer itself, stretch by stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +56,8 @@ pub(crate) struct Inner {
     odd_access: AtomicBool,
     /// Set while the stretch is being taken away.
     closing: AtomicBool,
+    /// What the process's one protection domain may do with it.
+    rights: AtomicU8,
     page_handler: AtomicPtr<Box<Handler>>,
     protection_handler: AtomicPtr<Box<Handler>>,
 }
@@ -67,6 +70,7 @@ impl Inner {
             driver: OnceLock::new(),
             odd_access: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            rights: AtomicU8::new(Rights::ALL.bits()),
             page_handler: AtomicPtr::default(),
             protection_handler: AtomicPtr::default(),
         }
@@ -87,6 +91,14 @@ impl Inner {
 
     pub(crate) fn driver(&self) -> Option<&dyn StretchDriver> {
         self.driver.get().map(Box::as_ref)
+    }
+
+    pub(crate) fn rights(&self) -> Rights {
+        Rights::from_bits(self.rights.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_rights(&self, rights: Rights) {
+        self.rights.store(rights.bits(), Ordering::Release);
     }
 
     /// Whether pages may be taken from it.

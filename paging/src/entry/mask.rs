@@ -116,7 +116,9 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
                 0
             }) as u64,
         restorer: 0,
-        mask: 0,
+        // No other handler may run while this one is inside a gate: it could fault, and
+        // wait at the same gate behind a closer that waits for this one.
+        mask: !(bit(libc::SIGBUS) | bit(libc::SIGSEGV)),
     };
     if kernel_action(signal, Some(&new), Some(&mut old)) != 0 {
         return Err(std::io::Error::last_os_error());
@@ -155,17 +157,42 @@ pub(crate) fn unblock_here() {
 
 /// Blocks every signal on this thread: a pager thread's work is never interrupted.
 pub(crate) fn block_all_here() {
-    let set = u64::MAX;
-    // SAFETY: one word of signals.
+    set_mask(u64::MAX, None);
+}
+
+/// Runs a handler of the program's under the mask that was in force where the fault
+/// happened, and what the handler's own mask adds. A handler that jumps away restores the
+/// mask itself, as it would from the kernel's own frame.
+///
+/// # Safety
+/// `context` is what the kernel passed to a signal handler.
+pub(crate) unsafe fn with_program_mask<T>(
+    context: *mut libc::c_void,
+    and: u64,
+    handler: impl FnOnce() -> T,
+) -> T {
+    let context: *const libc::ucontext_t = context.cast();
+    // SAFETY: the caller's promise; the kernel's set is the first word.
+    let interrupted = unsafe { *(&raw const (*context).uc_sigmask).cast::<u64>() };
+    let mut kept = 0u64;
+    set_mask((interrupted | and) & !bit(libc::SIGBUS), Some(&mut kept));
+    let result = handler();
+    set_mask(kept, None);
+    result
+}
+
+fn set_mask(mask: u64, old: Option<&mut u64>) {
+    let old = old.map_or(std::ptr::null_mut(), std::ptr::from_mut);
+    // SAFETY: words of signals.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
             libc::SIG_SETMASK,
-            &raw const set,
-            std::ptr::null_mut::<u64>(),
+            &raw const mask,
+            old,
             SET_BYTES,
-        );
-    }
+        )
+    };
 }
 
 /// Gives a signal that is not the pager's to whom the program meant it for.
@@ -196,33 +223,18 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
             if flags & libc::SA_RESETHAND as usize != 0 {
                 previous.handler.store(libc::SIG_DFL, Ordering::Release);
             }
-            let mask = previous.mask.load(Ordering::Acquire) as u64 & !bit(libc::SIGBUS);
-            let mut kept = 0u64;
-            // SAFETY: words of signals; restored below unless the handler jumps away, as
-            // it might from the kernel's own frame (siglongjmp restores the mask itself).
+            let mask = previous.mask.load(Ordering::Acquire) as u64;
+            // SAFETY: the kernel's own context; the handler is called as it asked to be.
             unsafe {
-                libc::syscall(
-                    libc::SYS_rt_sigprocmask,
-                    libc::SIG_BLOCK,
-                    &raw const mask,
-                    &raw mut kept,
-                    SET_BYTES,
-                );
-                if flags & libc::SA_SIGINFO as usize != 0 {
-                    let action: Action = std::mem::transmute::<usize, Action>(handler);
-                    action(signal, info, context);
-                } else {
-                    let action: extern "C" fn(i32) =
-                        std::mem::transmute::<usize, extern "C" fn(i32)>(handler);
-                    action(signal);
-                }
-                libc::syscall(
-                    libc::SYS_rt_sigprocmask,
-                    libc::SIG_SETMASK,
-                    &raw const kept,
-                    std::ptr::null_mut::<u64>(),
-                    SET_BYTES,
-                );
+                with_program_mask(context, mask, || {
+                    if flags & libc::SA_SIGINFO as usize != 0 {
+                        let action = std::mem::transmute::<usize, Action>(handler);
+                        action(signal, info, context);
+                    } else {
+                        let action = std::mem::transmute::<usize, extern "C" fn(i32)>(handler);
+                        action(signal);
+                    }
+                });
             }
         }
     }

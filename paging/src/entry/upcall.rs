@@ -115,7 +115,9 @@ unsafe fn dispatch(
     if code > 0 {
         let mut verdict = ask_pagers(addr, write, true, resolve);
         if let Verdict::Ask(handler, kind) = verdict {
-            if handler(&Fault { kind, addr, write }) == Handled::Resume {
+            let ask = || handler(&Fault { kind, addr, write });
+            // SAFETY: the caller's promise.
+            if unsafe { mask::with_program_mask(context, 0, ask) } == Handled::Resume {
                 return;
             }
             verdict = ask_pagers(addr, write, false, resolve);
