@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Long enough for a machine under load; reached only where something is broken.
@@ -37,10 +37,27 @@ fn run(program: &[&str]) -> Command {
     command
 }
 
+/// Runs to the end, with what it wrote: to files, so that nothing waits for processes
+/// that hold a pipe.
 fn output(mut command: Command) -> (Output, String) {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output, errors)
+    let folder = tempfile::tempdir().unwrap();
+    let (out, err) = (folder.path().join("out"), folder.path().join("err"));
+    let file = |path: &Path| std::fs::File::create(path).unwrap();
+    command
+        .stdin(Stdio::null())
+        .stdout(file(&out))
+        .stderr(file(&err));
+    let status = Running::start(&mut command).wait();
+    let (stdout, stderr) = (std::fs::read(out).unwrap(), std::fs::read(err).unwrap());
+    let errors = String::from_utf8_lossy(&stderr).into_owned();
+    (
+        Output {
+            status,
+            stdout,
+            stderr,
+        },
+        errors,
+    )
 }
 
 /// Waits until `done`, or fails.
@@ -62,6 +79,35 @@ fn alive(pid: i32) -> bool {
 fn kill(pid: i32, signal: i32) {
     // SAFETY: signals a process these tests started.
     unsafe { libc::kill(pid, signal) };
+}
+
+/// A `run` that is killed, and all below it, if its test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        until("run ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A folder whose files tell the pids of what a test started.
@@ -186,7 +232,10 @@ fn what_is_asked_wrongly_is_125_and_says_what_would_be_right() {
             &["--frames", "64M", "--store", "disk:/proc/x,size=1M"],
             "/proc/x",
         ),
-        (&["--frames", "64M", "--store", "disk:/tmp,size=3T"], "room"),
+        (
+            &["--frames", "64M", "--store", "disk:/var/tmp/no,size=3T"],
+            "room",
+        ),
     ];
     for (arguments, part) in cases {
         let mut command = selfpage(&["run"]);
@@ -304,15 +353,12 @@ fn a_signal_sent_to_run_reaches_the_program_once() {
         pids.path("count"),
         pids.path("program")
     );
-    let mut child = run(&["sh", "-c", &script])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
     pids.get("program");
-    kill(child.id() as i32, libc::SIGUSR1);
+    kill(child.pid(), libc::SIGUSR1);
     assert_eq!(pids.get("count"), 1);
-    kill(child.id() as i32, libc::SIGTERM);
-    assert_eq!(child.wait().unwrap().code(), Some(42));
+    kill(child.pid(), libc::SIGTERM);
+    assert_eq!(child.wait().code(), Some(42));
     assert_eq!(pids.get("count"), 1);
 }
 
@@ -324,28 +370,25 @@ fn a_signal_sent_to_the_whole_group_is_not_sent_again() {
         pids.path("count"),
         pids.path("program")
     );
-    let mut child = run(&["sh", "-c", &script])
-        .process_group(0)
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = Running::start(
+        run(&["sh", "-c", &script])
+            .process_group(0)
+            .stderr(Stdio::null()),
+    );
     pids.get("program");
-    kill(-(child.id() as i32), libc::SIGUSR1);
+    kill(-(child.pid()), libc::SIGUSR1);
     pids.get("count");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(pids.get("count"), 1);
-    kill(-(child.id() as i32), libc::SIGTERM);
-    assert_eq!(child.wait().unwrap().code(), Some(42));
+    kill(-(child.pid()), libc::SIGTERM);
+    assert_eq!(child.wait().code(), Some(42));
 }
 
 #[test]
 fn run_stops_when_the_program_stops_and_goes_on_with_it() {
     let pids = Pids::new();
     let script = format!("echo $$ > {0}; kill -STOP $$; exit 5", pids.path("program"));
-    let mut child = run(&["sh", "-c", &script])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = Running::start(run(&["sh", "-c", &script]).stderr(Stdio::null()));
     let program = pids.get("program");
     let state = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -357,11 +400,11 @@ fn run_stops_when_the_program_stops_and_goes_on_with_it() {
             .next()
     };
     until("both stop", || {
-        state(program) == Some('T') && state(child.id() as i32) == Some('T')
+        state(program) == Some('T') && state(child.pid()) == Some('T')
     });
-    kill(child.id() as i32, libc::SIGCONT);
+    kill(child.pid(), libc::SIGCONT);
     assert_eq!(
-        child.wait().unwrap().code(),
+        child.wait().code(),
         Some(5),
         "continuing `run` continued the program"
     );
@@ -385,12 +428,17 @@ fn the_program_finds_the_signal_mask_and_dispositions_run_was_started_with() {
 
 /// A tree that tries to get away: a daemon in a session of its own, and a static one.
 fn fugitives(pids: &Pids, also: &str) -> String {
+    let stay = |name| {
+        format!(
+            "sh -c 'trap \"\" HUP TERM INT; echo $$ > {}; exec sleep 1000'",
+            pids.path(name)
+        )
+    };
+    // One leads a session of its own; the other's parent has ended besides.
     format!(
-        "setsid sh -c 'echo $$ > {0}; trap \"\" HUP TERM INT; sleep 1000' & \
-         (setsid sh -c '(trap \"\" HUP TERM; echo $$ > {1}; exec sleep 1000) &'); {also} \
-         echo $$ > {2}; sleep 1000",
-        pids.path("session"),
-        pids.path("daemon"),
+        "setsid {} & (setsid {} &); {also} echo $$ > {}; sleep 1000",
+        stay("session"),
+        stay("daemon"),
         pids.path("program"),
     )
 }
@@ -417,21 +465,17 @@ fn nothing_outlives_run_or_its_keeper_killed_at_once() {
             "-c",
         ]);
         command.arg(fugitives(&pids, &also)).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
+        let mut child = Running::start(&mut command);
         let mut started = vec![pids.get("session"), pids.get("daemon"), pids.get("program")];
         if made.is_some() {
             started.push(pids.get("static"));
         }
-        let keeper = keeper(&child);
+        let keeper = keeper(&child.0);
         started.push(keeper);
         assert!(started.iter().all(|pid| alive(*pid)), "{started:?}");
-        let victim = if kill_keeper {
-            keeper
-        } else {
-            child.id() as i32
-        };
+        let victim = if kill_keeper { keeper } else { child.pid() };
         kill(victim, libc::SIGKILL);
-        let status = child.wait().unwrap();
+        let status = child.wait();
         if kill_keeper {
             assert_eq!(status.code(), Some(125));
         }
@@ -479,21 +523,20 @@ fn what_is_left_running_is_ended_where_that_was_asked_for() {
 
 #[test]
 fn a_reader_sees_the_end_of_output_when_the_program_closes_it() {
-    let mut child = run(&["sh", "-c", "echo done; exec >&-; sleep 1000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = run(&["sh", "-c", "echo done; exec >&-; sleep 1000"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = Running::start(&mut command);
     let mut text = String::new();
     child
+        .0
         .stdout
         .take()
         .unwrap()
         .read_to_string(&mut text)
         .unwrap();
     assert_eq!(text, "done\n");
-    kill(child.id() as i32, libc::SIGTERM);
-    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+    kill(child.pid(), libc::SIGTERM);
+    assert_eq!(child.wait().signal(), Some(libc::SIGTERM));
 }
 
 /// Opens a file for direct I/O; the tree must be careful from then on.

@@ -27,6 +27,9 @@ const REMARK: Duration = Duration::from_secs(1);
 /// the terminal.
 const LINES: usize = 200;
 
+/// Requests to end.
+const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+
 /// Keeps the contract until the tree has ended. Returns this process's exit status.
 pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd]) -> i32 {
     let _ = rustix::thread::set_name(c"selfpage-keeper");
@@ -91,6 +94,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         status: None,
         ended: None,
         remarked: false,
+        asked_to_end: None,
         said: HashSet::new(),
     };
     match keeper.run() {
@@ -141,6 +145,9 @@ struct Keeper {
     status: Option<i32>,
     ended: Option<Instant>,
     remarked: bool,
+    /// A request to end that was sent to `run`: it holds for what the program leaves
+    /// running too.
+    asked_to_end: Option<Signal>,
     said: HashSet<String>,
 }
 
@@ -271,8 +278,12 @@ impl Keeper {
         if ours.iter().chain(&more).any(same) {
             return;
         }
+        let named = Signal::from_named_raw(signal.signal);
+        if self.status.is_none() {
+            self.asked_to_end = named.filter(|s| TO_END.contains(s)).or(self.asked_to_end);
+        }
         let queued = signal.code == libc::SI_QUEUE;
-        match (self.status, Signal::from_named_raw(signal.signal)) {
+        match (self.status, named) {
             (None, _) if queued => {
                 let value = libc::sigval {
                     sival_ptr: signal.value as *mut libc::c_void,
@@ -330,6 +341,9 @@ impl Keeper {
         if self.plan.remaining == Remaining::Kill {
             tree::kill_below(KILL_LIMIT);
             return;
+        }
+        if let Some(signal) = self.asked_to_end.take() {
+            tree::signal_all(&tree::below(getpid()), signal);
         }
         if ended.elapsed() > REMARK && !self.remarked {
             self.remarked = true;

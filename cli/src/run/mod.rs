@@ -30,7 +30,8 @@ use std::process::ExitCode;
 /// found 127. When it dies, by SIGKILL too, they die.
 ///
 /// `run` returns when the last process of the tree has ended, with PROGRAM's status; see
-/// --remaining.
+/// --remaining. A request to end (SIGTERM, SIGINT, SIGHUP, SIGQUIT) sent to `run` goes to
+/// PROGRAM, and once that has ended to what it left running.
 #[derive(clap::Args)]
 pub struct Args {
     /// Physical memory for the whole tree: a whole number and a unit, 64M or 2GiB

@@ -36,6 +36,8 @@ pub fn choose(frames: u64) -> Result<StoreConfig, NoStore> {
         .min((memory.available.min(memory.most()) / 8).max(LEAST_RAM));
     let ram = ram.next_multiple_of(1 << 20);
     let folder = StateFolder::find().map_err(|why| NoStore::Folder(why, Bytes(ram)))?;
+    // It has no name any more once it is open.
+    let name = format!("swap-{}", std::process::id());
     let disk = (frames * DISK_PER_FRAMES)
         .max(USUAL_DISK)
         .min(folder.free / 4)
@@ -49,7 +51,7 @@ pub fn choose(frames: u64) -> Result<StoreConfig, NoStore> {
     }
     Ok(StoreConfig {
         ram: Some(ram),
-        disk: Some(DiskConfig::new(folder.path, disk)),
+        disk: Some(DiskConfig::new(folder.path.join(name), disk)),
     })
 }
 
