@@ -146,7 +146,11 @@ impl Bench<'_> {
             Arm::RunRam => (self.paged(&self.ram())?, "anonymous".into()),
             Arm::LinkedDisk | Arm::RunDisk => {
                 let path = self.file("store");
-                let store = format!("disk:{},size={}K", path.display(), self.bytes * 3 / 2 >> 10);
+                let store = format!(
+                    "disk:{},size={}K",
+                    path.display(),
+                    (self.bytes * 3 / 2) >> 10
+                );
                 setting._file = Some(self.keeper.owe(Debt::File(path))?);
                 match arm {
                     Arm::RunDisk => (self.paged(&store)?, "anonymous".into()),
@@ -190,7 +194,7 @@ impl Bench<'_> {
 
     /// A store with room for the data at 2:1 and half as much again.
     fn ram(&self) -> String {
-        format!("ram:{}K", self.bytes * 3 / 4 >> 10)
+        format!("ram:{}K", (self.bytes * 3 / 4) >> 10)
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -12,39 +12,56 @@ use std::time::{Duration, Instant};
 /// How long a tree may take to end after `selfpage run` was killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who is killed.
+/// Who is killed: `selfpage run` is two processes that watch each other, with the program
+/// below them.
 #[derive(Clone, Copy)]
 enum Victim {
-    Supervisor,
+    /// The one the user started.
+    First,
+    /// The one below it.
+    Second,
+    /// The program itself.
     Program,
+    /// Any of them all.
     Anyone,
 }
 
 pub fn trials(size: Size) -> Vec<Trial> {
+    let (threads, storm_of_forks) = ("eight_threads_write_and_check", "fork_storm");
     let cases = [
         (
-            "the_supervisor_killed_while_threads_page",
-            "eight_threads_write_and_check",
-            Victim::Supervisor,
+            "selfpage_run_killed_while_threads_page",
+            threads,
+            Victim::First,
         ),
         (
-            "the_supervisor_killed_in_a_storm_of_forks",
-            "fork_storm",
-            Victim::Supervisor,
+            "selfpage_run_killed_in_a_storm_of_forks",
+            storm_of_forks,
+            Victim::First,
+        ),
+        (
+            "its_second_process_killed_while_threads_page",
+            threads,
+            Victim::Second,
+        ),
+        (
+            "its_second_process_killed_in_a_storm_of_forks",
+            storm_of_forks,
+            Victim::Second,
         ),
         (
             "the_program_killed_while_threads_page",
-            "eight_threads_write_and_check",
+            threads,
             Victim::Program,
         ),
         (
             "the_program_killed_in_a_storm_of_forks",
-            "fork_storm",
+            storm_of_forks,
             Victim::Program,
         ),
         (
             "anyone_killed_in_a_storm_of_forks",
-            "fork_storm",
+            storm_of_forks,
             Victim::Anyone,
         ),
         (
@@ -89,18 +106,12 @@ fn storm(hazard_name: &str, victim: Victim, rounds: u64) -> Verdict {
         let chosen = choose(&running, &before, victim, &mut noise);
         chosen.iter().for_each(Process::kill);
         let begin = Instant::now();
-        let outcome = if matches!(victim, Victim::Anyone) && !is_first_two(&running, &chosen) {
-            // The tree may live on without that one: end it in the ordinary way.
+        if matches!(victim, Victim::Anyone) {
+            // The tree may live on without that one: end it in the same way.
             std::thread::sleep(Duration::from_millis(50));
-            running
-                .processes()
-                .iter()
-                .filter(|p| p.pid == running.pid())
-                .for_each(Process::kill);
-            running.wait()?
-        } else {
-            running.wait()?
-        };
+            end(&running);
+        }
+        let outcome = running.wait()?;
         ensure(outcome.left.is_empty(), || {
             format!(
                 "round {round}: {:?} after the kill these still run: {:?}",
@@ -125,21 +136,23 @@ fn storm(hazard_name: &str, victim: Victim, rounds: u64) -> Verdict {
 }
 
 fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise) -> Vec<Process> {
-    let supervisor = now.iter().filter(|p| p.pid == running.pid());
-    let mut others = now.iter().filter(|p| p.pid != running.pid());
-    match victim {
-        Victim::Supervisor => supervisor.copied().collect(),
-        // The first below the supervisor is the oldest: the program, or a helper of ours.
-        Victim::Program => others.next().or(now.first()).copied().into_iter().collect(),
-        Victim::Anyone => {
-            let index = noise.below(now.len() as u64) as usize;
-            now.get(index).copied().into_iter().collect()
-        }
-    }
+    let own = |p: &&Process| p.command().contains("selfpage run");
+    let chosen = match victim {
+        Victim::First => now.iter().find(|p| p.pid == running.pid()),
+        Victim::Second => now.iter().find(|p| parent(p.pid) == Some(running.pid())),
+        Victim::Program => now.iter().find(|p| !own(p) && p.pid != running.pid()),
+        Victim::Anyone => now.get(noise.below(now.len() as u64) as usize),
+    };
+    // At the first moments there is only one.
+    chosen.or(now.first()).copied().into_iter().collect()
 }
 
-fn is_first_two(running: &Running, chosen: &[Process]) -> bool {
-    chosen.iter().any(|p| p.pid == running.pid())
+/// Kills the process that was started, and with it the tree.
+fn end(running: &Running) {
+    let now = running.processes();
+    now.iter()
+        .filter(|p| p.pid == running.pid())
+        .for_each(Process::kill);
 }
 
 /// What the killed could not clean up itself, whoever does has a moment for.
@@ -168,13 +181,12 @@ fn survivors(size: Size) -> Verdict {
         .limit(Duration::from_secs(size.scale(600, 60)))
         .spawn(&Under::Contract(contract))?;
     let mut noise = Noise::new(7);
-    let end = Instant::now() + Duration::from_secs(size.scale(120, 12));
-    while Instant::now() < end {
+    let until = Instant::now() + Duration::from_secs(size.scale(120, 12));
+    while Instant::now() < until {
         let now = running.processes();
-        // Not the supervisor, nor the program itself or a helper beside it.
-        if let Some(chosen) = now.get(2 + noise.below(now.len().saturating_sub(2) as u64) as usize)
-            && parent(chosen.pid) != Some(running.pid())
-        {
+        // Only what the program has forked: the first three are ours and the program.
+        let forked: Vec<_> = now.iter().skip(3).collect();
+        if let Some(chosen) = forked.get(noise.below(forked.len() as u64) as usize) {
             chosen.kill();
         }
         std::thread::sleep(Duration::from_millis(noise.below(40)));
@@ -182,11 +194,7 @@ fn survivors(size: Size) -> Verdict {
             format!("the storm ended by itself; it said:\n{}", running.stderr())
         })?;
     }
-    running
-        .processes()
-        .iter()
-        .filter(|p| p.pid == running.pid())
-        .for_each(Process::kill);
+    end(&running);
     let outcome = running.wait()?;
     ensure(outcome.left.is_empty(), || {
         format!("these outlived it: {:?}", outcome.left)
