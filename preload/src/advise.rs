@@ -28,12 +28,9 @@ enum Act {
     Refuse(c_int),
 }
 
-/// Advice newer than the C library's headers.
-const MADV_GUARD_INSTALL: c_int = 102;
-const MADV_GUARD_REMOVE: c_int = 103;
-
-fn act(advice: c_int) -> Act {
-    match advice {
+/// What `advice` asks for; `None` for advice nobody knows.
+fn act(advice: c_int) -> Option<Act> {
+    Some(match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => Act::Discard,
         libc::MADV_WILLNEED => Act::Fetch,
         libc::MADV_DONTFORK => Act::Note(|t| t.dont_fork = true),
@@ -55,10 +52,9 @@ fn act(advice: c_int) -> Act {
         | libc::MADV_DODUMP => Act::Nothing,
         // A hole can only be punched in shared memory.
         libc::MADV_REMOVE => Act::Refuse(libc::EINVAL),
-        // As a kernel before 6.13 answers; callers then use mprotect.
-        MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => Act::Refuse(libc::EINVAL),
-        _ => Act::Refuse(libc::EINVAL),
-    }
+        // Guard pages (102, 103) among them, as before 6.13: callers then use mprotect.
+        _ => return None,
+    })
 }
 
 /// `madvise`.
@@ -76,15 +72,18 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
     if !space.map.touches(&target) {
         return kernel(&target);
     }
+    let Some(act) = act(advice) else { return error(libc::EINVAL) };
     let mut hole = false;
     for piece in space.map.pieces(&target) {
         let answer = match piece.what {
             What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
+            // Populating stops there; everything else goes on.
+            What::Free if matches!(act, Act::Kernel) => return error(libc::ENOMEM),
             What::Free => {
                 hole = true;
                 0
             }
-            What::Used(traits, _) => on_paged(space, &piece.span, traits, advice, kernel),
+            What::Used(traits, _) => on_paged(space, &piece.span, traits, &act, advice, kernel),
         };
         match -answer as c_int {
             // The kernel goes on past a hole and tells at the end.
@@ -100,19 +99,20 @@ fn on_paged(
     space: &mut Space,
     span: &Span,
     traits: Traits,
+    act: &Act,
     advice: c_int,
     kernel: impl Fn(&Span) -> Answer,
 ) -> Answer {
-    match act(advice) {
+    match act {
         Act::Discard if traits.locked && advice != libc::MADV_DONTNEED_LOCKED => {
             return error(libc::EINVAL);
         }
         Act::Discard => pager::discard(span),
-        Act::Note(change) => space.map.change(span, change),
+        Act::Note(change) => space.map.change(span, *change),
         Act::Kernel => return kernel(span),
         Act::Fetch if traits.prot & libc::PROT_READ != 0 => pager::will_need(span),
         Act::Fetch | Act::Nothing => {}
-        Act::Refuse(errno) => return error(errno),
+        Act::Refuse(errno) => return error(*errno),
     }
     0
 }
@@ -132,24 +132,28 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
         return unsafe { raw::call3(libc::SYS_mlock2, addr, len, usize::from(on_fault)) };
     };
     let space = &mut space::hold();
+    let mut result = 0;
     for piece in space.map.pieces(&target) {
         let answer = match piece.what {
             What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
-            What::Free => error(libc::ENOMEM),
+            What::Free => return error(libc::ENOMEM),
             What::Used(..) if on_fault => 0,
             What::Used(traits, _) => lock_held(space, &piece.span, traits),
         };
+        // The kernel goes on as far as there are mappings, and tells at the end.
         if raw::failed(answer) {
-            return answer;
+            result = answer;
         }
     }
-    0
+    result
 }
 
 /// Nails pages of paged memory; ENOMEM, as from the kernel, where the contract has no
 /// frames for that.
 pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
     if traits.prot & libc::PROT_READ == 0 {
+        // As the kernel: locked, though nothing could be brought in.
+        space.map.change(span, |traits| traits.locked = true);
         return error(libc::ENOMEM);
     }
     match pager::nail(span) {

@@ -129,7 +129,7 @@ fn after_in_parent() {
 fn after_in_child() {
     let Some(mut flight) = landed() else { return };
     drop(flight.heap.take());
-    let Some(gate) = flight.gate.take() else { start::exit() };
+    let Some(gate) = flight.gate.take() else { start::exit(start::FAILED) };
     pthread::forget_others();
     start::again(gate);
     if let Some(space) = &mut flight.space {
@@ -496,7 +496,9 @@ extern "C" fn cloned(arg: *mut c_void) -> c_int {
     // SAFETY: passed below; the child has a copy of the stack it lies on.
     let it = unsafe { &*arg.cast::<Cloned>() };
     after_in_child();
-    (it.entry)(it.arg)
+    let status = (it.entry)(it.arg);
+    // The C library would end this thread alone, and the pager's would live on.
+    start::exit(status)
 }
 
 /// The C library's `clone`: one that copies memory is a fork.

@@ -275,12 +275,12 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
 
 /// `mremap`.
 pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> Answer {
-    let through = || {
+    let through = |to: usize| {
         // SAFETY: the program asked for exactly this.
-        unsafe { raw::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) }
+        unsafe { raw::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, to, 0]) }
     };
     if !space::active() {
-        return through();
+        return through(new);
     }
     let space = &mut space::hold();
     if !space.map.contains(old) {
@@ -299,10 +299,19 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
         || (fixed || keep) && !may_move
         || keep && from.len() != len
         || !old.is_multiple_of(PAGE)
-        || len == 0
-        || old_len == 0;
+        || len == 0;
     if wrong {
         return error(libc::EINVAL);
+    }
+    if old_len == 0 {
+        // A second mapping of what is shared; private memory has none.
+        return match space.map.pieces(&(old..old + PAGE))[..] {
+            [Piece { what: What::Used(Traits { kind: Kind::Foreign, .. }, _), .. }] => {
+                move_foreign(space, new_len, flags, new, through)
+            }
+            [Piece { what: What::Used(..), .. }] => error(libc::EINVAL),
+            _ => error(libc::EFAULT),
+        };
     }
     let to = fixed.then(|| span(new, len));
     if let Some(to) = &to {
@@ -413,17 +422,31 @@ fn move_foreign(
     new_len: usize,
     flags: c_int,
     new: usize,
-    through: impl Fn() -> Answer,
+    through: impl Fn(usize) -> Answer,
 ) -> Answer {
     let to = match flags & libc::MREMAP_FIXED != 0 && new.is_multiple_of(PAGE) && new_len > 0 {
         true => span(new, new_len).filter(|to| space.map.touches(to)),
         false => None,
     };
-    if let Some(to) = to {
-        let pieces = space.map.pieces(&to);
-        give_way(space, &pieces);
+    let Some(to) = to else { return through(new) };
+    // A move that cannot be made must not cost what is there: it goes elsewhere first.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let scratch = space::map(0, to.len(), libc::PROT_NONE, flags, -1, 0);
+    if raw::failed(scratch) {
+        return scratch;
     }
-    through()
+    let scratch = scratch as usize;
+    let answer = through(scratch);
+    if raw::failed(answer) {
+        space::unmap(&(scratch..scratch + to.len()));
+        return answer;
+    }
+    let pieces = space.map.pieces(&to);
+    give_way(space, &pieces);
+    let place = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+    let args = [scratch, to.len(), to.len(), place, to.start, 0];
+    // SAFETY: the target has given way, and what moves is what the program asked for.
+    unsafe { raw::call(libc::SYS_mremap, args) }
 }
 
 /// A file or shared mapping that lies on an arena's addresses moves or changes size.
@@ -433,9 +456,22 @@ fn leave_arena(
     flags: c_int,
     new: usize,
     len: usize,
-    through: impl Fn() -> Answer,
+    through: impl Fn(usize) -> Answer,
 ) -> Answer {
+    // Free addresses behind it look taken to the kernel: it is to see that they are not.
+    let more = from.end..from.start + len.max(from.len());
+    let pieces = space.map.pieces(&more);
+    let room = flags & libc::MREMAP_FIXED == 0 && pieces.iter().all(|p| p.what == What::Free);
+    if room && !more.is_empty() {
+        give_way(space, &pieces);
+        space::unmap(&more);
+    }
     let answer = move_foreign(space, len, flags, new, through);
+    if room && answer != from.start as Answer {
+        for piece in space.map.pieces(&more) {
+            space.release(&piece);
+        }
+    }
     if raw::failed(answer) {
         return answer;
     }

@@ -177,6 +177,9 @@ impl Space {
                 match take_back(span) {
                     true => {
                         allocated::mark(span, false);
+                        if pager::plain() {
+                            protect(span, libc::PROT_NONE);
+                        }
                         self.map.clear(span);
                     }
                     false => {

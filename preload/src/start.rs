@@ -17,7 +17,7 @@ const HEAP: usize = 8 << 30;
 const SEGMENT: usize = 32 << 20;
 
 /// The status of a process that could not be given a pager, as `run`'s own failures.
-const FAILED: usize = 125;
+pub const FAILED: c_int = 125;
 
 #[cfg(not(test))]
 #[used]
@@ -43,7 +43,7 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
     fit();
     if let Err(why) = threads::start(come_in, None) {
         notice::refuse(format_args!("{why}"));
-        exit();
+        exit(FAILED);
     }
     let heap = first_arena();
     // SAFETY: the constructor, one thread; the heap is fresh.
@@ -101,11 +101,11 @@ fn come_in(gate: Option<pager::Gate>) -> Result<Option<RawFd>, String> {
     Ok(Some(connection))
 }
 
-/// Ends a process that cannot go on, as `run`'s own failures do.
-pub fn exit() -> ! {
+/// Ends the process, all its threads, without any handlers.
+pub fn exit(status: c_int) -> ! {
     loop {
         // SAFETY: ends the process.
-        unsafe { crate::raw::call3(libc::SYS_exit_group, FAILED, 0, 0) };
+        unsafe { crate::raw::call3(libc::SYS_exit_group, status as usize, 0, 0) };
     }
 }
 

@@ -284,11 +284,37 @@ fn keep() -> ! {
     loop {
         let at = std::ptr::from_mut(&mut poll) as usize;
         // SAFETY: one entry that lives through the call.
-        unsafe { raw::call3(libc::SYS_poll, at, 1, usize::MAX) };
+        unsafe { raw::call3(libc::SYS_poll, at, 1, STILL) };
         if poll.revents != 0 {
             notice::gone();
         }
+        if let Some(status) = deserted() {
+            crate::start::exit(status);
+        }
     }
+}
+
+/// Milliseconds between looks at whether the program's threads are all gone.
+const STILL: usize = 1000;
+
+/// The exit status of a process whose own threads have all ended, one by one, without
+/// ending the process (a bare `SYS_exit`): the pager's would keep it alive.
+fn deserted() -> Option<i32> {
+    use rustix::fs::{Mode, OFlags, open};
+    let mut text = [0u8; 1024];
+    let file = open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let n = rustix::io::read(&file, &mut text[..]).ok()?;
+    // The name, in brackets, may hold anything: fields are counted behind it.
+    let rest = text[..n].rsplit(|b| *b == b')').next()?;
+    let mut fields = rest.split(|b| *b == b' ' || *b == b'\n').skip(1);
+    let number = |field: Option<&[u8]>| std::str::from_utf8(field?).ok()?.parse::<usize>().ok();
+    let zombie = fields.next()? == b"Z";
+    // Fields 20 and 52 of all: threads, exit code.
+    let threads = number(fields.nth(16));
+    let code = number(fields.nth(31)).unwrap_or(0);
+    let ours = Task::Entry as usize + ENTRY_COUNT.load(Ordering::Acquire);
+    // The leader counts, too, until it is reaped.
+    (zombie && threads.is_some_and(|threads| threads <= ours + 1)).then_some((code >> 8) as i32 & 0xff)
 }
 
 fn begin() -> Result<Option<RawFd>, String> {
