@@ -708,11 +708,13 @@ impl Stretch {
                         pager.unnail(table.address(pages.start)..table.address(pages.start + had));
                     }
                     return Err(match why {
-                        Failure::AllNailed | Failure::NoFrame(_) => StretchError::Frames {
-                            pages: pages.len(),
-                            had,
-                            limit,
-                        },
+                        Failure::AllNailed | Failure::NoSoundEviction | Failure::NoFrame(_) => {
+                            StretchError::Frames {
+                                pages: pages.len(),
+                                had,
+                                limit,
+                            }
+                        }
                         why => StretchError::Page { page, why },
                     });
                 }

@@ -163,7 +163,10 @@ impl Pager {
                     self.frames().ledger().wait_freed(freed, Some(PATIENCE));
                     barren += 1;
                     if barren >= ROUNDS {
-                        return Err(NoFrame::Never(Failure::AllNailed));
+                        return Err(NoFrame::Never(match self.may_evict() {
+                            true => Failure::AllNailed,
+                            false => Failure::NoSoundEviction,
+                        }));
                     }
                 }
             }
@@ -325,10 +328,15 @@ impl Pager {
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
     /// The caller holds the evictor's lock.
     pub(crate) fn stage_unit(&self, stretch: &Inner, unit: usize) -> u32 {
-        if !stretch.evictable() {
+        if !stretch.evictable() || !self.may_evict() {
             return 0;
         }
         self.stage_part(stretch, unit, stretch.table().unit_pages(unit))
+    }
+
+    /// Whether pages can be taken without losing what a device writes to them.
+    fn may_evict(&self) -> bool {
+        self.capabilities.may_evict(self.is_careful())
     }
 
     /// As [`Pager::stage_unit`], of some pages of the unit, whatever the driver says.

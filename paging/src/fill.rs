@@ -36,6 +36,8 @@ pub enum Failure {
     NoFrame(StoreError),
     /// No frame can be had: every page that is resident is nailed, or held by a device.
     AllNailed,
+    /// No frame can be had: a device may hold any page, and this kernel cannot tell which.
+    NoSoundEviction,
     /// The page's contents cannot be read back.
     Unreadable(StoreError),
     /// The stretch's driver never faults, yet here is a fault.
@@ -56,6 +58,9 @@ impl std::fmt::Display for Failure {
             }
             Self::AllNailed => f.write_str(
                 "no frame is free and every resident page is nailed or held by a device; give the program more frames",
+            ),
+            Self::NoSoundEviction => f.write_str(
+                "no frame is free, and none can be emptied soundly: direct I/O may be under way into any page and this kernel has no UFFDIO_MOVE (Linux 6.8) to tell which; give the program as many frames as it touches, or pin its I/O buffers and promise so",
             ),
             Self::Unreadable(error) => write!(f, "the contents cannot be read back: {error}"),
             Self::NeverFaults => f.write_str("a nailed stretch lost a page it was given at bind time"),
