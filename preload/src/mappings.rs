@@ -330,3 +330,144 @@ impl Mappings {
 pub fn alignment(len: usize) -> usize {
     if len >= RANGE { RANGE } else { PAGE }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BASE: usize = 0x7000_0000_0000;
+    const PAGES: usize = 48;
+
+    fn page(n: usize) -> usize {
+        BASE + n * PAGE
+    }
+
+    /// One change of the map, in pages from the base.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(Range<usize>, i32),
+        Clear(Range<usize>),
+        Change(Range<usize>, i32),
+        Forget(Range<usize>),
+    }
+
+    fn range() -> impl Strategy<Value = Range<usize>> {
+        (0..PAGES, 1..=PAGES).prop_map(|(start, len)| start..(start + len).min(PAGES))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (range(), 0..4i32).prop_map(|(range, prot)| Step::Set(range, prot)),
+            4 => range().prop_map(Step::Clear),
+            3 => (range(), 0..4i32).prop_map(|(range, prot)| Step::Change(range, prot)),
+            1 => (0..PAGES).prop_map(|start| Step::Forget(start..start + 1)),
+        ]
+    }
+
+    /// What one page is, as the simplest thing that could be right.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Plain {
+        Outside,
+        Free,
+        Used(i32),
+    }
+
+    fn check(map: &Mappings, pages: &[Plain]) {
+        let whole = page(0)..page(PAGES);
+        let pieces = map.pieces(&whole);
+        assert_eq!(pieces.first().map(|p| p.span.start), Some(whole.start));
+        assert_eq!(pieces.last().map(|p| p.span.end), Some(whole.end));
+        for pair in pieces.windows(2) {
+            assert_eq!(pair[0].span.end, pair[1].span.start, "no gaps between pieces");
+        }
+        for piece in &pieces {
+            let what = match piece.what {
+                What::Outside => Plain::Outside,
+                What::Free => Plain::Free,
+                What::Used(traits, _) => Plain::Used(traits.prot),
+            };
+            for addr in piece.span.clone().step_by(PAGE) {
+                assert_eq!(pages[(addr - BASE) / PAGE], what, "page {}", (addr - BASE) / PAGE);
+            }
+        }
+        let longest = pages
+            .split(|page| *page != Plain::Free)
+            .map(<[Plain]>::len)
+            .max()
+            .unwrap_or(0);
+        match map.place(longest.max(1) * PAGE, PAGE) {
+            Some(at) => {
+                let first = (at - BASE) / PAGE;
+                assert!(longest > 0 && pages[first..first + longest].iter().all(|p| *p == Plain::Free));
+            }
+            None => assert_eq!(longest, 0),
+        }
+        assert_eq!(map.place((longest + 1) * PAGE, PAGE), None, "nothing longer than the longest gap");
+    }
+
+    proptest! {
+        #[test]
+        fn the_map_says_of_every_page_what_a_plain_list_says(steps in prop::collection::vec(step(), 1..60)) {
+            let mut map = Mappings::new();
+            map.add_reserved(page(0)..page(PAGES));
+            let mut pages = vec![Plain::Free; PAGES];
+            for step in steps {
+                match step {
+                    Step::Set(range, prot) => {
+                        // Only what is in an arena can be set.
+                        if pages[range.clone()].contains(&Plain::Outside) {
+                            continue;
+                        }
+                        map.set(page(range.start)..page(range.end), Traits::paged(prot));
+                        pages[range].fill(Plain::Used(prot));
+                    }
+                    Step::Clear(range) => {
+                        map.clear(&(page(range.start)..page(range.end)));
+                        let used = |p: &&mut Plain| matches!(p, Plain::Used(_));
+                        pages[range].iter_mut().filter(used).for_each(|p| *p = Plain::Free);
+                    }
+                    Step::Change(range, prot) => {
+                        map.change(&(page(range.start)..page(range.end)), |traits| traits.prot = prot);
+                        let used = |p: &&mut Plain| matches!(p, Plain::Used(_));
+                        pages[range].iter_mut().filter(used).for_each(|p| *p = Plain::Used(prot));
+                    }
+                    Step::Forget(range) => {
+                        map.forget(&(page(range.start)..page(range.end)));
+                        pages[range].fill(Plain::Outside);
+                    }
+                }
+                check(&map, &pages);
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_is_aligned_where_that_can_be_had() {
+        let mut map = Mappings::new();
+        map.add_reserved(BASE + PAGE..BASE + 8 * RANGE);
+        assert_eq!(map.place(RANGE, RANGE), Some(BASE + RANGE));
+        map.set(BASE + PAGE..BASE + 7 * RANGE + PAGE, Traits::paged(3));
+        assert_eq!(map.place(RANGE - PAGE, RANGE), Some(BASE + 7 * RANGE + PAGE));
+    }
+
+    #[test]
+    fn neighbours_of_one_state_are_one_mapping_as_in_the_kernel() {
+        let mut map = Mappings::new();
+        map.add_reserved(page(0)..page(8));
+        map.set(page(0)..page(2), Traits::paged(3));
+        map.set(page(2)..page(4), Traits::paged(3));
+        map.set(page(4)..page(5), Traits::paged(1));
+        let spans: Vec<_> = map.used().map(|(span, _)| span).collect();
+        assert_eq!(spans, [page(0)..page(4), page(4)..page(5)]);
+    }
+
+    #[test]
+    fn what_was_adopted_is_the_kernels_again_when_it_is_forgotten() {
+        let mut map = Mappings::new();
+        map.add_adopted(page(0)..page(4), Traits::paged(3));
+        map.forget(&(page(1)..page(2)));
+        assert!(map.contains(page(0)) && !map.contains(page(1)) && map.contains(page(3)));
+        assert_eq!(map.place(PAGE, PAGE), None, "an adopted mapping's addresses are never handed out");
+    }
+}
