@@ -53,9 +53,7 @@ pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 fn checks() -> Vec<Check> {
     let memory = Memory::now();
-    let limit = memory
-        .limit
-        .map_or_else(|| "none".to_owned(), |limit| mib(limit));
+    let limit = memory.limit.map_or_else(|| "none".to_owned(), mib);
     let check = |name, found, mend, needed| Check {
         name,
         found,

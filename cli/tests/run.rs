@@ -587,3 +587,46 @@ fn direct_io_is_refused_where_a_pager_never_answers() {
         "{errors}"
     );
 }
+
+#[test]
+fn doctor_says_what_run_needs_and_exits_by_it() {
+    let (output, _) = output(selfpage(&["doctor"]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "kernel",
+        "preload library",
+        "state folder",
+        "direct I/O noticed",
+        "huge pages",
+        "kernel swap",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(
+        output.status.success(),
+        text.contains("`selfpage run` works here"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_program_stopped_forever_does_not_hold_up_direct_io() {
+    if !Path::new("/usr/bin/python3").exists() {
+        eprintln!("skipped: no python3");
+        return;
+    }
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let file = folder.path().join("file");
+    // The stopped one never acknowledges; only the python that opens does.
+    let script = format!(
+        "sh -c 'kill -STOP $$' & JOINER_ACK=1 /usr/bin/python3 -c \"$0\" {}; e=$?; kill -9 $!; exit $e",
+        file.display()
+    );
+    let mut command = run(&["bash", "-c", &script, DIRECT]);
+    command.env("JOINER_ACK", "1");
+    let (output, errors) = output(command);
+    assert!(
+        output.status.success() && !errors.contains("refused"),
+        "{errors}"
+    );
+}

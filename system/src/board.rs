@@ -240,6 +240,20 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_and_the_board_call_the_same_word_the_same() {
+        let domains: Vec<_> = selfpage::Counter::ALL
+            .iter()
+            .map(|counter| counter.name())
+            .collect();
+        let boards: Vec<_> = Figure::ALL
+            .iter()
+            .map(|f| f.key())
+            .take(domains.len())
+            .collect();
+        assert_eq!(boards, domains);
+    }
+
+    #[test]
     fn every_figure_has_a_name_of_its_own_and_a_description() {
         let mut keys: Vec<_> = Figure::ALL.iter().map(|f| f.key()).collect();
         keys.sort_unstable();

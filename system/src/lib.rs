@@ -16,6 +16,7 @@
 pub mod board;
 pub mod client;
 mod doors;
+mod fence;
 mod figures;
 mod members;
 pub mod notify;

@@ -7,6 +7,7 @@
 
 use crate::board::{Board, Figure};
 use crate::doors::{self, Doors};
+use crate::fence::Fence;
 use crate::figures::Past;
 use crate::members::{Member, Members};
 use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Options, Role, Say, Slot, Welcome, slot_of};
@@ -27,6 +28,10 @@ use store::{SetupError, SharedStore, Store, StoreConfig};
 /// user code after its connection has hung up. After an exec the process lives on, so
 /// its death cannot be waited for.
 const LAST_STEPS: Duration = Duration::from_millis(20);
+
+/// How long to wait for a dead process's last writes. A device that takes longer has
+/// failed; what it then overwrites, checksums tell.
+const LAST_WRITES: Duration = Duration::from_secs(30);
 
 /// How often domains whose process never came in are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -135,8 +140,10 @@ pub struct System {
     board: Board,
     board_fd: OwnedFd,
     members: Members,
-    /// Slots whose pages another dead process still has in its hands: to be tried again.
-    unfinished: Vec<Slot>,
+    fence: Option<Fence>,
+    /// Domains not yet taken back, and since when: a write of theirs is in flight, or
+    /// another dead process has a page of theirs in its hands.
+    unfinished: Vec<(DomainId, Instant)>,
     strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     past: Past,
@@ -161,6 +168,16 @@ impl System {
             .as_ref()
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
+        // The swap file is the last of the store's descriptors.
+        let has_disk = settings
+            .store
+            .as_ref()
+            .is_some_and(|config| config.disk.is_some());
+        let swap = store
+            .as_ref()
+            .and_then(|(_, fds)| fds.last())
+            .filter(|_| has_disk);
+        let fence = swap.and_then(|swap| Fence::around(swap).ok());
         let (board, board_fd) =
             Board::create(MAX_PROCESSES).map_err(call("make the board's memory"))?;
         let doors = Doors::open().map_err(call("open the sockets processes come in by"))?;
@@ -175,6 +192,7 @@ impl System {
             board,
             board_fd,
             members: Members::default(),
+            fence,
             unfinished: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
@@ -476,8 +494,20 @@ impl System {
                 .as_ref()
                 .map(|fd| (Role::Userfaultfd, fd.as_fd())),
         );
-        let stored = self.store.iter().flat_map(|(_, fds)| fds);
-        fds.extend(stored.map(|fd| (Role::Store, fd.as_fd())));
+        let own = self
+            .fence
+            .as_ref()
+            .and_then(|fence| fence.description(slot_of(domain.raw())));
+        let mut stored: Vec<_> = self
+            .store
+            .iter()
+            .flat_map(|(_, fds)| fds)
+            .map(AsFd::as_fd)
+            .collect();
+        if let (Some(own), Some(swap)) = (&own, stored.last_mut()) {
+            *swap = own.as_fd();
+        }
+        fds.extend(stored.into_iter().map(|fd| (Role::Store, fd)));
         let mut roles = [Role::Nothing; DESCRIPTORS];
         roles
             .iter_mut()
@@ -526,24 +556,33 @@ impl System {
         });
     }
 
-    /// Takes back what a domain held, of frames and of pages.
+    /// Takes back what a domain held, of frames and of pages, now or as soon as it can be.
+    /// Returns how many frames.
     fn take_back(&mut self, domain: DomainId) -> u32 {
-        let slot = slot_of(domain.raw());
-        self.board.block(slot).clear();
-        // The store first: the slot must not go to another process while pages are its.
-        if self.store().is_some_and(|store| !store.retire(slot)) {
-            self.unfinished.push(slot);
+        let frames = self.ledger.view(domain).map_or(0, |view| view.n);
+        self.board.block(slot_of(domain.raw())).clear();
+        if !self.try_take_back(domain, false) {
+            self.unfinished.push((domain, Instant::now()));
         }
-        self.ledger.retire(domain)
+        frames
     }
 
-    /// Tries again what could not be finished, because two processes died at once with a
-    /// page between them.
+    /// Pages before frames: once the ledger has the slot back another process may get it.
+    fn try_take_back(&self, domain: DomainId, late: bool) -> bool {
+        let slot = slot_of(domain.raw());
+        let quiet = late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot));
+        let free = quiet && self.store().is_none_or(|store| store.retire(slot));
+        if free {
+            self.ledger.retire(domain);
+        }
+        free
+    }
+
     fn finish(&mut self) {
-        let Some((store, _)) = &self.store else {
-            return;
-        };
-        self.unfinished.retain(|slot| !store.retire(*slot));
+        let mut unfinished = std::mem::take(&mut self.unfinished);
+        unfinished
+            .retain(|(domain, since)| !self.try_take_back(*domain, since.elapsed() > LAST_WRITES));
+        self.unfinished = unfinished;
     }
 
     /// Takes back domains whose process is gone without ever having come in: children
@@ -554,6 +593,7 @@ impl System {
             .ledger
             .views()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
+            .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
             .filter(|view| {
                 matches!(view.phase, Phase::Nascent | Phase::Live) && !is_alive(view.process)
             })

@@ -114,13 +114,13 @@ impl Report {
         if let Some(warning) = self.warning() {
             eprintln!("selfpage: warning: {warning}");
         }
-        if let Some(file) = &plan.stats_json {
-            if let Err(why) = std::fs::write(file, self.json() + "\n") {
-                eprintln!(
-                    "selfpage: cannot write the figures to {}: {why}",
-                    file.display()
-                );
-            }
+        if let Some(file) = &plan.stats_json
+            && let Err(why) = std::fs::write(file, self.json() + "\n")
+        {
+            eprintln!(
+                "selfpage: cannot write the figures to {}: {why}",
+                file.display()
+            );
         }
     }
 

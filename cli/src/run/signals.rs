@@ -42,10 +42,11 @@ impl Signals {
         // SAFETY: makes a descriptor.
         let fd = unsafe { libc::signalfd(-1, &all(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         match fd {
-            // SAFETY: just made, ours alone.
-            0.. => Ok(Self {
-                fd: unsafe { OwnedFd::from_raw_fd(fd) },
-            }),
+            0.. => {
+                // SAFETY: just made, ours alone.
+                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+                Ok(Self { fd })
+            }
             _ => Err(std::io::Error::last_os_error()),
         }
     }
