@@ -3,7 +3,10 @@
 fn main() {
     println!("cargo:rerun-if-changed=src/variadic.c");
     println!("cargo:rerun-if-changed=build.rs");
-    cc::Build::new().file("src/variadic.c").flag("-fno-builtin").compile("selfpage_variadic");
+    cc::Build::new()
+        .file("src/variadic.c")
+        .flag("-fno-builtin")
+        .compile("selfpage_variadic");
     // Before the constructors of every other library: their first `malloc` and their
     // `pthread_atfork` must find ours in place.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");

@@ -26,7 +26,10 @@ pub struct Candidates {
 /// mapped later and look the same.
 pub fn look() -> Candidates {
     let keep_out = [threads::thread_pointer(), std::ptr::from_ref(&OWN) as usize];
-    let mut found = Candidates { spans: [(0, 0); MOST], count: 0 };
+    let mut found = Candidates {
+        spans: [(0, 0); MOST],
+        count: 0,
+    };
     each_line(|line| {
         let Some(span) = candidate(line) else { return };
         let kept_out = keep_out.iter().any(|addr| span.contains(addr));
@@ -51,7 +54,11 @@ pub fn take(found: &Candidates) {
 
 /// Reads /proc/self/maps line by line, without the heap.
 fn each_line(mut take: impl FnMut(&[u8])) {
-    let Ok(file) = open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+    let Ok(file) = open(
+        c"/proc/self/maps",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) else {
         return;
     };
     let mut buffer = [0u8; 8192];
@@ -89,11 +96,24 @@ mod tests {
     #[test]
     fn only_large_private_anonymous_writeable_mappings_are_candidates() {
         let line = |s: &str| candidate(s.as_bytes());
-        assert_eq!(line("7f0000000000-7f0000100000 rw-p 00000000 00:00 0 "), Some(0x7f00_0000_0000..0x7f00_0010_0000));
-        assert!(line("55f000000000-55f000021000 rw-p 00000000 00:00 0                          [heap]").is_some());
-        assert!(line("7ffd00000000-7ffd00100000 rw-p 00000000 00:00 0                          [stack]").is_none());
+        assert_eq!(
+            line("7f0000000000-7f0000100000 rw-p 00000000 00:00 0 "),
+            Some(0x7f00_0000_0000..0x7f00_0010_0000)
+        );
+        assert!(
+            line("55f000000000-55f000021000 rw-p 00000000 00:00 0                          [heap]")
+                .is_some()
+        );
+        assert!(
+            line(
+                "7ffd00000000-7ffd00100000 rw-p 00000000 00:00 0                          [stack]"
+            )
+            .is_none()
+        );
         assert!(line("7f0000000000-7f0000100000 r--p 00000000 00:00 0 ").is_none());
-        assert!(line("7f0000000000-7f0000100000 rw-s 00000000 00:01 9 /dev/zero (deleted)").is_none());
+        assert!(
+            line("7f0000000000-7f0000100000 rw-s 00000000 00:01 9 /dev/zero (deleted)").is_none()
+        );
         assert!(line("7f0000000000-7f0000100000 rw-p 00001000 fe:00 77 /lib/x.so").is_none());
         assert!(line("7f0000000000-7f0000002000 rw-p 00000000 00:00 0 ").is_none());
         assert!(line("").is_none());

@@ -63,7 +63,8 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
         // SAFETY: the program asked for exactly this.
         unsafe { raw::call3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
     };
-    let Some(target) = span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE) && len > 0)
+    let Some(target) =
+        span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE) && len > 0)
     else {
         // SAFETY: as above.
         return unsafe { raw::call3(libc::SYS_madvise, addr, len, advice as usize) };
@@ -72,11 +73,20 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
     if !space.map.touches(&target) {
         return kernel(&target);
     }
-    let Some(act) = act(advice) else { return error(libc::EINVAL) };
+    let Some(act) = act(advice) else {
+        return error(libc::EINVAL);
+    };
     let mut hole = false;
     for piece in space.map.pieces(&target) {
         let answer = match piece.what {
-            What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
+            What::Outside
+            | What::Used(
+                Traits {
+                    kind: Kind::Foreign,
+                    ..
+                },
+                _,
+            ) => kernel(&piece.span),
             // Populating stops there; everything else goes on.
             What::Free if matches!(act, Act::Kernel) => return error(libc::ENOMEM),
             What::Free => {
@@ -126,7 +136,8 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
         unsafe { raw::call3(libc::SYS_mlock2, s.start, s.len(), flags) }
     };
     let first = addr & !(PAGE - 1);
-    let Some(target) = span(first, len.saturating_add(addr - first)).filter(|_| space::active() && len > 0)
+    let Some(target) =
+        span(first, len.saturating_add(addr - first)).filter(|_| space::active() && len > 0)
     else {
         // SAFETY: as above.
         return unsafe { raw::call3(libc::SYS_mlock2, addr, len, usize::from(on_fault)) };
@@ -135,7 +146,14 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
     let mut result = 0;
     for piece in space.map.pieces(&target) {
         let answer = match piece.what {
-            What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => kernel(&piece.span),
+            What::Outside
+            | What::Used(
+                Traits {
+                    kind: Kind::Foreign,
+                    ..
+                },
+                _,
+            ) => kernel(&piece.span),
             What::Free => return error(libc::ENOMEM),
             What::Used(..) if on_fault => 0,
             What::Used(traits, _) => lock_held(space, &piece.span, traits),
@@ -168,7 +186,8 @@ pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
 /// `munlock`.
 pub fn munlock(addr: usize, len: usize) -> Answer {
     let first = addr & !(PAGE - 1);
-    let Some(target) = span(first, len.saturating_add(addr - first)).filter(|_| space::active() && len > 0)
+    let Some(target) =
+        span(first, len.saturating_add(addr - first)).filter(|_| space::active() && len > 0)
     else {
         // SAFETY: the program asked for exactly this.
         return unsafe { raw::call3(libc::SYS_munlock, addr, len, 0) };
@@ -176,7 +195,14 @@ pub fn munlock(addr: usize, len: usize) -> Answer {
     let space = &mut space::hold();
     for piece in space.map.pieces(&target) {
         match piece.what {
-            What::Outside | What::Used(Traits { kind: Kind::Foreign, .. }, _) => {
+            What::Outside
+            | What::Used(
+                Traits {
+                    kind: Kind::Foreign,
+                    ..
+                },
+                _,
+            ) => {
                 // SAFETY: as above.
                 let answer =
                     unsafe { raw::call3(libc::SYS_munlock, piece.span.start, piece.span.len(), 0) };
@@ -221,7 +247,11 @@ pub fn mlockall(flags: c_int) -> Answer {
 pub fn munlockall() -> Answer {
     if space::active() {
         let space = &mut space::hold();
-        let locked: Vec<_> = space.map.used().filter(|(_, traits)| traits.locked).collect();
+        let locked: Vec<_> = space
+            .map
+            .used()
+            .filter(|(_, traits)| traits.locked)
+            .collect();
         for (span, traits) in locked {
             unlock_held(space, &span, traits);
         }

@@ -163,7 +163,9 @@ pub fn close(addr: usize) {
 /// Calls `open` for every page of `span` that was closed, and forgets it. The caller has
 /// marked them mapped.
 pub fn reopen(span: &Span, open: impl Fn(Span)) {
-    let Some(marks) = find(span.start) else { return };
+    let Some(marks) = find(span.start) else {
+        return;
+    };
     // Whoever closes pages does not wait for us.
     while CLOSING.load(Ordering::SeqCst) != 0 {
         std::hint::spin_loop();
@@ -192,7 +194,12 @@ mod tests {
         let page = |n: usize| base + n * PAGE;
         assert!(!allocated(page(0)) && allocated(base - PAGE));
         mark(&(page(3)..page(700)), true);
-        assert!(!allocated(page(2)) && allocated(page(3)) && allocated(page(699)) && !allocated(page(700)));
+        assert!(
+            !allocated(page(2))
+                && allocated(page(3))
+                && allocated(page(699))
+                && !allocated(page(700))
+        );
         mark(&(page(0)..page(512)), false);
         assert!(!allocated(page(511)) && allocated(page(512)));
         mark(&(page(512)..page(2048)), true);

@@ -40,7 +40,9 @@ fn pool() -> Option<usize> {
 /// A block of `size` bytes, all zero; null when the pool is used up.
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
     let align = align.max(HEADER);
-    let Some(start) = pool() else { return std::ptr::null_mut() };
+    let Some(start) = pool() else {
+        return std::ptr::null_mut();
+    };
     let mut used = USED.load(Ordering::Relaxed);
     loop {
         let Some(block) = (start + used + HEADER).checked_next_multiple_of(align) else {

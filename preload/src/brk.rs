@@ -28,7 +28,12 @@ pub struct Break {
 impl Break {
     /// Nothing reserved yet.
     pub const fn new() -> Self {
-        Self { start: 0, now: 0, room: 0..0, tried: false }
+        Self {
+            start: 0,
+            now: 0,
+            room: 0..0,
+            tried: false,
+        }
     }
 }
 
@@ -62,7 +67,9 @@ pub fn sbrk(by: isize) -> Answer {
     if by == 0 {
         return old as Answer;
     }
-    let Some(new) = old.checked_add_signed(by) else { return error(libc::ENOMEM) };
+    let Some(new) = old.checked_add_signed(by) else {
+        return error(libc::ENOMEM);
+    };
     match brk(new) as usize == new {
         true => old as Answer,
         false => error(libc::ENOMEM),
@@ -81,7 +88,8 @@ fn prepare(space: &mut Space) {
     space.brk.start = now;
     space.brk.now = now;
     space.brk.room = first..first;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     let mut size = ROOM;
     while size >= LEAST {
         let answer = space::map(first, size, RW, flags, -1, 0);

@@ -46,7 +46,12 @@ pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Answer {
 pub fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
     // SAFETY: the program closes descriptors of its own.
     let range = |first: u32, last: u32| unsafe {
-        raw::call3(libc::SYS_close_range, first as usize, last as usize, flags as usize)
+        raw::call3(
+            libc::SYS_close_range,
+            first as usize,
+            last as usize,
+            flags as usize,
+        )
     };
     match guarded_fd().map(|fd| fd as u32) {
         Some(port) if first <= last && (first..=last).contains(&port) => {

@@ -71,7 +71,10 @@ pub fn start(joined: Joined) -> Result<(), String> {
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
     // A store with a file keeps the last of its descriptors.
     let on_disk = last.is_some_and(threads::is_open);
-    let contract = Contract { g: welcome.guaranteed, x: welcome.frames };
+    let contract = Contract {
+        g: welcome.guaranteed,
+        x: welcome.frames,
+    };
     let process = Process::start(Config {
         capabilities,
         userfault,
@@ -101,13 +104,17 @@ pub fn start(joined: Joined) -> Result<(), String> {
 
 /// The engine of a fork's child: every arena is registered again.
 pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
-    let Some(engine) = get() else { return start(joined) };
+    let Some(engine) = get() else {
+        return start(joined);
+    };
     let userfault = userfault(&joined, &engine.capabilities)?;
     let domain = joined.welcome.domain;
     let slot = slot_of(domain);
     if engine.on_disk {
         let swap = joined.store.into_iter().flatten().last();
-        engine.store.reopen(swap.ok_or("the store's file did not come with the answer")?);
+        engine
+            .store
+            .reopen(swap.ok_or("the store's file did not come with the answer")?);
     }
     let frames = adopt(engine.ledger, domain)?;
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
@@ -130,7 +137,9 @@ fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, 
 
 fn adopt(ledger: &'static Ledger, domain: u32) -> Result<Client<'static>, String> {
     let process = system::tree::process(rustix::process::getpid());
-    ledger.adopt(DomainId::from_raw(domain), process).map_err(text)
+    ledger
+        .adopt(DomainId::from_raw(domain), process)
+        .map_err(text)
 }
 
 /// The domain of a fork's child.
@@ -143,7 +152,8 @@ impl Engine {
     pub fn close(&self) -> Result<Fork, ForkError> {
         let process = self.process;
         let fork = process.close_for_fork(self.contract)?;
-        self.store.adopt_fork(self.store.holder(), slot_of(child_of(&fork)));
+        self.store
+            .adopt_fork(self.store.holder(), slot_of(child_of(&fork)));
         Ok(fork)
     }
 

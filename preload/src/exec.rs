@@ -43,15 +43,25 @@ const NAME: &[u8] = b"libselfpage_preload.so";
 pub unsafe fn remember(environment: Strings) {
     // SAFETY: the caller's.
     let entries = || unsafe { each(environment) };
-    let variables: Vec<CString> =
-        entries().filter(|e| e.to_bytes().starts_with(PREFIX)).map(CStr::to_owned).collect();
+    let variables: Vec<CString> = entries()
+        .filter(|e| e.to_bytes().starts_with(PREFIX))
+        .map(CStr::to_owned)
+        .collect();
     let library = entries()
         .filter_map(|e| e.to_bytes().strip_prefix(PRELOAD))
         .flat_map(|list| list.split(|b| *b == b':' || *b == b' '))
         .find(|path| path.ends_with(NAME));
-    let Some(library) = library.and_then(|path| CString::new(path).ok()) else { return };
-    let Ok(preload) = CString::new([PRELOAD, library.as_bytes()].concat()) else { return };
-    let _ = OURS.set(Ours { library, preload, variables });
+    let Some(library) = library.and_then(|path| CString::new(path).ok()) else {
+        return;
+    };
+    let Ok(preload) = CString::new([PRELOAD, library.as_bytes()].concat()) else {
+        return;
+    };
+    let _ = OURS.set(Ours {
+        library,
+        preload,
+        variables,
+    });
 }
 
 /// # Safety
@@ -72,7 +82,10 @@ unsafe fn each<'a>(strings: Strings) -> impl Iterator<Item = &'a CStr> {
 
 /// A variable's name with its `=`.
 fn key(entry: &[u8]) -> &[u8] {
-    entry.iter().position(|b| *b == b'=').map_or(entry, |at| &entry[..=at])
+    entry
+        .iter()
+        .position(|b| *b == b'=')
+        .map_or(entry, |at| &entry[..=at])
 }
 
 /// Calls `go` with an environment that has ours in it.
@@ -80,13 +93,21 @@ fn key(entry: &[u8]) -> &[u8] {
 /// # Safety
 /// `environment` is an array of C strings ended by null, or null.
 unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R {
-    let Some(ours) = OURS.get().filter(|_| space::active()) else { return go(environment) };
+    let Some(ours) = OURS.get().filter(|_| space::active()) else {
+        return go(environment);
+    };
     // SAFETY: the caller's.
     let entries = || unsafe { each(environment) };
     let list = entries().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
-    let preloads = |list: &[u8]| list.split(|b| *b == b':' || *b == b' ').any(|p| p == ours.library.as_bytes());
+    let preloads = |list: &[u8]| {
+        list.split(|b| *b == b':' || *b == b' ')
+            .any(|p| p == ours.library.as_bytes())
+    };
     let whole = list.is_some_and(preloads)
-        && ours.variables.iter().all(|ours| entries().any(|e| e == ours.as_c_str()));
+        && ours
+            .variables
+            .iter()
+            .all(|ours| entries().any(|e| e == ours.as_c_str()));
     if whole {
         return go(environment);
     }
@@ -96,7 +117,10 @@ unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R
     let mut stack = [0usize; ON_STACK / size_of::<usize>()];
     let mapped = (pointers + text > ON_STACK).then(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        (space::map(0, pointers + text, space::RW, flags, -1, 0), pointers + text)
+        (
+            space::map(0, pointers + text, space::RW, flags, -1, 0),
+            pointers + text,
+        )
     });
     let memory = match mapped {
         Some((start, _)) if raw::failed(start) => return go(environment),
@@ -127,9 +151,15 @@ unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R
         ours.variables.iter().for_each(|entry| add(entry.as_ptr()));
         let replaced = |entry: &CStr| {
             let name = key(entry.to_bytes());
-            name == PRELOAD || ours.variables.iter().any(|ours| key(ours.as_bytes()) == name)
+            name == PRELOAD
+                || ours
+                    .variables
+                    .iter()
+                    .any(|ours| key(ours.as_bytes()) == name)
         };
-        entries().filter(|entry| !replaced(entry)).for_each(|entry| add(entry.as_ptr()));
+        entries()
+            .filter(|entry| !replaced(entry))
+            .for_each(|entry| add(entry.as_ptr()));
         add(null());
     }
     let result = go(memory.cast::<*const c_char>().cast_const());
@@ -172,7 +202,12 @@ fn tell(path: &CStr, why: &Unpageable, what: &str) {
 }
 
 /// A path the program's `execveat` means, for looking at it: put together in `buffer`.
-fn path_at<'a>(dir: c_int, path: &'a CStr, flags: c_int, buffer: &'a mut [u8; PATH]) -> Option<&'a CStr> {
+fn path_at<'a>(
+    dir: c_int,
+    path: &'a CStr,
+    flags: c_int,
+    buffer: &'a mut [u8; PATH],
+) -> Option<&'a CStr> {
     use std::io::Write;
     let bytes = path.to_bytes();
     let empty = bytes.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
@@ -190,7 +225,13 @@ fn path_at<'a>(dir: c_int, path: &'a CStr, flags: c_int, buffer: &'a mut [u8; PA
 }
 
 /// `execve` and `execveat` as system calls: an error, or no return.
-pub fn execve_answer(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> Answer {
+pub fn execve_answer(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> Answer {
     match start(dir, path, argv, envp, flags) {
         Ok(answer) => answer,
         Err(()) => error(libc::EACCES),
@@ -198,12 +239,27 @@ pub fn execve_answer(dir: c_int, path: *const c_char, argv: Strings, envp: Strin
 }
 
 /// The same, telling a refusal of ours (`Err`) from an error of the kernel's.
-fn start(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> Result<Answer, ()> {
+fn start(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    envp: Strings,
+    flags: c_int,
+) -> Result<Answer, ()> {
     let call = |envp: Strings| {
-        let args = [dir as usize, path as usize, argv as usize, envp as usize, flags as usize, 0];
+        let args = [
+            dir as usize,
+            path as usize,
+            argv as usize,
+            envp as usize,
+            flags as usize,
+            0,
+        ];
         match (dir, flags) {
             // SAFETY: the program asked for exactly this.
-            (libc::AT_FDCWD, 0) => unsafe { raw::call3(libc::SYS_execve, args[1], args[2], args[3]) },
+            (libc::AT_FDCWD, 0) => unsafe {
+                raw::call3(libc::SYS_execve, args[1], args[2], args[3])
+            },
             // SAFETY: as above.
             _ => unsafe { raw::call(libc::SYS_execveat, args) },
         }
@@ -269,7 +325,12 @@ extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings
         // Errors that say this one is not it; any other says why it cannot be run.
         !matches!(
             -answer as c_int,
-            libc::EACCES | libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT
+            libc::EACCES
+                | libc::ENOENT
+                | libc::ENOTDIR
+                | libc::ESTALE
+                | libc::ENODEV
+                | libc::ETIMEDOUT
         )
     });
     if denied && last == error(libc::ENOENT) {
@@ -313,13 +374,11 @@ fn by_shell(path: &CStr, argv: Strings, envp: Strings) -> Answer {
     args[1] = path.as_ptr();
     // SAFETY: the program's array.
     let rest = unsafe { each(argv) }.skip(1).map(CStr::as_ptr);
-    let mut n = 2;
-    for arg in rest {
+    for (n, arg) in (2..).zip(rest) {
         if n == ARGUMENTS - 1 {
             return error(libc::E2BIG);
         }
         args[n] = arg;
-        n += 1;
     }
     execve_answer(libc::AT_FDCWD, c"/bin/sh".as_ptr(), args.as_ptr(), envp, 0)
 }
@@ -377,13 +436,25 @@ mod exports {
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn execveat(dir: c_int, path: *const c_char, argv: Strings, envp: Strings, flags: c_int) -> c_int {
+    extern "C" fn execveat(
+        dir: c_int,
+        path: *const c_char,
+        argv: Strings,
+        envp: Strings,
+        flags: c_int,
+    ) -> c_int {
         give(execve_answer(dir, path, argv, envp, flags)) as c_int
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        give(execve_answer(fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH)) as c_int
+        give(execve_answer(
+            fd,
+            c"".as_ptr(),
+            argv,
+            envp,
+            libc::AT_EMPTY_PATH,
+        )) as c_int
     }
 
     /// Goes on in C, arguments and all.

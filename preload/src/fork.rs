@@ -129,7 +129,9 @@ fn after_in_parent() {
 fn after_in_child() {
     let Some(mut flight) = landed() else { return };
     drop(flight.heap.take());
-    let Some(gate) = flight.gate.take() else { start::exit(start::FAILED) };
+    let Some(gate) = flight.gate.take() else {
+        start::exit(start::FAILED)
+    };
     pthread::forget_others();
     start::again(gate);
     if let Some(space) = &mut flight.space {
@@ -146,7 +148,13 @@ impl Flight {
         }
         if self.stdio {
             // SAFETY: locked in `before`; in the child the C library has made it new.
-            unsafe { if child { _IO_list_resetlock() } else { _IO_list_unlock() } };
+            unsafe {
+                if child {
+                    _IO_list_resetlock()
+                } else {
+                    _IO_list_unlock()
+                }
+            };
         }
         drop(self.turn.take());
         drop(self.quiet.take());
@@ -155,8 +163,11 @@ impl Flight {
 
 /// In the child: what was advised not to be inherited is not there, or zero.
 fn lose_unforked(space: &mut Held) {
-    let marked: Vec<_> =
-        space.map.used().filter(|(_, traits)| traits.dont_fork || traits.wipe_on_fork).collect();
+    let marked: Vec<_> = space
+        .map
+        .used()
+        .filter(|(_, traits)| traits.dont_fork || traits.wipe_on_fork)
+        .collect();
     for (span, traits) in marked {
         if traits.dont_fork {
             for piece in space.map.pieces(&span) {
@@ -167,7 +178,11 @@ fn lose_unforked(space: &mut Held) {
         }
     }
     // Locks are not inherited.
-    let locked: Vec<_> = space.map.used().filter(|(_, traits)| traits.locked).collect();
+    let locked: Vec<_> = space
+        .map
+        .used()
+        .filter(|(_, traits)| traits.locked)
+        .collect();
     for (span, _) in locked {
         pager::unnail(&span);
         space.map.change(&span, |traits| traits.locked = false);
@@ -213,7 +228,10 @@ fn nail(library: bool, also: &[Span]) -> Vec<Span> {
     }
     let space = space::hold();
     let mut nails: Vec<Span> = Vec::new();
-    for page in pages.into_iter().flat_map(|page| space.nailable(&(page..page + PAGE))) {
+    for page in pages
+        .into_iter()
+        .flat_map(|page| space.nailable(&(page..page + PAGE)))
+    {
         match nails.last_mut() {
             Some(last) if last.end == page.start => last.end = page.end,
             _ => nails.push(page),
@@ -255,7 +273,11 @@ mod roots {
         unsafe { libc::dl_iterate_phdr(Some(library), std::ptr::from_mut(&mut next).cast()) };
     }
 
-    unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, next: *mut c_void) -> c_int {
+    unsafe extern "C" fn library(
+        info: *mut libc::dl_phdr_info,
+        _: usize,
+        next: *mut c_void,
+    ) -> c_int {
         // SAFETY: the loader's record, and the count passed above.
         let (info, next) = unsafe { (&*info, &mut *next.cast::<usize>()) };
         if info.dlpi_name.is_null() {
@@ -268,7 +290,8 @@ mod roots {
             return 0;
         }
         // SAFETY: the loader's array of program headers.
-        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let headers =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         for header in headers {
             let written = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
             if written && *next + 1 < DATA.len() {
@@ -286,7 +309,10 @@ mod roots {
         let mut reached = Vec::new();
         files(&mut reached);
         for pair in DATA.chunks(2) {
-            words(pair[0].load(Ordering::Acquire)..pair[1].load(Ordering::Acquire), &mut reached);
+            words(
+                pair[0].load(Ordering::Acquire)..pair[1].load(Ordering::Acquire),
+                &mut reached,
+            );
         }
         for block in pthread::control_blocks() {
             words(block, &mut reached);
@@ -330,7 +356,10 @@ mod roots {
 fn put_outcome(child: Domain) {
     let word = (raw::tid() as u64) << 32 | u64::from(child);
     for place in &OUTCOMES {
-        if place.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if place
+            .compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             return;
         }
     }
@@ -359,7 +388,19 @@ fn settle(pid: Answer) -> Answer {
                 // It ends at once, by our own handler.
                 let mut status = 0;
                 // SAFETY: our own child and a local word.
-                unsafe { raw::call(libc::SYS_wait4, [pid as usize, std::ptr::from_mut(&mut status) as usize, 0, 0, 0, 0]) };
+                unsafe {
+                    raw::call(
+                        libc::SYS_wait4,
+                        [
+                            pid as usize,
+                            std::ptr::from_mut(&mut status) as usize,
+                            0,
+                            0,
+                            0,
+                            0,
+                        ],
+                    )
+                };
             }
             error(libc::EAGAIN)
         }
@@ -375,7 +416,11 @@ fn settle(pid: Answer) -> Answer {
 
 /// A C function's result as the kernel would give it.
 fn answer(pid: libc::pid_t) -> Answer {
-    if pid < 0 { error(raw::errno()) } else { pid as Answer }
+    if pid < 0 {
+        error(raw::errno())
+    } else {
+        pid as Answer
+    }
 }
 
 /// `fork`: refused with EAGAIN where the contract has no room for another process.
@@ -388,6 +433,7 @@ extern "C" fn fork() -> libc::pid_t {
 }
 
 crate::next::next! {
+    #[expect(non_snake_case, reason = "the C library's name")]
     /// The C library's own `_Fork`.
     fn _Fork() -> libc::pid_t
 }
@@ -396,6 +442,7 @@ mod bare {
     use super::{How, after_in_child, after_in_parent, before, space};
 
     /// `_Fork`: runs no handlers, so it is gated here.
+    #[allow(non_snake_case, reason = "the C library's name")]
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn _Fork() -> libc::pid_t {
         if !space::active() {

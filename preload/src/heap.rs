@@ -66,11 +66,12 @@ impl Heap {
 }
 
 /// Nobody allocates while it lives.
-pub struct HeldHeap(#[expect(dead_code, reason = "held, not read")] Guard<'static, Dlmalloc<Mapped>>);
+pub struct HeldHeap(
+    #[expect(dead_code, reason = "held, not read")] Guard<'static, Dlmalloc<Mapped>>,
+);
 
 /// The one heap.
 #[cfg_attr(not(test), global_allocator)]
-
 pub static HEAP: Heap = Heap::new();
 
 // The lock is held with signals blocked: a signal handler of the program may come to
@@ -98,6 +99,10 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let _quiet = raw::Quiet::new();
         // SAFETY: as above.
-        unsafe { self.0.lock().realloc(ptr, layout.size(), layout.align(), size) }
+        unsafe {
+            self.0
+                .lock()
+                .realloc(ptr, layout.size(), layout.align(), size)
+        }
     }
 }

@@ -9,13 +9,27 @@ use std::ffi::{c_int, c_void};
 
 /// `mmap`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> isize {
+extern "C" fn mmap(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> isize {
     give(map::mmap(addr, len, prot, flags, fd, offset))
 }
 
 /// `mmap64`, the same on 64-bit machines.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mmap64(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> isize {
+extern "C" fn mmap64(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> isize {
     give(map::mmap(addr, len, prot, flags, fd, offset))
 }
 
@@ -27,7 +41,13 @@ extern "C" fn munmap(addr: usize, len: usize) -> c_int {
 
 /// `mremap`. Its fifth argument is read only where the flags say there is one.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> isize {
+extern "C" fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> isize {
     give(map::mremap(old, old_len, new_len, flags, new))
 }
 

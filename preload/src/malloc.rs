@@ -101,7 +101,9 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match early() {
-        true => count.checked_mul(size).map_or(null_mut(), |all| bootstrap::allocate(all, 16).cast()),
+        true => count
+            .checked_mul(size)
+            .map_or(null_mut(), |all| bootstrap::allocate(all, 16).cast()),
         // SAFETY: any sizes will do.
         false => filled(unsafe { mi_calloc(count, size) }),
     }
@@ -193,7 +195,10 @@ unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: us
 /// `memalign`: an alignment that is not a power of two is raised to one, as by glibc.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    match align.checked_next_power_of_two().filter(|align| *align <= usize::MAX / 2) {
+    match align
+        .checked_next_power_of_two()
+        .filter(|align| *align <= usize::MAX / 2)
+    {
         Some(align) => filled(aligned(size, align)),
         None => {
             raw::set_errno(libc::EINVAL);

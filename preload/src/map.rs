@@ -46,8 +46,10 @@ pub fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offse
         }
         return answer;
     }
-    let Some(len) = len.checked_next_multiple_of(PAGE) else { return error(libc::ENOMEM) };
-    if offset as usize % PAGE != 0 {
+    let Some(len) = len.checked_next_multiple_of(PAGE) else {
+        return error(libc::ENOMEM);
+    };
+    if !(offset as usize).is_multiple_of(PAGE) {
         return error(libc::EINVAL);
     }
     let space = &mut space::hold();
@@ -88,7 +90,13 @@ fn finish(space: &mut Space, start: Answer, len: usize, flags: c_int) -> Answer 
 }
 
 /// A mapping at the address the program would like, if nothing is there.
-fn at_hint(space: &mut Space, addr: usize, len: usize, prot: c_int, flags: c_int) -> Option<Answer> {
+fn at_hint(
+    space: &mut Space,
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+) -> Option<Answer> {
     let addr = addr & !(PAGE - 1);
     if addr == 0 {
         return None;
@@ -106,7 +114,11 @@ fn at_hint(space: &mut Space, addr: usize, len: usize, prot: c_int, flags: c_int
         adopt(space, &wanted, prot);
         return Some(answer);
     }
-    let free = space.map.pieces(&wanted).iter().all(|p| p.what == What::Free);
+    let free = space
+        .map
+        .pieces(&wanted)
+        .iter()
+        .all(|p| p.what == What::Free);
     free.then(|| {
         space.open(&wanted, prot & ACCESS);
         addr as Answer
@@ -118,7 +130,9 @@ fn at_hint(space: &mut Space, addr: usize, len: usize, prot: c_int, flags: c_int
 fn adopt(space: &mut Space, fresh: &Span, prot: c_int) {
     if fresh.len() >= WORTH_ADOPTING && pager::adopt(fresh).is_ok() {
         pager::access_changed(fresh);
-        space.map.add_adopted(fresh.clone(), Traits::paged(prot & ACCESS));
+        space
+            .map
+            .add_adopted(fresh.clone(), Traits::paged(prot & ACCESS));
     } else {
         unpaged(fresh.len());
     }
@@ -157,8 +171,14 @@ fn fixed(space: &mut Space, to: Span, prot: c_int, flags: c_int) -> Answer {
 /// Claims the addresses outside the arenas for a mapping that may replace nothing; an
 /// error gives those claimed back.
 fn hold_outside(pieces: &[Piece]) -> Option<Answer> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let outside = || pieces.iter().filter(|p| p.what == What::Outside).map(|p| &p.span);
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let outside = || {
+        pieces
+            .iter()
+            .filter(|p| p.what == What::Outside)
+            .map(|p| &p.span)
+    };
     for (n, gap) in outside().enumerate() {
         let answer = space::map(gap.start, gap.len(), libc::PROT_NONE, flags, -1, 0);
         if raw::failed(answer) {
@@ -172,7 +192,12 @@ fn hold_outside(pieces: &[Piece]) -> Option<Answer> {
 }
 
 /// Anything else at a given address: the arena gives way.
-fn foreign(space: &mut Space, to: Span, flags: c_int, map: impl Fn(usize, c_int) -> Answer) -> Answer {
+fn foreign(
+    space: &mut Space,
+    to: Span,
+    flags: c_int,
+    map: impl Fn(usize, c_int) -> Answer,
+) -> Answer {
     if !space.map.touches(&to) {
         return map(to.start, flags);
     }
@@ -209,7 +234,13 @@ fn give_way(space: &mut Space, pieces: &[Piece]) {
     for piece in pieces {
         match piece.what {
             What::Outside => {}
-            What::Used(Traits { kind: Kind::Foreign, .. }, _) => {}
+            What::Used(
+                Traits {
+                    kind: Kind::Foreign,
+                    ..
+                },
+                _,
+            ) => {}
             _ => {
                 pager::surrender(&piece.span);
                 crate::pthread::forget_nails(&piece.span);
@@ -223,7 +254,8 @@ fn give_way(space: &mut Space, pieces: &[Piece]) {
 pub fn munmap(addr: usize, len: usize) -> Answer {
     // SAFETY: the program asked for exactly this.
     let through = || unsafe { raw::call3(libc::SYS_munmap, addr, len, 0) };
-    let Some(gone) = span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE) && len > 0)
+    let Some(gone) =
+        span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE) && len > 0)
     else {
         return through();
     };
@@ -241,12 +273,17 @@ pub fn munmap(addr: usize, len: usize) -> Answer {
 pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
     let change = |s: &Span| {
         let args = [s.start, s.len(), prot as usize, key as usize, 0, 0];
-        let number = if key == -1 { libc::SYS_mprotect } else { libc::SYS_pkey_mprotect };
+        let number = if key == -1 {
+            libc::SYS_mprotect
+        } else {
+            libc::SYS_pkey_mprotect
+        };
         // SAFETY: the program asked for exactly this.
         unsafe { raw::call(number, args) }
     };
     let grows = prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) != 0;
-    let Some(target) = span(addr, len).filter(|_| space::active() && !grows && addr.is_multiple_of(PAGE) && len > 0)
+    let Some(target) = span(addr, len)
+        .filter(|_| space::active() && !grows && addr.is_multiple_of(PAGE) && len > 0)
     else {
         return change(&(addr..addr.wrapping_add(len)));
     };
@@ -262,7 +299,13 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
         if raw::failed(answer) {
             return answer;
         }
-        if let What::Used(Traits { kind: Kind::Paged, .. }, _) = piece.what {
+        if let What::Used(
+            Traits {
+                kind: Kind::Paged, ..
+            },
+            _,
+        ) = piece.what
+        {
             pager::access_changed(&piece.span);
             space.map.change(&piece.span, |traits| {
                 traits.prot = prot & ACCESS;
@@ -277,7 +320,12 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
 pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usize) -> Answer {
     let through = |to: usize| {
         // SAFETY: the program asked for exactly this.
-        unsafe { raw::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, to, 0]) }
+        unsafe {
+            raw::call(
+                libc::SYS_mremap,
+                [old, old_len, new_len, flags as usize, to, 0],
+            )
+        }
     };
     if !space::active() {
         return through(new);
@@ -292,7 +340,8 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
         flags & libc::MREMAP_FIXED != 0,
         flags & libc::MREMAP_DONTUNMAP != 0,
     );
-    let (Some(from), Some(len)) = (span(old, old_len), new_len.checked_next_multiple_of(PAGE)) else {
+    let (Some(from), Some(len)) = (span(old, old_len), new_len.checked_next_multiple_of(PAGE))
+    else {
         return error(libc::EINVAL);
     };
     let wrong = flags & !known != 0
@@ -306,22 +355,44 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
     if old_len == 0 {
         // A second mapping of what is shared; private memory has none.
         return match space.map.pieces(&(old..old + PAGE))[..] {
-            [Piece { what: What::Used(Traits { kind: Kind::Foreign, .. }, _), .. }] => {
-                move_foreign(space, new_len, flags, new, through)
-            }
-            [Piece { what: What::Used(..), .. }] => error(libc::EINVAL),
+            [
+                Piece {
+                    what:
+                        What::Used(
+                            Traits {
+                                kind: Kind::Foreign,
+                                ..
+                            },
+                            _,
+                        ),
+                    ..
+                },
+            ] => move_foreign(space, new_len, flags, new, through),
+            [
+                Piece {
+                    what: What::Used(..),
+                    ..
+                },
+            ] => error(libc::EINVAL),
             _ => error(libc::EFAULT),
         };
     }
     let to = fixed.then(|| span(new, len));
     if let Some(to) = &to {
-        let Some(to) = to else { return error(libc::EINVAL) };
+        let Some(to) = to else {
+            return error(libc::EINVAL);
+        };
         if !new.is_multiple_of(PAGE) || to.start < from.end && from.start < to.end {
             return error(libc::EINVAL);
         }
     }
     let traits = match &space.map.pieces(&from)[..] {
-        [Piece { what: What::Used(traits, _), .. }] => *traits,
+        [
+            Piece {
+                what: What::Used(traits, _),
+                ..
+            },
+        ] => *traits,
         _ => return error(libc::EFAULT),
     };
     if traits.kind == Kind::Foreign {
@@ -397,7 +468,9 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
         }
         space.map.change(from, |t| t.locked = false);
     } else {
-        space.map.change(&head, |t| (t.prot, t.locked) = (RW, false));
+        space
+            .map
+            .change(&head, |t| (t.prot, t.locked) = (RW, false));
         for piece in space.map.pieces(from) {
             space.release(&piece);
         }
@@ -413,7 +486,13 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
 /// New addresses of an old mapping have its state.
 fn inherit(space: &mut Space, to: &Span, traits: Traits) {
     let locked = traits.locked && pager::nail(to).is_ok();
-    space.map.change(to, |t| *t = Traits { locked, keyed: t.keyed, ..traits });
+    space.map.change(to, |t| {
+        *t = Traits {
+            locked,
+            keyed: t.keyed,
+            ..traits
+        }
+    });
 }
 
 /// Something that is not ours moves; its new place may lie on an arena.
@@ -476,7 +555,11 @@ fn leave_arena(
         return answer;
     }
     let start = answer as usize;
-    let kept = if start == from.start { from.start + len.min(from.len()) } else { from.start };
+    let kept = if start == from.start {
+        from.start + len.min(from.len())
+    } else {
+        from.start
+    };
     if kept < from.end && flags & libc::MREMAP_DONTUNMAP == 0 {
         for piece in space.map.pieces(&(kept..from.end)) {
             space.release(&piece);

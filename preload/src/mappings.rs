@@ -54,7 +54,10 @@ impl Traits {
     }
 
     /// What is not ours.
-    pub const FOREIGN: Self = Self { kind: Kind::Foreign, ..Self::paged(0) };
+    pub const FOREIGN: Self = Self {
+        kind: Kind::Foreign,
+        ..Self::paged(0)
+    };
 }
 
 /// How an arena came to be ours.
@@ -131,7 +134,10 @@ impl Mappings {
 
     /// Whether any of some addresses does.
     pub fn touches(&self, span: &Span) -> bool {
-        self.arenas.range(..span.end).next_back().is_some_and(|(_, (end, _))| *end > span.start)
+        self.arenas
+            .range(..span.end)
+            .next_back()
+            .is_some_and(|(_, (end, _))| *end > span.start)
     }
 
     /// A free place for `len` bytes, aligned to `align` if that can be had, else to a
@@ -207,7 +213,10 @@ impl Mappings {
         while at < span.end {
             let (end, what) = self.at(at);
             let end = end.min(span.end);
-            pieces.push(Piece { span: at..end, what });
+            pieces.push(Piece {
+                span: at..end,
+                what,
+            });
             at = end;
         }
         pieces
@@ -215,13 +224,19 @@ impl Mappings {
 
     /// All that is mapped.
     pub fn used(&self) -> impl Iterator<Item = (Span, Traits)> + '_ {
-        self.used.iter().map(|(start, (end, traits))| (*start..*end, *traits))
+        self.used
+            .iter()
+            .map(|(start, (end, traits))| (*start..*end, *traits))
     }
 
     /// Where the state at `addr` ends, and what it is.
     fn at(&self, addr: usize) -> (usize, What) {
         let Some((arena_end, origin)) = self.arena_at(addr) else {
-            let next = self.arenas.range(addr..).next().map_or(usize::MAX, |(start, _)| *start);
+            let next = self
+                .arenas
+                .range(addr..)
+                .next()
+                .map_or(usize::MAX, |(start, _)| *start);
             return (next, What::Outside);
         };
         match self.used.range(..=addr).next_back() {
@@ -229,7 +244,11 @@ impl Mappings {
                 ((*end).min(arena_end), What::Used(*traits, origin))
             }
             _ => {
-                let next = self.used.range(addr..).next().map_or(usize::MAX, |(start, _)| *start);
+                let next = self
+                    .used
+                    .range(addr..)
+                    .next()
+                    .map_or(usize::MAX, |(start, _)| *start);
                 (next.min(arena_end), What::Free)
             }
         }
@@ -244,29 +263,32 @@ impl Mappings {
     /// joins mappings.
     fn put_used(&mut self, span: Span, traits: Traits) {
         let mut span = span;
-        if let Some((start, (end, before))) = self.used.range(..span.start).next_back() {
-            if *end == span.start && *before == traits {
-                span.start = *start;
-            }
+        if let Some((start, (end, before))) = self.used.range(..span.start).next_back()
+            && *end == span.start
+            && *before == traits
+        {
+            span.start = *start;
         }
-        if let Some((end, after)) = self.used.get(&span.end).copied() {
-            if after == traits {
-                self.used.remove(&span.end);
-                span.end = end;
-            }
+        if let Some((end, after)) = self.used.get(&span.end).copied()
+            && after == traits
+        {
+            self.used.remove(&span.end);
+            span.end = end;
         }
         self.used.insert(span.start, (span.end, traits));
     }
 
     fn cut_used(&mut self, span: &Span) {
-        if let Some((start, (end, traits))) =
-            self.used.range(..span.start).next_back().map(|(s, e)| (*s, *e))
+        if let Some((start, (end, traits))) = self
+            .used
+            .range(..span.start)
+            .next_back()
+            .map(|(s, e)| (*s, *e))
+            && end > span.start
         {
-            if end > span.start {
-                self.used.insert(start, (span.start, traits));
-                if end > span.end {
-                    self.used.insert(span.end, (end, traits));
-                }
+            self.used.insert(start, (span.start, traits));
+            if end > span.end {
+                self.used.insert(span.end, (end, traits));
             }
         }
         while let Some((start, (end, traits))) =
@@ -281,12 +303,15 @@ impl Mappings {
 
     fn add_free(&mut self, span: Span) {
         let mut span = span;
-        if let Some((start, end)) = self.free.range(..span.start).next_back().map(|(s, e)| (*s, *e))
+        if let Some((start, end)) = self
+            .free
+            .range(..span.start)
+            .next_back()
+            .map(|(s, e)| (*s, *e))
+            && end == span.start
         {
-            if end == span.start {
-                self.drop_gap(start, end);
-                span.start = start;
-            }
+            self.drop_gap(start, end);
+            span.start = start;
         }
         if let Some(end) = self.free.get(&span.end).copied() {
             self.drop_gap(span.end, end);
@@ -379,7 +404,10 @@ mod tests {
         assert_eq!(pieces.first().map(|p| p.span.start), Some(whole.start));
         assert_eq!(pieces.last().map(|p| p.span.end), Some(whole.end));
         for pair in pieces.windows(2) {
-            assert_eq!(pair[0].span.end, pair[1].span.start, "no gaps between pieces");
+            assert_eq!(
+                pair[0].span.end, pair[1].span.start,
+                "no gaps between pieces"
+            );
         }
         for piece in &pieces {
             let what = match piece.what {
@@ -388,7 +416,12 @@ mod tests {
                 What::Used(traits, _) => Plain::Used(traits.prot),
             };
             for addr in piece.span.clone().step_by(PAGE) {
-                assert_eq!(pages[(addr - BASE) / PAGE], what, "page {}", (addr - BASE) / PAGE);
+                assert_eq!(
+                    pages[(addr - BASE) / PAGE],
+                    what,
+                    "page {}",
+                    (addr - BASE) / PAGE
+                );
             }
         }
         let longest = pages
@@ -399,11 +432,20 @@ mod tests {
         match map.place(longest.max(1) * PAGE, PAGE) {
             Some(at) => {
                 let first = (at - BASE) / PAGE;
-                assert!(longest > 0 && pages[first..first + longest].iter().all(|p| *p == Plain::Free));
+                assert!(
+                    longest > 0
+                        && pages[first..first + longest]
+                            .iter()
+                            .all(|p| *p == Plain::Free)
+                );
             }
             None => assert_eq!(longest, 0),
         }
-        assert_eq!(map.place((longest + 1) * PAGE, PAGE), None, "nothing longer than the longest gap");
+        assert_eq!(
+            map.place((longest + 1) * PAGE, PAGE),
+            None,
+            "nothing longer than the longest gap"
+        );
     }
 
     proptest! {
@@ -448,7 +490,10 @@ mod tests {
         map.add_reserved(BASE + PAGE..BASE + 8 * RANGE);
         assert_eq!(map.place(RANGE, RANGE), Some(BASE + RANGE));
         map.set(BASE + PAGE..BASE + 7 * RANGE + PAGE, Traits::paged(3));
-        assert_eq!(map.place(RANGE - PAGE, RANGE), Some(BASE + 7 * RANGE + PAGE));
+        assert_eq!(
+            map.place(RANGE - PAGE, RANGE),
+            Some(BASE + 7 * RANGE + PAGE)
+        );
     }
 
     #[test]
@@ -468,6 +513,10 @@ mod tests {
         map.add_adopted(page(0)..page(4), Traits::paged(3));
         map.forget(&(page(1)..page(2)));
         assert!(map.contains(page(0)) && !map.contains(page(1)) && map.contains(page(3)));
-        assert_eq!(map.place(PAGE, PAGE), None, "an adopted mapping's addresses are never handed out");
+        assert_eq!(
+            map.place(PAGE, PAGE),
+            None,
+            "an adopted mapping's addresses are never handed out"
+        );
     }
 }

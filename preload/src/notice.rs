@@ -23,7 +23,10 @@ impl Write for Line {
 }
 
 fn line(text: Arguments<'_>) -> Line {
-    let mut line = Line { bytes: [0; LINE], len: 0 };
+    let mut line = Line {
+        bytes: [0; LINE],
+        len: 0,
+    };
     let _ = line.write_fmt(text);
     line
 }
@@ -50,7 +53,10 @@ pub fn refuse(text: Arguments<'_>) {
 fn write(mut line: Line) {
     line.bytes[line.len] = b'\n';
     let head = "selfpage: ";
-    for (start, len) in [(head.as_ptr(), head.len()), (line.bytes.as_ptr(), line.len + 1)] {
+    for (start, len) in [
+        (head.as_ptr(), head.len()),
+        (line.bytes.as_ptr(), line.len + 1),
+    ] {
         // SAFETY: bytes that live through the call.
         unsafe { raw::call3(libc::SYS_write, 2, start as usize, len) };
     }

@@ -53,7 +53,9 @@ pub fn reserve(len: usize) -> Result<Span> {
 /// A private anonymous mapping that is there already becomes a stretch; so does one that
 /// was surrendered and is plain memory again.
 pub fn adopt(span: &Span) -> Result<()> {
-    let Some(engine) = engine::get() else { return Ok(()) };
+    let Some(engine) = engine::get() else {
+        return Ok(());
+    };
     let known = |addr| engine.process.contains(addr);
     let answer = match (known(span.start), known(span.end - 1)) {
         (true, true) => engine.process.resume(span.clone()),
@@ -144,7 +146,10 @@ impl Gate {
 
 /// Stops the pager for a fork, or says why the child has no room.
 pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
-    engine::get().map(engine::Engine::close).transpose().map(Gate)
+    engine::get()
+        .map(engine::Engine::close)
+        .transpose()
+        .map(Gate)
 }
 
 /// The parent of a fork pages again. Returns the child's domain.

@@ -45,7 +45,10 @@ struct Known {
     nails: Vec<Nail>,
 }
 
-static KNOWN: Lock<Known> = Lock::new(Known { live: Vec::new(), nails: Vec::new() });
+static KNOWN: Lock<Known> = Lock::new(Known {
+    live: Vec::new(),
+    nails: Vec::new(),
+});
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Whether the program has ever asked for a robust mutex.
@@ -118,7 +121,10 @@ pub fn forget_others() {
     // The vectors may have been under change by a thread that is gone: leave them be.
     std::mem::forget(std::mem::replace(
         &mut *known,
-        Known { live: vec![(raw::tid(), own)], nails: Vec::new() },
+        Known {
+            live: vec![(raw::tid(), own)],
+            nails: Vec::new(),
+        },
     ));
 }
 
@@ -249,7 +255,10 @@ fn keep_robust() {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: two words that live through the call.
     let answer = unsafe {
-        let (head, len) = (std::ptr::from_mut(&mut head) as usize, std::ptr::from_mut(&mut len) as usize);
+        let (head, len) = (
+            std::ptr::from_mut(&mut head) as usize,
+            std::ptr::from_mut(&mut len) as usize,
+        );
         raw::call3(libc::SYS_get_robust_list, 0, head, len)
     };
     if raw::failed(answer) || head == 0 {

@@ -91,13 +91,6 @@ impl Quiet {
     pub fn new() -> Self {
         Self(set_mask(!0))
     }
-
-    /// The mask to come back to, for whoever carries it across a fork.
-    pub fn into_mask(self) -> u64 {
-        let mask = self.0;
-        std::mem::forget(self);
-        mask
-    }
 }
 
 impl Drop for Quiet {

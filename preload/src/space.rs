@@ -81,16 +81,10 @@ pub fn activate() {
 /// The space, for one caller at a time.
 pub fn hold() -> Held {
     let quiet = raw::Quiet::new();
-    Held { space: SPACE.lock(), _quiet: quiet }
-}
-
-/// The child of a fork: the lock, held by the thread that forked, is free.
-///
-/// # Safety
-/// The guard taken before the fork was forgotten, and this is the only thread.
-pub unsafe fn reset_lock() {
-    // SAFETY: the caller's.
-    unsafe { SPACE.reset() };
+    Held {
+        space: SPACE.lock(),
+        _quiet: quiet,
+    }
 }
 
 /// Chooses the size of arenas by what the process may map.
@@ -109,7 +103,10 @@ pub fn fit_arenas(limit: Option<usize>, strict_overcommit: bool) {
 
 impl Space {
     const fn new() -> Self {
-        Self { map: Mappings::new(), brk: crate::brk::Break::new() }
+        Self {
+            map: Mappings::new(),
+            brk: crate::brk::Break::new(),
+        }
     }
 
     /// Free addresses for `len` bytes, in a further arena if need be.
@@ -129,11 +126,11 @@ impl Space {
         let least = len.checked_add(RANGE)?.checked_next_multiple_of(RANGE)?;
         let mut size = ARENA_SIZE.load(Ordering::Relaxed).max(least);
         loop {
-            if let Ok(span) = pager::reserve(size) {
-                if allocated::add(&span).is_ok() {
-                    self.map.add_reserved(span);
-                    return Some(());
-                }
+            if let Ok(span) = pager::reserve(size)
+                && allocated::add(&span).is_ok()
+            {
+                self.map.add_reserved(span);
+                return Some(());
             }
             if size == least {
                 return None;
@@ -173,21 +170,25 @@ impl Space {
                 unmap(span);
                 self.map.forget(span);
             }
-            What::Used(Traits { kind: Kind::Foreign, .. }, Origin::Reserved) => {
-                match take_back(span) {
-                    true => {
-                        allocated::mark(span, false);
-                        if pager::plain() {
-                            protect(span, libc::PROT_NONE);
-                        }
-                        self.map.clear(span);
+            What::Used(
+                Traits {
+                    kind: Kind::Foreign,
+                    ..
+                },
+                Origin::Reserved,
+            ) => match take_back(span) {
+                true => {
+                    allocated::mark(span, false);
+                    if pager::plain() {
+                        protect(span, libc::PROT_NONE);
                     }
-                    false => {
-                        unmap(span);
-                        self.map.forget(span);
-                    }
+                    self.map.clear(span);
                 }
-            }
+                false => {
+                    unmap(span);
+                    self.map.forget(span);
+                }
+            },
             What::Used(traits, Origin::Reserved) => {
                 self.loosen(span, traits);
                 allocated::mark(span, false);
@@ -227,12 +228,20 @@ impl Space {
 
     /// The parts of `span` that are paged memory and can be read: what may be nailed.
     pub fn nailable(&self, span: &Span) -> impl Iterator<Item = Span> + use<> {
-        self.map.pieces(span).into_iter().filter_map(|piece| match piece.what {
-            What::Used(Traits { kind: Kind::Paged, prot, .. }, _) if prot & libc::PROT_READ != 0 => {
-                Some(piece.span)
-            }
-            _ => None,
-        })
+        self.map
+            .pieces(span)
+            .into_iter()
+            .filter_map(|piece| match piece.what {
+                What::Used(
+                    Traits {
+                        kind: Kind::Paged,
+                        prot,
+                        ..
+                    },
+                    _,
+                ) if prot & libc::PROT_READ != 0 => Some(piece.span),
+                _ => None,
+            })
     }
 
     fn loosen(&self, span: &Span, traits: Traits) {
@@ -268,8 +277,22 @@ pub fn unmap(span: &Span) -> raw::Answer {
 }
 
 /// The kernel's mmap.
-pub fn map(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> raw::Answer {
-    let args = [addr, len, prot as usize, flags as usize, fd as usize, offset as usize];
+pub fn map(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> raw::Answer {
+    let args = [
+        addr,
+        len,
+        prot as usize,
+        flags as usize,
+        fd as usize,
+        offset as usize,
+    ];
     // SAFETY: the program asked for exactly this.
     unsafe { raw::call(libc::SYS_mmap, args) }
 }
@@ -283,8 +306,10 @@ fn take_back(span: &Span) -> bool {
 /// Puts plain memory where a page was closed. The kernel may have given the place to
 /// someone else since; then there is no way back for what asks for it now.
 fn fill_hole(page: &Span) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let filled = !raw::failed(map(page.start, page.len(), RW, flags, -1, 0)) && pager::adopt(page).is_ok();
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let filled =
+        !raw::failed(map(page.start, page.len(), RW, flags, -1, 0)) && pager::adopt(page).is_ok();
     if !filled {
         notice::die(format_args!(
             "address {:#x} was used after it was unmapped, and its place cannot be had again",

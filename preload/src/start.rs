@@ -82,15 +82,22 @@ impl Door {
 /// The child of a fork, before anything else in it.
 pub fn again(gate: pager::Gate) {
     if let Err(why) = threads::start(come_in, Some(gate)) {
-        notice::die(format_args!("the child of a fork cannot be given a pager and ends: {why}"));
+        notice::die(format_args!(
+            "the child of a fork cannot be given a pager and ends: {why}"
+        ));
     }
 }
 
 /// Handshake and engine.
 fn come_in(gate: Option<pager::Gate>) -> Result<Option<RawFd>, String> {
-    let Some(port) = link::port() else { return Ok(None) };
+    let Some(port) = link::port() else {
+        return Ok(None);
+    };
     let hello = match &gate {
-        Some(gate) => Hello::Fork { parent: link::domain(), child: gate.child() },
+        Some(gate) => Hello::Fork {
+            parent: link::domain(),
+            child: gate.child(),
+        },
         None => Hello::Exec,
     };
     let joined = port.join(hello).map_err(|why| why.to_string())?;
@@ -129,7 +136,11 @@ fn first_arena() -> Option<std::ops::Range<usize>> {
     let mut size = HEAP;
     while size >= 2 * SEGMENT {
         // Only what is there: no further arena for this.
-        if let Some(start) = space.map.place(size, SEGMENT).filter(|at| at.is_multiple_of(SEGMENT)) {
+        if let Some(start) = space
+            .map
+            .place(size, SEGMENT)
+            .filter(|at| at.is_multiple_of(SEGMENT))
+        {
             let heap = start..start + size;
             debug_assert!(space.map.pieces(&heap).iter().all(|p| p.what == What::Free));
             space.open(&heap, space::RW);

@@ -61,7 +61,15 @@ extern "C" fn fail(answer: Answer) -> c_long {
     give(answer) as c_long
 }
 
-extern "C" fn route(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+extern "C" fn route(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
     let (fd, flags) = (a as c_int, d as c_int);
     let answer = match number {
         libc::SYS_mmap => map::mmap(a, b, c as c_int, flags, e as c_int, f as i64),

@@ -7,8 +7,8 @@
 //! unknown to the C library: a `setuid` does not reach them.
 
 use crate::bootstrap::FORCED;
-use crate::raw::{self, Answer};
 use crate::pager::Gate;
+use crate::raw::{self, Answer};
 use crate::{link, next, notice, pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
@@ -93,7 +93,9 @@ pub fn start(come_in: ComeIn, gate: Option<Gate>) -> Result<(), String> {
 
 fn no_thread(answer: Answer) -> String {
     let why = std::io::Error::from_raw_os_error(-answer as i32);
-    format!("the pager's threads cannot start ({why}): raise `ulimit -u`, or run less on this machine")
+    format!(
+        "the pager's threads cannot start ({why}): raise `ulimit -u`, or run less on this machine"
+    )
 }
 
 /// Leaves the program's descriptors. The port stays: notices go through it.
@@ -182,7 +184,8 @@ fn storage() -> Option<usize> {
     FORCED.store(true, Ordering::Release);
     // SAFETY: the loader's function of this type; memory below the block for all static
     // storage, above it for the descriptor, all zero.
-    let made = unsafe { std::mem::transmute::<*mut c_void, AllocateTls>(allocate)(block as *mut c_void) };
+    let made =
+        unsafe { std::mem::transmute::<*mut c_void, AllocateTls>(allocate)(block as *mut c_void) };
     FORCED.store(false, Ordering::Release);
     if made.is_null() {
         return None;
@@ -211,7 +214,17 @@ pub fn thread_pointer() -> usize {
 fn spawn(task: usize, flags: usize) -> Answer {
     let top = STACKS[task].load(Ordering::Acquire) + PAGE + STACK;
     // SAFETY: a stack and storage of its own; `run` never returns.
-    unsafe { clone_thread(SHARED | flags, top, 0, 0, STORAGE[task].load(Ordering::Acquire), run, task) }
+    unsafe {
+        clone_thread(
+            SHARED | flags,
+            top,
+            0,
+            0,
+            STORAGE[task].load(Ordering::Acquire),
+            run,
+            task,
+        )
+    }
 }
 
 /// A raw clone onto another stack, where `entry(arg)` runs.
@@ -280,7 +293,11 @@ fn keep() -> ! {
     READY.store(1, Ordering::Release);
     futex::wake_all(&READY);
     let fd = connection.unwrap_or(-1);
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
     loop {
         let at = std::ptr::from_mut(&mut poll) as usize;
         // SAFETY: one entry that lives through the call.
@@ -302,7 +319,12 @@ const STILL: usize = 1000;
 fn deserted() -> Option<i32> {
     use rustix::fs::{Mode, OFlags, open};
     let mut text = [0u8; 1024];
-    let file = open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = open(
+        c"/proc/self/stat",
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
     let n = rustix::io::read(&file, &mut text[..]).ok()?;
     // The name, in brackets, may hold anything: fields are counted behind it.
     let rest = text[..n].rsplit(|b| *b == b')').next()?;
@@ -314,15 +336,18 @@ fn deserted() -> Option<i32> {
     let code = number(fields.nth(31)).unwrap_or(0);
     let ours = Task::Entry as usize + ENTRY_COUNT.load(Ordering::Acquire);
     // The leader counts, too, until it is reaped.
-    (zombie && threads.is_some_and(|threads| threads <= ours + 1)).then_some((code >> 8) as i32 & 0xff)
+    (zombie && threads.is_some_and(|threads| threads <= ours + 1))
+        .then_some((code >> 8) as i32 & 0xff)
 }
 
 fn begin() -> Result<Option<RawFd>, String> {
-    let Some(order) = ORDER.lock().take() else { return Ok(None) };
+    let Some(order) = ORDER.lock().take() else {
+        return Ok(None);
+    };
     let connection = (order.come_in)(order.gate)?;
     let entries = ENTRY_COUNT.load(Ordering::Acquire);
-    for n in 0..entries {
-        pager::prepare_entry(n, PROCESSORS[n].load(Ordering::Acquire) as usize)?;
+    for (n, processor) in PROCESSORS[..entries].iter().enumerate() {
+        pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
     }
     let first = Task::Entry as usize;
     for task in (first..first + entries).chain([Task::Evictor as usize]) {

@@ -16,11 +16,24 @@ fn random_memory_calls_look_the_same_as_the_kernels_own() {
         let seed = seed.to_string();
         let kernel = printed(Command::new(&program).arg(&seed));
         let emulated = printed(plain(&program).arg(&seed));
-        let differs = kernel.lines().zip(emulated.lines()).position(|(a, b)| a != b);
+        let differs = kernel
+            .lines()
+            .zip(emulated.lines())
+            .position(|(a, b)| a != b);
         if let Some(line) = differs {
             let from = line.saturating_sub(3);
-            let part = |text: &str| text.lines().skip(from).take(line - from + 1).collect::<Vec<_>>().join("\n");
-            panic!("seed {seed}, line {line}, the kernel:\n{}\nemulated:\n{}", part(&kernel), part(&emulated));
+            let part = |text: &str| {
+                text.lines()
+                    .skip(from)
+                    .take(line - from + 1)
+                    .collect::<Vec<_>>()
+                    .join("\n")
+            };
+            panic!(
+                "seed {seed}, line {line}, the kernel:\n{}\nemulated:\n{}",
+                part(&kernel),
+                part(&emulated)
+            );
         }
         assert_eq!(kernel.lines().count(), emulated.lines().count());
     }

@@ -43,7 +43,10 @@ fn threads_end_by_every_way_out() {
 fn the_programs_descriptors_are_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("descriptors", folder.path());
-    assert_eq!(printed(&mut Command::new(&program)), printed(&mut plain(&program)));
+    assert_eq!(
+        printed(&mut Command::new(&program)),
+        printed(&mut plain(&program))
+    );
 }
 
 #[test]
@@ -52,7 +55,12 @@ fn a_static_program_is_refused_and_the_caller_told() {
     let source = folder.path().join("s.c");
     std::fs::write(&source, "int main(void) { return 0; }").unwrap();
     let program = folder.path().join("s");
-    let linked = Command::new("cc").arg("-static").arg(&source).arg("-o").arg(&program).status();
+    let linked = Command::new("cc")
+        .arg("-static")
+        .arg(&source)
+        .arg("-o")
+        .arg(&program)
+        .status();
     if !linked.is_ok_and(|status| status.success()) {
         eprintln!("skipped: the C library's static archive is not installed");
         return;

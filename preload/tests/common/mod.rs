@@ -12,7 +12,9 @@ pub fn library() -> PathBuf {
 
 /// Compiles `tests/programs/NAME.c` into `folder`.
 pub fn compile(name: &str, folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name);
     let program = folder.join(name);
     let status = Command::new("cc")
         .args(["-O1", "-g", "-pthread", "-Wall", "-Wno-unused-result", "-o"])
@@ -27,13 +29,19 @@ pub fn compile(name: &str, folder: &Path) -> PathBuf {
 /// `program` under the library, without an engine: its memory is emulated, not paged.
 pub fn plain(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", library()).env("SELFPAGE_PORT", "plain");
+    command
+        .env("LD_PRELOAD", library())
+        .env("SELFPAGE_PORT", "plain");
     command
 }
 
 /// What a command printed, after it ended well.
 pub fn printed(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command.output().expect("it can be started");
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("it can be started");
     let stderr = String::from_utf8_lossy(&stderr);
     let stdout = String::from_utf8_lossy(&stdout).into_owned();
     assert!(status.success(), "{command:?}: {status}\n{stdout}{stderr}");
