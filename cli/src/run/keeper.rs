@@ -27,6 +27,9 @@ const REMARK: Duration = Duration::from_secs(1);
 /// the terminal.
 const LINES: usize = 200;
 
+/// How far apart proxy and keeper may see one signal sent to their group.
+const SAME_KILL: Duration = Duration::from_millis(200);
+
 /// Requests to end.
 const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
@@ -96,6 +99,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         remarked: false,
         asked_to_end: None,
         said: HashSet::new(),
+        own: Vec::new(),
     };
     match keeper.run() {
         Over::Ended(status) => {
@@ -149,6 +153,8 @@ struct Keeper {
     /// running too.
     asked_to_end: Option<Signal>,
     said: HashSet<String>,
+    /// What came to this process itself, lately.
+    own: Vec<(Instant, Arrived)>,
 }
 
 impl Keeper {
@@ -159,13 +165,10 @@ impl Keeper {
             let events = self.system.dispatch();
             events.into_iter().for_each(|event| self.tell(event));
             self.notified();
-            let mut arrived = Vec::new();
-            while let Some(signal) = self.signals.next() {
-                arrived.push(signal);
-            }
+            self.note_signals();
             loop {
                 match Message::receive(&self.control) {
-                    Ok(Some(Message::Signal(signal))) => self.pass_on(signal, &arrived),
+                    Ok(Some(Message::Signal(signal))) => self.pass_on(signal),
                     Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(_) => return Over::Orphaned,
@@ -265,17 +268,33 @@ impl Keeper {
         }
     }
 
-    /// A signal that the proxy got. If this process got the same from the same sender it
-    /// went to the whole group, the program included.
-    fn pass_on(&mut self, signal: Arrived, ours: &[Arrived]) {
-        let mut more = Vec::new();
-        while let Some(late) = self.signals.next() {
-            more.push(late);
+    /// Signals that came to this process itself.
+    fn note_signals(&mut self) {
+        self.own.retain(|(when, _)| when.elapsed() < SAME_KILL);
+        while let Some(signal) = self.signals.next() {
+            self.own.push((Instant::now(), signal));
         }
-        let same = |a: &Arrived| {
-            a.signal == signal.signal && a.sender == signal.sender && a.code == signal.code
+    }
+
+    /// Whether this process got the same signal from the same sender as the proxy: then
+    /// it went to the whole group, the program included.
+    fn went_to_all(&mut self, signal: Arrived) -> bool {
+        self.note_signals();
+        let same = |(_, own): &(Instant, Arrived)| {
+            (own.signal, own.sender, own.code) == (signal.signal, signal.sender, signal.code)
         };
-        if ours.iter().chain(&more).any(same) {
+        let found = self.own.iter().position(same);
+        found.map(|at| self.own.remove(at)).is_some()
+    }
+
+    /// A signal that the proxy got, for the program.
+    fn pass_on(&mut self, signal: Arrived) {
+        if self.went_to_all(signal) {
+            return;
+        }
+        // The kernel may be on its way through the group.
+        std::thread::sleep(Duration::from_millis(1));
+        if self.went_to_all(signal) {
             return;
         }
         let named = Signal::from_named_raw(signal.signal);

@@ -58,7 +58,7 @@ enum Asked {
         there: u64,
         what: &'static str,
     },
-    #[error("unmodified programs cannot be paged here: {0}")]
+    #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
     Without(translation::UnknownFeature),
