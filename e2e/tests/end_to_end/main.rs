@@ -60,6 +60,10 @@ fn trial(kind: &str, name: &str, case: impl FnOnce() -> Verdict + Send + 'static
             eprintln!("{said}: SKIPPED: {reason}");
             Ok(Completion::ignored_with(reason))
         }
-        Err(halt) => Err(halt.to_string().into()),
+        Err(halt) => {
+            // At once, too: a run that is cut short by its caller has no summary.
+            eprintln!("{said}: {halt}");
+            Err(halt.to_string().into())
+        }
     })
 }
