@@ -35,6 +35,7 @@ impl Pager {
                         // A staged page's frame goes with its slot.
                         if let Some(frame) = dropped.frame {
                             frames.push(frame);
+                            table.went(unit, 1);
                         }
                         if let Some(handle) = dropped.handle {
                             self.forget(handle);

@@ -518,7 +518,7 @@ impl Domain {
             return Err(StretchError::TooMany);
         }
         pager.register(base, len)?;
-        pager.counters.add(Counter::stretch_bytes, len as u64);
+        pager.counters().add(Counter::stretch_bytes, len as u64);
         Ok(stretch)
     }
 
@@ -559,7 +559,7 @@ impl Domain {
             pager.evict(&mut evictor, k - unused);
         }
         let given = pager.frames().give_back(k);
-        pager.counters.add(Counter::relinquished, u64::from(given));
+        pager.counters().add(Counter::relinquished, u64::from(given));
         given
     }
 
@@ -581,7 +581,7 @@ impl Domain {
 
     /// The figures.
     pub fn counters(&self) -> Counters {
-        self.shared.pager().counters
+        self.shared.pager().counters()
     }
 
     /// What the store holds, where there is one.
@@ -982,7 +982,7 @@ impl Drop for Stretch {
             })
         };
         pager
-            .counters
+            .counters()
             .sub(Counter::stretch_bytes, self.len() as u64);
         // SAFETY: out of the directory, and whoever found it before has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });

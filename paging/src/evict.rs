@@ -45,6 +45,8 @@ pub(crate) struct Evictor {
     written: Box<[Option<Handle>]>,
     /// Room for [`BATCH`].
     batch: Vec<WritePage>,
+    /// Where the last search for units in no queue ended: stretch, unit.
+    hand: (usize, usize),
 }
 
 impl Evictor {
@@ -58,6 +60,7 @@ impl Evictor {
             freed: vec![Frame(0); RANGE_PAGES].into_boxed_slice(),
             written: vec![None; RANGE_PAGES].into_boxed_slice(),
             batch: Vec::with_capacity(BATCH),
+            hand: (0, 0),
         })
     }
 
@@ -137,7 +140,7 @@ impl Pager {
             if let Some(frame) = self.take_frame(wanted_by) {
                 return Ok(frame);
             }
-            self.counters.add(Counter::starved, 1);
+            self.counters().add(Counter::starved, 1);
             let round = self.evict(
                 &mut evictor,
                 (self.unit_pages as u32 / 8).max(self.reserve + 1),
@@ -281,7 +284,7 @@ impl Pager {
                 return true;
             }
         }
-        self.find_unqueued()
+        self.find_unqueued(evictor)
     }
 
     /// Pages of a unit that are resident and may go.
@@ -301,22 +304,29 @@ impl Pager {
 
     /// Units whose fill found the evictor's lock taken stand in no queue until their next
     /// fill. When the queues are empty they are looked for.
-    fn find_unqueued(&self) -> bool {
-        for n in 0..self.directory.len() {
+    fn find_unqueued(&self, evictor: &mut Evictor) -> bool {
+        // From where the last search ended, once around.
+        let (mut n, mut unit) = evictor.hand;
+        let mut wrapped = false;
+        loop {
             let Some(stretch) = self.directory.nth(n) else {
-                return false;
-            };
-            if !stretch.evictable() {
+                if wrapped {
+                    return false;
+                }
+                (n, unit, wrapped) = (0, 0, true);
                 continue;
-            }
-            for unit in 0..stretch.table().unit_count() {
-                let there = stretch.table().touched(unit) && stretch.table().movable(unit) > 0;
-                if there && self.stage_unit(stretch, unit) > 0 {
+            };
+            let table = stretch.table();
+            let units = if stretch.evictable() { table.unit_count() } else { 0 };
+            while unit < units {
+                unit += 1;
+                if table.movable(unit - 1) > 0 && self.stage_unit(stretch, unit - 1) > 0 {
+                    evictor.hand = (n, unit);
                     return true;
                 }
             }
+            (n, unit) = (n + 1, 0);
         }
-        false
     }
 
     fn by_id(&self, id: u32) -> Option<&Inner> {
@@ -364,9 +374,10 @@ impl Pager {
             from = end;
         }
         if count > 0 {
+            table.went(unit, count);
             self.staging.count(count, 0);
             self.staging.push();
-            self.counters.add(Counter::staged, u64::from(count));
+            self.counters().add(Counter::staged, u64::from(count));
         }
         gate.open();
         count
@@ -524,7 +535,7 @@ impl Pager {
                 let index = span.start + page;
                 let slot_word = &frames[table.offset_in_unit(index) / PAGE];
                 self.put_back(stretch, index, slot_word, staged + page * PAGE);
-                self.counters.add(Counter::pinned, 1);
+                self.counters().add(Counter::pinned, 1);
             }
             at = page + 1;
         }
@@ -613,6 +624,8 @@ impl Pager {
             .is_some_and(|slot_word| self.put_back(stretch, index, slot_word, staged));
         if back {
             word.finish_in_place();
+            let table = stretch.table();
+            table.came(table.unit_of(index));
         } else {
             word.abort_fill(seen);
         }
@@ -727,7 +740,7 @@ impl Pager {
         };
         if kept {
             if let Some(dropped) = word.drop_zero(frame) {
-                self.counters.add(Counter::dropped_zero, 1);
+                self.counters().add(Counter::dropped_zero, 1);
                 if let Some(handle) = dropped {
                     self.forget(handle);
                 }
@@ -739,7 +752,7 @@ impl Pager {
             && store.checksum(handle) == sum
         {
             if word.clean_drop(frame) {
-                self.counters.add(Counter::dropped_clean, 1);
+                self.counters().add(Counter::dropped_clean, 1);
             }
             return Ok(None);
         }
@@ -780,10 +793,10 @@ impl Pager {
             match completion.result {
                 Ok(handle) => {
                     written[completion.token as usize] = handle;
-                    self.counters.add(Counter::written, 1);
+                    self.counters().add(Counter::written, 1);
                 }
                 Err(error) => {
-                    self.counters.add(Counter::write_failures, 1);
+                    self.counters().add(Counter::write_failures, 1);
                     *refusal = Some(error);
                 }
             }

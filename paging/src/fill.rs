@@ -162,11 +162,11 @@ impl Activation<'_> {
             }
             return match seen.state() {
                 State::Empty => {
-                    self.pager.counters.add(Counter::zero_filled, 1);
+                    self.pager.counters().add(Counter::zero_filled, 1);
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
-                    self.pager.counters.add(Counter::from_standby, 1);
+                    self.pager.counters().add(Counter::from_standby, 1);
                     self.publish(seen, frame, None)
                 }
                 _ => self.fetch(seen, frame),
@@ -197,7 +197,7 @@ impl Activation<'_> {
         // SAFETY: the flight's buffer is a page, and this flight's alone.
         let outcome = match read(self.index, unsafe { &mut *buffer.cast::<[u8; PAGE]>() }) {
             Ok(()) => {
-                self.pager.counters.add(Counter::from_disk, 1);
+                self.pager.counters().add(Counter::from_disk, 1);
                 self.publish(seen, frame, Some(buffer.cast_const()))
             }
             Err(failure) => {
@@ -227,12 +227,12 @@ impl Activation<'_> {
         };
         let mut result = match channel.submit_read(handle, into, flight as u64) {
             Ok(Submitted::Done) => {
-                self.pager.counters.add(Counter::from_ram, 1);
+                self.pager.counters().add(Counter::from_ram, 1);
                 Ok(())
             }
             Ok(Submitted::Pending) if self.detached => return Outcome::Pending,
             Ok(Submitted::Pending) => {
-                self.pager.counters.add(Counter::from_disk, 1);
+                self.pager.counters().add(Counter::from_disk, 1);
                 match channel.complete(Wait::Yes) {
                     Some(completion) => completion.result.map(|_| ()),
                     None => Err(StoreError::NoSuchPage { handle }),
@@ -320,6 +320,7 @@ impl Activation<'_> {
             }
             self.pager.places.set_home(frame.0, addr);
             self.word().finish_fill(frame.0);
+            table.came(unit);
             let queue = table.touch(unit);
             table.gate(unit).leave();
             if queue || seen.state() == State::Staged {
@@ -339,7 +340,7 @@ impl Activation<'_> {
         let addr = self.address();
         table.gate(unit).enter();
         if self.state().state() == State::Resident {
-            self.pager.counters.add(Counter::spurious, 1);
+            self.pager.counters().add(Counter::spurious, 1);
             let userfault = self.pager.userfault();
             if userfault.zero(addr, PAGE, Wake::Yes).is_err() {
                 let _ = userfault.wake(addr, PAGE);
@@ -365,7 +366,7 @@ impl Pager {
     ) -> (usize, Outcome) {
         let addr = context.flights[flight].addr;
         let frame = Frame(context.flights[flight].frame);
-        self.counters.add(Counter::from_disk, 1);
+        self.counters().add(Counter::from_disk, 1);
         let Some(stretch) = self.directory.find(addr) else {
             // A stretch waits for its pages in transit before it goes.
             unreachable!("a stretch with a page in transit stays");

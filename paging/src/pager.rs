@@ -87,7 +87,7 @@ pub(crate) struct Pager {
     holder: AtomicU32,
     pub(crate) store: Option<&'static dyn Store>,
     store_name: String,
-    pub(crate) counters: Counters,
+    counters: UnsafeCell<Counters>,
     pub(crate) careful: &'static AtomicU32,
     pub(crate) hooks: &'static dyn Hooks,
     pub(crate) directory: Directory,
@@ -137,7 +137,7 @@ impl Pager {
             store_name: parts
                 .store
                 .map_or_else(|| "none".to_owned(), |s| s.describe()),
-            counters: parts.counters,
+            counters: UnsafeCell::new(parts.counters),
             careful: parts.careful,
             hooks: parts.hooks,
             directory: Directory::new().map_err(crate::DomainError::Memory)?,
@@ -171,6 +171,12 @@ impl Pager {
         self.userfault().options().async_write_protect
     }
 
+    /// The figures.
+    pub(crate) fn counters(&self) -> Counters {
+        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        unsafe { *self.counters.get() }
+    }
+
     /// The kernel's page table as this process may read it.
     pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
         // SAFETY: replaced only behind the closed gate, when nobody holds this.
@@ -190,12 +196,16 @@ impl Pager {
         userfault: Userfault,
         frames: Client<'static>,
         holder: Holder,
+        counters: Counters,
     ) {
         // SAFETY: the caller's promise. The old userfaultfd's destructor must not run: its
         // number is another descriptor here.
         unsafe {
             self.userfault.get().write(userfault);
             self.frames.get().write(frames);
+            let bytes = self.counters().get(Counter::stretch_bytes);
+            self.counters.get().write(counters);
+            self.counters().set(Counter::stretch_bytes, bytes);
             // The parent's speaks of the parent's memory.
             self.pagemap
                 .get()
@@ -277,8 +287,8 @@ impl Pager {
 
     pub(crate) fn note_resident(&self) {
         let n = u64::from(self.frames().n());
-        self.counters.set(Counter::resident_pages, n);
-        self.counters.raise(Counter::peak_resident_pages, n);
+        self.counters().set(Counter::resident_pages, n);
+        self.counters().raise(Counter::peak_resident_pages, n);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::stretch::Inner;
 use crate::table::Table;
 use frames::{Client, Contract, DomainId};
 use rustix::fd::BorrowedFd;
+use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -63,12 +64,15 @@ struct Mailbox {
 pub struct Process {
     pager: &'static Pager,
     store: &'static SharedStore,
-    careful_seen: &'static AtomicU32,
+    careful_seen: UnsafeCell<&'static AtomicU32>,
     mail: Mailbox,
     sender: Lock<()>,
     next_id: AtomicU32,
     stop: AtomicU32,
 }
+
+// SAFETY: the cell is written in the child of a fork only, by its only thread.
+unsafe impl Sync for Process {}
 
 /// Why a process's memory could not be made a stretch.
 #[derive(Debug, thiserror::Error)]
@@ -148,7 +152,7 @@ impl Process {
         Ok(Box::leak(Box::new(Self {
             pager: Box::leak(Box::new(pager)),
             store: config.store,
-            careful_seen: config.careful_seen,
+            careful_seen: UnsafeCell::new(config.careful_seen),
             mail: Mailbox::default(),
             sender: Lock::new(()),
             next_id: AtomicU32::new(1),
@@ -221,7 +225,7 @@ impl Process {
             return Err(error);
         }
         self.pager
-            .counters
+            .counters()
             .add(Counter::stretch_bytes, range.len() as u64);
         Ok(stretch)
     }
@@ -427,13 +431,18 @@ impl Process {
         userfault: Userfault,
         frames: Client<'static>,
         holder: Holder,
+        counters: &'static [AtomicU64],
+        careful_seen: &'static AtomicU32,
     ) -> Result<(), DomainError> {
         self.stop.store(0, Ordering::Release);
         self.mail.turn.store(0, Ordering::Release);
         // SAFETY: the sender's thread, if any, stayed behind in the parent.
         unsafe { self.sender.reset() };
         // SAFETY: the caller's promise.
-        unsafe { self.pager.become_child(userfault, frames, holder) };
+        unsafe {
+            self.pager.become_child(userfault, frames, holder, Counters::new(counters));
+            self.careful_seen.get().write(careful_seen);
+        }
         self.store.set_holder(holder)?;
         let mut n = 0;
         while let Some(stretch) = self.pager.directory.nth(n) {
@@ -445,9 +454,6 @@ impl Process {
         }
         self.pager.frames().settle();
         self.pager.staging.forget_sieve();
-        for counter in Counter::ALL {
-            self.pager.counters.set(*counter, 0);
-        }
         let channel = self.store.channel(crate::evict::WRITE_DEPTH)?;
         fork.evictor.become_child(Some(channel));
         self.pager.note_resident();
@@ -488,11 +494,13 @@ impl Process {
             let seq = self.pager.frames().bell_seq();
             self.answer_mail();
             let careful = self.pager.careful.load(Ordering::Acquire);
-            if careful != self.careful_seen.load(Ordering::Relaxed) {
+            // SAFETY: replaced in the child of a fork only, before this thread runs there.
+            let seen = unsafe { *self.careful_seen.get() };
+            if careful != seen.load(Ordering::Relaxed) {
                 // Whoever evicts holds the lock; who takes it next sees the new value.
                 drop(self.pager.evictor.lock());
-                self.careful_seen.store(careful, Ordering::Release);
-                futex::wake_all(self.careful_seen);
+                seen.store(careful, Ordering::Release);
+                futex::wake_all(seen);
             }
             self.pager.keep_spare();
             self.pager.frames().wait_bell(seq, Some(IDLE));
@@ -501,7 +509,7 @@ impl Process {
 
     /// The figures.
     pub fn counters(&self) -> Counters {
-        self.pager.counters
+        self.pager.counters()
     }
 }
 
@@ -524,6 +532,7 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
             .places
             .set_home(frame.0, stretch.table().address(index));
         word.finish_fill(frame.0);
+        stretch.table().came(unit);
         let queue = stretch.table().touch(unit);
         stretch.table().gate(unit).leave();
         if queue {
@@ -618,7 +627,7 @@ impl Pager {
                 self.evict(&mut evictor, asked - unused);
             }
             let given = client.answer(asked);
-            self.counters.add(Counter::relinquished, u64::from(given));
+            self.counters().add(Counter::relinquished, u64::from(given));
         }
         // Frames that are free for the taking are as good as unused ones.
         let limit = client.resident_limit();

@@ -25,6 +25,8 @@ struct Unit {
 const TOUCHED: u32 = 1 << 31;
 /// Set while the unit stands in a replacement queue.
 const QUEUED: u32 = 1 << 30;
+/// The rest of the meta word: pages of the unit that are resident.
+const COUNT: u32 = QUEUED - 1;
 
 /// Page words and unit gates of `pages` pages from `base` on.
 pub(crate) struct Table {
@@ -142,8 +144,22 @@ impl Table {
         self.unit(unit).meta.load(Ordering::Acquire) & TOUCHED != 0
     }
 
+    /// A page of the unit became resident.
+    pub(crate) fn came(&self, unit: usize) {
+        self.unit(unit).meta.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Pages of the unit that were resident are not any more.
+    pub(crate) fn went(&self, unit: usize, count: u32) {
+        let before = self.unit(unit).meta.fetch_sub(count, Ordering::AcqRel);
+        debug_assert!(before & COUNT >= count, "more pages went than were there");
+    }
+
     /// Pages of the unit that are resident and may be taken.
     pub(crate) fn movable(&self, unit: usize) -> u32 {
+        if self.unit(unit).meta.load(Ordering::Acquire) & COUNT == 0 {
+            return 0;
+        }
         let movable = |index: &usize| {
             let seen = self.word(*index).load();
             seen.state() == State::Resident && seen.may_stage()

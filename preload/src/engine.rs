@@ -18,6 +18,7 @@ pub struct Engine {
     pub process: &'static Process,
     ledger: &'static Ledger,
     store: &'static SharedStore,
+    board: &'static Board,
     capabilities: Capabilities,
     contract: Contract,
     /// Whether the store has a file, whose descriptor comes last.
@@ -93,6 +94,7 @@ pub fn start(joined: Joined) -> Result<(), String> {
         process,
         ledger,
         store,
+        board,
         capabilities,
         contract,
         on_disk,
@@ -117,8 +119,11 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
             .reopen(swap.ok_or("the store's file did not come with the answer")?);
     }
     let frames = adopt(engine.ledger, domain)?;
+    let block = engine.board.block(slot);
+    let (counters, seen) = (block.counters(), block.careful_seen());
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
-    unsafe { engine.process.become_child(fork, userfault, frames, slot) }.map_err(text)?;
+    unsafe { engine.process.become_child(fork, userfault, frames, slot, counters, seen) }
+        .map_err(text)?;
     let _ = joined.connection.into_fd().into_raw_fd();
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! never take it (see [`crate::allocated`]).
 
 use crate::mappings::{Kind, Mappings, Origin, Piece, Span, Traits, What, alignment};
-use crate::{allocated, notice, pager, raw};
+use crate::{allocated, notice, pager, raw, threads};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{Guard, Lock, PAGE, RANGE};
@@ -70,7 +70,9 @@ impl std::ops::DerefMut for Held {
 
 /// Whether memory is emulated.
 pub fn active() -> bool {
-    STAGE.load(Ordering::Acquire) == ACTIVE
+    // What libraries map for the pager's own threads is the pager's: those run while a fork
+    // holds the space.
+    STAGE.load(Ordering::Acquire) == ACTIVE && !threads::is_pager()
 }
 
 /// From now on memory is emulated.

@@ -203,6 +203,12 @@ fn storage() -> Option<usize> {
     Some(block)
 }
 
+/// Whether the calling thread is one of the pager's.
+pub fn is_pager() -> bool {
+    let own = thread_pointer();
+    STORAGE.iter().any(|block| block.load(Ordering::Relaxed) == own)
+}
+
 /// The calling thread's control block.
 pub fn thread_pointer() -> usize {
     let own: usize;

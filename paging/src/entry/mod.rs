@@ -58,7 +58,7 @@ impl Pager {
 
     /// Tells whoever watches that an access cannot be satisfied.
     pub(crate) fn report(&self, stretch: &Inner, addr: usize, failure: &Failure) {
-        self.counters.add(Counter::lost, 1);
+        self.counters().add(Counter::lost, 1);
         let store = self.store_name();
         self.complain(format_args!(
             "page {:#x} ({} stretch at {:#x}, store {store}): {failure}",

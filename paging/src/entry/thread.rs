@@ -125,7 +125,7 @@ impl Entry {
         };
         for i in 0..count {
             let fault = self.faults[i];
-            pager.counters.add(Counter::faults, 1);
+            pager.counters().add(Counter::faults, 1);
             if fault.write_protected {
                 wait_for_eviction(pager, fault.addr);
                 continue;
@@ -147,7 +147,7 @@ impl Entry {
             if stretch.table().word(index).load().state() == State::Empty
                 && !pager.hooks.allocated(addr)
             {
-                pager.counters.add(Counter::unallocated_faults, 1);
+                pager.counters().add(Counter::unallocated_faults, 1);
                 refuse_access(pager, addr);
                 return;
             }

@@ -195,7 +195,7 @@ impl Pager {
                 return Verdict::NotOurs;
             };
             if !counted {
-                self.counters.add(Counter::faults, 1);
+                self.counters().add(Counter::faults, 1);
                 counted = true;
             }
             if let (true, Some(handler)) = (own_handlers, stretch.handler(FaultKind::Page)) {
@@ -269,7 +269,7 @@ impl Pager {
         if !own_handlers {
             return Verdict::Tell;
         }
-        self.counters.add(
+        self.counters().add(
             match kind {
                 FaultKind::Protection => Counter::protection_faults,
                 _ => Counter::unallocated_faults,
