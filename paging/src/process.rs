@@ -9,7 +9,7 @@ use crate::DomainError;
 use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
 use crate::entry::thread::Entry;
-use crate::evict::Evictor;
+use crate::evict::{Evictor, Round};
 use crate::page::State;
 use crate::pager::{Hooks, Pager, Parts};
 use crate::stretch::Inner;
@@ -19,7 +19,7 @@ use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Holder, SharedStore, Store};
 use translation::{Access, Capabilities, EntryKind, Userfault};
@@ -50,15 +50,33 @@ pub struct Config {
 /// How often the evictor looks for what nobody rings for.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// A request to the pager threads, which alone hold the userfaultfd.
-#[derive(Default)]
-struct Mailbox {
-    /// 0 empty, 1 asked, 2 answered.
-    turn: AtomicU32,
-    addr: AtomicUsize,
-    len: AtomicUsize,
-    refused: AtomicU32,
+/// What a program's thread asks of the evictor's thread: whatever needs a descriptor (the
+/// userfaultfd, the store's ring), which the program's threads do not have.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    /// Register memory: address, length.
+    Register(usize, usize),
+    /// Move contents: from, length, to.
+    Transfer(usize, usize, usize),
+    /// Empty the standby list and make about this many frames unused.
+    Drain(u32),
 }
+
+/// One errand at a time.
+struct Mailbox {
+    /// The sender's and the evictor's turn: see [`EMPTY`] and so on.
+    turn: AtomicU32,
+    errand: Lock<Option<Errand>>,
+    /// What came of it: an errno, or frames that became unused.
+    answer: AtomicU32,
+}
+
+/// Nothing asked.
+const EMPTY: u32 = 0;
+/// An errand waits.
+const ASKED: u32 = 1;
+/// It is done.
+const ANSWERED: u32 = 2;
 
 /// The pager of one process.
 pub struct Process {
@@ -68,7 +86,8 @@ pub struct Process {
     mail: Mailbox,
     sender: Lock<()>,
     next_id: AtomicU32,
-    stop: AtomicU32,
+    /// Not zero once the evictor's thread does errands.
+    running: AtomicU32,
 }
 
 // SAFETY: the cell is written in the child of a fork only, by its only thread.
@@ -110,6 +129,7 @@ pub enum ProcessError {
 pub struct Fork {
     child: DomainId,
     control: ManuallyDrop<Guard<'static, ()>>,
+    sender: ManuallyDrop<Guard<'static, ()>>,
     evictor: ManuallyDrop<Guard<'static, Evictor>>,
 }
 
@@ -153,10 +173,14 @@ impl Process {
             pager: Box::leak(Box::new(pager)),
             store: config.store,
             careful_seen: UnsafeCell::new(config.careful_seen),
-            mail: Mailbox::default(),
+            mail: Mailbox {
+                turn: AtomicU32::new(EMPTY),
+                errand: Lock::new(None),
+                answer: AtomicU32::new(0),
+            },
             sender: Lock::new(()),
             next_id: AtomicU32::new(1),
-            stop: AtomicU32::new(0),
+            running: AtomicU32::new(0),
         })))
     }
 
@@ -230,38 +254,68 @@ impl Process {
         Ok(stretch)
     }
 
-    /// Registers memory with the userfaultfd, by asking the evictor's thread. Before that
-    /// runs, [`Process::register_here`] does it.
     fn register(&self, addr: usize, len: usize) -> Result<(), ProcessError> {
-        let _one = self.sender.lock();
-        self.mail.addr.store(addr, Ordering::Relaxed);
-        self.mail.len.store(len, Ordering::Relaxed);
-        self.mail.turn.store(1, Ordering::Release);
-        if self.stop.load(Ordering::Acquire) == 0 {
-            self.answer_mail();
-        }
-        self.ring();
-        while self.mail.turn.load(Ordering::Acquire) == 1 {
-            futex::wait(&self.mail.turn, 1, Some(IDLE));
-        }
-        self.mail.turn.store(0, Ordering::Relaxed);
-        match self.mail.refused.load(Ordering::Relaxed) {
+        match self.send(Errand::Register(addr, len)) {
             0 => Ok(()),
             errno => Err(ProcessError::Register { addr, len, errno }),
         }
     }
 
+    /// Has an errand done by the evictor's thread; by this one before that runs, when it
+    /// has the descriptors itself.
+    fn send(&self, errand: Errand) -> u32 {
+        let one = self.sender.lock();
+        self.send_as(&one, errand)
+    }
+
+    fn send_as(&self, _sender: &Guard<'_, ()>, errand: Errand) -> u32 {
+        if self.running.load(Ordering::Acquire) == 0 {
+            return self.run_errand(errand);
+        }
+        *self.mail.errand.lock() = Some(errand);
+        self.mail.turn.store(ASKED, Ordering::Release);
+        self.ring();
+        while self.mail.turn.load(Ordering::Acquire) == ASKED {
+            futex::wait(&self.mail.turn, ASKED, Some(IDLE));
+        }
+        self.mail.turn.store(EMPTY, Ordering::Relaxed);
+        self.mail.answer.load(Ordering::Acquire)
+    }
+
     fn answer_mail(&self) {
-        if self.mail.turn.load(Ordering::Acquire) != 1 {
+        if self.mail.turn.load(Ordering::Acquire) != ASKED {
             return;
         }
-        let addr = self.mail.addr.load(Ordering::Relaxed);
-        let len = self.mail.len.load(Ordering::Relaxed);
-        let answer = self.pager.register(addr, len);
-        let errno = answer.map_or_else(|e| e.errno.raw_os_error() as u32, |()| 0);
-        self.mail.refused.store(errno, Ordering::Relaxed);
-        self.mail.turn.store(2, Ordering::Release);
+        let errand = self.mail.errand.lock().take();
+        let answer = errand.map_or(0, |errand| self.run_errand(errand));
+        self.mail.answer.store(answer, Ordering::Release);
+        self.mail.turn.store(ANSWERED, Ordering::Release);
         futex::wake_all(&self.mail.turn);
+    }
+
+    fn run_errand(&self, errand: Errand) -> u32 {
+        match errand {
+            Errand::Register(addr, len) => match self.pager.register(addr, len) {
+                Ok(()) => 0,
+                Err(error) => error.errno.raw_os_error() as u32,
+            },
+            Errand::Transfer(from, len, to) => {
+                self.inside(|pager| pager.transfer(from..from + len, to));
+                0
+            }
+            Errand::Drain(want) => {
+                self.pager.drain();
+                if want == 0 {
+                    return 0;
+                }
+                let round = self.pager.evict(&mut self.pager.evictor.lock(), want);
+                self.pager.drain();
+                match round {
+                    Round::Freed(count) => count,
+                    Round::Nothing | Round::Refused(_) => 0,
+                }
+            }
+        }
     }
 
     fn ring(&self) {
@@ -271,7 +325,7 @@ impl Process {
 
     /// From now on the userfaultfd is the pager threads' alone, and they are running.
     pub fn threads_run(&self) {
-        self.stop.store(1, Ordering::Release);
+        self.running.store(1, Ordering::Release);
     }
 
     /// Whether an address is in a stretch.
@@ -300,7 +354,7 @@ impl Process {
     /// Moves the contents of `from` to `to`, as long, empty, and unknown to the program
     /// until this returns. Nothing is copied.
     pub fn transfer(&self, from: Range<usize>, to: usize) {
-        self.inside(|pager| pager.transfer(from, to));
+        self.send(Errand::Transfer(from.start, from.len(), to));
     }
 
     /// Makes the pages of `range` resident and keeps them so. False where there are not
@@ -369,38 +423,38 @@ impl Process {
         let client = *self.pager.frames();
         let child = client.admit_child(child)?;
         let control = self.pager.control.lock();
+        // Before the gate: an errand under way may have to pass it.
+        let sender = self.sender.lock();
         self.pager.gate.close();
-        let mut evictor = self.pager.evictor.lock();
-        let mut needed;
-        loop {
-            while let Some(emptied) = self.pager.empty_oldest(&mut evictor) {
-                if matches!(emptied, Err((0, _))) {
-                    break;
-                }
+        // With the gate closed nobody faults and nobody evicts but the evictor's thread, which
+        // is sent to make room: what it needs for that this thread does not have.
+        let mut want = 0;
+        let evictor = loop {
+            let freed = self.send_as(&sender, Errand::Drain(want));
+            let evictor = self.pager.evictor.lock();
+            if self.pager.staging.oldest().is_some() {
+                continue;
             }
-            needed = client.n() - client.unused().min(client.n());
-            match client.reserve_for_child(child, needed) {
-                Ok(()) => break,
-                Err(short) => {
-                    // Each frame emptied here is one less for the child, too.
-                    let round = self
-                        .pager
-                        .evict(&mut evictor, short.missing.div_ceil(2).max(1));
-                    if !matches!(round, crate::evict::Round::Freed(_)) {
-                        let missing = short.missing;
-                        client.dismiss_child(child);
-                        drop(evictor);
-                        self.pager.gate.open();
-                        drop(control);
-                        return Err(ForkError::Frames { needed, missing });
-                    }
-                    client.give_back(client.unused());
-                }
+            let needed = client.n().saturating_sub(client.unused());
+            let Err(short) = client.reserve_for_child(child, needed) else {
+                break evictor;
+            };
+            drop(evictor);
+            if want > 0 && freed == 0 {
+                let missing = short.missing;
+                client.dismiss_child(child);
+                self.pager.gate.open();
+                drop((sender, control));
+                return Err(ForkError::Frames { needed, missing });
             }
-        }
+            // Each frame emptied here is one less for the child, too.
+            want = short.missing.div_ceil(2).max(1);
+            client.give_back(client.unused());
+        };
         Ok(Fork {
             child,
             control: ManuallyDrop::new(control),
+            sender: ManuallyDrop::new(sender),
             evictor: ManuallyDrop::new(evictor),
         })
     }
@@ -414,6 +468,7 @@ impl Process {
         unsafe {
             ManuallyDrop::drop(&mut fork.evictor);
             self.pager.gate.open();
+            ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
         }
     }
@@ -434,10 +489,8 @@ impl Process {
         counters: &'static [AtomicU64],
         careful_seen: &'static AtomicU32,
     ) -> Result<(), DomainError> {
-        self.stop.store(0, Ordering::Release);
-        self.mail.turn.store(0, Ordering::Release);
-        // SAFETY: the sender's thread, if any, stayed behind in the parent.
-        unsafe { self.sender.reset() };
+        self.running.store(0, Ordering::Release);
+        self.mail.turn.store(EMPTY, Ordering::Release);
         // SAFETY: the caller's promise.
         unsafe {
             self.pager.become_child(userfault, frames, holder, Counters::new(counters));
@@ -461,6 +514,7 @@ impl Process {
         unsafe {
             ManuallyDrop::drop(&mut fork.evictor);
             self.pager.gate.open();
+            ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
         }
         Ok(())
