@@ -106,6 +106,10 @@ impl std::str::FromStr for Arm {
     }
 }
 
+/// What a worker may have in memory besides its share: its program, libraries, stacks and
+/// a pager's tables.
+const SLACK: u64 = 32 << 20;
+
 /// What all arms share.
 pub struct Bench<'a> {
     /// How to start workers.
@@ -189,7 +193,17 @@ impl Bench<'_> {
                 "the device is measured with one thread".into(),
             ));
         }
-        self.work(command, &memory, seed, &setting)
+        let figures = self.work(command, &memory, seed, &setting)?;
+        // A figure of memory that was not limited at all would be the best of them.
+        let most = self.frames + self.frames / 4 + SLACK;
+        if arm != Arm::Resident && figures.resident > most {
+            return Err(ExperimentError::Worker(format!(
+                "it had {} MiB in memory at its end: it was not kept to {} MiB",
+                figures.resident >> 20,
+                self.frames >> 20
+            )));
+        }
+        Ok(figures)
     }
 
     /// A store with room for the data at 2:1 and half as much again.

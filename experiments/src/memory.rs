@@ -3,7 +3,7 @@
 use crate::error::while_doing;
 use crate::{ExperimentError, contents::PAGE};
 use rustix::fd::AsFd;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use selfpage::{Contract, DirectIo, Domain, Paged, StoreConfig, Stretch};
 use std::ffi::c_void;
 use std::path::PathBuf;
@@ -62,8 +62,7 @@ impl Memory {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
         let start = match kind {
-            // SAFETY: a fresh mapping at an address the kernel chooses.
-            Kind::Anonymous => unsafe { mmap_anonymous(null, bytes, rights, MapFlags::PRIVATE) },
+            Kind::Anonymous => anonymous(bytes),
             Kind::File(path) | Kind::FileRandom(path) => {
                 let file = std::fs::OpenOptions::new()
                     .read(true)
@@ -85,7 +84,12 @@ impl Memory {
             _ => Advice::LinuxNoHugepage,
         };
         // SAFETY: the mapping just made. A file mapping need not know huge pages.
-        let _ = unsafe { madvise(start, bytes, advice) };
+        let _ = match kind {
+            // SAFETY: as above, and by the C library as the mapping was.
+            Kind::Anonymous => unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) == 0 },
+            // SAFETY: as above.
+            _ => unsafe { madvise(start, bytes, advice) }.is_ok(),
+        };
         Ok(Self::Mapping(mapping))
     }
 
@@ -96,6 +100,24 @@ impl Memory {
             Self::Linked(stretch, _) => stretch.as_ptr(),
         }
     }
+}
+
+/// Private memory by the C library's mmap: the system call itself is out of a preloaded
+/// library's sight, and `selfpage run` would have nothing to page.
+fn anonymous(bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
+    let (rights, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a fresh mapping at an address the kernel chooses.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, flags, -1, 0) };
+    if start == libc::MAP_FAILED {
+        return Err(
+            rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+                .unwrap_or(rustix::io::Errno::NOMEM),
+        );
+    }
+    Ok(start)
 }
 
 /// A domain and a paged stretch of it. The worker does no direct I/O, and says so.
@@ -126,6 +148,6 @@ pub struct Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own.
-        let _ = unsafe { munmap(self.start, self.bytes) };
+        let _ = unsafe { libc::munmap(self.start, self.bytes) };
     }
 }

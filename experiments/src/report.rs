@@ -208,6 +208,7 @@ mod tests {
             passes: Pass::ALL.iter().map(|p| figure(*p, *ns)).collect(),
             major_faults: 0,
             minor_faults: 0,
+            resident: 0,
         };
         Row {
             arm,

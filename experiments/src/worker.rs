@@ -46,6 +46,8 @@ pub struct Figures {
     pub major_faults: u64,
     /// Those that needed none.
     pub minor_faults: u64,
+    /// Bytes of its own the worker had in memory at its end.
+    pub resident: u64,
 }
 
 /// The life of a worker.
@@ -76,6 +78,7 @@ pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
         passes,
         major_faults: faults("pgmajfault"),
         minor_faults: faults("pgfault"),
+        resident: resident(),
     };
     let line =
         serde_json::to_string(&figures).map_err(|e| ExperimentError::Worker(e.to_string()))?;
@@ -83,6 +86,20 @@ pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
     std::io::stdout()
         .flush()
         .map_err(while_doing("print the figures"))
+}
+
+/// Bytes of this process in memory, anonymous and of mapped files: not the shared memory
+/// in which a pager keeps what it compressed.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let of = |name: &str| {
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    (of("Pss_Anon") + of("Pss_File")) * 1024
 }
 
 /// Faults of this process so far, by the kernel's name.
