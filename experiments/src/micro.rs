@@ -20,8 +20,8 @@
 
 use selfpage::{Contract, DirectIo, Domain, FaultKind, Handled, Physical, Rights, Stretch};
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::error::{ExperimentError, while_doing};
@@ -129,8 +129,8 @@ pub fn render(rows: &[Row]) -> String {
     );
     let _ = writeln!(
         out,
-        "{:<14}{:>10}{:>10}{:>8}   {}",
-        "", "selfpage", "kernel", "ratio", "Nemesis"
+        "{:<14}{:>10}{:>10}{:>8}   Nemesis",
+        "", "selfpage", "kernel", "ratio"
     );
     let cell = |v: Option<f64>| v.map_or_else(|| "n/a".to_owned(), |v| format!("{v:.2}"));
     for row in rows {

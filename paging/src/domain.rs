@@ -13,7 +13,7 @@ use crate::fill::{Activation, Failure, Outcome, Phase};
 use crate::page::State;
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
 use crate::rights::{Denied, Rights};
-use crate::stretch::{Fault, FaultKind, Handled, Inner};
+use crate::stretch::{Fault, FaultKind, Handled, Handler, Inner};
 use crate::table::Table;
 use frames::{Contract, Frame, Ledger};
 use rustix::event::{EventfdFlags, eventfd};
@@ -279,7 +279,6 @@ impl Builder {
         };
         let pager = Owned::new(Pager::new(Parts {
             capabilities,
-            entry: self.entry,
             userfault,
             frames: client,
             total_frames: x,
@@ -559,7 +558,9 @@ impl Domain {
             pager.evict(&mut evictor, k - unused);
         }
         let given = pager.frames().give_back(k);
-        pager.counters().add(Counter::relinquished, u64::from(given));
+        pager
+            .counters()
+            .add(Counter::relinquished, u64::from(given));
         given
     }
 
@@ -945,11 +946,7 @@ impl Stretch {
     /// The program answers faults of this kind on this stretch itself: its handler runs
     /// on the faulting thread, as a signal handler does (entry thread: on the entry's, for
     /// page faults). None gives them back to the driver.
-    pub fn override_fault(
-        &self,
-        kind: FaultKind,
-        handler: Option<Box<dyn Fn(&Fault) -> Handled + Send + Sync>>,
-    ) {
+    pub fn override_fault(&self, kind: FaultKind, handler: Option<Box<Handler>>) {
         self.inner.set_handler(kind, handler);
     }
 }

@@ -317,7 +317,11 @@ impl Pager {
                 continue;
             };
             let table = stretch.table();
-            let units = if stretch.evictable() { table.unit_count() } else { 0 };
+            let units = if stretch.evictable() {
+                table.unit_count()
+            } else {
+                0
+            };
             while unit < units {
                 unit += 1;
                 if table.movable(unit - 1) > 0 && self.stage_unit(stretch, unit - 1) > 0 {

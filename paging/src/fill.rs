@@ -260,7 +260,17 @@ impl Activation<'_> {
             }
             Err(error) => {
                 self.give_back(frame);
-                self.word().abort_fill(seen);
+                // What was written is gone for good, or a later try may bring it.
+                match error {
+                    StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. } => {
+                        if let Some(handle) = self.word().poison_fill() {
+                            self.pager.forget(handle);
+                        }
+                    }
+                    _ => {
+                        self.word().abort_fill(seen);
+                    }
+                }
                 Outcome::Failure(Failure::Unreadable(error))
             }
         }

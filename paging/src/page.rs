@@ -104,10 +104,10 @@ impl Field {
 const STATE: Field = Field { shift: 0, bits: 3 };
 /// Someone sleeps until the page is settled.
 const WAITERS: Field = STATE.after(1);
-/// Brought in before it was asked for.
-const PREFETCHED: Field = WAITERS.after(1);
+/// One bit for what is to come.
+const SPARE: Field = WAITERS.after(1);
 /// How often it came back from the standby list, up to 3.
-const HOT: Field = PREFETCHED.after(2);
+const HOT: Field = SPARE.after(2);
 /// How many want it to stay where it is.
 const NAILS: Field = HOT.after(3);
 const FRAME: Field = NAILS.after(26);
@@ -163,11 +163,6 @@ impl PageState {
         HOT.get(self.0) as u32
     }
 
-    /// Whether it was brought in before it was asked for.
-    pub fn prefetched(self) -> bool {
-        PREFETCHED.get(self.0) != 0
-    }
-
     /// Whether a sweep may pass over the page: what is there is ours, and not nailed.
     pub fn may_stage(self) -> bool {
         self.nails() == 0 && STATE.get(self.0) != FOREIGN
@@ -211,7 +206,6 @@ impl std::fmt::Debug for PageState {
             .field("handle", &self.handle())
             .field("nails", &self.nails())
             .field("hot", &self.hot())
-            .field("prefetched", &self.prefetched())
             .finish()
     }
 }
@@ -261,12 +255,7 @@ impl PageWord {
     /// who claimed the fill; a stored copy is kept as long as it is known to be the same.
     /// Wakes those who wait; whether there were any.
     pub fn finish_fill(&self, frame: u32) -> bool {
-        self.finish(|word| Self::filled(word, frame, false))
-    }
-
-    /// As [`PageWord::finish_fill`], but nobody asked for the page yet.
-    pub fn finish_prefetch(&self, frame: u32) -> bool {
-        self.finish(|word| Self::filled(word, frame, true))
+        self.finish(|word| Self::filled(word, frame))
     }
 
     /// A staged page was put back where it was, in the frame it had, by who claimed its
@@ -341,11 +330,6 @@ impl PageWord {
         self.settle_as(FOREIGN)
     }
 
-    /// The contents are lost: every access is told from now on.
-    pub fn poison(&self) -> Result<Released, Busy> {
-        self.settle_as(POISONED)
-    }
-
     /// Separates a resident or staged page from its stored copy, which is the caller's to
     /// forget: when it is known to be stale, or the store needs the room.
     pub fn take_handle(&self) -> Option<Handle> {
@@ -404,18 +388,6 @@ impl PageWord {
         .is_some()
     }
 
-    /// Halves the page's heat; what it was.
-    pub fn cool(&self) -> u32 {
-        let cooler = |now: PageState| Some((HOT.put(now.0, u64::from(now.hot()) / 2), now.hot()));
-        self.change(cooler).unwrap_or(0)
-    }
-
-    /// Notes that a prefetched page was wanted, or was not; whether it was prefetched.
-    pub fn end_prefetch(&self) -> bool {
-        self.change(|now| now.prefetched().then(|| (PREFETCHED.put(now.0, 0), ())))
-            .is_some()
-    }
-
     /// Sleeps until nobody is filling the page.
     pub fn wait_settled(&self) -> PageState {
         loop {
@@ -435,14 +407,14 @@ impl PageWord {
         }
     }
 
-    fn filled(word: u64, frame: u32, ahead: bool) -> u64 {
+    fn filled(word: u64, frame: u32) -> u64 {
         let from = PageState(word);
         debug_assert_ne!(from.frame(), frame, "the staged frame stays with its slot");
         // Coming back from the standby list is the only reference bit there is for free.
         let back = STATE.get(word) == REFILLING;
         let hot = (HOT.get(word) + u64::from(back)).min((1 << HOT.bits) - 1);
         let word = STATE.put(FRAME.put(word, frame.into()), RESIDENT);
-        HOT.put(PREFETCHED.put(word, ahead.into()), hot)
+        HOT.put(word, hot)
     }
 
     /// Ends a fill. Only waiters may change the word meanwhile, to say so.

@@ -27,7 +27,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{Handle, Holder, Store};
-use translation::{Capabilities, EntryKind, Pagemap, Userfault};
+use translation::{Capabilities, Pagemap, Userfault};
 use wired::{Lock, PAGE, RANGE_PAGES};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
@@ -63,7 +63,6 @@ impl Hooks for StandardError {
 /// What makes a pager.
 pub(crate) struct Parts {
     pub(crate) capabilities: Capabilities,
-    pub(crate) entry: EntryKind,
     pub(crate) userfault: Userfault,
     pub(crate) frames: Client<'static>,
     /// Frames of the whole ledger: frame numbers are below this.
@@ -81,7 +80,6 @@ pub(crate) struct Parts {
 
 pub(crate) struct Pager {
     pub(crate) capabilities: Capabilities,
-    pub(crate) entry: EntryKind,
     userfault: UnsafeCell<Userfault>,
     frames: UnsafeCell<Client<'static>>,
     holder: AtomicU32,
@@ -129,7 +127,6 @@ impl Pager {
         let evictor = Evictor::new(parts.store, parts.total_frames as usize)?;
         Ok(Self {
             capabilities: parts.capabilities,
-            entry: parts.entry,
             userfault: UnsafeCell::new(parts.userfault),
             frames: UnsafeCell::new(parts.frames),
             holder: AtomicU32::new(u32::from(parts.holder)),

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Holder, SharedStore, Store};
-use translation::{Access, Capabilities, EntryKind, Userfault};
+use translation::{Access, Capabilities, Userfault};
 use wired::{Guard, Lock, PAGE, futex};
 
 /// What a process's pager is made of.
@@ -158,7 +158,6 @@ impl Process {
         let total = config.frames.ledger().total();
         let pager = Pager::new(Parts {
             capabilities: config.capabilities,
-            entry: EntryKind::Thread,
             userfault: config.userfault,
             frames: config.frames,
             total_frames: total,
@@ -493,7 +492,8 @@ impl Process {
         self.mail.turn.store(EMPTY, Ordering::Release);
         // SAFETY: the caller's promise.
         unsafe {
-            self.pager.become_child(userfault, frames, holder, Counters::new(counters));
+            self.pager
+                .become_child(userfault, frames, holder, Counters::new(counters));
             self.careful_seen.get().write(careful_seen);
         }
         self.store.set_holder(holder)?;

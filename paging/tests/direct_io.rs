@@ -1,6 +1,11 @@
 //! Devices that read and write a linked program's paged memory behind the processor's
 //! back.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
 use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged, Stretch};
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,5 +1,10 @@
 //! Stretches and their drivers, rights, and faults that a program answers itself.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
 use selfpage::{
     Contract, Counter, DirectIo, Domain, FaultKind, Handled, Mapped, Nailed, Paged, Physical,
     Rights, StretchError,

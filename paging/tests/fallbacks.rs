@@ -1,5 +1,10 @@
 //! Paging where the kernel has less: each newer feature switched off.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
 use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, EntryKind, Feature, Paged};
 
 const PAGE: usize = 4096;

@@ -1,5 +1,10 @@
 //! Paged stretches of a linked program, on the real kernel.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
 use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
 
 const PAGE: usize = 4096;

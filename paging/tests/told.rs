@@ -1,6 +1,11 @@
 //! What a program is told when a page cannot be had, and what it can do without
 //! privilege: in processes of their own, since it may end them.
 
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
 use selfpage::{Contract, DirectIo, Domain, Paged, Stretch};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};

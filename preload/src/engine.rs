@@ -122,8 +122,12 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
     let block = engine.board.block(slot);
     let (counters, seen) = (block.counters(), block.careful_seen());
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
-    unsafe { engine.process.become_child(fork, userfault, frames, slot, counters, seen) }
-        .map_err(text)?;
+    unsafe {
+        engine
+            .process
+            .become_child(fork, userfault, frames, slot, counters, seen)
+    }
+    .map_err(text)?;
     let _ = joined.connection.into_fd().into_raw_fd();
     Ok(())
 }

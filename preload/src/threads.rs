@@ -206,7 +206,9 @@ fn storage() -> Option<usize> {
 /// Whether the calling thread is one of the pager's.
 pub fn is_pager() -> bool {
     let own = thread_pointer();
-    STORAGE.iter().any(|block| block.load(Ordering::Relaxed) == own)
+    STORAGE
+        .iter()
+        .any(|block| block.load(Ordering::Relaxed) == own)
 }
 
 /// The calling thread's control block.

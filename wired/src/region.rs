@@ -50,7 +50,10 @@ impl Region {
         };
         // SAFETY: the mapping just made. Huge pages would make a sparse table dense.
         let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
-        Ok(Self { start: nonnull(start), len })
+        Ok(Self {
+            start: nonnull(start),
+            len,
+        })
     }
 
     /// Memory shared with every process that holds the descriptor and across fork.
@@ -76,7 +79,10 @@ impl Region {
                 0,
             )?
         };
-        Ok(Self { start: nonnull(start), len })
+        Ok(Self {
+            start: nonnull(start),
+            len,
+        })
     }
 
     /// First byte.
@@ -100,9 +106,14 @@ impl Region {
     /// Where they would not lie wholly inside the region, or not aligned: an error of
     /// the layout's author.
     pub fn slice<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
-        let bytes = count.checked_mul(size_of::<T>()).expect("a layout fits in memory");
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .expect("a layout fits in memory");
         let end = offset.checked_add(bytes).expect("a layout fits in memory");
-        assert!(end <= self.len && offset.is_multiple_of(align_of::<T>()), "layout");
+        assert!(
+            end <= self.len && offset.is_multiple_of(align_of::<T>()),
+            "layout"
+        );
         // SAFETY: inside the mapping, aligned, and `Plain` allows any contents.
         unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset).cast(), count) }
     }
@@ -127,7 +138,8 @@ fn round(len: usize) -> io::Result<usize> {
     if len == 0 {
         return Err(io::Errno::INVAL);
     }
-    len.checked_next_multiple_of(crate::PAGE).ok_or(io::Errno::NOMEM)
+    len.checked_next_multiple_of(crate::PAGE)
+        .ok_or(io::Errno::NOMEM)
 }
 
 fn nonnull(ptr: *mut core::ffi::c_void) -> NonNull<u8> {

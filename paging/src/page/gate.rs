@@ -63,12 +63,6 @@ impl RangeGate {
         }
     }
 
-    /// Closes the gate if nobody is inside and nobody has it closed.
-    pub fn try_close(&self) -> bool {
-        let close = |word: u32| (word & (CLOSED | INSIDE) == 0).then_some(word | CLOSED);
-        self.word.fetch_update(Acquire, Relaxed, close).is_ok()
-    }
-
     /// Ends one [`RangeGate::close`].
     pub fn open(&self) {
         let before = self.word.fetch_and(!CLOSED, AcqRel);
