@@ -27,8 +27,7 @@ soak: tools build
 	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
 
 bench: build
-	$(CARGO) build --release --locked -p experiments --examples
-	SELFPAGE=$(TARGET)/release/selfpage $(TARGET)/release/examples/bench paging
+	$(TARGET)/release/selfpage bench paging
 
 lint: rust
 	$(CARGO) fmt --all --check
