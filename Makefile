@@ -1,4 +1,5 @@
-# make run    builds, then sorts a gigabyte in 64 MB of frames and compares the result
+# make run    builds, then has CPython fill and check a dict of hundreds of megabytes in
+#             64 MB of frames, and compares the result
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
 # make soak   the end-to-end tests at full size: hours of paging, not minutes
@@ -8,7 +9,7 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # Which real program `make run` shows: sort, dict, sqlite, compile, redis, stress, threads.
-JOB    ?= sort
+JOB    ?= dict
 
 .PHONY: build run test soak bench lint tools rust
 

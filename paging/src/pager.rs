@@ -42,8 +42,12 @@ pub trait Hooks: Send + Sync {
         true
     }
 
-    /// `page` was found not allocated and made inaccessible. On the page path.
-    fn closed(&self, _page: usize) {}
+    /// `page` was touched and is not allocated: unless it is by now, it is to be made
+    /// inaccessible, so that the access has its natural SIGSEGV. On the page path.
+    fn close(&self, page: usize) {
+        // SAFETY: the page is of a stretch, and nothing is allocated there.
+        let _ = unsafe { translation::set_access(page, PAGE, translation::Access::NONE) };
+    }
 
     /// A message for whoever watches the program: what was lost and why. On the page path.
     fn notice(&self, text: &str);

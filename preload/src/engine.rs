@@ -41,7 +41,7 @@ impl selfpage::Hooks for Hooks {
         allocated::allocated(addr)
     }
 
-    fn closed(&self, page: usize) {
+    fn close(&self, page: usize) {
         allocated::close(page);
     }
 

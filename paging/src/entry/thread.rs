@@ -23,7 +23,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::time::Duration;
 use store::Wait;
-use translation::Access;
 use wired::PAGE;
 
 /// Faults that wait for a frame while reads are under way, per entry.
@@ -263,8 +262,6 @@ struct Ready {
 /// An address the program has not allocated: it shall have its natural SIGSEGV.
 fn refuse_access(pager: &Pager, addr: usize) {
     let page = Pager::page_of(addr);
-    pager.hooks.closed(page);
-    // SAFETY: the page is of a stretch, and nothing is allocated there.
-    let _ = unsafe { translation::set_access(page, PAGE, Access::NONE) };
+    pager.hooks.close(page);
     let _ = pager.userfault().wake(page, PAGE);
 }
