@@ -35,7 +35,9 @@ impl Workload for Sort {
         let (mut noise, mut line, mut written) = (Noise::new(1), Vec::new(), 0);
         while written < input_bytes(size) {
             line.clear();
-            let letters = 16 + noise.below(64) as usize;
+            // Long lines: a merge sort reads lines in random order, and what it costs is a
+            // fault a line.
+            let letters = 256 + noise.below(512) as usize;
             noise.text(letters, &mut line);
             line.push(b'\n');
             out.write_all(&line).at("write", &path)?;
