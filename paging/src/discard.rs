@@ -179,6 +179,21 @@ impl Pager {
         all
     }
 
+    /// Undoes one nail of a page, for the evictor's lock holder: the page's unit is left to
+    /// be found by the search for units in no queue.
+    pub(crate) fn unnail_quietly(&self, page: usize) {
+        let Some(stretch) = self.directory.find(page) else { return };
+        let table = stretch.table();
+        let gate = table.gate(table.unit_of(table.index(page)));
+        gate.close();
+        let word = table.word(table.index(page));
+        let seen = word.load();
+        if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
+            self.mark(seen.frame(), frames::State::Mapped);
+        }
+        gate.open();
+    }
+
     /// Undoes [`Pager::nail`].
     pub(crate) fn unnail(&self, range: Range<usize>) {
         self.for_each_unit(range, &mut |stretch, unit, pages| {

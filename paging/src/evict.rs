@@ -17,7 +17,7 @@ use crate::replacement::{Key, Replacement, ScanResistant};
 use crate::stretch::Inner;
 use frames::{Frame, State as FrameState};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Channel, Checksum, Handle, Store, StoreError, Wait, WritePage};
 use translation::{Access, StageError, Staged, UnmapMethod};
 use wired::{PAGE, RANGE_PAGES};
@@ -69,6 +69,45 @@ impl Evictor {
         // A channel inherited by a fork knows it: dropping it closes nothing of this
         // process's.
         self.channel = channel;
+    }
+}
+
+/// How long a page that a device held is left alone: a registered buffer is held for good,
+/// and each look costs two mappings changed.
+const HELD: Duration = Duration::from_secs(1);
+
+/// Pages found held by a device, in the order they were found.
+pub(crate) struct HeldByDevices {
+    pages: Vec<usize>,
+    since: Option<Instant>,
+}
+
+impl HeldByDevices {
+    /// Room for `frames` pages: no more can be resident.
+    pub(crate) fn new(frames: usize) -> Self {
+        Self { pages: Vec::with_capacity(frames), since: None }
+    }
+
+    /// Notes a page. False where there is no room.
+    fn note(&mut self, page: usize) -> bool {
+        let room = self.pages.len() < self.pages.capacity();
+        if room {
+            self.pages.push(page);
+            self.since.get_or_insert_with(Instant::now);
+        }
+        room
+    }
+
+    /// One page whose time is over.
+    fn due(&mut self) -> Option<usize> {
+        if self.since?.elapsed() < HELD {
+            return None;
+        }
+        let page = self.pages.pop();
+        if page.is_none() {
+            self.since = None;
+        }
+        page
     }
 }
 
@@ -540,6 +579,7 @@ impl Pager {
                 let slot_word = &frames[table.offset_in_unit(index) / PAGE];
                 self.put_back(stretch, index, slot_word, staged + page * PAGE);
                 self.counters().add(Counter::pinned, 1);
+                self.leave_to_device(stretch, index);
             }
             at = page + 1;
         }
@@ -562,6 +602,27 @@ impl Pager {
                     .set_staged(word - 1, sieve + (index - span.start) * PAGE);
             }
         }
+    }
+
+    /// Nails a page that a device holds, until it is time to look again. Under the unit's
+    /// closed gate.
+    fn leave_to_device(&self, stretch: &Inner, index: usize) {
+        let word = stretch.table().word(index);
+        if self.held_by_devices.lock().note(stretch.table().address(index)) && word.nail() {
+            self.mark(word.load().frame(), FrameState::Nailed);
+        }
+    }
+
+    /// Lets pages go that were left to devices for long enough: the next eviction looks
+    /// at them again.
+    pub(crate) fn revisit_devices(&self) {
+        let Some(evictor) = self.evictor.try_lock() else { return };
+        loop {
+            let due = self.held_by_devices.lock().due();
+            let Some(page) = due else { break };
+            self.unnail_quietly(page);
+        }
+        drop(evictor);
     }
 
     fn return_all(

@@ -290,6 +290,9 @@ impl Activation<'_> {
         let userfault = self.pager.userfault();
         loop {
             table.gate(unit).enter();
+            // Before the program can go on: it may give the page up at once, and a unit that
+            // was never touched is passed over then.
+            table.touch_only(unit);
             // In careful mode every page must be one that MOVE can tell from a pinned
             // one, and it cannot move the shared zero page on all kernels.
             // Where a staged page is, is known inside the gate only.

@@ -17,7 +17,7 @@
 use crate::context::Pool;
 use crate::counters::{Counter, Counters};
 use crate::directory::Directory;
-use crate::evict::Evictor;
+use crate::evict::{Evictor, HeldByDevices};
 use crate::gate::DomainGate;
 use crate::staging::{Places, Staging};
 use crate::stretch::Handler;
@@ -97,6 +97,9 @@ pub(crate) struct Pager {
     pub(crate) staging: Staging,
     pub(crate) evictor: Lock<Evictor>,
     pub(crate) gate: DomainGate,
+    /// Pages that a device held when they were to leave, nailed until they are looked at
+    /// again. Locked by the evictor's lock holder only.
+    pub(crate) held_by_devices: Lock<HeldByDevices>,
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: Lock<()>,
     pub(crate) pool: Pool,
@@ -145,6 +148,7 @@ impl Pager {
             places: Places::new(parts.total_frames as usize).map_err(crate::DomainError::Memory)?,
             staging,
             evictor: Lock::new(evictor),
+            held_by_devices: Lock::new(HeldByDevices::new(parts.total_frames as usize)),
             gate: DomainGate::default(),
             control: Lock::new(()),
             pool: Pool::new(parts.store, parts.contexts)?,

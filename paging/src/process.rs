@@ -374,8 +374,9 @@ impl Process {
             let one = page..page + PAGE;
             let mut nailed = false;
             for _ in 0..100 {
-                // SAFETY: the caller's memory, read to fault it in.
-                unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
+                if !fault_in(page) {
+                    break;
+                }
                 nailed = self.inside(|pager| pager.nail(one.clone()));
                 if nailed {
                     break;
@@ -411,8 +412,7 @@ impl Process {
         // nothing.
         let most = self.pager.frames().unused() as usize;
         for page in range.step_by(PAGE).take(most) {
-            // SAFETY: the caller's memory, which it said it needs.
-            unsafe { std::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
+            fault_in(page);
         }
     }
 
@@ -567,6 +567,14 @@ impl Process {
     }
 }
 
+/// Brings a page in as a read of it would, but says false where that would be a SIGSEGV:
+/// a page that is free, or that nobody may read.
+fn fault_in(page: usize) -> bool {
+    let at = std::ptr::with_exposed_provenance_mut(page);
+    // SAFETY: changes no contents.
+    unsafe { rustix::mm::madvise(at, PAGE, rustix::mm::Advice::LinuxPopulateRead) }.is_ok()
+}
+
 /// An entry thread's buffers.
 pub struct EntryThread(Entry);
 
@@ -671,6 +679,7 @@ impl Pager {
 
     /// Keeps a few frames unused, and gives back what was asked for.
     pub(crate) fn keep_spare(&self) {
+        self.revisit_devices();
         let client = self.frames();
         let asked = client.asked();
         if asked > 0 {

@@ -227,16 +227,12 @@ fn nail(library: bool, also: &[Span]) -> Vec<Span> {
         roots::each(&mut want);
     }
     let space = space::hold();
-    let mut nails: Vec<Span> = Vec::new();
-    for page in pages
+    // Page by page: one that nobody may read needs no nail, and must not keep its
+    // neighbours from theirs.
+    let mut nails: Vec<Span> = pages
         .into_iter()
         .flat_map(|page| space.nailable(&(page..page + PAGE)))
-    {
-        match nails.last_mut() {
-            Some(last) if last.end == page.start => last.end = page.end,
-            _ => nails.push(page),
-        }
-    }
+        .collect();
     nails.retain(|span| pager::nail(span).is_ok());
     nails
 }
