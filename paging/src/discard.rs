@@ -182,7 +182,9 @@ impl Pager {
     /// Undoes one nail of a page, for the evictor's lock holder: the page's unit is left to
     /// be found by the search for units in no queue.
     pub(crate) fn unnail_quietly(&self, page: usize) {
-        let Some(stretch) = self.directory.find(page) else { return };
+        let Some(stretch) = self.directory.find(page) else {
+            return;
+        };
         let table = stretch.table();
         let gate = table.gate(table.unit_of(table.index(page)));
         gate.close();

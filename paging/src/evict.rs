@@ -85,7 +85,10 @@ pub(crate) struct HeldByDevices {
 impl HeldByDevices {
     /// Room for `frames` pages: no more can be resident.
     pub(crate) fn new(frames: usize) -> Self {
-        Self { pages: Vec::with_capacity(frames), since: None }
+        Self {
+            pages: Vec::with_capacity(frames),
+            since: None,
+        }
     }
 
     /// Notes a page. False where there is no room.
@@ -608,7 +611,12 @@ impl Pager {
     /// closed gate.
     fn leave_to_device(&self, stretch: &Inner, index: usize) {
         let word = stretch.table().word(index);
-        if self.held_by_devices.lock().note(stretch.table().address(index)) && word.nail() {
+        if self
+            .held_by_devices
+            .lock()
+            .note(stretch.table().address(index))
+            && word.nail()
+        {
             self.mark(word.load().frame(), FrameState::Nailed);
         }
     }
@@ -616,7 +624,9 @@ impl Pager {
     /// Lets pages go that were left to devices for long enough: the next eviction looks
     /// at them again.
     pub(crate) fn revisit_devices(&self) {
-        let Some(evictor) = self.evictor.try_lock() else { return };
+        let Some(evictor) = self.evictor.try_lock() else {
+            return;
+        };
         loop {
             let due = self.held_by_devices.lock().due();
             let Some(page) = due else { break };
