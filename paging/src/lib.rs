@@ -50,7 +50,7 @@ pub use frames::{Contract, Frame};
 pub use page::{PageState, State};
 pub use pager::{FEWEST_FRAMES, Hooks, StandardError};
 pub use replacement::{Key, Replacement, ScanResistant};
-pub use rights::{Denied, ProtectionDomain, Rights};
+pub use rights::{Denied, Rights};
 pub use store::{StoreConfig, StoreError};
 pub use stretch::{Fault, FaultKind, Handled, Handler};
 pub use translation::{Capabilities, EntryKind, Feature};
