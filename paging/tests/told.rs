@@ -44,14 +44,17 @@ fn noise(bytes: &mut [u8], seed: usize) {
 fn run(role: &str, unprivileged: bool) -> Output {
     let here = std::env::current_exe().unwrap();
     let place = tempfile::tempdir().unwrap();
-    let copy = place.path().join("program");
-    std::fs::copy(&here, &copy).unwrap();
-    std::fs::set_permissions(
-        place.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )
-    .unwrap();
-    let mut command = Command::new(copy);
+    // Another user may not reach where the test was built.
+    let program = if unprivileged {
+        let copy = place.path().join("program");
+        std::fs::copy(&here, &copy).unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(place.path(), open).unwrap();
+        copy
+    } else {
+        here
+    };
+    let mut command = Command::new(program);
     command
         .args(["--exact", "role", "--nocapture"])
         .env(ROLE, role)
@@ -59,7 +62,15 @@ fn run(role: &str, unprivileged: bool) -> Output {
     if unprivileged {
         command.gid(65534).uid(65534);
     }
-    command.output().unwrap()
+    loop {
+        match command.output() {
+            // Another test forked while the copy was being written, and has not exec'd yet.
+            Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) => {
+                std::thread::yield_now();
+            }
+            output => return output.unwrap(),
+        }
+    }
 }
 
 fn text(output: &Output) -> String {
