@@ -70,7 +70,7 @@ pub fn frames(size: Size) -> u64 {
 pub fn launch<'a>(sandbox: &'a Sandbox, program: &Path, size: Size) -> Launch<'a> {
     Launch::new(sandbox, program)
         .variable("HAZARD_MB", (bytes(size) / MIB).to_string())
-        .limit(Duration::from_secs(size.scale(900, 60)))
+        .limit(Duration::from_secs(size.scale(900, 240)))
 }
 
 /// Runs one hazard bare and under its contracts; its output must be the same.

@@ -49,7 +49,7 @@ impl Workload for Compile {
                 "-o",
                 "large.o",
             ])
-            .limit(Duration::from_secs(size.scale(1800, 150)))
+            .limit(Duration::from_secs(size.scale(1800, 400)))
             .run(under)?
             .succeeded()?;
         let object = sandbox.join("large.o");

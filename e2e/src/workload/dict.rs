@@ -36,7 +36,7 @@ impl Workload for Dict {
         let outcome = Launch::new(sandbox, found("python3")?)
             .args(["-I", "dict.py"])
             .arg(entries(size).to_string())
-            .limit(Duration::from_secs(size.scale(1800, 150)))
+            .limit(Duration::from_secs(size.scale(1800, 400)))
             .run(under)?
             .succeeded()?;
         Ok(Product {

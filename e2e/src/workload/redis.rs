@@ -114,7 +114,7 @@ struct Server<'a> {
 
 impl<'a> Server<'a> {
     fn start(sandbox: &'a Sandbox, size: Size, under: &Under) -> Verdict<Self> {
-        let limit = Duration::from_secs(size.scale(1800, 180));
+        let limit = Duration::from_secs(size.scale(1800, 400));
         let running = Launch::new(sandbox, sandbox.join("redis-server"))
             .args([
                 "--port",
@@ -219,7 +219,7 @@ impl<'a> Server<'a> {
     }
 
     fn wait_for_save(&self, size: Size) -> Verdict {
-        let limit = Duration::from_secs(size.scale(900, 120));
+        let limit = Duration::from_secs(size.scale(900, 300));
         let begin = Instant::now();
         loop {
             let said = self.cli(&["INFO", "persistence"])?;

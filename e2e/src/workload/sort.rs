@@ -60,7 +60,7 @@ impl Workload for Sort {
                 "input",
             ])
             .variable("LC_ALL", "C")
-            .limit(Duration::from_secs(size.scale(1800, 150)))
+            .limit(Duration::from_secs(size.scale(1800, 400)))
             .run(under)?
             .succeeded()?;
         let result = digest(&out)?;

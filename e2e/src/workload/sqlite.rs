@@ -32,7 +32,7 @@ impl Workload for Sqlite {
         let outcome = Launch::new(sandbox, found("sqlite3")?)
             .args(["-batch", "-bail", ":memory:"])
             .stdin(sandbox.join("work.sql"))
-            .limit(Duration::from_secs(size.scale(1800, 150)))
+            .limit(Duration::from_secs(size.scale(1800, 400)))
             .run(under)?
             .succeeded()?;
         Ok(Product {

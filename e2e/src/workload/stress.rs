@@ -40,7 +40,7 @@ impl Workload for Stress {
             .arg(format!("{seconds}s"))
             .args(["--temp-path", "tmp"])
             // A pattern's pass is not cut short by the time limit.
-            .limit(Duration::from_secs(seconds + size.scale(900, 120)))
+            .limit(Duration::from_secs(seconds + size.scale(900, 300)))
             .run(under)?
             .succeeded()?;
         let said = format!("{}{}", outcome.text(), outcome.stderr);

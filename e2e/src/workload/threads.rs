@@ -36,7 +36,7 @@ impl Workload for Threads {
     fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product> {
         let outcome = Launch::new(sandbox, sandbox.join(PROGRAM))
             .variable("HAZARD_MB", (bytes(size) / MIB).to_string())
-            .limit(Duration::from_secs(size.scale(1800, 150)))
+            .limit(Duration::from_secs(size.scale(1800, 400)))
             .run(under)?
             .succeeded()?;
         Ok(Product {

@@ -178,7 +178,7 @@ fn survivors(size: Size) -> Verdict {
         .arg("for-ever")
         .variable("HAZARD_MB", "96")
         .variable("KILLS", "1")
-        .limit(Duration::from_secs(size.scale(600, 60)))
+        .limit(Duration::from_secs(size.scale(600, 180)))
         .spawn(&Under::Contract(contract))?;
     let mut noise = Noise::new(7);
     let until = Instant::now() + Duration::from_secs(size.scale(120, 12));
