@@ -2,12 +2,39 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
-/// The library this test run was built with.
+/// The library, built as this test run was: cargo does not build a library that can only
+/// be loaded for the tests beside it.
 pub fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a path");
-    let folder = test.parent().expect("it lies in a folder");
-    folder.join("libselfpage_preload.so")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let test = std::env::current_exe().expect("a test has a path");
+        // target/PROFILE/deps/TEST
+        let profile = test
+            .ancestors()
+            .nth(2)
+            .expect("it lies in a profile's folder");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "build",
+            "--quiet",
+            "--package",
+            "selfpage-preload",
+            "--target-dir",
+        ]);
+        cargo.arg(profile.parent().expect("profiles lie in the target folder"));
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        assert!(
+            status.is_ok_and(|s| s.success()),
+            "the library does not build"
+        );
+        profile.join("libselfpage_preload.so")
+    };
+    BUILT.get_or_init(build).clone()
 }
 
 /// Compiles `tests/programs/NAME.c` into `folder`.
