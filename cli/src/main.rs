@@ -1,5 +1,15 @@
 //! The one binary `selfpage`: each subcommand is a file.
 
+/// Says something on standard error. One that is full or closed is no reason to lose the
+/// program's exit status.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+pub(crate) use say;
+
 mod bench;
 mod doctor;
 mod machine;
@@ -47,7 +57,7 @@ fn main() -> ExitCode {
         What::Bench(args) => bench::bench(args),
     };
     outcome.unwrap_or_else(|failure| {
-        eprintln!("selfpage: {failure}");
+        crate::say!("selfpage: {failure}");
         OWN_FAILURE.into()
     })
 }

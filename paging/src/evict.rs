@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_millis(2);
 
 /// How often a faulting thread looks for a frame before it says there is none; each
 /// round waits up to [`PATIENCE`] where nothing could be emptied.
-const ROUNDS: u32 = 1000;
+const ROUNDS: u32 = 10_000;
 
 /// What an eviction works with.
 pub(crate) struct Evictor {

@@ -14,13 +14,13 @@ use crate::page::State;
 use crate::pager::{Hooks, Pager, Parts};
 use crate::stretch::Inner;
 use crate::table::Table;
-use frames::{Client, Contract, DomainId};
+use frames::{Client, Contract, DomainId, Phase};
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Holder, SharedStore, Store};
 use translation::{Access, Capabilities, Userfault};
 use wired::{Guard, Lock, PAGE, futex};
@@ -50,6 +50,9 @@ pub struct Config {
 /// How often the evictor looks for what nobody rings for.
 const IDLE: Duration = Duration::from_millis(50);
 
+/// How long a parent waits for its child to come in.
+const CHILD: Duration = Duration::from_secs(2);
+
 /// What a program's thread asks of the evictor's thread: whatever needs a descriptor (the
 /// userfaultfd, the store's ring), which the program's threads do not have.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,8 @@ enum Errand {
     Register(usize, usize),
     /// Move contents: from, length, to.
     Transfer(usize, usize, usize),
+    /// Charge the pages of the stretch at this address that are there already.
+    Charge(usize),
     /// Empty the standby list and make about this many frames unused.
     Drain(u32),
 }
@@ -213,18 +218,7 @@ impl Process {
     pub fn adopt(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let _ = translation::advise_no_huge(range.start, range.len());
         let stretch = self.add_stretch(range.clone())?;
-        let Some(pagemap) = self.pager.pagemap() else {
-            return Ok(());
-        };
-        self.inside(|pager| {
-            for index in 0..stretch.table().pages() {
-                let addr = stretch.table().address(index);
-                let present = pagemap.trans(addr).is_ok_and(|t| t.present || t.swapped);
-                if present {
-                    charge_present(pager, stretch, index);
-                }
-            }
-        });
+        self.send(Errand::Charge(stretch.table().base()));
         Ok(())
     }
 
@@ -302,6 +296,7 @@ impl Process {
                 self.inside(|pager| pager.transfer(from..from + len, to));
                 0
             }
+            Errand::Charge(base) => self.inside(|pager| charge_all_present(pager, base)),
             Errand::Drain(want) => {
                 self.pager.drain();
                 if want == 0 {
@@ -470,6 +465,24 @@ impl Process {
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
         }
+        if forked {
+            self.await_child(fork.child);
+        }
+    }
+
+    /// Waits until a child has come in: until then its domain is its parent's, and would end
+    /// with it. A child that dies first is not waited for longer than [`CHILD`].
+    fn await_child(&self, child: DomainId) {
+        let ledger = self.pager.frames().ledger();
+        let since = Instant::now();
+        let idle = AtomicU32::new(0);
+        while since.elapsed() < CHILD
+            && ledger
+                .view(child)
+                .is_some_and(|view| view.phase == Phase::Nascent)
+        {
+            futex::wait(&idle, 0, Some(Duration::from_micros(50)));
+        }
     }
 
     /// The child after its fork, before anything else runs in it: everything is
@@ -577,6 +590,26 @@ fn fault_in(page: usize) -> bool {
 
 /// An entry thread's buffers.
 pub struct EntryThread(Entry);
+
+/// Charges what a stretch held before it became one. An errno where that cannot be read.
+fn charge_all_present(pager: &Pager, base: usize) -> u32 {
+    let (Some(stretch), Some(pagemap)) = (pager.directory.find(base), pager.pagemap()) else {
+        return 0;
+    };
+    let table = stretch.table();
+    let charged = pagemap.runs_with_contents(base, table.pages() * PAGE, |run| {
+        run.for_each(|index| charge_present(pager, stretch, index));
+    });
+    match charged {
+        Ok(()) => 0,
+        Err(errno) => {
+            pager.complain(format_args!(
+                "pages that were there at {base:#x} before the pager could not be counted: {errno}"
+            ));
+            errno.raw_os_error() as u32
+        }
+    }
+}
 
 fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
     let word = stretch.table().word(index);

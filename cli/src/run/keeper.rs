@@ -37,7 +37,7 @@ const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUI
 pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd]) -> i32 {
     let _ = rustix::thread::set_name(c"selfpage-keeper");
     let failed = |status: i32, why: String| {
-        eprintln!("selfpage: {why}");
+        crate::say!("selfpage: {why}");
         let _ = Message::Failed(status).send(&control);
         status
     };
@@ -124,7 +124,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
 fn be_careful(plan: &Plan, system: &System, why: &str) {
     notify::be_careful(system.board());
     if plan.options.verbosity > 0 {
-        eprintln!("selfpage: {why}: every page is checked before it is evicted");
+        crate::say!("selfpage: {why}: every page is checked before it is evicted");
     }
 }
 
@@ -215,10 +215,10 @@ impl Keeper {
                 self.say(format!("[{}] {text}", pid.as_raw_nonzero()), text)
             }
             Event::Joined { slot, pid } if chatty => {
-                eprintln!("selfpage: [{}] pages, slot {slot}", pid.as_raw_nonzero())
+                crate::say!("selfpage: [{}] pages, slot {slot}", pid.as_raw_nonzero())
             }
             Event::Left { pid, frames, .. } if chatty => {
-                eprintln!(
+                crate::say!(
                     "selfpage: [{}] has ended, {frames} frames come back",
                     pid.as_raw_nonzero()
                 );
@@ -230,7 +230,7 @@ impl Keeper {
     /// Each text once.
     fn say(&mut self, line: String, text: String) {
         if self.said.len() < LINES && self.said.insert(text) {
-            eprintln!("selfpage: {line}");
+            crate::say!("selfpage: {line}");
         }
     }
 
@@ -367,7 +367,7 @@ impl Keeper {
         if ended.elapsed() > REMARK && !self.remarked {
             self.remarked = true;
             let left = tree::below(getpid()).len();
-            eprintln!(
+            crate::say!(
                 "selfpage: {} has ended; {left} of the processes it started run on and keep the contract: waiting \
                  for them (a signal to this process goes to them all; --remaining kill ends them at once)",
                 self.plan.program.name()

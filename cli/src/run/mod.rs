@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match plan::Plan::make(args) {
         Ok(plan) => proxy::stand_for(plan),
         Err(plan::Refusal::Program(why)) => {
-            eprintln!("selfpage: {why}");
+            crate::say!("selfpage: {why}");
             Ok(why.status().into())
         }
         Err(plan::Refusal::Own(why)) => Err(why),

@@ -105,7 +105,7 @@ impl Plan {
         let verbose = args.verbose;
         let say = |line: String| {
             if verbose > 0 {
-                eprintln!("selfpage: {line}");
+                crate::say!("selfpage: {line}");
             }
         };
         let program = Program::find(args.command).map_err(Refusal::Program)?;
@@ -114,7 +114,7 @@ impl Plan {
         if let Err(why) = system::pageable(&program.path) {
             let name = program.name();
             match args.allow_unpaged {
-                true => eprintln!("selfpage: warning: {name} runs unpaged: {why}"),
+                true => crate::say!("selfpage: warning: {name} runs unpaged: {why}"),
                 false => return Err(Asked::Unpageable { program: name, why }.into()),
             }
         }

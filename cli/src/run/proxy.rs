@@ -84,7 +84,7 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid) -> ExitCode {
 /// The keeper is gone without a word: someone killed it.
 fn orphaned() -> ExitCode {
     let killed = system::tree::kill_below(KILL_LIMIT);
-    eprintln!(
+    crate::say!(
         "selfpage: the process that kept the contract was killed, so the program was ended ({killed} processes): \
          without it nobody could take back what a process that dies leaves behind"
     );

@@ -107,17 +107,17 @@ impl Report {
     /// Prints and writes what was asked for.
     pub fn give(&self, plan: &Plan) {
         match plan.stats {
-            None => eprintln!("{}", self.line()),
+            None => crate::say!("{}", self.line()),
             Some(Format::Table) => eprint!("{}\n{}", self.line(), self.table()),
-            Some(Format::Json) => eprintln!("{}", self.json()),
+            Some(Format::Json) => crate::say!("{}", self.json()),
         }
         if let Some(warning) = self.warning() {
-            eprintln!("selfpage: warning: {warning}");
+            crate::say!("selfpage: warning: {warning}");
         }
         if let Some(file) = &plan.stats_json
             && let Err(why) = std::fs::write(file, self.json() + "\n")
         {
-            eprintln!(
+            crate::say!(
                 "selfpage: cannot write the figures to {}: {why}",
                 file.display()
             );
