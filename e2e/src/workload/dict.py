@@ -4,12 +4,12 @@ import hashlib
 import sys
 
 entries = int(sys.argv[1])
-table = {f"key-{i:09d}": (i, f"value {i * 2654435761 % 1000003}") for i in range(entries)}
+table = {i * 3: (i, f"value {i * 2654435761 % 1000003}") for i in range(entries)}
 
 seen = hashlib.sha256()
 for key, (i, text) in table.items():
     if i % 7 == 0:
-        seen.update(key.encode())
+        seen.update(str(key).encode())
         seen.update(text.encode())
 print("in order", seen.hexdigest(), len(table))
 
@@ -18,13 +18,13 @@ total = 0
 for _ in range(entries // 50):
     x = (x * 6364136223846793005 + 1442695040888963407) % 2**64
     i = (x >> 33) % entries
-    number, text = table[f"key-{i:09d}"]
+    number, text = table[i * 3]
     assert number == i and text == f"value {i * 2654435761 % 1000003}", (i, number, text)
     total += number
 print("at random", total)
 
 for i in range(0, entries, 3):
-    del table[f"key-{i:09d}"]
+    del table[i * 3]
 for i in range(0, entries, 5):
-    table[f"key-{i:09d}"] = (-i, None)
+    table[i * 3] = (-i, None)
 print("changed", len(table), sum(number for number, _ in table.values()))
