@@ -1,5 +1,6 @@
 //! Contents dropped, moved, kept in place: what a program's own calls do to its stretches.
 
+use crate::evict::Evictor;
 use crate::page::{Busy, State};
 use crate::pager::Pager;
 use crate::stretch::Inner;
@@ -179,6 +180,15 @@ impl Pager {
         all
     }
 
+    /// Undoes one nail of a page. Under the unit's closed gate.
+    fn unnail_page(&self, stretch: &Inner, index: usize) {
+        let word = stretch.table().word(index);
+        let seen = word.load();
+        if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
+            self.mark(seen.frame(), frames::State::Mapped);
+        }
+    }
+
     /// Undoes one nail of a page, for the evictor's lock holder: the page's unit is left to
     /// be found by the search for units in no queue.
     pub(crate) fn unnail_quietly(&self, page: usize) {
@@ -188,11 +198,7 @@ impl Pager {
         let table = stretch.table();
         let gate = table.gate(table.unit_of(table.index(page)));
         gate.close();
-        let word = table.word(table.index(page));
-        let seen = word.load();
-        if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
-            self.mark(seen.frame(), frames::State::Mapped);
-        }
+        self.unnail_page(stretch, table.index(page));
         gate.open();
     }
 
@@ -202,11 +208,7 @@ impl Pager {
             let gate = stretch.table().gate(unit);
             gate.close();
             for index in pages {
-                let word = stretch.table().word(index);
-                let seen = word.load();
-                if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
-                    self.mark(seen.frame(), frames::State::Mapped);
-                }
+                self.unnail_page(stretch, index);
             }
             gate.open();
             if stretch.table().touch(unit) {
@@ -217,8 +219,12 @@ impl Pager {
 
     /// Empties every slot of the standby list, so that no page is in two places.
     pub(crate) fn drain(&self) {
-        let mut evictor = self.evictor.lock();
-        while let Some(emptied) = self.empty_oldest(&mut evictor) {
+        self.drain_slots(&mut self.evictor.lock());
+    }
+
+    /// As [`Pager::drain`], for the evictor's lock holder.
+    pub(crate) fn drain_slots(&self, evictor: &mut Evictor) {
+        while let Some(emptied) = self.empty_oldest(evictor) {
             if let Err((0, _)) = emptied {
                 break;
             }

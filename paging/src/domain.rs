@@ -430,8 +430,7 @@ impl Drop for Shared {
         self.stop.flag.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
         upcall::detach(self.pager());
-        let frames = self.pager().frames();
-        frames.ledger().ring(frames.id());
+        self.pager().ring_evictor();
         for thread in self.threads.drain(..) {
             // A pager thread that panicked has ended the process already.
             let _ = thread.join();

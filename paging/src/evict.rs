@@ -261,8 +261,14 @@ impl Pager {
     /// Rings for the background evictor when unused frames run low.
     pub(crate) fn wake_evictor_below_spare(&self) {
         if self.spare > 0 && self.frames().unused() < self.spare / 2 {
-            self.frames().ledger().ring(self.frames().id());
+            self.ring_evictor();
         }
+    }
+
+    /// Rings for the background evictor.
+    pub(crate) fn ring_evictor(&self) {
+        let frames = self.frames();
+        frames.ledger().ring(frames.id());
     }
 
     /// Makes about `want` frames unused.
@@ -999,11 +1005,7 @@ impl Pager {
         unit: usize,
         evictor: &mut Evictor,
     ) -> Option<StoreError> {
-        while let Some(emptied) = self.empty_oldest(evictor) {
-            if let Err((0, _)) = emptied {
-                break;
-            }
-        }
+        self.drain_slots(evictor);
         if self.stage_unit(stretch, unit) == 0 {
             return None;
         }

@@ -9,6 +9,7 @@ use crate::DomainError;
 use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
 use crate::entry::thread::Entry;
+use crate::entry::upcall::thread_hint;
 use crate::evict::{Evictor, Round};
 use crate::page::State;
 use crate::pager::{Hooks, Pager, Parts};
@@ -189,11 +190,7 @@ impl Process {
     }
 
     fn inside<T>(&self, work: impl FnOnce(&'static Pager) -> T) -> T {
-        let here = 0u8;
-        let _inside = self
-            .pager
-            .gate
-            .enter(std::ptr::from_ref(&here).addr() >> 14);
+        let _inside = self.pager.gate.enter(thread_hint());
         work(self.pager)
     }
 
@@ -267,7 +264,7 @@ impl Process {
         }
         *self.mail.errand.lock() = Some(errand);
         self.mail.turn.store(ASKED, Ordering::Release);
-        self.ring();
+        self.pager.ring_evictor();
         while self.mail.turn.load(Ordering::Acquire) == ASKED {
             futex::wait(&self.mail.turn, ASKED, Some(IDLE));
         }
@@ -310,11 +307,6 @@ impl Process {
                 }
             }
         }
-    }
-
-    fn ring(&self) {
-        let frames = self.pager.frames();
-        frames.ledger().ring(frames.id());
     }
 
     /// From now on the userfaultfd is the pager threads' alone, and they are running.

@@ -176,7 +176,7 @@ unsafe fn is_write(context: *mut libc::c_void) -> bool {
 }
 
 /// A number that differs between threads: their stacks do.
-fn thread_hint() -> usize {
+pub(crate) fn thread_hint() -> usize {
     let here = 0u8;
     let at = std::ptr::from_ref(&here).addr() >> 14;
     at ^ (at >> 7)
