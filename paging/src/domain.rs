@@ -696,9 +696,17 @@ impl Stretch {
     /// Brings pages in, and nails them if so asked. All or nothing.
     fn bring_in(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
         let pager = self.shared.pager();
+        let limit = pager.frames().contract().x;
+        // What can never be is refused at once, not after waiting for frames.
+        if nail && pages.len() > limit as usize {
+            return Err(StretchError::Frames {
+                pages: pages.len(),
+                had: 0,
+                limit,
+            });
+        }
         let mut had = 0;
         for page in pages.clone() {
-            let limit = pager.frames().contract().x;
             match self.bring_in_one(page, nail) {
                 Ok(()) => had += 1,
                 Err(why) => {
