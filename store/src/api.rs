@@ -24,6 +24,10 @@ pub trait Store: Send + Sync {
     /// The checksum the page was written with.
     fn checksum(&self, handle: Handle) -> Checksum;
 
+    /// Whether this is what was written as `handle`: for a page that was read ahead, when it
+    /// is used. False, too, if the handle names no page (any more).
+    fn verify(&self, handle: Handle, page: &[u8; PAGE]) -> bool;
+
     /// How much is in it, counted now by walking the catalogue: for reports, not for the
     /// page path.
     fn usage(&self) -> Usage;
@@ -61,6 +65,13 @@ pub trait Channel: Send {
     /// [`Channel::complete`], those of pages that are there at once too. Returns how many
     /// are still on their way.
     fn submit_read_run(&mut self, run: &[ReadPage]) -> Result<usize, StoreError>;
+
+    /// As [`Channel::submit_read_run`], on a guess: nobody need hold the pages, which may be
+    /// discarded, moved and their handles used again meanwhile. So nothing is verified:
+    /// what is told as read may be any bytes, and is a page only if [`Store::verify`] says
+    /// so when it is used. A page that is gone is an error of its completion, and no
+    /// mismatch in the figures.
+    fn submit_read_ahead(&mut self, run: &[ReadPage]) -> Result<usize, StoreError>;
 
     /// The next page that is done. With [`Wait::Yes`], sleeps until there is one; `None`
     /// then means that nothing is pending.
@@ -147,7 +158,7 @@ pub struct Usage {
     pub holds: u64,
     /// Pages written so far.
     pub written: u64,
-    /// Pages read so far.
+    /// Pages read so far, those read ahead too.
     pub read: u64,
     /// Of those, from disk.
     pub read_disk: u64,

@@ -151,6 +151,11 @@ impl Bloks {
         }
     }
 
+    /// Whether there is a blok of this number.
+    pub fn has(&self, blok: u32) -> bool {
+        (blok as usize) < self.owners.len()
+    }
+
     /// Whether the page `handle` lies in `blok`.
     pub fn is_owned(&self, blok: u32, handle: u32) -> bool {
         self.owners

@@ -23,7 +23,7 @@ use crate::place::Spot;
 use crate::segment::Segments;
 use crate::{Checksum, Handle, Holder};
 use std::sync::atomic::{AtomicU64, Ordering};
-use wired::Plain;
+use wired::{PAGE, Plain};
 
 /// A stored page.
 #[repr(C)]
@@ -230,6 +230,13 @@ impl Catalogue {
         let [low, high] = &self.entries[handle.get() as usize].sum;
         let high = u128::from(high.load(Ordering::Relaxed));
         Checksum(high << 64 | u128::from(low.load(Ordering::Relaxed)))
+    }
+
+    /// Whether this is what was written as `handle`, which is a page.
+    pub fn verify(&self, handle: Handle, contents: &[u8; PAGE]) -> bool {
+        let entry = self.entries.get(handle.get() as usize);
+        entry.is_some_and(|entry| Word(entry.word.load(Ordering::Acquire)).is_page())
+            && Checksum::of(contents) == self.checksum(handle)
     }
 
     /// Where a page is, now.

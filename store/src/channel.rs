@@ -1,16 +1,16 @@
 //! One thread's way into the store: pages in, completions out.
 
 use crate::api::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait, WritePage, page};
-use crate::catalogue::{Claims, Found};
-use crate::codec::{Codec, fill, filled_with};
+use crate::catalogue::Claims;
+use crate::codec::{Codec, filled_with};
 use crate::engine::{Engine, MAX_OPS};
 use crate::ops::{Kind, Op, RUN, Slot};
 use crate::origin::Origin;
 use crate::parts::{Count, Parts};
-use crate::place::Spot;
+use crate::read::Incoming;
 use crate::segment::Open;
 use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
-use crate::{Checksum, Handle, Holder, Place, StoreError};
+use crate::{Checksum, Handle, Holder, StoreError};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering;
 use wired::{PAGE, Region};
 
 /// A channel. Its file holds what the pager sees; how pages lie in RAM is in `ram`, how
-/// they move to disk in `tier`, operations on the disk are in `swap`.
+/// they come back in `read`, how they move to disk in `tier`, operations on the disk are in
+/// `swap`.
 pub(crate) struct Mover {
     pub(crate) parts: Arc<Parts>,
     pub(crate) holder: Holder,
@@ -35,6 +36,7 @@ pub(crate) struct Mover {
     /// Pages of the pager's in operations.
     pub(crate) in_ops: usize,
     pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
     /// Where the last run on disk ended: the next goes there if it can.
     pub(crate) near: Option<u32>,
     pub(crate) demotion: Option<Demotion>,
@@ -132,6 +134,7 @@ impl Mover {
                 sums: [Checksum(0); RUN],
                 len: 0,
             },
+            incoming: Incoming::new(),
             near: None,
             demotion: None,
             bounce,
@@ -190,56 +193,6 @@ impl Mover {
             Slot::new(handle, write.from.cast_mut(), write.token),
             write.sum,
         );
-    }
-
-    /// Checks a page that was read.
-    pub(crate) fn verify(
-        &self,
-        handle: Handle,
-        contents: &[u8; PAGE],
-        place: Place,
-    ) -> Result<(), StoreError> {
-        if Checksum::of(contents) == self.parts.catalogue.checksum(handle) {
-            return Ok(());
-        }
-        self.parts.count(self.holder, Count::Mismatches, 1);
-        Err(StoreError::Mismatch { handle, place })
-    }
-
-    /// Reads what needs no I/O; otherwise says from which blok.
-    fn read_at_once(&mut self, handle: Handle, into: *mut u8) -> Result<Option<u32>, StoreError> {
-        // SAFETY: the caller gives a page of memory that is the channel's until completion.
-        let to = unsafe { &mut *into.cast::<[u8; PAGE]>() };
-        loop {
-            let spot = match self.parts.catalogue.find(handle) {
-                None => return Err(StoreError::NoSuchPage { handle }),
-                Some(Found::Filled(value)) => {
-                    fill(to, value);
-                    self.verify(handle, to, Place::Filled)?;
-                    break;
-                }
-                Some(Found::At(spot)) => spot,
-            };
-            match spot {
-                Spot::Nowhere => return Err(StoreError::NoSuchPage { handle }),
-                Spot::Disk { blok } => return Ok(Some(blok)),
-                Spot::Ram { .. } => {
-                    if self.get_from_ram(handle, spot, to) {
-                        break;
-                    }
-                    // Unless it moved meanwhile and its old place was used again.
-                    if self.parts.catalogue.is_at(handle.get(), spot) {
-                        self.parts.count(self.holder, Count::Mismatches, 1);
-                        return Err(StoreError::Mismatch {
-                            handle,
-                            place: spot.place(),
-                        });
-                    }
-                }
-            }
-        }
-        self.parts.count(self.holder, Count::Read, 1);
-        Ok(None)
     }
 
     fn has_room_for(&self, pages: usize) -> bool {
@@ -303,36 +256,14 @@ impl Channel for Mover {
         if !self.has_room_for(run.len()) {
             return Err(StoreError::Busy);
         }
-        let mut slots = [Slot::new(0, std::ptr::null_mut(), 0); RUN];
-        let (mut first, mut len, mut later) = (0, 0, 0);
-        for read in run {
-            let blok = match self.read_at_once(read.handle, read.into) {
-                Ok(Some(blok)) => blok,
-                Ok(None) => {
-                    self.tell(read.token, Ok(None));
-                    continue;
-                }
-                Err(error) => {
-                    self.tell(read.token, Err(error));
-                    continue;
-                }
-            };
-            if len > 0 && (len == RUN || blok != first + len as u32) {
-                self.start(Kind::Read, first, &slots[..len]);
-                len = 0;
-            }
-            if len == 0 {
-                first = blok;
-            }
-            slots[len] = Slot::new(read.handle.get(), read.into, read.token);
-            len += 1;
-            later += 1;
+        Ok(self.read_run(run, Kind::Read))
+    }
+
+    fn submit_read_ahead(&mut self, run: &[ReadPage]) -> Result<usize, StoreError> {
+        if !self.has_room_for(run.len()) {
+            return Err(StoreError::Busy);
         }
-        if len > 0 {
-            self.start(Kind::Read, first, &slots[..len]);
-        }
-        self.flush();
-        Ok(later)
+        Ok(self.read_run(run, Kind::Ahead))
     }
 
     fn complete(&mut self, wait: Wait) -> Option<Completion> {

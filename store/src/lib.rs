@@ -35,6 +35,7 @@ mod origin;
 mod parts;
 mod place;
 mod ram;
+mod read;
 mod retire;
 mod segment;
 mod shared;

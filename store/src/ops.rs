@@ -14,6 +14,8 @@ pub(crate) const RUN: usize = 32;
 pub(crate) enum Kind {
     /// Pages come back to the pager.
     Read,
+    /// The same on a guess: not verified.
+    Ahead,
     /// Pages of the pager leave.
     Write,
     /// Pages move from RAM to disk; which half of the bounce buffer they are in.
@@ -97,7 +99,7 @@ impl Op {
     }
 
     pub fn is_write(&self) -> bool {
-        self.kind != Kind::Read
+        matches!(self.kind, Kind::Write | Kind::Demote(_))
     }
 
     /// The pieces still to be moved, and the offset in the file where they begin.

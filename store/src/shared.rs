@@ -201,6 +201,10 @@ impl Store for SharedStore {
         self.parts.catalogue.checksum(handle)
     }
 
+    fn verify(&self, handle: Handle, page: &[u8; PAGE]) -> bool {
+        self.parts.catalogue.verify(handle, page)
+    }
+
     fn usage(&self) -> Usage {
         let parts = &*self.parts;
         let geometry = &parts.tables.geometry;

@@ -7,7 +7,7 @@ use crate::intent::Intent;
 use crate::ops::{Kind, Next, Op, RUN, Slot};
 use crate::parts::Count;
 use crate::place::Spot;
-use crate::{Checksum, Handle, StoreError};
+use crate::{Checksum, StoreError};
 use std::sync::atomic::Ordering;
 
 impl Mover {
@@ -109,7 +109,7 @@ impl Mover {
     fn idle_op(&self, kind: Kind) -> Option<usize> {
         let range = match kind {
             Kind::Demote(_) => self.depth..self.ops.len(),
-            Kind::Read | Kind::Write => 0..self.depth,
+            Kind::Read | Kind::Ahead | Kind::Write => 0..self.depth,
         };
         range
             .into_iter()
@@ -170,7 +170,7 @@ impl Mover {
         });
         for &(slot, blok) in &told[..len] {
             match kind {
-                Kind::Read => self.was_read(slot, blok, error),
+                Kind::Read | Kind::Ahead => self.was_read(kind, slot, blok, error),
                 Kind::Write => self.was_written(slot, blok, error),
                 Kind::Demote(half) => self.was_demoted(half, slot, blok, error),
             }
@@ -184,27 +184,6 @@ impl Mover {
             self.begin(over.op);
             self.flush();
         }
-    }
-
-    fn was_read(&mut self, slot: Slot, blok: u32, error: Option<i32>) {
-        let result = match (error, Handle::new(slot.handle)) {
-            (Some(errno), _) => Err(StoreError::Io {
-                op: crate::Op::Read,
-                errno,
-                blok,
-            }),
-            (None, None) => Ok(()),
-            (None, Some(handle)) => {
-                // SAFETY: the caller gave the page until completion, which is now.
-                let contents = unsafe { page(slot.memory) };
-                self.verify(handle, contents, crate::Place::Disk { blok })
-            }
-        };
-        if result.is_ok() {
-            self.parts.count(self.holder, Count::Read, 1);
-            self.parts.count(self.holder, Count::ReadDisk, 1);
-        }
-        self.tell(slot.token, result.map(|()| None));
     }
 
     fn was_written(&mut self, slot: Slot, blok: u32, error: Option<i32>) {
