@@ -37,6 +37,14 @@ counters! {
     from_ram,
     /// Faults answered from the store after input and output.
     from_disk,
+    /// Faults answered from what had been read ahead of them.
+    from_ahead,
+    /// Pages brought in with the page of a fault, because its stream wants them next.
+    prefetched,
+    /// Pages read from the store before anyone asked.
+    read_ahead,
+    /// Of those, pages that were dropped unused.
+    read_ahead_unused,
     /// Faults that found the page there already.
     spurious,
     /// Faults that had to wait for a frame.

@@ -3,15 +3,17 @@
 //! The frames, the store and the threads are the domain's own; nothing is shared with
 //! another domain, of this program or another.
 
+use crate::bring::{NotBrought, Wanted};
 use crate::counters::{Counter, Counters};
 use crate::directory::MOST_STRETCHES;
 use crate::driver::StretchDriver;
 use crate::entry::thread::Entry;
-use crate::entry::{mask, upcall};
-use crate::evict::NoFrame;
-use crate::fill::{Activation, Failure, Outcome, Phase};
+use crate::entry::{Attempt, mask, upcall};
+use crate::fill::{Failure, Outcome};
 use crate::page::State;
+use crate::page_set::PageSet;
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
+use crate::prefetch::{Log, Prefetcher};
 use crate::rights::{Denied, Rights};
 use crate::stretch::{Fault, FaultKind, Handled, Handler, Inner};
 use crate::table::Table;
@@ -19,8 +21,8 @@ use frames::{Contract, Frame, Ledger};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{SetupError, SharedStore, Store, StoreConfig, StoreError};
 use translation::{Access, Capabilities, EntryKind, TranslationError, Userfault};
@@ -120,6 +122,12 @@ pub enum StretchError {
         /// The contract's limit.
         limit: u32,
     },
+    /// Recorded already.
+    #[error("the stretch's faults are being recorded already; end that first")]
+    Recording,
+    /// A thread of the domain could not be started.
+    #[error("the domain's prefetching thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
     /// The caller may not.
     #[error(transparent)]
     Denied(#[from] Denied),
@@ -294,6 +302,8 @@ impl Builder {
             event: eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?,
         });
         let mut shared = Shared {
+            prefetch: Arc::default(),
+            prefetching: Mutex::new(None),
             threads: Vec::new(),
             stop,
             next_id: AtomicU32::new(1),
@@ -382,6 +392,9 @@ struct Stop {
 
 /// What a domain and its stretches share; the last of them ends it.
 struct Shared {
+    prefetch: Arc<Prefetcher>,
+    /// The thread for it, once there was a hint.
+    prefetching: Mutex<Option<std::thread::JoinHandle<()>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
     stop: Arc<Stop>,
     next_id: AtomicU32,
@@ -395,6 +408,21 @@ impl Shared {
     fn pager(&self) -> &Pager {
         // SAFETY: for as long as this is borrowed.
         unsafe { self.pager.get() }
+    }
+
+    /// The prefetcher, with its thread running.
+    fn prefetcher(&self) -> std::io::Result<&Prefetcher> {
+        let mut thread = self
+            .prefetching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            // SAFETY: the thread is joined before the pager goes.
+            let pager = unsafe { self.pager.get() };
+            let prefetch = self.prefetch.clone();
+            *thread = Some(spawn("selfpage-fetch", move || prefetch.serve(pager))?);
+        }
+        Ok(&self.prefetch)
     }
 
     fn start(&mut self, entry: EntryKind) -> Result<(), DomainError> {
@@ -427,6 +455,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.prefetch.stop();
+        let prefetching = self.prefetching.get_mut();
+        if let Some(thread) = prefetching.unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
         self.stop.flag.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
         upcall::detach(self.pager());
@@ -706,10 +739,22 @@ impl Stretch {
             });
         }
         let mut had = 0;
+        let caller = upcall::thread_hint() as u32;
         for page in pages.clone() {
-            match self.bring_in_one(page, nail) {
-                Ok(()) => had += 1,
-                Err(why) => {
+            let wanted = Wanted {
+                page,
+                nail,
+                window: pages.end - page,
+                caller,
+            };
+            let why = match pager.bring(&|| Some(self.inner), wanted) {
+                Ok(()) => None,
+                Err(NotBrought::Gone) => Some(Failure::Unbound),
+                Err(NotBrought::Failed(why)) => Some(why),
+            };
+            match why {
+                None => had += 1,
+                Some(why) => {
                     if nail {
                         let table = self.inner.table();
                         let _inside = pager.gate.enter(page);
@@ -731,51 +776,6 @@ impl Stretch {
         Ok(())
     }
 
-    fn bring_in_one(&self, page: usize, nail: bool) -> Result<(), Failure> {
-        let pager = self.shared.pager();
-        let addr = self.inner.table().address(page);
-        let mut held = None;
-        loop {
-            let outcome = {
-                let _inside = pager.gate.enter(page);
-                let mut context = pager.pool.borrow(page);
-                let mut activation = Activation {
-                    pager,
-                    stretch: self.inner,
-                    index: page,
-                    write: true,
-                    phase: Phase::Bind,
-                    held: held.take(),
-                    detached: false,
-                    context: &mut context,
-                };
-                let outcome = self.inner.fault(&mut activation);
-                if let Some(frame) = activation.held.take() {
-                    activation.give_back(frame);
-                }
-                let here = matches!(outcome, Outcome::Success);
-                if here && (!nail || pager.nail(addr..addr + PAGE)) {
-                    return Ok(());
-                }
-                outcome
-            };
-            match outcome {
-                Outcome::Success => {}
-                Outcome::Busy => {
-                    self.inner.table().word(page).wait_settled();
-                }
-                Outcome::Retry | Outcome::Pending => {
-                    match pager.obtain_frame(State::Empty, false) {
-                        Ok(frame) => held = Some(frame),
-                        Err(NoFrame::Never(why)) => return Err(why),
-                        Err(NoFrame::Busy) => {}
-                    }
-                }
-                Outcome::Failure(why) => return Err(why),
-            }
-        }
-    }
-
     /// Makes a range of bytes resident and keeps it so until the pin is dropped: for
     /// buffers given to system calls (which fail with `EFAULT` on missing pages where
     /// faults are upcalls) and to devices.
@@ -791,6 +791,62 @@ impl Stretch {
     /// Brings a range of bytes in, as far as frames allow, without keeping it.
     pub fn populate(&self, bytes: Range<usize>) -> Result<(), StretchError> {
         self.bring_in(self.page_range(bytes)?, false)
+    }
+
+    /// Says that a range of bytes will be used soon: it is brought in while the program goes
+    /// on, as far as three quarters of the frames go. A hint: what cannot be had is not.
+    ///
+    /// # Errors
+    /// [`StretchError::Outside`], or the domain's thread for this could not be started.
+    pub fn prefetch(&self, bytes: Range<usize>) -> Result<(), StretchError> {
+        let pages = self.page_range(bytes)?;
+        self.ask(vec![pages])
+    }
+
+    /// As [`Stretch::prefetch`], of a set that was recorded, in its order. Pages beyond the
+    /// stretch are passed over.
+    ///
+    /// # Errors
+    /// The domain's thread for this could not be started.
+    pub fn replay(&self, set: &PageSet) -> Result<(), StretchError> {
+        self.ask(set.runs().collect())
+    }
+
+    fn ask(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
+        self.shared.prefetcher()?.ask(self.inner.id(), runs);
+        Ok(())
+    }
+
+    /// Waits until everything that was asked for by [`Stretch::prefetch`] and
+    /// [`Stretch::replay`] in this domain is there, or cannot be.
+    pub fn await_prefetch(&self) {
+        self.shared.prefetch.settle();
+    }
+
+    /// Notes from now on which pages come in, in order; until [`Stretch::recorded`].
+    ///
+    /// # Errors
+    /// [`StretchError::Recording`] where they are noted already, or no memory.
+    pub fn record(&self) -> Result<(), StretchError> {
+        let room = self.pages().clamp(1024, 1 << 22);
+        let log = Log::new(room).map_err(|errno| StretchError::Table {
+            pages: self.pages(),
+            errno,
+        })?;
+        match self.inner.log().start(log) {
+            true => Ok(()),
+            false => Err(StretchError::Recording),
+        }
+    }
+
+    /// Ends a recording: what came in since, each page where it came first.
+    pub fn recorded(&self) -> Option<PageSet> {
+        let pager = self.shared.pager();
+        self.inner.log().finish(|| {
+            let _control = pager.control.lock();
+            pager.gate.close();
+            pager.gate.open();
+        })
     }
 
     fn page_range(&self, bytes: Range<usize>) -> Result<Range<usize>, StretchError> {
@@ -877,7 +933,13 @@ impl Stretch {
         let _inside = pager.gate.enter(page);
         let mut context = pager.pool.borrow(page);
         let addr = self.inner.table().address(page);
-        match pager.attempt(self.inner, addr, true, &mut held, false, &mut context) {
+        let attempt = Attempt {
+            addr,
+            write: true,
+            detached: false,
+            advice: None,
+        };
+        match pager.attempt(self.inner, attempt, &mut held, &mut context) {
             Outcome::Failure(why) => Err(StretchError::Page { page, why }),
             _ => Ok(()),
         }

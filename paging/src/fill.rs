@@ -4,10 +4,12 @@
 //! the ioctl that maps the page and the word that says so are one step for everyone who
 //! takes pages away.
 
+use crate::around::unmappable;
 use crate::context::Context;
 use crate::counters::Counter;
 use crate::page::{PageState, State};
 use crate::pager::Pager;
+use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
 use store::{Handle, StoreError, Submitted, Wait};
@@ -97,6 +99,8 @@ pub struct Activation<'a> {
     pub(crate) held: Option<Frame>,
     /// May leave a read under way and answer `Pending`.
     pub(crate) detached: bool,
+    /// What is known of the faults to come.
+    pub(crate) advice: Option<Advice>,
     pub(crate) context: &'a mut Context,
 }
 
@@ -111,7 +115,7 @@ impl Activation<'_> {
         self.index
     }
 
-    fn word(&self) -> &crate::page::PageWord {
+    pub(crate) fn word(&self) -> &crate::page::PageWord {
         self.stretch.table().word(self.index)
     }
 
@@ -159,6 +163,9 @@ impl Activation<'_> {
             if !self.word().begin_fill(seen) {
                 self.give_back(frame);
                 continue;
+            }
+            if let Some(advice) = self.advice.filter(|_| seen.state() != State::Staged) {
+                return self.fill_window(seen, frame, advice);
             }
             return match seen.state() {
                 State::Empty => {
@@ -210,7 +217,7 @@ impl Activation<'_> {
         outcome
     }
 
-    fn fetch(&mut self, seen: PageState, frame: Frame) -> Outcome {
+    pub(crate) fn fetch(&mut self, seen: PageState, frame: Frame) -> Outcome {
         let Some(handle) = seen.handle() else {
             unreachable!("a stored page has a handle: the word's transitions keep it");
         };
@@ -233,7 +240,7 @@ impl Activation<'_> {
             Ok(Submitted::Pending) if self.detached => return Outcome::Pending,
             Ok(Submitted::Pending) => {
                 self.pager.counters().add(Counter::from_disk, 1);
-                match channel.complete(Wait::Yes) {
+                match self.context.complete(Wait::Yes) {
                     Some(completion) => completion.result.map(|_| ()),
                     None => Err(StoreError::NoSuchPage { handle }),
                 }
@@ -318,12 +325,7 @@ impl Activation<'_> {
                     std::hint::spin_loop();
                     continue;
                 }
-                Err(MapError::Gone) => Outcome::Failure(Failure::Unmappable(2)),
-                Err(MapError::NoMemory) => Outcome::Failure(Failure::Unmappable(12)),
-                Err(MapError::Pinned { .. }) => Outcome::Failure(Failure::Unmappable(16)),
-                Err(MapError::Other(errno)) => {
-                    Outcome::Failure(Failure::Unmappable(errno.raw_os_error()))
-                }
+                Err(error) => Outcome::Failure(unmappable(&error)),
             };
             if let Outcome::Failure(_) = outcome {
                 table.gate(unit).leave();
@@ -333,6 +335,7 @@ impl Activation<'_> {
             }
             self.pager.places.set_home(frame.0, addr);
             self.word().finish_fill(frame.0);
+            self.stretch.log().note(self.index);
             table.came(unit);
             let queue = table.touch(unit);
             table.gate(unit).leave();
@@ -394,6 +397,7 @@ impl Pager {
             phase: Phase::Activation,
             held: None,
             detached: false,
+            advice: None,
             context,
         };
         let outcome = activation.land(seen, frame, flight, &mut result.map(|_| ()));

@@ -21,6 +21,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod ahead;
+mod around;
+mod bring;
 mod context;
 mod counters;
 mod directory;
@@ -33,11 +36,14 @@ mod fill;
 mod gate;
 mod message;
 mod page;
+mod page_set;
 mod pager;
+mod prefetch;
 pub mod process;
 mod replacement;
 mod rights;
 mod staging;
+mod stream;
 mod stretch;
 mod table;
 
@@ -48,6 +54,7 @@ pub use driver::{Cleaned, Mapped, Nailed, Paged, Physical, StretchDriver};
 pub use fill::{Activation, Failure, Outcome, Phase};
 pub use frames::{Contract, Frame};
 pub use page::{PageState, State};
+pub use page_set::{PageSet, PageSetError};
 pub use pager::{FEWEST_FRAMES, Hooks, StandardError};
 pub use replacement::{Key, Replacement, ScanResistant};
 pub use rights::{Denied, Rights};

@@ -20,6 +20,7 @@ use crate::directory::Directory;
 use crate::evict::{Evictor, HeldByDevices};
 use crate::gate::DomainGate;
 use crate::staging::{Places, Staging};
+use crate::stream::{Recogniser, WIDEST};
 use crate::stretch::Handler;
 use crate::stretch::Inner;
 use frames::{Client, Frame};
@@ -110,8 +111,13 @@ pub(crate) struct Pager {
     /// Frames that only stored pages may use.
     pub(crate) reserve: u32,
     unallocated: AtomicPtr<Box<Handler>>,
-    /// A page of zeros.
+    /// As many pages of zeros as the widest window has. Never written, so that all are one
+    /// page of the kernel's.
     pub(crate) zeros: wired::Region,
+    /// Who goes where next.
+    pub(crate) recogniser: Recogniser,
+    /// Pages of the widest window; none is worth it below 2.
+    pub(crate) widest: u32,
 }
 
 // SAFETY: the cells are written only while the pager is the only thread's (before it is
@@ -151,13 +157,16 @@ impl Pager {
             held_by_devices: Lock::new(HeldByDevices::new(parts.total_frames as usize)),
             gate: DomainGate::default(),
             control: Lock::new(()),
-            pool: Pool::new(parts.store, parts.contexts)?,
+            pool: Pool::new(parts.store, parts.contexts, ahead_pages(contract.x))?,
             pagemap: UnsafeCell::new(Pagemap::open(&parts.capabilities).ok()),
             unit_pages,
             spare: spare_frames(contract.x),
             reserve: if contract.x < 64 { 0 } else { 2 },
             unallocated: AtomicPtr::default(),
-            zeros: wired::Region::private(PAGE).map_err(crate::DomainError::Memory)?,
+            zeros: wired::Region::private(WIDEST as usize * PAGE)
+                .map_err(crate::DomainError::Memory)?,
+            recogniser: Recogniser::default(),
+            widest: widest(contract.x),
         })
     }
 
@@ -316,6 +325,17 @@ fn unit_pages(frames: u32) -> usize {
     let eighth = (frames as usize / 8).max(1);
     let power = 1 << eighth.ilog2();
     power.min(RANGE_PAGES)
+}
+
+/// Pages of the widest window: a small part of the frames, so that windows of several
+/// streams do not take each other's.
+fn widest(frames: u32) -> u32 {
+    (frames / 64).min(WIDEST)
+}
+
+/// Pages a stream is read ahead: what is on its way is in memory, too.
+pub(crate) fn ahead_pages(frames: u32) -> usize {
+    2 * widest(frames) as usize
 }
 
 /// Frames to keep unused: enough to cover the faults that come while one unit is written

@@ -6,6 +6,7 @@
 
 use crate::driver::StretchDriver;
 use crate::fill::{Activation, Outcome};
+use crate::prefetch::LogSlot;
 use crate::rights::Rights;
 use crate::table::Table;
 use std::sync::OnceLock;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     closing: AtomicBool,
     /// What the process's one protection domain may do with it.
     rights: AtomicU8,
+    log: LogSlot,
     page_handler: AtomicPtr<Box<Handler>>,
     protection_handler: AtomicPtr<Box<Handler>>,
 }
@@ -71,6 +73,7 @@ impl Inner {
             odd_access: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             rights: AtomicU8::new(Rights::ALL.bits()),
+            log: LogSlot::default(),
             page_handler: AtomicPtr::default(),
             protection_handler: AtomicPtr::default(),
         }
@@ -78,6 +81,11 @@ impl Inner {
 
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Where pages that come in are noted.
+    pub(crate) fn log(&self) -> &LogSlot {
+        &self.log
     }
 
     pub(crate) fn table(&self) -> &Table {

@@ -149,6 +149,11 @@ impl Table {
         self.unit(unit).meta.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Pages of the unit became resident.
+    pub(crate) fn came_by(&self, unit: usize, count: u32) {
+        self.unit(unit).meta.fetch_add(count, Ordering::AcqRel);
+    }
+
     /// Pages of the unit that were resident are not any more.
     pub(crate) fn went(&self, unit: usize, count: u32) {
         let before = self.unit(unit).meta.fetch_sub(count, Ordering::AcqRel);

@@ -20,21 +20,48 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::fill::{Activation, Failure, Outcome, Phase};
 use crate::pager::Pager;
+use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
 
+/// A fault to attempt.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt {
+    /// Where.
+    pub(crate) addr: usize,
+    /// Whether the access was a write.
+    pub(crate) write: bool,
+    /// May leave a read under way and answer `Pending`.
+    pub(crate) detached: bool,
+    /// What is known of the faults to come.
+    pub(crate) advice: Option<Advice>,
+}
+
 impl Pager {
+    /// What the faults so far say of those to come, at a fault of a thread on a page, each
+    /// a number.
+    pub(crate) fn advice(&self, thread: usize, page: usize) -> Option<Advice> {
+        match self.widest {
+            0 | 1 => None,
+            widest => self.recogniser.fault(thread, page, widest),
+        }
+    }
+
     /// One attempt at a fault: the notification handler's with no frame in hand, a
     /// worker's with one. A frame that was not used is put back.
     pub(crate) fn attempt(
         &self,
         stretch: &Inner,
-        addr: usize,
-        write: bool,
+        attempt: Attempt,
         held: &mut Option<Frame>,
-        detached: bool,
         context: &mut Context,
     ) -> Outcome {
+        let Attempt {
+            addr,
+            write,
+            detached,
+            advice,
+        } = attempt;
         let mut activation = Activation {
             pager: self,
             stretch,
@@ -47,6 +74,7 @@ impl Pager {
             },
             held: held.take(),
             detached,
+            advice,
             context,
         };
         let outcome = stretch.fault(&mut activation);

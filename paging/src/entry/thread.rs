@@ -13,11 +13,13 @@
 
 use crate::context::{Context, DEPTH};
 use crate::counters::Counter;
+use crate::entry::Attempt;
 use crate::evict::NoFrame;
 use crate::fill::{Failure, Outcome};
 use crate::gate::Inside;
 use crate::page::State;
-use crate::pager::Pager;
+use crate::pager::{Pager, ahead_pages};
+use crate::stream::Advice;
 use crate::stretch::{Fault, FaultKind, Handled};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
@@ -35,7 +37,7 @@ const RETRY: Duration = Duration::from_micros(200);
 pub(crate) struct Entry {
     context: Context,
     faults: [translation::Fault; 16],
-    parked: [(usize, bool); PARKED],
+    parked: [Parked; PARKED],
     parked_count: usize,
     cpu: usize,
 }
@@ -43,9 +45,9 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(pager: &Pager, cpu: usize) -> Result<Self, crate::DomainError> {
         Ok(Self {
-            context: Context::new(pager.store, DEPTH)?,
+            context: Context::new(pager.store, DEPTH, ahead_pages(pager.frames().contract().x))?,
             faults: [translation::Fault::default(); 16],
-            parked: [(0, false); PARKED],
+            parked: [Parked::default(); PARKED],
             parked_count: 0,
             cpu,
         })
@@ -129,11 +131,24 @@ impl Entry {
                 wait_for_eviction(pager, fault.addr);
                 continue;
             }
-            self.resolve(pager, fault.addr, fault.write);
+            let page = Pager::page_of(fault.addr) / PAGE;
+            self.resolve(
+                pager,
+                Parked {
+                    addr: fault.addr,
+                    write: fault.write,
+                    advice: pager.advice(fault.thread as usize, page),
+                },
+            );
         }
     }
 
-    fn resolve(&mut self, pager: &Pager, addr: usize, write: bool) {
+    fn resolve(&mut self, pager: &Pager, fault: Parked) {
+        let Parked {
+            addr,
+            write,
+            advice,
+        } = fault;
         let mut held = None;
         loop {
             let Some(stretch) = pager.directory.find(addr) else {
@@ -161,13 +176,19 @@ impl Entry {
                 return;
             }
             let detached = self.context.channel.is_some();
-            match pager.attempt(stretch, addr, write, &mut held, detached, &mut self.context) {
+            let attempt = Attempt {
+                addr,
+                write,
+                detached,
+                advice,
+            };
+            match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
                 // The filler's ioctl wakes whoever waits for the page.
                 Outcome::Success | Outcome::Pending => return,
                 Outcome::Busy => {
                     // Whoever has the page wakes the faulting thread by mapping it; if it
                     // fails instead, the page must be tried again.
-                    self.park(addr, write);
+                    self.park(fault);
                     return;
                 }
                 Outcome::Retry => match pager.obtain_frame(
@@ -182,7 +203,7 @@ impl Entry {
                         return;
                     }
                     Err(NoFrame::Busy) => {
-                        self.park(addr, write);
+                        self.park(fault);
                         return;
                     }
                 },
@@ -194,11 +215,11 @@ impl Entry {
         }
     }
 
-    fn park(&mut self, addr: usize, write: bool) {
+    fn park(&mut self, fault: Parked) {
         // Faults are not taken while the table is half full, so there is room; if not,
         // the access is repeated and comes again.
         if self.parked_count < PARKED {
-            self.parked[self.parked_count] = (addr, write);
+            self.parked[self.parked_count] = fault;
             self.parked_count += 1;
         }
     }
@@ -206,17 +227,14 @@ impl Entry {
     fn retry_parked(&mut self, pager: &Pager) {
         let parked = self.parked;
         let count = std::mem::take(&mut self.parked_count);
-        for (addr, write) in &parked[..count] {
-            self.resolve(pager, *addr, *write);
+        for fault in &parked[..count] {
+            self.resolve(pager, *fault);
         }
     }
 
     fn land_all(&mut self, pager: &Pager) {
         while self.context.flights() > 0 {
-            let Some(channel) = self.context.channel.as_mut() else {
-                return;
-            };
-            let Some(completion) = channel.complete(Wait::No) else {
+            let Some(completion) = self.context.complete(Wait::No) else {
                 return;
             };
             let flight = completion.token as usize;
@@ -250,6 +268,14 @@ fn wait_for_eviction(pager: &Pager, addr: usize) {
         gate.leave();
     }
     let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
+}
+
+/// A fault that cannot be answered yet.
+#[derive(Clone, Copy, Default)]
+struct Parked {
+    addr: usize,
+    write: bool,
+    advice: Option<Advice>,
 }
 
 /// What there is to do.

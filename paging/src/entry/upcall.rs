@@ -8,7 +8,7 @@
 //! Rules: the handler allocates nothing, touches no stretch and no thread-local storage,
 //! and can be nested (a program's own handler may fault in its turn).
 
-use super::mask;
+use super::{Attempt, mask};
 use crate::counters::Counter;
 use crate::evict::NoFrame;
 use crate::fill::Outcome;
@@ -187,6 +187,7 @@ impl Pager {
         let hint = thread_hint();
         let mut held = None;
         let mut counted = false;
+        let mut advice = None;
         loop {
             let inside = self.gate.enter(hint);
             let Some(stretch) = self.directory.find(addr) else {
@@ -197,6 +198,7 @@ impl Pager {
             if !counted {
                 self.counters().add(Counter::faults, 1);
                 counted = true;
+                advice = self.advice(hint, Self::page_of(addr) / PAGE);
             }
             if let (true, Some(handler)) = (own_handlers, stretch.handler(FaultKind::Page)) {
                 drop(inside);
@@ -205,7 +207,13 @@ impl Pager {
             }
             let outcome = {
                 let mut context = self.pool.borrow(hint);
-                self.attempt(stretch, addr, write, &mut held, false, &mut context)
+                let attempt = Attempt {
+                    addr,
+                    write,
+                    detached: false,
+                    advice,
+                };
+                self.attempt(stretch, attempt, &mut held, &mut context)
             };
             let failure = match outcome {
                 Outcome::Success => return Verdict::Resume,

@@ -1,0 +1,366 @@
+//! Read-ahead: pages of a stream on their way from the store before anyone asks.
+//!
+//! What is read ahead lies in buffers, not in frames, and the page table knows nothing of
+//! it: a page is still `Stored`, whoever faults on it finds it so, and may read it itself.
+//! So nothing waits for a speculation but the stream it is for, none has to be undone, and
+//! one that was wrong has cost a read. When the stream's own fault comes, contents that
+//! have arrived are used if the page still has the handle they were read for *and* their
+//! checksum is that handle's: the page may have been changed and written elsewhere
+//! meanwhile, and a handle can be used again.
+//!
+//! A lane belongs to one stream. It is a ring of buffers for consecutive positions of the
+//! stream, so that neighbours in memory are neighbours in the ring, and one ioctl maps
+//! them all; the ring of a stream that runs backwards is turned round.
+
+use crate::page::State;
+use crate::stream::{Advice, WIDEST};
+use crate::table::Table;
+use store::{Channel, Completion, Handle, ReadPage, StoreError};
+use wired::{PAGE, Region};
+
+/// Streams one context reads ahead for at once.
+const LANES: usize = 4;
+
+/// Pages in a lane, at most: two windows, one being mapped and one on its way.
+const LONGEST: usize = 2 * WIDEST as usize;
+
+/// Set in the token of a read-ahead.
+const AHEAD: u64 = 1 << 63;
+
+/// What is in a buffer.
+#[derive(Clone, Copy, Default)]
+enum Buffer {
+    /// Nothing of use.
+    #[default]
+    Free,
+    /// The copy under this handle is on its way.
+    Coming(Handle),
+    /// It has come.
+    Here(Handle),
+    /// It could not be had.
+    Failed,
+    /// It is on its way, and nobody wants it any more.
+    Dropped,
+}
+
+#[derive(Clone, Copy)]
+struct Lane {
+    /// 0 where there is none.
+    stream: u32,
+    stretch: u32,
+    /// The page at position 0.
+    origin: usize,
+    stride: isize,
+    /// Positions from here on are in the ring.
+    tail: usize,
+    /// Positions from here on were not asked for yet.
+    end: usize,
+    /// Whether the stream's pages come from a disk: only then is there a reason to read
+    /// farther than the window.
+    slow: bool,
+    used: u32,
+    buffers: [Buffer; LONGEST],
+}
+
+impl Lane {
+    const NONE: Self = Self {
+        stream: 0,
+        stretch: 0,
+        origin: 0,
+        stride: 1,
+        tail: 0,
+        end: 0,
+        slow: false,
+        used: 0,
+        buffers: [Buffer::Free; LONGEST],
+    };
+
+    fn position(&self, index: usize) -> Option<usize> {
+        let ahead = index.wrapping_sub(self.origin) as isize;
+        let position = ahead / self.stride;
+        (ahead % self.stride == 0 && position >= 0).then_some(position as usize)
+    }
+}
+
+/// What became of what was read ahead, since last asked.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Tally {
+    /// Pages asked for.
+    pub(crate) read: u64,
+    /// Pages dropped without having been used.
+    pub(crate) unused: u64,
+}
+
+/// The lanes of one context.
+pub(crate) struct Ahead {
+    lanes: Box<[Lane; LANES]>,
+    memory: Region,
+    /// Pages in each lane: a power of two.
+    length: usize,
+    clock: u32,
+    batch: Vec<ReadPage>,
+    tally: Tally,
+}
+
+// SAFETY: the pointers in the batch are into the memory it owns.
+unsafe impl Send for Ahead {}
+
+/// A lane at the position of a fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    lane: usize,
+    position: usize,
+}
+
+impl Ahead {
+    /// Lanes of up to `length` pages each. Memory is taken as they are used.
+    pub(crate) fn new(length: usize) -> rustix::io::Result<Self> {
+        let length = 1 << length.clamp(1, LONGEST).ilog2();
+        Ok(Self {
+            lanes: Box::new([Lane::NONE; LANES]),
+            memory: Region::private(LANES * length * PAGE)?,
+            length,
+            clock: 0,
+            batch: Vec::with_capacity(LONGEST),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Whether a completion is of a page that was read ahead; takes it if so.
+    pub(crate) fn landed(&mut self, completion: &Completion) -> bool {
+        if completion.token & AHEAD == 0 {
+            return false;
+        }
+        let (lane, slot) = (
+            (completion.token >> 32 & 0xff) as usize,
+            (completion.token & 0xffff_ffff) as usize,
+        );
+        let buffer = &mut self.lanes[lane].buffers[slot];
+        *buffer = match (*buffer, completion.result) {
+            (Buffer::Coming(handle), Ok(_)) => Buffer::Here(handle),
+            (Buffer::Coming(_), Err(_)) => Buffer::Failed,
+            _ => Buffer::Free,
+        };
+        true
+    }
+
+    /// The lane of a stream that is at page `index` of a stretch now; what it passed by is
+    /// dropped.
+    pub(crate) fn place(&mut self, advice: &Advice, stretch: u32, index: usize) -> Place {
+        self.clock = self.clock.wrapping_add(1);
+        let known = self.lanes.iter().position(|lane| {
+            lane.stream == advice.stream && lane.stretch == stretch && lane.stride == advice.stride
+        });
+        if let Some(lane) = known
+            && let Some(position) = self.lanes[lane].position(index)
+        {
+            // Pages that were there already can take the program past all that was read.
+            self.drop_until(lane, position);
+            self.lanes[lane].end = self.lanes[lane].end.max(position);
+            self.lanes[lane].used = self.clock;
+            return Place { lane, position };
+        }
+        let lane = known.unwrap_or_else(|| self.quietest());
+        let end = self.lanes[lane].end;
+        self.drop_until(lane, end);
+        self.lanes[lane] = Lane {
+            stream: advice.stream,
+            stretch,
+            origin: index,
+            stride: advice.stride,
+            tail: 0,
+            end: 0,
+            slow: false,
+            used: self.clock,
+            buffers: self.lanes[lane].buffers,
+        };
+        Place { lane, position: 0 }
+    }
+
+    fn quietest(&self) -> usize {
+        let age = |lane: &Lane| (lane.stream == 0, self.clock.wrapping_sub(lane.used));
+        (0..LANES)
+            .max_by_key(|at| age(&self.lanes[*at]))
+            .unwrap_or(0)
+    }
+
+    /// Drops what is in a lane before `position`.
+    fn drop_until(&mut self, lane: usize, position: usize) {
+        let until = position.min(self.lanes[lane].end);
+        for at in self.lanes[lane].tail..until {
+            let slot = self.slot(lane, at);
+            let buffer = &mut self.lanes[lane].buffers[slot];
+            self.tally.unused += u64::from(matches!(buffer, Buffer::Coming(_) | Buffer::Here(_)));
+            *buffer = match *buffer {
+                Buffer::Coming(_) | Buffer::Dropped => Buffer::Dropped,
+                _ => Buffer::Free,
+            };
+        }
+        let lane = &mut self.lanes[lane];
+        lane.tail = lane.tail.max(position);
+    }
+
+    fn slot(&self, lane: usize, position: usize) -> usize {
+        let at = position % self.length;
+        match self.lanes[lane].stride < 0 {
+            true => self.length - 1 - at,
+            false => at,
+        }
+    }
+
+    fn memory(&self, lane: usize, slot: usize) -> *mut u8 {
+        let page = lane * self.length + slot;
+        self.memory.as_ptr().wrapping_add(page * PAGE)
+    }
+
+    /// Asks for the pages of a stream from `place` on: the window, and as much again
+    /// and more where they come from a disk. `faulting` is the handle of the page at
+    /// `place`, which is being filled now.
+    pub(crate) fn read(
+        &mut self,
+        place: Place,
+        window: u32,
+        table: &Table,
+        faulting: Option<Handle>,
+        channel: &mut dyn Channel,
+    ) -> Result<(), StoreError> {
+        let near = place.position + (window as usize).min(self.length);
+        let far = place.position + (2 * window as usize).min(self.length);
+        let later = self.extend(place, near, table, faulting, channel)?;
+        self.lanes[place.lane].slow |= later > 0;
+        if self.lanes[place.lane].slow {
+            self.extend(place, far, table, None, channel)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what is stored of the positions up to `until` that were not asked for
+    /// yet. How many pages are on their way.
+    fn extend(
+        &mut self,
+        place: Place,
+        until: usize,
+        table: &Table,
+        faulting: Option<Handle>,
+        channel: &mut dyn Channel,
+    ) -> Result<usize, StoreError> {
+        let Place { lane, position } = place;
+        self.batch.clear();
+        let Lane { origin, stride, .. } = self.lanes[lane];
+        for at in self.lanes[lane].end..until {
+            let slot = self.slot(lane, at);
+            // The buffer waits for a read that nobody wants any more: no farther now.
+            if matches!(self.lanes[lane].buffers[slot], Buffer::Dropped) {
+                break;
+            }
+            self.lanes[lane].end = at + 1;
+            self.lanes[lane].buffers[slot] = Buffer::Free;
+            let index = origin.wrapping_add_signed(stride.wrapping_mul(at as isize));
+            if index >= table.pages() {
+                continue;
+            }
+            let handle = match faulting {
+                Some(handle) if at == position => Some(handle),
+                _ => {
+                    let seen = table.word(index).load();
+                    seen.handle().filter(|_| seen.state() == State::Stored)
+                }
+            };
+            let Some(handle) = handle else { continue };
+            self.lanes[lane].buffers[slot] = Buffer::Coming(handle);
+            let into = self.memory(lane, slot);
+            self.batch.push(ReadPage {
+                handle,
+                into,
+                token: AHEAD | (lane as u64) << 32 | slot as u64,
+            });
+        }
+        if self.batch.is_empty() {
+            return Ok(0);
+        }
+        self.tally.read += self.batch.len() as u64;
+        let submitted = channel.submit_read_ahead(&self.batch);
+        if submitted.is_err() {
+            for read in &self.batch {
+                self.lanes[lane].buffers[(read.token & 0xffff_ffff) as usize] = Buffer::Failed;
+            }
+        }
+        submitted
+    }
+
+    /// Whether the page at `place` is on its way.
+    pub(crate) fn is_coming(&self, place: Place) -> bool {
+        let slot = self.slot(place.lane, place.position);
+        matches!(
+            self.lanes[place.lane].buffers[slot],
+            Buffer::Coming(_) | Buffer::Dropped
+        )
+    }
+
+    /// The contents read for page `index` under this handle, if they are here: still to be
+    /// compared with the handle's checksum.
+    pub(crate) fn contents(
+        &self,
+        place: Place,
+        index: usize,
+        handle: Option<Handle>,
+    ) -> Option<*const u8> {
+        let lane = &self.lanes[place.lane];
+        let position = lane.position(index)?;
+        if position < lane.tail || position >= lane.end {
+            return None;
+        }
+        let slot = self.slot(place.lane, position);
+        match lane.buffers[slot] {
+            Buffer::Here(read) if Some(read) == handle => {
+                Some(self.memory(place.lane, slot).cast_const())
+            }
+            _ => None,
+        }
+    }
+
+    /// The buffer of page `index` was used, or is of no use.
+    pub(crate) fn release(&mut self, place: Place, index: usize) {
+        let Some(position) = self.lanes[place.lane].position(index) else {
+            return;
+        };
+        let slot = self.slot(place.lane, position);
+        let buffer = &mut self.lanes[place.lane].buffers[slot];
+        if !matches!(buffer, Buffer::Coming(_) | Buffer::Dropped) {
+            *buffer = Buffer::Free;
+        }
+    }
+
+    /// The window from `place` on is done with: reads on, as far as the lane has room.
+    pub(crate) fn read_on(
+        &mut self,
+        place: Place,
+        window: u32,
+        table: &Table,
+        channel: &mut dyn Channel,
+    ) -> Result<(), StoreError> {
+        if !self.lanes[place.lane].slow {
+            return Ok(());
+        }
+        let position = place.position + window as usize;
+        // Only what was used leaves the ring: the window may have been cut short.
+        let used = (place.position..position.min(self.lanes[place.lane].end))
+            .take_while(|at| {
+                matches!(
+                    self.lanes[place.lane].buffers[self.slot(place.lane, *at)],
+                    Buffer::Free | Buffer::Failed
+                )
+            })
+            .count();
+        let position = place.position + used;
+        self.drop_until(place.lane, position);
+        let place = Place { position, ..place };
+        let until = position + (2 * window as usize).min(self.length);
+        self.extend(place, until, table, None, channel).map(|_| ())
+    }
+
+    /// What was read and what of it was not used, since last asked.
+    pub(crate) fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+}

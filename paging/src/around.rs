@@ -1,0 +1,284 @@
+//! Windows: the pages around a fault that its stream will want next, brought in with it.
+//!
+//! A fault by itself costs more than the page it brings (a signal or two switches, an
+//! ioctl, a look at every table). In a window all but the page faulted on come for the
+//! price of their contents: they are claimed one by one, like any other fill, and mapped
+//! by one ioctl a run of neighbours. A window never waits for a frame, never leaves the
+//! unit of its fault, and a page that is not at hand, or in others' hands, is left out:
+//! the program will fault on it in its turn.
+
+use crate::ahead::Place;
+use crate::counters::Counter;
+use crate::fill::{Activation, Failure, Outcome};
+use crate::page::{PageState, State};
+use crate::stream::Advice;
+use frames::Frame;
+use store::Handle;
+use translation::{MapError, Wake};
+use wired::PAGE;
+
+/// A page of a window that was claimed.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    index: usize,
+    seen: PageState,
+    frame: u32,
+    /// Its contents; none for zeros.
+    from: Option<*const u8>,
+}
+
+// SAFETY: the pointer is into the buffers of the context that the part is of.
+unsafe impl Send for Part {}
+
+/// How mapping a run of pages ended: how many are there now, and what stopped it.
+struct Mapped {
+    pages: usize,
+    again: bool,
+    failure: Option<Failure>,
+}
+
+impl Activation<'_> {
+    /// Fills the page of the fault, which is claimed, and what its stream wants next.
+    pub(crate) fn fill_window(&mut self, seen: PageState, frame: Frame, advice: Advice) -> Outcome {
+        let before = self.pager.counters();
+        let mut place = None;
+        let mut from = None;
+        if let Some(handle) = seen.handle().filter(|_| seen.state() == State::Stored) {
+            place = self.read_ahead(handle, &advice);
+            from = place.and_then(|place| self.verified(place, self.index, handle));
+            if from.is_none() {
+                // The guess was wrong, or the store cannot read it: then it says why.
+                return self.fetch(seen, frame);
+            }
+            before.add(Counter::from_ahead, 1);
+        } else {
+            before.add(Counter::zero_filled, 1);
+        }
+        self.context.parts.clear();
+        self.context.parts.push(Part {
+            index: self.index,
+            seen,
+            frame: frame.0,
+            from,
+        });
+        self.claim_around(&advice, place);
+        let brought = self.context.parts.len() as u64 - 1;
+        if advice.stride < 0 {
+            self.context.parts.reverse();
+        }
+        let outcome = self.publish_parts();
+        before.add(Counter::prefetched, brought);
+        if let Some(place) = place {
+            self.read_on(place, &advice);
+        }
+        outcome
+    }
+
+    /// Has the window's stored pages read, and waits for the page of the fault.
+    fn read_ahead(&mut self, handle: Handle, advice: &Advice) -> Option<Place> {
+        let table = self.stretch.table();
+        let context = &mut *self.context;
+        let (channel, ahead) = (context.channel.as_mut()?, context.ahead.as_mut()?);
+        let place = ahead.place(advice, self.stretch.id(), self.index);
+        let window = advice.window;
+        // What cannot be read ahead is read when it is wanted.
+        let _ = ahead.read(place, window, table, Some(handle), channel.as_mut());
+        context.look_ahead();
+        context.await_ahead(place);
+        Some(place)
+    }
+
+    /// Reads on where the window ended.
+    fn read_on(&mut self, place: Place, advice: &Advice) {
+        let table = self.stretch.table();
+        let context = &mut *self.context;
+        let (Some(channel), Some(ahead)) = (context.channel.as_mut(), context.ahead.as_mut())
+        else {
+            return;
+        };
+        let _ = ahead.read_on(place, advice.window, table, channel.as_mut());
+        let tally = ahead.take_tally();
+        let counters = self.pager.counters();
+        counters.add(Counter::read_ahead, tally.read);
+        counters.add(Counter::read_ahead_unused, tally.unused);
+    }
+
+    /// What was read ahead for page `index`, if it is what the handle names. The page is
+    /// claimed: its handle cannot become another's.
+    fn verified(&mut self, place: Place, index: usize, handle: Handle) -> Option<*const u8> {
+        let ahead = self.context.ahead.as_mut()?;
+        let from = ahead.contents(place, index, Some(handle))?;
+        ahead.release(place, index);
+        // SAFETY: a page of the lane's buffers, which nobody writes until it is asked for
+        // again, which this context alone does.
+        let page = unsafe { &*from.cast::<[u8; PAGE]>() };
+        self.pager
+            .store
+            .is_some_and(|store| store.verify(handle, page))
+            .then_some(from)
+    }
+
+    /// Claims the other pages of the window whose contents are at hand.
+    fn claim_around(&mut self, advice: &Advice, place: Option<Place>) {
+        let table = self.stretch.table();
+        let unit = table.unit_pages(table.unit_of(self.index));
+        for step in 1..advice.window as isize {
+            let index = self.index.wrapping_add_signed(advice.stride * step);
+            if !unit.contains(&index) {
+                break;
+            }
+            let word = table.word(index);
+            let seen = word.load();
+            let at_hand = match (seen.state(), place) {
+                (State::Empty, _) => self.pager.hooks.allocated(table.address(index)),
+                (State::Stored, Some(place)) => self
+                    .context
+                    .ahead
+                    .as_ref()
+                    .is_some_and(|a| a.contents(place, index, seen.handle()).is_some()),
+                _ => false,
+            };
+            if !at_hand {
+                continue;
+            }
+            let Some(frame) = self.pager.take_frame(seen.state()) else {
+                break;
+            };
+            if !word.begin_fill(seen) {
+                self.give_back(frame);
+                continue;
+            }
+            let from = match (seen.handle(), place) {
+                (Some(handle), Some(place)) if seen.state() == State::Stored => {
+                    match self.verified(place, index, handle) {
+                        Some(from) => Some(from),
+                        None => {
+                            word.abort_fill(seen);
+                            self.give_back(frame);
+                            continue;
+                        }
+                    }
+                }
+                _ => None,
+            };
+            self.context.parts.push(Part {
+                index,
+                seen,
+                frame: frame.0,
+                from,
+            });
+        }
+        self.pager.wake_evictor_below_spare();
+    }
+
+    /// Maps the parts, in the order of their addresses, and says so in their words.
+    fn publish_parts(&mut self) -> Outcome {
+        let table = self.stretch.table();
+        let unit = table.unit_of(self.index);
+        let gate = table.gate(unit);
+        let parts = std::mem::take(&mut self.context.parts);
+        let mut outcome = Outcome::Success;
+        let mut came = 0;
+        let mut at = 0;
+        gate.enter();
+        // Before the program can go on: see `publish`.
+        table.touch_only(unit);
+        while at < parts.len() {
+            let run = run_length(&parts[at..]);
+            let mut mapped = self.map_run(&parts[at..at + run]);
+            if mapped.failure.is_some() && run > 1 {
+                // A mapping may end within the run: what can be had one by one, is.
+                mapped = self.map_run(&parts[at..at + 1]);
+            }
+            for part in &parts[at..at + mapped.pages] {
+                self.pager
+                    .places
+                    .set_home(part.frame, table.address(part.index));
+                table.word(part.index).finish_fill(part.frame);
+                self.stretch.log().note(part.index);
+            }
+            came += mapped.pages as u32;
+            at += mapped.pages;
+            if let Some(failure) = mapped.failure {
+                let part = parts[at];
+                self.give_back(Frame(part.frame));
+                table.word(part.index).abort_fill(part.seen);
+                if part.index == self.index {
+                    outcome = Outcome::Failure(failure);
+                }
+                at += 1;
+            } else if mapped.again {
+                // What changes the address space may wait for the gate.
+                table.came_by(unit, std::mem::take(&mut came));
+                gate.leave();
+                std::hint::spin_loop();
+                gate.enter();
+                table.touch_only(unit);
+            }
+        }
+        table.came_by(unit, came);
+        let queue = table.touch(unit);
+        gate.leave();
+        if queue {
+            self.pager.note_filled(self.stretch, unit, true, false);
+        }
+        self.pager.note_resident();
+        self.context.parts = parts;
+        outcome
+    }
+
+    /// Maps a run of neighbours with one ioctl.
+    fn map_run(&self, run: &[Part]) -> Mapped {
+        let userfault = self.pager.userfault();
+        let addr = self.stretch.table().address(run[0].index);
+        let len = run.len() * PAGE;
+        let mapped = match run[0].from {
+            Some(from) => userfault.copy(addr, from, len, Wake::Yes),
+            // As in `publish`: a page that MOVE can tell from a pinned one.
+            None if self.write || self.pager.is_careful() => {
+                userfault.copy(addr, self.pager.zeros.as_ptr(), len, Wake::Yes)
+            }
+            None => userfault.zero(addr, len, Wake::Yes),
+        };
+        let (pages, again, failure) = match mapped {
+            Ok(()) => (run.len(), false, None),
+            // Somebody mapped it behind our back: it is there, and occupies the frame.
+            Err(MapError::Exists { done }) => {
+                let _ = userfault.wake(addr + done, PAGE);
+                (done / PAGE + 1, false, None)
+            }
+            Err(MapError::Again { done }) => (done / PAGE, true, None),
+            Err(error) => (error.done() / PAGE, false, Some(unmappable(&error))),
+        };
+        Mapped {
+            pages,
+            again,
+            failure,
+        }
+    }
+}
+
+/// Why a page cannot be mapped, for who faulted on it.
+pub(crate) fn unmappable(error: &MapError) -> Failure {
+    Failure::Unmappable(match error {
+        MapError::Gone => 2,
+        MapError::NoMemory => 12,
+        MapError::Pinned { .. } => 16,
+        MapError::Again { .. } => 11,
+        MapError::Exists { .. } => 17,
+        MapError::Other(errno) => errno.raw_os_error(),
+    })
+}
+
+/// How many of the parts one ioctl can map: neighbours whose contents are neighbours.
+fn run_length(parts: &[Part]) -> usize {
+    let follows = |pair: &[Part]| {
+        let from = match (pair[0].from, pair[1].from) {
+            (Some(one), Some(next)) => one.addr() + PAGE == next.addr(),
+            (None, None) => true,
+            _ => false,
+        };
+        from && pair[0].index + 1 == pair[1].index
+    };
+    1 + parts.windows(2).take_while(|pair| follows(pair)).count()
+}

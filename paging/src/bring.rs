@@ -1,0 +1,102 @@
+//! Bringing pages in because someone asks, not because they were touched.
+
+use crate::evict::NoFrame;
+use crate::fill::{Activation, Failure, Outcome, Phase};
+use crate::page::State;
+use crate::pager::Pager;
+use crate::stream::Advice;
+use crate::stretch::Inner;
+use frames::Frame;
+use wired::PAGE;
+
+/// A page to be brought in, and what else may come with it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Its number in its stretch.
+    pub(crate) page: usize,
+    /// It is to stay until it is unnailed.
+    pub(crate) nail: bool,
+    /// The pages after it are wanted, too, so many with it.
+    pub(crate) window: usize,
+    /// Tells callers apart: who goes through pages in order uses one number.
+    pub(crate) caller: u32,
+}
+
+/// Why a page was not brought in.
+#[derive(Debug)]
+pub(crate) enum NotBrought {
+    /// There is no such stretch any more.
+    Gone,
+    /// It cannot be.
+    Failed(Failure),
+}
+
+impl Pager {
+    /// Brings a page in, waiting for what that takes. `locate` finds the stretch, each
+    /// time anew: nobody keeps it alive while this waits.
+    pub(crate) fn bring<'a>(
+        &'a self,
+        locate: &dyn Fn() -> Option<&'a Inner>,
+        wanted: Wanted,
+    ) -> Result<(), NotBrought> {
+        let mut held = None;
+        loop {
+            let outcome = {
+                let _inside = self.gate.enter(wanted.caller as usize);
+                let Some(stretch) = locate() else {
+                    if let Some(frame) = held {
+                        self.put(frame);
+                    }
+                    return Err(NotBrought::Gone);
+                };
+                let outcome = self.bring_once(stretch, &wanted, &mut held);
+                let addr = stretch.table().address(wanted.page);
+                if let Outcome::Success = outcome
+                    && (!wanted.nail || self.nail(addr..addr + PAGE))
+                {
+                    return Ok(());
+                }
+                if let Outcome::Busy = outcome {
+                    stretch.table().word(wanted.page).wait_settled();
+                }
+                outcome
+            };
+            match outcome {
+                Outcome::Success | Outcome::Busy => {}
+                Outcome::Retry | Outcome::Pending => match self.obtain_frame(State::Empty, false) {
+                    Ok(frame) => held = Some(frame),
+                    Err(NoFrame::Never(why)) => return Err(NotBrought::Failed(why)),
+                    Err(NoFrame::Busy) => {}
+                },
+                Outcome::Failure(why) => return Err(NotBrought::Failed(why)),
+            }
+        }
+    }
+
+    fn bring_once(&self, stretch: &Inner, wanted: &Wanted, held: &mut Option<Frame>) -> Outcome {
+        let mut context = self.pool.borrow(wanted.caller as usize);
+        let window = (self.widest as usize).min(wanted.window) as u32;
+        let advice = (window > 1).then_some(Advice {
+            stream: wanted.caller | 1 << 31,
+            stride: 1,
+            window,
+            run: window,
+        });
+        let mut activation = Activation {
+            pager: self,
+            stretch,
+            index: wanted.page,
+            write: true,
+            phase: Phase::Bind,
+            held: held.take(),
+            detached: false,
+            advice,
+            context: &mut context,
+        };
+        let outcome = stretch.fault(&mut activation);
+        if let Some(frame) = activation.held.take() {
+            activation.give_back(frame);
+        }
+        outcome
+    }
+}

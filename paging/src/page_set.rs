@@ -1,0 +1,206 @@
+//! A set of pages in the order of their use: recorded from one run's faults, brought in
+//! ahead of another's.
+//!
+//! Faults in order are rare, but the same program touches the same pages again: the set
+//! is what repeats. It names pages by their number in a stretch, so that it holds for
+//! another run, wherever its stretch lies.
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+
+/// Pages of a stretch, in the order of their first use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageSet {
+    runs: Vec<Range<u32>>,
+}
+
+/// Why a file is no page set.
+#[derive(Debug, thiserror::Error)]
+pub enum PageSetError {
+    /// It could not be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// It is something else, or only a part.
+    #[error("{path}, line {line}: {wanted} is expected, not {found:?}")]
+    Line {
+        /// The file.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// What belongs there.
+        wanted: &'static str,
+        /// What is there.
+        found: String,
+    },
+}
+
+const TITLE: &str = "selfpage page set 1";
+
+impl PageSet {
+    /// The pages in the order they come; each counts where it comes first.
+    pub fn from_pages(pages: impl IntoIterator<Item = usize>) -> Self {
+        let mut seen = HashSet::new();
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for page in pages
+            .into_iter()
+            .filter_map(|page| u32::try_from(page).ok())
+        {
+            if page == u32::MAX || !seen.insert(page) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => runs.push(page..page + 1),
+            }
+        }
+        Self { runs }
+    }
+
+    /// Runs of neighbours, in order.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+        self.runs
+            .iter()
+            .map(|run| run.start as usize..run.end as usize)
+    }
+
+    /// How many pages.
+    pub fn len(&self) -> usize {
+        self.runs().map(|run| run.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Writes the set to a file, whole or not at all.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn save(&self, path: &Path) -> Result<(), PageSetError> {
+        let failed = |error| PageSetError::File {
+            path: path.display().to_string(),
+            error,
+        };
+        let beside = path.with_extension(format!("part.{}", std::process::id()));
+        let write = || -> std::io::Result<()> {
+            let mut file = std::io::BufWriter::new(std::fs::File::create(&beside)?);
+            writeln!(file, "{TITLE}")?;
+            for run in &self.runs {
+                writeln!(file, "{}+{}", run.start, run.len())?;
+            }
+            writeln!(file, "end {}", self.len())?;
+            file.into_inner().map_err(|e| e.into_error())?.sync_all()?;
+            std::fs::rename(&beside, path)
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(&beside);
+            failed(error)
+        })
+    }
+
+    /// Reads a set that was saved.
+    ///
+    /// # Errors
+    /// What the file system says, or which line is not of a page set.
+    pub fn load(path: &Path) -> Result<Self, PageSetError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| PageSetError::File {
+            path: name.clone(),
+            error,
+        })?;
+        Self::parse(&text).map_err(|(line, wanted)| PageSetError::Line {
+            path: name,
+            line: line + 1,
+            wanted,
+            found: text
+                .lines()
+                .nth(line)
+                .unwrap_or_default()
+                .chars()
+                .take(60)
+                .collect(),
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
+        let mut lines = text.lines().enumerate();
+        if lines.next().map(|(_, line)| line) != Some(TITLE) {
+            return Err((0, TITLE));
+        }
+        let mut set = Self::default();
+        for (at, line) in lines {
+            if let Some(total) = line.strip_prefix("end ") {
+                return match total.parse() == Ok(set.len()) {
+                    true => Ok(set),
+                    false => Err((at, "the number of pages before")),
+                };
+            }
+            let run = line.split_once('+').and_then(|(start, len)| {
+                let (start, len) = (start.parse::<u32>().ok()?, len.parse::<u32>().ok()?);
+                (len > 0).then_some(start..start.checked_add(len)?)
+            });
+            set.runs
+                .push(run.ok_or((at, "a run of pages as start+length"))?);
+        }
+        Err((
+            text.lines().count(),
+            "a last line `end` with the number of pages",
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_first_use_counts() {
+        let set = PageSet::from_pages([5, 6, 7, 6, 2, 3, 8]);
+        assert_eq!(set.runs().collect::<Vec<_>>(), [5..8, 2..4, 8..9]);
+        assert_eq!(set.len(), 6);
+    }
+
+    #[test]
+    fn a_file_that_is_none_says_where() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("set");
+        for (text, line) in [
+            ("", 1),
+            ("something\n", 1),
+            ("selfpage page set 1\n4+2\n", 3),
+            ("selfpage page set 1\n4+0\nend 0\n", 2),
+            ("selfpage page set 1\n4294967295+2\nend 2\n", 2),
+            ("selfpage page set 1\n4+2\nend 3\n", 3),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            match PageSet::load(&path) {
+                Err(PageSetError::Line { line: at, .. }) => assert_eq!(at, line, "{text:?}"),
+                other => panic!("{text:?}: {other:?}"),
+            }
+        }
+        assert!(matches!(
+            PageSet::load(&folder.path().join("none")),
+            Err(PageSetError::File { .. })
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_saved_is_loaded(pages in prop::collection::vec(0usize..500, 0..300)) {
+            let folder = tempfile::tempdir().unwrap();
+            let set = PageSet::from_pages(pages);
+            let path = folder.path().join("set");
+            set.save(&path).unwrap();
+            prop_assert_eq!(PageSet::load(&path).unwrap(), set);
+        }
+    }
+}

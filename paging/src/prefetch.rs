@@ -1,0 +1,245 @@
+//! What the application says of its next accesses, carried out by a thread of the domain.
+//!
+//! Two kinds of hint: a range that will be used soon, and a set that was recorded in an
+//! earlier run (see [`PageSet`]). Both are brought in in windows, read ahead like a
+//! stream's, while the program goes on; both are hints: what cannot be had is left for the
+//! program's own fault to report, and no request takes more than three quarters of the
+//! frames, so that what it brings first is not gone before it is used.
+
+use crate::bring::{NotBrought, Wanted};
+use crate::page::State;
+use crate::page_set::PageSet;
+use crate::pager::Pager;
+use crate::stretch::Inner;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use wired::Region;
+
+/// Requests that may wait; those beyond are dropped, they would come too late.
+const WAITING: usize = 256;
+
+/// Tells this thread's reading from that of the program's threads.
+const CALLER: u32 = 0x7072_6566;
+
+/// Pages of one stretch, in the order they are wanted.
+struct Request {
+    stretch: u32,
+    runs: Vec<Range<usize>>,
+}
+
+/// The requests of a domain.
+#[derive(Default)]
+pub(crate) struct Prefetcher {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    /// A request is being carried out.
+    busy: bool,
+    stop: bool,
+}
+
+impl Prefetcher {
+    /// Leaves a request. False where too many wait.
+    pub(crate) fn ask(&self, stretch: u32, runs: Vec<Range<usize>>) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.requests.len() >= WAITING {
+            return false;
+        }
+        waiting.requests.push_back(Request { stretch, runs });
+        self.changed.notify_all();
+        true
+    }
+
+    /// Waits until everything asked for was tried.
+    pub(crate) fn settle(&self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        while (waiting.busy || !waiting.requests.is_empty()) && !waiting.stop {
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Ends the thread; what waits is dropped.
+    pub(crate) fn stop(&self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.stop = true;
+        self.changed.notify_all();
+    }
+
+    /// The thread's work.
+    pub(crate) fn serve(self: &Arc<Self>, pager: &Pager) {
+        while let Some(request) = self.next() {
+            self.carry_out(pager, &request);
+        }
+    }
+
+    fn next(&self) -> Option<Request> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.busy = false;
+        self.changed.notify_all();
+        loop {
+            if waiting.stop {
+                return None;
+            }
+            if let Some(request) = waiting.requests.pop_front() {
+                waiting.busy = true;
+                return Some(request);
+            }
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .stop
+    }
+
+    fn carry_out(&self, pager: &Pager, request: &Request) {
+        let frames = pager.frames().contract().x as usize;
+        let mut budget = frames - frames / 4;
+        let locate = || pager.by_number(request.stretch);
+        for run in &request.runs {
+            let mut page = run.start;
+            while page < run.end {
+                if budget == 0 || self.stopping() {
+                    return;
+                }
+                let known = {
+                    let _inside = pager.gate.enter(CALLER as usize);
+                    let Some(stretch) = locate() else { return };
+                    if page >= stretch.table().pages() {
+                        break;
+                    }
+                    stretch.table().word(page).load().state()
+                };
+                if matches!(known, State::Resident | State::Foreign | State::Poisoned) {
+                    page += 1;
+                    continue;
+                }
+                let wanted = Wanted {
+                    page,
+                    nail: false,
+                    window: (run.end - page).min(budget),
+                    caller: CALLER,
+                };
+                match pager.bring(&locate, wanted) {
+                    Ok(()) => budget -= 1,
+                    Err(NotBrought::Gone) => return,
+                    // The program's own access is told, if it ever comes.
+                    Err(NotBrought::Failed(_)) => {}
+                }
+                page += 1;
+            }
+        }
+    }
+}
+
+/// The pages of a stretch in the order they came in, while they are recorded.
+pub(crate) struct Log {
+    pages: Region,
+    room: usize,
+    count: AtomicUsize,
+}
+
+impl Log {
+    /// Room for `room` pages.
+    pub(crate) fn new(room: usize) -> rustix::io::Result<Self> {
+        Ok(Self {
+            pages: Region::private(room * size_of::<AtomicU32>())?,
+            room,
+            count: AtomicUsize::new(0),
+        })
+    }
+
+    /// Notes a page; on the page path.
+    pub(crate) fn note(&self, page: usize) {
+        let at = self.count.fetch_add(1, Ordering::Relaxed);
+        if at < self.room {
+            let slots: &[AtomicU32] = self.pages.slice(0, self.room);
+            // Plus one: a slot taken and not yet written is 0.
+            slots[at].store(page as u32 + 1, Ordering::Release);
+        }
+    }
+
+    fn set(&self) -> PageSet {
+        let count = self.count.load(Ordering::Acquire).min(self.room);
+        let slots: &[AtomicU32] = self.pages.slice(0, self.room);
+        PageSet::from_pages(
+            slots[..count]
+                .iter()
+                .map(|slot| slot.load(Ordering::Acquire) as usize)
+                .filter(|page| *page != 0)
+                .map(|page| page - 1),
+        )
+    }
+}
+
+/// Where a stretch keeps the log of its recording, if there is one.
+#[derive(Default)]
+pub(crate) struct LogSlot(AtomicPtr<Log>);
+
+impl LogSlot {
+    /// Notes a page that came in; on the page path, inside the domain's gate.
+    pub(crate) fn note(&self, page: usize) {
+        // SAFETY: freed only after the gate was closed once since the pointer went.
+        if let Some(log) = unsafe { self.0.load(Ordering::Acquire).as_ref() } {
+            log.note(page);
+        }
+    }
+
+    /// Starts a recording. False where there is one.
+    pub(crate) fn start(&self, log: Log) -> bool {
+        let log = Box::into_raw(Box::new(log));
+        let none = std::ptr::null_mut();
+        let started = self
+            .0
+            .compare_exchange(none, log, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if !started {
+            // SAFETY: nobody was shown it.
+            drop(unsafe { Box::from_raw(log) });
+        }
+        started
+    }
+
+    /// Ends the recording. `quiesce` returns once nobody is inside the domain's gate who
+    /// was when it was called.
+    pub(crate) fn finish(&self, quiesce: impl FnOnce()) -> Option<PageSet> {
+        let log = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if log.is_null() {
+            return None;
+        }
+        quiesce();
+        // SAFETY: made by `start`, taken once, and whoever used it has left.
+        let log = unsafe { Box::from_raw(log) };
+        Some(log.set())
+    }
+}
+
+impl Drop for LogSlot {
+    fn drop(&mut self) {
+        self.finish(|| {});
+    }
+}
+
+impl Pager {
+    /// The stretch with this id. The caller is inside the gate.
+    pub(crate) fn by_number(&self, id: u32) -> Option<&Inner> {
+        (0..self.directory.len())
+            .filter_map(|n| self.directory.nth(n))
+            .find(|s| s.id() == id)
+    }
+}

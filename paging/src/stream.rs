@@ -1,0 +1,301 @@
+//! Streams: which pages a program's next faults will be on.
+//!
+//! A thread that goes through memory in order faults at every page of it, and each fault
+//! costs more than the page. So sequential and strided streams are recognised from the
+//! faults themselves, per thread, and answered in *windows*: a run of pages for one fault
+//! (see `around`), read ahead of the program where they are on disk (see `ahead`).
+//! "The application knows its access pattern" is Nemesis's reason for self-paging
+//! (*Self-Paging in the Nemesis Operating System*, section 1); what it does not say, its
+//! faults do.
+//!
+//! The rule is cautious, since a page brought in for nothing costs a frame:
+//! - Neighbours make a stream from the second fault on; any other stride up to
+//!   [`FARTHEST`] pages needs three faults in step.
+//! - A stream begins with [`FIRST`] pages and doubles each time the program has gone
+//!   through what was brought, so that what is wasted at its end is at most as much as
+//!   was useful before.
+//! - Faults that are in no stream never push a stream out: only a new stream does, the
+//!   one that was quiet for longest.
+//!
+//! Pure: no clock, no allocation, no page table.
+
+use wired::Lock;
+
+/// Pages of a stream's first window, the page of the fault among them.
+const FIRST: u32 = 4;
+
+/// Pages of the largest window.
+pub(crate) const WIDEST: u32 = 64;
+
+/// Pages between two faults of a stream, at most: farther apart than this, strides
+/// cost more to keep apart from chance than they bring.
+pub const FARTHEST: isize = 64;
+
+/// Accesses of a stream that may have been passed over, their pages being there already.
+/// More would take random faults for streams that ended long ago.
+const BEYOND: isize = 8;
+
+/// Streams one thread has at once: the runs that a merge reads, or the arrays of a loop.
+const STREAMS: usize = 12;
+
+/// Faults remembered that are in no stream.
+const RECENT: usize = 8;
+
+/// What is known of the faults to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// Names the stream, for as long as it lasts; never 0.
+    pub(crate) stream: u32,
+    /// Pages from one access to the next.
+    pub(crate) stride: isize,
+    /// Pages worth bringing in now, the one of the fault among them.
+    pub(crate) window: u32,
+    /// Pages of the stream before this one: how far it has proved itself.
+    pub(crate) run: u32,
+}
+
+/// One stream.
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    /// 0 where there is none.
+    id: u32,
+    /// Its latest fault, a page number.
+    last: usize,
+    stride: isize,
+    window: u32,
+    run: u32,
+    /// When it was last seen, counted in faults.
+    seen: u32,
+}
+
+/// The streams of one thread, and the faults that may begin one.
+#[derive(Default)]
+pub(crate) struct Streams {
+    streams: [Stream; STREAMS],
+    recent: [usize; RECENT],
+    newest: usize,
+    faults: u32,
+    ids: u32,
+}
+
+impl Streams {
+    /// A fault on page number `page`. Asked again for the same fault, it says the same.
+    pub(crate) fn fault(&mut self, page: usize, widest: u32) -> Option<Advice> {
+        self.faults = self.faults.wrapping_add(1);
+        let faults = self.faults;
+        for stream in self.streams.iter_mut().filter(|s| s.id != 0) {
+            if let Some(advice) = stream.continued(page, widest) {
+                stream.seen = faults;
+                return Some(advice);
+            }
+        }
+        if let Some(stride) = self.stride_to(page) {
+            return Some(self.begin(page, stride, widest));
+        }
+        self.newest = (self.newest + 1) % RECENT;
+        self.recent[self.newest] = page;
+        None
+    }
+
+    /// The stride of a stream that `page` begins with the faults before it.
+    fn stride_to(&self, page: usize) -> Option<isize> {
+        let latest_first =
+            (0..RECENT).map(|back| self.recent[(self.newest + RECENT - back) % RECENT]);
+        for before in latest_first.filter(|before| *before != 0) {
+            let stride = page.wrapping_sub(before) as isize;
+            let known = match stride.unsigned_abs() {
+                0 => false,
+                1 => true,
+                far if far > FARTHEST.unsigned_abs() => false,
+                _ => self.recent.contains(&before.wrapping_add_signed(-stride)),
+            };
+            if known {
+                return Some(stride);
+            }
+        }
+        None
+    }
+
+    fn begin(&mut self, page: usize, stride: isize, widest: u32) -> Advice {
+        self.ids = self.ids % (u32::MAX - 1) + 1;
+        let fresh = Stream {
+            id: self.ids,
+            last: page,
+            stride,
+            window: FIRST.min(widest),
+            run: 1,
+            seen: self.faults,
+        };
+        let now = self.faults;
+        let quietest = self
+            .streams
+            .iter_mut()
+            .max_by_key(|s| (s.id == 0, now.wrapping_sub(s.seen)));
+        if let Some(place) = quietest {
+            *place = fresh;
+        }
+        fresh.advice()
+    }
+}
+
+impl Stream {
+    fn advice(&self) -> Advice {
+        Advice {
+            stream: self.id,
+            stride: self.stride,
+            window: self.window,
+            run: self.run,
+        }
+    }
+
+    /// Whether a fault on `page` is this stream's next, or its last again.
+    fn continued(&mut self, page: usize, widest: u32) -> Option<Advice> {
+        let ahead = page.wrapping_sub(self.last) as isize;
+        if ahead == 0 {
+            return Some(self.advice());
+        }
+        // After the window, before its end where it was cut short, or a little beyond it
+        // where pages were there already.
+        if ahead % self.stride != 0 {
+            return None;
+        }
+        let steps = ahead / self.stride;
+        let window = self.window as isize;
+        if steps < 1 || steps > window + BEYOND {
+            return None;
+        }
+        self.window = match steps >= window {
+            true => (self.window * 2).min(widest),
+            false => (self.window / 2).max(FIRST.min(widest)),
+        };
+        self.run = self.run.saturating_add(steps as u32);
+        self.last = page;
+        Some(self.advice())
+    }
+}
+
+/// Threads are told apart up to this many.
+const SHARDS: usize = 16;
+
+/// All threads' streams.
+pub(crate) struct Recogniser {
+    shards: [Lock<Streams>; SHARDS],
+}
+
+impl Default for Recogniser {
+    fn default() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Lock::new(Streams::default())),
+        }
+    }
+}
+
+impl Recogniser {
+    /// A fault of the thread with number `thread` on page number `page`, in windows of at
+    /// most `widest` pages. Where two threads with one shard meet, one goes without advice.
+    pub(crate) fn fault(&self, thread: usize, page: usize, widest: u32) -> Option<Advice> {
+        let shard = &self.shards[thread % SHARDS];
+        let advice = shard.try_lock()?.fault(page, widest)?;
+        // Streams of different shards have different names.
+        let stream = advice.stream.wrapping_mul(SHARDS as u32) + (thread % SHARDS) as u32;
+        Some(Advice {
+            stream: stream.max(1),
+            ..advice
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Faults as a program has them that accesses these pages when windows are filled.
+    fn faults(order: impl IntoIterator<Item = usize>) -> (usize, usize) {
+        let mut streams = Streams::default();
+        let mut there = std::collections::HashSet::new();
+        let mut faults = 0;
+        for page in order {
+            if there.contains(&page) {
+                continue;
+            }
+            faults += 1;
+            there.insert(page);
+            if let Some(advice) = streams.fault(page, WIDEST) {
+                let step = |k: u32| page.wrapping_add_signed(advice.stride * k as isize);
+                there.extend((1..advice.window).map(step));
+            }
+        }
+        (faults, there.len())
+    }
+
+    #[test]
+    fn a_sequence_has_a_fault_a_window() {
+        let (faults, brought) = faults(10_000..20_000);
+        assert!(faults < 10_000 / 64 + 10, "{faults}");
+        assert!(brought <= 10_064);
+    }
+
+    #[test]
+    fn so_have_one_backwards_and_one_in_strides() {
+        assert!(faults((10_000..20_000).rev()).0 < 170);
+        assert!(faults((10_000..100_000).step_by(7)).0 < 90_000 / 7 / 64 + 12);
+        assert!(faults((10_000..100_000).rev().step_by(64)).0 < 90_000 / 64 / 64 + 12);
+    }
+
+    #[test]
+    fn the_runs_of_a_merge_are_told_apart() {
+        let merge = (0..3000).flat_map(|k| (0..8).map(move |run| 100_000 * (run + 1) + k));
+        assert!(faults(merge).0 < 8 * (3000 / 64 + 10));
+    }
+
+    #[test]
+    fn a_stream_among_random_faults_is_kept() {
+        let mut streams = Streams::default();
+        let mut random = 1usize;
+        assert_eq!(streams.fault(999_998, WIDEST), None);
+        assert!(streams.fault(999_999, WIDEST).is_some());
+        let mut next = 999_999 + FIRST as usize;
+        for _ in 0..100 {
+            for _ in 0..100 {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(99);
+                assert_eq!(streams.fault(2_000_000 + (random >> 40), WIDEST), None);
+            }
+            let advice = streams.fault(next, WIDEST);
+            next += advice.map_or(1, |a| a.window as usize);
+        }
+        assert!(next > 1_000_000 + 80 * 64);
+    }
+
+    #[test]
+    fn a_fault_that_is_tried_again_has_the_same_advice() {
+        let mut streams = Streams::default();
+        assert_eq!(streams.fault(5, WIDEST), None);
+        let advice = streams.fault(6, WIDEST);
+        assert!(advice.is_some());
+        assert_eq!(streams.fault(6, WIDEST), advice);
+    }
+
+    #[test]
+    fn random_faults_bring_hardly_more_than_themselves() {
+        let mut random = 1usize;
+        let order = (0..100_000).map(|_| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(99);
+            1_000_000 + (random >> 33) % 131_072
+        });
+        let (faults, brought) = faults(order);
+        assert!(brought < faults + faults / 50, "{faults} {brought}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_brought_for_nothing_is_bounded_by_what_was_of_use(
+            runs in prop::collection::vec((0usize..1 << 30, 1usize..200), 1..40),
+        ) {
+            let order: Vec<usize> = runs.iter().flat_map(|(at, len)| *at..at + len).collect();
+            let used: std::collections::HashSet<_> = order.iter().copied().collect();
+            let (_, brought) = faults(order);
+            prop_assert!(brought <= 3 * used.len() + 4 * runs.len());
+        }
+    }
+}

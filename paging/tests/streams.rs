@@ -1,0 +1,221 @@
+//! Streams of a linked program: windows, read-ahead, prefetching, recorded sets.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
+use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, PageSet, Paged, Stretch};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const PAGE: usize = 4096;
+const FRAMES: u32 = 2048;
+const PAGES: usize = 8192;
+
+fn domain(store: &str, entry: EntryKind) -> Domain {
+    Domain::builder()
+        .frames(Contract {
+            g: FRAMES,
+            x: FRAMES,
+        })
+        .store(store.parse().unwrap())
+        .entry(entry)
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap()
+}
+
+fn stretch(domain: &Domain) -> Stretch {
+    let stretch = domain.allocate(PAGES * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    stretch
+}
+
+/// The words of a page.
+fn page(stretch: &Stretch, page: usize) -> &[AtomicU64] {
+    let start = stretch.as_ptr().wrapping_add(page * PAGE);
+    unsafe { std::slice::from_raw_parts(start.cast(), PAGE / 8) }
+}
+
+fn write(stretch: &Stretch, at: usize, version: u64) {
+    for (k, word) in page(stretch, at).iter().enumerate() {
+        // Half of it does not compress.
+        let noise = (at as u64 ^ (k as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let value = if k % 2 == 0 { version } else { noise };
+        word.store(value, Ordering::Relaxed);
+    }
+}
+
+fn check(stretch: &Stretch, at: usize, version: u64) {
+    for (k, word) in page(stretch, at).iter().enumerate() {
+        let noise = (at as u64 ^ (k as u64) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let value = if k % 2 == 0 { version } else { noise };
+        assert_eq!(word.load(Ordering::Relaxed), value, "page {at}, word {k}");
+    }
+}
+
+fn disk(folder: &tempfile::TempDir) -> String {
+    format!("disk:{},size=64M", folder.path().join("swap").display())
+}
+
+fn goes_through_in_windows(store: &str, entry: EntryKind) {
+    let domain = domain(store, entry);
+    let stretch = stretch(&domain);
+    let faults = |what: &str, order: &mut dyn Iterator<Item = usize>, write_too: bool| {
+        let before = domain.counters().get(Counter::faults);
+        let mut pages = 0;
+        for at in order {
+            if write_too {
+                write(&stretch, at, 1);
+            } else {
+                check(&stretch, at, 1);
+            }
+            pages += 1;
+        }
+        let faults = domain.counters().get(Counter::faults) - before;
+        assert!(faults * 4 < pages, "{what}: {faults} faults, {pages} pages");
+    };
+    faults("fill", &mut (0..PAGES), true);
+    faults("forwards", &mut (0..PAGES), false);
+    faults("backwards", &mut (0..PAGES).rev(), false);
+    faults("strided", &mut (0..PAGES).step_by(3), false);
+    faults("changed", &mut (0..PAGES), true);
+    faults("again", &mut (0..PAGES), false);
+    assert!(domain.counters().get(Counter::prefetched) > 4 * PAGES as u64);
+    assert!(domain.counters().get(Counter::peak_resident_pages) <= u64::from(FRAMES));
+}
+
+#[test]
+fn a_sequence_is_gone_through_in_windows() {
+    goes_through_in_windows("ram:64M", EntryKind::Upcall);
+}
+
+#[test]
+fn so_it_is_from_disk() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    goes_through_in_windows(&disk(&folder), EntryKind::Upcall);
+}
+
+#[test]
+fn so_it_is_by_entry_threads() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let store = format!("ram:8M+{}", disk(&folder));
+    goes_through_in_windows(&store, EntryKind::Thread);
+}
+
+/// What was read ahead of one thread may be changed and written again by another before it
+/// is used: the old contents must not come back.
+fn nothing_stale_comes_back(store: &str) {
+    let domain = domain(store, EntryKind::Upcall);
+    let stretch = stretch(&domain);
+    let versions: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(1)).collect();
+    (0..PAGES).for_each(|at| write(&stretch, at, 1));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stretch, versions, done) = (&stretch, &versions, &done);
+        scope.spawn(move || {
+            // Changes what the other two are about to come to.
+            let mut random = 7u64;
+            while !done.load(Ordering::Relaxed) {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                let at = (random >> 33) as usize % PAGES;
+                let version = versions[at].load(Ordering::Relaxed) + 1;
+                page(stretch, at)[0].store(version, Ordering::SeqCst);
+                versions[at].store(version, Ordering::SeqCst);
+            }
+        });
+        let readers: Vec<_> = (0..2)
+            .map(|reader| {
+                scope.spawn(move || {
+                    for round in 0..6 {
+                        let start = (reader * PAGES / 2 + round) % PAGES;
+                        for at in (start..PAGES).chain(0..start) {
+                            let least = versions[at].load(Ordering::SeqCst);
+                            let found = page(stretch, at)[0].load(Ordering::SeqCst);
+                            assert!(found >= least, "page {at}: {found} after {least}");
+                        }
+                    }
+                })
+            })
+            .collect();
+        let ended: Vec<_> = readers.into_iter().map(|r| r.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|e| e.unwrap());
+    });
+    assert_eq!(domain.counters().get(Counter::lost), 0);
+}
+
+#[test]
+fn what_was_read_ahead_is_not_used_when_it_is_stale() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    nothing_stale_comes_back(&disk(&folder));
+}
+
+#[test]
+fn nor_when_pages_move_from_ram_to_disk_meanwhile() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    nothing_stale_comes_back(&format!("ram:4M+{}", disk(&folder)));
+}
+
+#[test]
+fn a_range_asked_for_is_there_when_it_is_used() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    for store in ["ram:64M".to_owned(), disk(&folder)] {
+        let domain = domain(&store, EntryKind::Upcall);
+        let stretch = stretch(&domain);
+        (0..PAGES).for_each(|at| write(&stretch, at, 1));
+        let half = FRAMES as usize / 2;
+        stretch.prefetch(0..half * PAGE).unwrap();
+        stretch.await_prefetch();
+        let before = domain.counters().get(Counter::faults);
+        (0..half).for_each(|at| check(&stretch, at, 1));
+        let faults = domain.counters().get(Counter::faults) - before;
+        assert!(faults < half as u64 / 16, "{faults} faults of {half} pages");
+        // More than fits is no harm, nor is what does not exist.
+        stretch.prefetch(0..PAGES * PAGE).unwrap();
+        assert!(stretch.prefetch(0..PAGES * PAGE + 1).is_err());
+        stretch.await_prefetch();
+        (0..PAGES).for_each(|at| check(&stretch, at, 1));
+    }
+}
+
+#[test]
+fn a_stretch_may_go_while_it_is_prefetched() {
+    let domain = domain("ram:64M", EntryKind::Upcall);
+    for _ in 0..10 {
+        let stretch = stretch(&domain);
+        (0..PAGES).for_each(|at| write(&stretch, at, 1));
+        stretch.prefetch(0..PAGES * PAGE).unwrap();
+    }
+}
+
+#[test]
+fn a_recorded_set_is_brought_in_again_in_its_order() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = folder.path().join("set");
+    let order: Vec<usize> = (0..700).map(|k| k * 2_654_435_761 % PAGES).collect();
+    {
+        let domain = domain("ram:64M", EntryKind::Upcall);
+        let stretch = stretch(&domain);
+        stretch.record().unwrap();
+        assert!(stretch.record().is_err(), "one recording at a time");
+        order.iter().for_each(|at| write(&stretch, *at, 1));
+        let set = stretch.recorded().unwrap();
+        assert!(stretch.recorded().is_none());
+        let there: Vec<usize> = set.runs().flatten().collect();
+        let first = PageSet::from_pages(order.iter().copied());
+        let mut wanted = first.runs().flatten();
+        // Windows may have brought more; what was touched is there, in order.
+        assert!(wanted.all(|page| there.contains(&page)));
+        set.save(&path).unwrap();
+    }
+    let domain = domain("ram:64M", EntryKind::Upcall);
+    let stretch = stretch(&domain);
+    (0..PAGES).for_each(|at| write(&stretch, at, 3));
+    stretch.replay(&PageSet::load(&path).unwrap()).unwrap();
+    stretch.await_prefetch();
+    let before = domain.counters().get(Counter::faults);
+    order.iter().for_each(|at| check(&stretch, *at, 3));
+    let faults = domain.counters().get(Counter::faults) - before;
+    assert!(faults < order.len() as u64 / 16, "{faults} faults");
+}
