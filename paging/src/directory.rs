@@ -18,6 +18,11 @@ pub(crate) struct Directory {
     count: AtomicUsize,
     bases: Region,
     inners: Region,
+    /// By id, modulo the table's size.
+    by_id: Region,
+    /// Live stretches that found their place by id taken, by one that is so many younger or
+    /// older.
+    displaced: AtomicUsize,
 }
 
 impl Directory {
@@ -28,6 +33,8 @@ impl Directory {
             count: AtomicUsize::new(0),
             bases: Region::private(MOST_STRETCHES * 8)?,
             inners: Region::private(MOST_STRETCHES * 8)?,
+            by_id: Region::private(MOST_STRETCHES * 8)?,
+            displaced: AtomicUsize::new(0),
         })
     }
 
@@ -38,6 +45,29 @@ impl Directory {
     fn inners(&self) -> &[AtomicPtr<Inner>] {
         // SAFETY: zero bytes are null pointers; the array is as long as the region.
         unsafe { std::slice::from_raw_parts(self.inners.as_ptr().cast(), MOST_STRETCHES) }
+    }
+
+    fn place(&self, id: u32) -> &AtomicPtr<Inner> {
+        // SAFETY: as above.
+        unsafe {
+            &*self
+                .by_id
+                .as_ptr()
+                .cast::<AtomicPtr<Inner>>()
+                .add(id as usize % MOST_STRETCHES)
+        }
+    }
+
+    /// The stretch with this id, for who evicts: evictions are halted before a stretch goes.
+    pub(crate) fn by_id(&self, id: u32) -> Option<&Inner> {
+        // SAFETY: a pointer there is to a live stretch, and the caller keeps it alive.
+        let there = unsafe { self.place(id).load(Ordering::Acquire).as_ref() };
+        match there.filter(|inner| inner.id() == id) {
+            None if self.displaced.load(Ordering::Acquire) > 0 => (0..self.len())
+                .filter_map(|n| self.nth(n))
+                .find(|inner| inner.id() == id),
+            found => found,
+        }
     }
 
     /// Stretches now.
@@ -108,6 +138,16 @@ impl Directory {
             inners[at].store(std::ptr::from_ref(inner).cast_mut(), Ordering::Relaxed);
             self.count.store(count + 1, Ordering::Relaxed);
         });
+        let mine = std::ptr::from_ref(inner).cast_mut();
+        let placed = self.place(inner.id()).compare_exchange(
+            null_mut(),
+            mine,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if placed.is_err() {
+            self.displaced.fetch_add(1, Ordering::AcqRel);
+        }
         true
     }
 
@@ -127,6 +167,16 @@ impl Directory {
             }
             self.count.store(count - 1, Ordering::Relaxed);
         });
+        let mine = std::ptr::from_ref(inner).cast_mut();
+        let placed = self.place(inner.id()).compare_exchange(
+            mine,
+            null_mut(),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if placed.is_err() {
+            self.displaced.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     fn change(&self, edit: impl FnOnce(&[AtomicU64], &[AtomicPtr<Inner>])) {

@@ -1,6 +1,5 @@
 //! Contents dropped, moved, kept in place: what a program's own calls do to its stretches.
 
-use crate::evict::Evictor;
 use crate::page::{Busy, State};
 use crate::pager::Pager;
 use crate::stretch::Inner;
@@ -98,17 +97,21 @@ impl Pager {
             }
             let mut at = pages.start;
             while at < pages.end {
-                let mut evictor = self.evictor.lock();
-                while self.staging.free_slot().is_none() {
-                    let _ = self.empty_oldest(&mut evictor);
+                let mut halted = self.halt();
+                if !self.make_room(&mut halted) {
+                    // Nothing may be lost: until the store takes a page, or the kernel a
+                    // mapping, the program's call does not return.
+                    drop(halted);
+                    self.await_room();
+                    continue;
                 }
                 self.unnail_for_move(stretch, at..pages.end);
-                self.stage_unit(stretch, unit);
+                self.stage_unit(halted.stager(), stretch, unit);
                 let gate = table.gate(unit);
                 gate.close();
                 let stopped = self.move_words(stretch, at..pages.end, distance);
                 gate.open();
-                drop(evictor);
+                drop(halted);
                 match stopped {
                     None => return,
                     Some((page, State::Filling)) => {
@@ -189,7 +192,7 @@ impl Pager {
         }
     }
 
-    /// Undoes one nail of a page, for the evictor's lock holder: the page's unit is left to
+    /// Undoes one nail of a page, for the stager: the page's unit is left to
     /// be found by the search for units in no queue.
     pub(crate) fn unnail_quietly(&self, page: usize) {
         let Some(stretch) = self.directory.find(page) else {
@@ -215,20 +218,6 @@ impl Pager {
                 self.note_filled(stretch, unit, true, false);
             }
         });
-    }
-
-    /// Empties every slot of the standby list, so that no page is in two places.
-    pub(crate) fn drain(&self) {
-        self.drain_slots(&mut self.evictor.lock());
-    }
-
-    /// As [`Pager::drain`], for the evictor's lock holder.
-    pub(crate) fn drain_slots(&self, evictor: &mut Evictor) {
-        while let Some(emptied) = self.empty_oldest(evictor) {
-            if let Err((0, _)) = emptied {
-                break;
-            }
-        }
     }
 }
 

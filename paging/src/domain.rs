@@ -586,8 +586,7 @@ impl Domain {
         let pager = self.shared.pager();
         let unused = pager.frames().unused();
         if unused < k {
-            let mut evictor = pager.evictor.lock();
-            pager.evict(&mut evictor, k - unused);
+            pager.evict(&mut pager.some_cleaner(), k - unused);
         }
         let given = pager.frames().give_back(k);
         pager
@@ -877,7 +876,7 @@ impl Stretch {
         let mut failed = None;
         for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
             // What is written is what no store can change meanwhile: staged.
-            let error = pager.flush_unit(self.inner, unit, &mut pager.evictor.lock());
+            let error = pager.flush_unit(self.inner, unit);
             failed = failed.or(error.map(|why| (table.unit_pages(unit).start, why)));
         }
         match failed {

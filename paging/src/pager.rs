@@ -11,14 +11,16 @@
 //! - A unit's gate is held shared for one ioctl (publishing a filled page), exclusively
 //!   for one `mremap` and the words it changes. Whoever holds it exclusively and meets a
 //!   page in `Filling` opens it before waiting.
-//! - The evictor's lock is taken before gates. An entry thread that has reads under way
-//!   only tries it.
+//! - Who evicts takes a cleaner, then the stager's lock, then gates (`evict`). An entry
+//!   thread that has reads under way only tries the first two.
 
 use crate::context::Pool;
 use crate::counters::{Counter, Counters};
 use crate::directory::Directory;
-use crate::evict::{Evictor, HeldByDevices};
+use crate::evict::clean::{Cleaner, MOST_CLEANERS};
+use crate::evict::{HeldByDevices, Stager};
 use crate::gate::DomainGate;
+use crate::replacement::ScanResistant;
 use crate::staging::{Places, Staging};
 use crate::stream::{Recogniser, WIDEST};
 use crate::stretch::Handler;
@@ -96,10 +98,21 @@ pub(crate) struct Pager {
     pub(crate) directory: Directory,
     pub(crate) places: Places,
     pub(crate) staging: Staging,
-    pub(crate) evictor: Lock<Evictor>,
+    /// The replacement's queues.
+    pub(crate) order: Lock<ScanResistant>,
+    /// Who stages units.
+    pub(crate) stager: Lock<Stager>,
+    /// Who empties slots: the background evictor's first.
+    pub(crate) cleaners: Box<[Lock<Cleaner>]>,
+    /// Not zero while the background evictor is at work, or has been rung for.
+    pub(crate) evictor_up: AtomicU32,
+    /// Threads that wait for a frame, and what they wait on: how often frames were put back
+    /// while any did.
+    pub(crate) starving: AtomicU32,
+    pub(crate) returned: AtomicU32,
     pub(crate) gate: DomainGate,
     /// Pages that a device held when they were to leave, nailed until they are looked at
-    /// again. Locked by the evictor's lock holder only.
+    /// again. Locked by the stager only.
     pub(crate) held_by_devices: Lock<HeldByDevices>,
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: Lock<()>,
@@ -137,7 +150,9 @@ impl Pager {
             .map_err(crate::DomainError::Translation)?;
         let base = area.addr;
         let staging = Staging::new(base, slots, unit_pages).map_err(crate::DomainError::Memory)?;
-        let evictor = Evictor::new(parts.store, parts.total_frames as usize)?;
+        let cleaners = (0..cleaner_count())
+            .map(|_| Cleaner::new(parts.store).map(Lock::new))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             capabilities: parts.capabilities,
             userfault: UnsafeCell::new(parts.userfault),
@@ -153,7 +168,12 @@ impl Pager {
             directory: Directory::new().map_err(crate::DomainError::Memory)?,
             places: Places::new(parts.total_frames as usize).map_err(crate::DomainError::Memory)?,
             staging,
-            evictor: Lock::new(evictor),
+            order: Lock::new(ScanResistant::new(parts.total_frames as usize)),
+            stager: Lock::new(Stager::default()),
+            cleaners,
+            evictor_up: AtomicU32::new(0),
+            starving: AtomicU32::new(0),
+            returned: AtomicU32::new(0),
             held_by_devices: Lock::new(HeldByDevices::new(parts.total_frames as usize)),
             gate: DomainGate::default(),
             control: Lock::new(()),
@@ -284,6 +304,7 @@ impl Pager {
         if let Err(misuse) = self.frames().put(frame) {
             self.complain(format_args!("{misuse}"));
         }
+        self.tell_starving();
     }
 
     /// Puts frames back in which nothing is resident.
@@ -291,6 +312,7 @@ impl Pager {
         if let Err(misuse) = self.frames().put_batch(frames) {
             self.complain(format_args!("{misuse}"));
         }
+        self.tell_starving();
     }
 
     pub(crate) fn mark(&self, frame: u32, state: frames::State) {
@@ -338,14 +360,20 @@ pub(crate) fn ahead_pages(frames: u32) -> usize {
     2 * widest(frames) as usize
 }
 
-/// Frames to keep unused: enough to cover the faults that come while one unit is written
-/// out, none where frames are so few that each counts.
+/// Frames to keep unused: as many as make an eviction a rare thing, none where frames are so
+/// few that each counts.
 fn spare_frames(frames: u32) -> u32 {
     if frames < 64 {
         0
     } else {
-        (frames / 32).min(256)
+        (frames / 16).min(1024)
     }
+}
+
+/// A cleaner for the background evictor, and one for each processor that could help.
+fn cleaner_count() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (1 + processors).min(MOST_CLEANERS)
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::bring::{NotBrought, Wanted};
 use crate::page::State;
 use crate::page_set::PageSet;
 use crate::pager::Pager;
-use crate::stretch::Inner;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -110,7 +109,7 @@ impl Prefetcher {
     fn carry_out(&self, pager: &Pager, request: &Request) {
         let frames = pager.frames().contract().x as usize;
         let mut budget = frames - frames / 4;
-        let locate = || pager.by_number(request.stretch);
+        let locate = || pager.directory.by_id(request.stretch);
         for run in &request.runs {
             let mut page = run.start;
             while page < run.end {
@@ -232,14 +231,5 @@ impl LogSlot {
 impl Drop for LogSlot {
     fn drop(&mut self) {
         self.finish(|| {});
-    }
-}
-
-impl Pager {
-    /// The stretch with this id. The caller is inside the gate.
-    pub(crate) fn by_number(&self, id: u32) -> Option<&Inner> {
-        (0..self.directory.len())
-            .filter_map(|n| self.directory.nth(n))
-            .find(|s| s.id() == id)
     }
 }

@@ -10,7 +10,8 @@ use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
 use crate::entry::thread::Entry;
 use crate::entry::upcall::thread_hint;
-use crate::evict::{Evictor, Round};
+use crate::evict::Round;
+use crate::evict::halt::Halted;
 use crate::page::State;
 use crate::pager::{Hooks, Pager, Parts};
 use crate::stretch::Inner;
@@ -22,7 +23,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use store::{Holder, SharedStore, Store};
+use store::{Holder, SharedStore};
 use translation::{Access, Capabilities, Userfault};
 use wired::{Guard, Lock, PAGE, futex};
 
@@ -53,6 +54,9 @@ const IDLE: Duration = Duration::from_millis(50);
 
 /// How long a parent waits for its child to come in.
 const CHILD: Duration = Duration::from_secs(2);
+
+/// How often a fork has the standby list emptied before it gives up.
+const DRAINS: u32 = 100;
 
 /// What a program's thread asks of the evictor's thread: whatever needs a descriptor (the
 /// userfaultfd, the store's ring), which the program's threads do not have.
@@ -136,7 +140,7 @@ pub struct Fork {
     child: DomainId,
     control: ManuallyDrop<Guard<'static, ()>>,
     sender: ManuallyDrop<Guard<'static, ()>>,
-    evictor: ManuallyDrop<Guard<'static, Evictor>>,
+    halted: ManuallyDrop<Halted<'static>>,
 }
 
 /// Why a process cannot fork now.
@@ -155,6 +159,11 @@ pub enum ForkError {
         /// Those that could not be had.
         missing: u32,
     },
+    /// Pages are on their way out and cannot arrive, nor come back.
+    #[error(
+        "pages on the standby list can be neither written nor put back (what the store or the kernel said is above); give the store more room, or raise vm.max_map_count"
+    )]
+    Standby,
 }
 
 impl Process {
@@ -299,11 +308,11 @@ impl Process {
                 if want == 0 {
                     return 0;
                 }
-                let round = self.pager.evict(&mut self.pager.evictor.lock(), want);
+                let round = self.pager.evict(&mut self.pager.some_cleaner(), want);
                 self.pager.drain();
                 match round {
                     Round::Freed(count) => count,
-                    Round::Nothing | Round::Refused(_) => 0,
+                    Round::Nothing | Round::Others | Round::Refused(_) => 0,
                 }
             }
         }
@@ -415,17 +424,26 @@ impl Process {
         // With the gate closed nobody faults and nobody evicts but the evictor's thread, which
         // is sent to make room: what it needs for that this thread does not have.
         let mut want = 0;
-        let evictor = loop {
+        let mut stuck = 0;
+        let halted = loop {
             let freed = self.send_as(&sender, Errand::Drain(want));
-            let evictor = self.pager.evictor.lock();
-            if self.pager.staging.oldest().is_some() {
-                continue;
+            let halted = self.pager.halt();
+            if !self.pager.staging.ring.is_empty() {
+                drop(halted);
+                stuck += 1;
+                if stuck < DRAINS {
+                    continue;
+                }
+                client.dismiss_child(child);
+                self.pager.gate.open();
+                drop((sender, control));
+                return Err(ForkError::Standby);
             }
             let needed = client.n().saturating_sub(client.unused());
             let Err(short) = client.reserve_for_child(child, needed) else {
-                break evictor;
+                break halted;
             };
-            drop(evictor);
+            drop(halted);
             if want > 0 && freed == 0 {
                 let missing = short.missing;
                 client.dismiss_child(child);
@@ -441,7 +459,7 @@ impl Process {
             child,
             control: ManuallyDrop::new(control),
             sender: ManuallyDrop::new(sender),
-            evictor: ManuallyDrop::new(evictor),
+            halted: ManuallyDrop::new(halted),
         })
     }
 
@@ -452,7 +470,7 @@ impl Process {
         }
         // SAFETY: dropped once, here.
         unsafe {
-            ManuallyDrop::drop(&mut fork.evictor);
+            ManuallyDrop::drop(&mut fork.halted);
             self.pager.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
@@ -512,12 +530,11 @@ impl Process {
         }
         self.pager.frames().settle();
         self.pager.staging.forget_sieve();
-        let channel = self.store.channel(crate::evict::WRITE_DEPTH)?;
-        fork.evictor.become_child(Some(channel));
+        fork.halted.become_child(self.store)?;
         self.pager.note_resident();
         // SAFETY: dropped once, here.
         unsafe {
-            ManuallyDrop::drop(&mut fork.evictor);
+            ManuallyDrop::drop(&mut fork.halted);
             self.pager.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
@@ -556,8 +573,8 @@ impl Process {
             // SAFETY: replaced in the child of a fork only, before this thread runs there.
             let seen = unsafe { *self.careful_seen.get() };
             if careful != seen.load(Ordering::Relaxed) {
-                // Whoever evicts holds the lock; who takes it next sees the new value.
-                drop(self.pager.evictor.lock());
+                // Whoever stages holds the lock; who takes it next sees the new value.
+                drop(self.pager.stager.lock());
                 seen.store(careful, Ordering::Release);
                 futex::wake_all(seen);
             }
@@ -702,40 +719,16 @@ impl Pager {
         }
     }
 
-    /// Keeps a few frames unused, and gives back what was asked for.
-    pub(crate) fn keep_spare(&self) {
-        self.revisit_devices();
-        let client = self.frames();
-        let asked = client.asked();
-        if asked > 0 {
-            let unused = client.unused();
-            if unused < asked
-                && let Some(mut evictor) = self.evictor.try_lock()
-            {
-                self.evict(&mut evictor, asked - unused);
-            }
-            let given = client.answer(asked);
-            self.counters().add(Counter::relinquished, u64::from(given));
-        }
-        // Frames that are free for the taking are as good as unused ones.
-        let limit = client.resident_limit();
-        let room = limit.saturating_sub(client.n()) + client.unused();
-        if self.spare > 0
-            && room < self.spare / 2
-            && let Some(mut evictor) = self.evictor.try_lock()
-        {
-            self.evict(&mut evictor, self.spare.saturating_sub(room));
-        }
-    }
-
     /// Takes a stretch away from everyone. The caller holds the control lock.
     pub(crate) fn remove(&self, stretch: &Inner) {
         stretch.set_closing();
-        let evictor = self.evictor.lock();
-        self.gate.close();
+        // Two steps, since a fault inside the gate may be waiting for an eviction: first
+        // nobody who evicts knows of it any more, then nobody inside.
+        let halted = self.halt();
         self.directory.remove(stretch);
+        drop(halted);
+        self.gate.close();
         self.gate.open();
-        drop(evictor);
     }
 }
 

@@ -7,9 +7,15 @@
 //! A staged page keeps its frame: standby counts in n.
 //!
 //! Slots are used in the order they were staged; the oldest is written out and emptied
-//! first. A page that faults meanwhile comes back by a copy: that is the list's second
-//! chance, and why the order among ranges can be as plain as first in, first out.
+//! first, piece by piece ([`ring`]). A page that faults meanwhile comes back by a copy: that
+//! is the list's second chance, and why the order among ranges can be as plain as first
+//! in, first out.
 
+#[cfg(all(test, loom))]
+mod interleavings;
+pub(crate) mod ring;
+
+use ring::{PIECE, Ring};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, Region};
 
@@ -58,7 +64,10 @@ impl Places {
     }
 }
 
-/// The slots, used as a ring under the evictor's lock.
+/// The slots: their memory, and which frame is at each page of them.
+///
+/// A slot's words belong to who fills it (under the stager's lock) until it is pushed, and
+/// then to whoever claims the piece that they are in.
 pub(crate) struct Staging {
     base: usize,
     /// Where pages that no device holds are moved in careful mode: as large as the
@@ -68,11 +77,10 @@ pub(crate) struct Staging {
     slots: usize,
     /// `slots * unit_pages` words: the frame at each page of each slot, plus one.
     frames: Region,
-    /// Ring positions: slots from `oldest` to `next` are in use.
-    oldest: AtomicU32,
-    next: AtomicU32,
     /// Frames in all slots.
     standby: AtomicU32,
+    /// Which slots are in use.
+    pub(crate) ring: Ring,
 }
 
 impl Staging {
@@ -85,15 +93,19 @@ impl Staging {
             unit_pages,
             slots,
             frames: Region::private(slots * unit_pages * 4)?,
-            oldest: AtomicU32::new(0),
-            next: AtomicU32::new(0),
             standby: AtomicU32::new(0),
+            ring: Ring::new(slots, unit_pages),
         })
     }
 
     /// Bytes of a slot.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.unit_pages * PAGE
+    }
+
+    /// Pages of a slot that are one piece.
+    pub(crate) fn piece_pages(&self) -> usize {
+        self.unit_pages.min(PIECE)
     }
 
     /// Bytes of the whole area.
@@ -125,6 +137,30 @@ impl Staging {
             .slice(slot * self.unit_pages * 4, self.unit_pages)
     }
 
+    /// The slot and the page in it of a staged address.
+    pub(crate) fn page_at(&self, staged: usize) -> Option<(usize, usize)> {
+        let bytes = self.bytes();
+        let offset = [Some(self.address(0)), self.sieve(0)]
+            .into_iter()
+            .flatten()
+            .find_map(|base| staged.checked_sub(base).filter(|o| *o < bytes))?;
+        let slot = offset / self.slot_bytes();
+        Some((slot, offset % self.slot_bytes() / PAGE))
+    }
+
+    /// The slot given by `free_slot` holds pages, as its words say.
+    pub(crate) fn push(&self, slot: usize) {
+        let words = self.frames(slot);
+        let piece_pages = self.piece_pages();
+        self.ring.push(|piece| {
+            let words = &words[piece * piece_pages..][..piece_pages];
+            words
+                .iter()
+                .filter(|word| word.load(Ordering::Relaxed) != 0)
+                .count() as u32
+        });
+    }
+
     /// Frames on the standby list.
     pub(crate) fn standby(&self) -> u32 {
         self.standby.load(Ordering::Relaxed)
@@ -136,50 +172,8 @@ impl Staging {
         self.standby.fetch_sub(went, Ordering::Relaxed);
     }
 
-    /// The next free slot, where there is one. It is in use once [`Staging::push`]ed.
-    pub(crate) fn free_slot(&self) -> Option<usize> {
-        let next = self.next.load(Ordering::Relaxed);
-        let used = next.wrapping_sub(self.oldest.load(Ordering::Relaxed)) as usize;
-        (used < self.slots).then_some(next as usize % self.slots)
-    }
-
-    /// The slot given by `free_slot` now holds pages.
-    pub(crate) fn push(&self) {
-        self.next.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The slot that was staged first.
-    pub(crate) fn oldest(&self) -> Option<usize> {
-        let oldest = self.oldest.load(Ordering::Relaxed);
-        (oldest != self.next.load(Ordering::Relaxed)).then_some(oldest as usize % self.slots)
-    }
-
-    /// The oldest slot is empty again.
-    pub(crate) fn pop(&self) {
-        self.oldest.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// The child of a fork has no sieve: its registration did not come along.
     pub(crate) fn forget_sieve(&self) {
         self.sieve.store(0, Ordering::Release);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_are_emptied_in_the_order_they_were_filled() {
-        let staging = Staging::new(0x1000_0000, 3, 4).unwrap();
-        for expected in [0, 1, 2] {
-            assert_eq!(staging.free_slot(), Some(expected));
-            staging.push();
-        }
-        assert_eq!(staging.free_slot(), None);
-        assert_eq!(staging.oldest(), Some(0));
-        staging.pop();
-        assert_eq!(staging.free_slot(), Some(0));
-        assert_eq!(staging.oldest(), Some(1));
     }
 }

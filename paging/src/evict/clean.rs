@@ -1,0 +1,473 @@
+//! Emptying slots, piece by piece: judging, writing, giving frames back.
+//!
+//! Each staged page is compared with its stored copy by checksum (no write-protection:
+//! that costs a shootdown a page, and `mremap` loses its marks), written if it differs,
+//! and its memory discarded. Who does so has a *cleaner*: a channel to the store and room
+//! for the pages in hand. There is one for the background evictor, and some for those who
+//! fault and find no frame: whoever waits for frames helps to empty pieces instead.
+//!
+//! Frames come free with every batch of at most [`PIECE`] pages. Where the store is a disk
+//! a second batch is judged while the first is being written.
+//!
+//! Rule: a cleaner's holder has nothing in hand when it lets the cleaner go. It waits for
+//! the device, for a gate and for the stager, in this order; never for another cleaner or a
+//! piece, and not for long for a page that a fault has in hand: that page keeps its place
+//! until the next turn.
+
+use crate::counters::Counter;
+use crate::driver::Cleaned;
+use crate::page::State;
+use crate::pager::Pager;
+use crate::staging::ring::{Claim, PIECE, Turn};
+use crate::stretch::Inner;
+use frames::Frame;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::{Channel, Checksum, Handle, Store, StoreError, Wait, WritePage};
+use wired::{Guard, PAGE};
+
+/// Writes of a cleaner under way at once.
+const WRITE_DEPTH: usize = 64;
+
+/// Cleaners at most, with the background evictor's.
+pub(crate) const MOST_CLEANERS: usize = 5;
+
+/// How often, and how long each time, a page in a fault's hands is waited for. A copy takes
+/// two microseconds; a fault that was preempted in it takes its time.
+const LOOKS: u32 = 200;
+const NAPS: u32 = 4;
+const NAP: Duration = Duration::from_micros(50);
+
+/// What emptying pieces needs.
+pub(crate) struct Cleaner {
+    channel: Option<Box<dyn Channel>>,
+    /// Room for [`PIECE`] pages.
+    batch: Vec<WritePage>,
+    /// Frames whose pages are gone, to be put back at once.
+    freed: [Frame; PIECE],
+    /// Batches under way: the one begun first, and the next.
+    loads: [Load; 2],
+    /// How many are.
+    under_way: usize,
+    /// Which of them was begun first.
+    first: usize,
+}
+
+/// A claim, and what is known of its pages.
+struct Load {
+    claim: Option<Claim>,
+    pages: [Page; PIECE],
+    count: usize,
+    /// Pages whose writes have not ended.
+    unwritten: usize,
+    refusal: Option<StoreError>,
+}
+
+/// One page of a claim.
+#[derive(Clone, Copy)]
+struct Page {
+    /// Its number in the slot.
+    at: usize,
+    frame: u32,
+    /// The copy just written.
+    copy: Option<Handle>,
+}
+
+/// What became of a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is elsewhere; its frame is unused.
+    Gone,
+    /// It is the program's again, in its frame.
+    Back,
+    /// It is still in the slot.
+    Kept,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cleaning {
+    /// Frames that became unused.
+    pub(super) freed: u32,
+    /// Why something could not be written.
+    pub(super) refusal: Option<StoreError>,
+}
+
+impl Cleaning {
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            freed: self.freed + other.freed,
+            refusal: self.refusal.or(other.refusal),
+        }
+    }
+}
+
+impl Cleaner {
+    pub(crate) fn new(store: Option<&dyn Store>) -> Result<Self, StoreError> {
+        Ok(Self {
+            channel: channel(store)?,
+            batch: Vec::with_capacity(PIECE),
+            freed: [Frame(0); PIECE],
+            loads: [Load::NONE; 2],
+            under_way: 0,
+            first: 0,
+        })
+    }
+
+    /// Another process now: its own channel.
+    pub(crate) fn become_child(&mut self, store: Option<&dyn Store>) -> Result<(), StoreError> {
+        // A channel inherited by a fork knows it: dropping it closes nothing of this
+        // process's.
+        self.channel = channel(store)?;
+        Ok(())
+    }
+
+    /// Pages in hand.
+    pub(super) fn in_hand(&self) -> u32 {
+        let loads = self.loads.iter().filter(|load| load.claim.is_some());
+        loads.map(|load| load.count as u32).sum()
+    }
+
+    fn has_room(&self) -> bool {
+        self.under_way < self.loads.len()
+    }
+
+    /// Takes completions until the load begun first has all of its own, or none comes.
+    fn collect(&mut self, pager: &Pager, wait: Wait) {
+        let Self { channel, loads, .. } = self;
+        let Some(channel) = channel else { return };
+        while loads[self.first].unwritten > 0 {
+            let Some(completion) = channel.complete(wait) else {
+                break;
+            };
+            let token = completion.token as usize;
+            let load = &mut loads[token / PIECE];
+            load.unwritten -= 1;
+            match completion.result {
+                Ok(handle) => {
+                    load.pages[token % PIECE].copy = handle;
+                    pager.counters().add(Counter::written, 1);
+                }
+                Err(error) => {
+                    pager.counters().add(Counter::write_failures, 1);
+                    load.refusal = Some(error);
+                }
+            }
+        }
+    }
+}
+
+fn channel(store: Option<&dyn Store>) -> Result<Option<Box<dyn Channel>>, StoreError> {
+    store.map(|store| store.channel(WRITE_DEPTH)).transpose()
+}
+
+impl Load {
+    const NONE: Self = Self {
+        claim: None,
+        pages: [Page {
+            at: 0,
+            frame: 0,
+            copy: None,
+        }; PIECE],
+        count: 0,
+        unwritten: 0,
+        refusal: None,
+    };
+}
+
+impl Pager {
+    /// A cleaner that nobody uses, other than the background evictor's.
+    pub(super) fn free_cleaner(&self) -> Option<Guard<'_, Cleaner>> {
+        self.cleaners[1..]
+            .iter()
+            .find_map(|cleaner| cleaner.try_lock())
+    }
+
+    /// A cleaner, waiting for one.
+    pub(crate) fn some_cleaner(&self) -> Guard<'_, Cleaner> {
+        self.free_cleaner()
+            .unwrap_or_else(|| self.cleaners[0].lock())
+    }
+
+    /// Begins to empty pieces; false where there are none to claim. The cleaner must have
+    /// room.
+    pub(super) fn take_up(&self, cleaner: &mut Cleaner, turn: Turn) -> bool {
+        let Some(claim) = self.staging.ring.claim_oldest(turn) else {
+            return false;
+        };
+        let which = (cleaner.first + cleaner.under_way) % cleaner.loads.len();
+        cleaner.under_way += 1;
+        let Cleaner {
+            channel,
+            batch,
+            loads,
+            ..
+        } = cleaner;
+        let load = &mut loads[which];
+        (load.count, load.unwritten, load.refusal) = (0, 0, None);
+        batch.clear();
+        let piece_pages = self.staging.piece_pages();
+        let span = claim.span();
+        let words = self.staging.frames(claim.slot);
+        for at in span.start * piece_pages..span.end * piece_pages {
+            let word = words[at].load(Ordering::Relaxed);
+            if word == 0 {
+                continue;
+            }
+            let number = load.count;
+            load.pages[number] = Page {
+                at,
+                frame: word - 1,
+                copy: None,
+            };
+            load.count += 1;
+            match self.judge(word - 1, (which * PIECE + number) as u64) {
+                Ok(None) => {}
+                Ok(Some(write)) => batch.push(write),
+                Err(error) => load.refusal = Some(error),
+            }
+        }
+        if let (Some(channel), false) = (channel, batch.is_empty()) {
+            match channel.submit_write(batch) {
+                Ok(()) => load.unwritten = batch.len(),
+                Err(error) => load.refusal = Some(error),
+            }
+        }
+        load.claim = Some(claim);
+        cleaner.collect(self, Wait::No);
+        true
+    }
+
+    /// Ends the load begun first, waiting for its writes.
+    fn end_first(&self, cleaner: &mut Cleaner) -> Cleaning {
+        cleaner.collect(self, Wait::Yes);
+        let first = cleaner.first;
+        cleaner.first = (first + 1) % cleaner.loads.len();
+        cleaner.under_way -= 1;
+        self.settle(&mut cleaner.loads[first], &mut cleaner.freed)
+    }
+
+    /// Ends loads whose writes have ended, and where the cleaner has no room the first of
+    /// the others.
+    pub(super) fn end_some(&self, cleaner: &mut Cleaner) -> Cleaning {
+        let mut done = Cleaning::default();
+        while cleaner.under_way > 0
+            && (!cleaner.has_room() || cleaner.loads[cleaner.first].unwritten == 0)
+        {
+            done = done.and(self.end_first(cleaner));
+        }
+        done
+    }
+
+    /// Ends all loads.
+    pub(super) fn end_all(&self, cleaner: &mut Cleaner) -> Cleaning {
+        let mut done = Cleaning::default();
+        while cleaner.under_way > 0 {
+            done = done.and(self.end_first(cleaner));
+        }
+        done
+    }
+
+    /// What becomes of one staged page: dropped if its stored copy is the same or it is
+    /// all zeros, else to be written.
+    fn judge(&self, frame: u32, token: u64) -> Result<Option<WritePage>, StoreError> {
+        let Some((stretch, index)) = self.home(frame) else {
+            return Ok(None);
+        };
+        let word = stretch.table().word(index);
+        let seen = word.load();
+        if seen.state() != State::Staged || seen.frame() != frame {
+            return Ok(None);
+        }
+        let at = self.places.staged(frame);
+        // SAFETY: a staged page is mapped and readable until its piece's claimer, who is
+        // the caller, discards it, and its contents do not change.
+        let page = unsafe { &*(at as *const [u8; PAGE]) };
+        let Some(driver) = stretch.driver() else {
+            return Ok(None);
+        };
+        let kept = match driver.clean(index, page) {
+            Cleaned::Kept => true,
+            Cleaned::Refused(error) => return Err(error),
+            Cleaned::ToStore => driver.zero_is_empty() && is_zero(page),
+        };
+        if kept {
+            if let Some(dropped) = word.drop_zero(frame) {
+                self.counters().add(Counter::dropped_zero, 1);
+                if let Some(handle) = dropped {
+                    self.forget(handle);
+                }
+            }
+            return Ok(None);
+        }
+        let sum = Checksum::of(page);
+        if let (Some(handle), Some(store)) = (seen.handle(), self.store)
+            && store.checksum(handle) == sum
+        {
+            if word.clean_drop(frame) {
+                self.counters().add(Counter::dropped_clean, 1);
+            }
+            return Ok(None);
+        }
+        Ok(Some(WritePage {
+            from: at as *const u8,
+            sum,
+            token,
+        }))
+    }
+
+    fn home(&self, frame: u32) -> Option<(&Inner, usize)> {
+        let home = self.places.home(frame);
+        let stretch = self.directory.find(home)?;
+        Some((stretch, stretch.table().index(home)))
+    }
+
+    /// Settles every page of a load whose writes are done, discards the memory of those
+    /// that are elsewhere and puts their frames back.
+    fn settle(&self, load: &mut Load, freed: &mut [Frame; PIECE]) -> Cleaning {
+        let mut done = Cleaning {
+            freed: 0,
+            refusal: load.refusal,
+        };
+        let Some(claim) = load.claim.take() else {
+            return done;
+        };
+        let slot_words = self.staging.frames(claim.slot);
+        let (mut back, mut kept) = (0, 0);
+        for page in &mut load.pages[..load.count] {
+            match self.settle_page(page) {
+                Fate::Gone => {
+                    slot_words[page.at].store(0, Ordering::Relaxed);
+                    freed[done.freed as usize] = Frame(page.frame);
+                    done.freed += 1;
+                }
+                Fate::Back => back += 1,
+                Fate::Kept => kept += 1,
+            }
+        }
+        // A slot's page tables go with its last piece: they are freed for 2 MiB at once only.
+        let swept = kept == 0 && self.staging.ring.is_last(&claim);
+        let piece_pages = self.staging.piece_pages();
+        let span = claim.span();
+        match (swept, kept) {
+            (true, _) => self.discard_staged(claim.slot, 0..self.staging.slot_bytes()),
+            (false, 0) => {
+                let bytes = piece_pages * PAGE;
+                self.discard_staged(claim.slot, span.start * bytes..span.end * bytes);
+            }
+            _ => {
+                let gone = |page: &&Page| slot_words[page.at].load(Ordering::Relaxed) == 0;
+                for page in load.pages[..load.count].iter().filter(gone) {
+                    self.discard_staged(claim.slot, page.at * PAGE..(page.at + 1) * PAGE);
+                }
+            }
+        }
+        self.staging.count(0, done.freed + back);
+        self.put_all(&freed[..done.freed as usize]);
+        self.release(&claim, swept);
+        done
+    }
+
+    /// Ends a claim: what its slot's words still say is kept.
+    pub(super) fn release(&self, claim: &Claim, swept: bool) {
+        let piece_pages = self.staging.piece_pages();
+        let words = self.staging.frames(claim.slot);
+        let kept = |piece: usize| {
+            let words = &words[piece * piece_pages..][..piece_pages];
+            let there = words.iter().filter(|w| w.load(Ordering::Relaxed) != 0);
+            there.count() as u32
+        };
+        if self.staging.ring.release(claim, kept) {
+            if !swept {
+                self.discard_staged(claim.slot, 0..self.staging.slot_bytes());
+            }
+            self.staging.ring.vacate(claim.slot);
+        }
+    }
+
+    fn discard_staged(&self, slot: usize, bytes: std::ops::Range<usize>) {
+        let areas = [Some(self.staging.address(slot)), self.staging.sieve(slot)];
+        for base in areas.into_iter().flatten() {
+            // SAFETY: everything there has gone elsewhere.
+            let _ = unsafe { translation::discard(base + bytes.start, bytes.len()) };
+        }
+    }
+
+    /// Makes the copy just written the page, if it still is one that is staged; a page that
+    /// was not written returns to the program.
+    fn settle_page(&self, page: &mut Page) -> Fate {
+        let fate = match self.home(page.frame) {
+            Some((stretch, index)) => self.settle_at(stretch, index, page),
+            None => Fate::Gone,
+        };
+        if let Some(copy) = page.copy.take() {
+            self.forget(copy);
+        }
+        fate
+    }
+
+    fn settle_at(&self, stretch: &Inner, index: usize, page: &mut Page) -> Fate {
+        let word = stretch.table().word(index);
+        let mut looks = 0;
+        loop {
+            let seen = word.load();
+            if seen.frame() != page.frame {
+                return Fate::Gone;
+            }
+            match (seen.state(), page.copy) {
+                // A fault is copying it back this moment.
+                (State::Filling, _) if looks == LOOKS + NAPS => return Fate::Kept,
+                (State::Filling, _) => {
+                    looks += 1;
+                    pause(looks);
+                }
+                (State::Staged, Some(copy)) => {
+                    if let Some(old) = word.write_done(page.frame, copy) {
+                        page.copy = None;
+                        if let Some(old) = old {
+                            self.forget(old);
+                        }
+                        return Fate::Gone;
+                    }
+                }
+                // Refused, or in a fault's hands when it was judged, and given back since.
+                (State::Staged, None) => {
+                    let unit = stretch.table().unit_of(index);
+                    let gate = stretch.table().gate(unit);
+                    gate.close();
+                    let back = self.put_back_staged(stretch, index, page.frame);
+                    gate.open();
+                    if back {
+                        self.requeue(stretch, unit);
+                        return Fate::Back;
+                    }
+                    if word.load() == seen {
+                        return Fate::Kept;
+                    }
+                }
+                _ => return Fate::Gone,
+            }
+        }
+    }
+}
+
+/// Waits a moment: a spin at first, then a nap.
+fn pause(looks: u32) {
+    if looks <= LOOKS {
+        std::hint::spin_loop();
+    } else {
+        nap(NAP);
+    }
+}
+
+/// Sleeps.
+pub(super) fn nap(time: Duration) {
+    let idle = std::sync::atomic::AtomicU32::new(0);
+    wired::futex::wait(&idle, 0, Some(time));
+}
+
+fn is_zero(page: &[u8; PAGE]) -> bool {
+    // SAFETY: every byte pattern is a valid u64.
+    let (head, words, tail) = unsafe { page.align_to::<u64>() };
+    head.iter().chain(tail).all(|b| *b == 0) && words.iter().all(|w| *w == 0)
+}

@@ -1,0 +1,120 @@
+//! Evictions halted: for what must not meet one.
+//!
+//! A fork, a flush, a move of contents and the end of a stretch need every slot and every
+//! stretch to themselves. They hold all cleaners and the stager. Who faults meanwhile and
+//! finds no frame waits.
+
+use super::clean::{Cleaner, Cleaning, MOST_CLEANERS, nap};
+use super::{PATIENCE, Stager};
+use crate::pager::Pager;
+use crate::staging::ring::Turn;
+use crate::stretch::Inner;
+use std::ops::Range;
+use store::{Store, StoreError};
+use wired::{Guard, Lock};
+
+/// How often pages that could be neither written nor put back are looked at again.
+const TRIES: u32 = 16;
+
+/// Nobody else evicts while this is held.
+pub(crate) struct Halted<'a> {
+    cleaners: [Option<Guard<'a, Cleaner>>; MOST_CLEANERS],
+    stager: Guard<'a, Stager>,
+}
+
+impl Halted<'_> {
+    /// What staging works with.
+    pub(crate) fn stager(&mut self) -> &mut Stager {
+        &mut self.stager
+    }
+
+    /// Another process now: its own channels.
+    pub(crate) fn become_child(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut cleaners = self.cleaners.iter_mut().flatten();
+        cleaners.try_for_each(|cleaner| cleaner.become_child(Some(store)))
+    }
+}
+
+impl Pager {
+    /// Waits until nobody evicts, and keeps everyone from it.
+    pub(crate) fn halt(&self) -> Halted<'_> {
+        Halted {
+            cleaners: std::array::from_fn(|n| self.cleaners.get(n).map(Lock::lock)),
+            stager: self.stager.lock(),
+        }
+    }
+
+    /// Empties every slot of the standby list, so that no page is in two places.
+    pub(crate) fn drain(&self) {
+        self.drain_halted(&mut self.halt());
+    }
+
+    /// As [`Pager::drain`]. What can be neither written nor put back stays.
+    pub(crate) fn drain_halted(&self, halted: &mut Halted<'_>) -> Option<StoreError> {
+        let Some(cleaner) = halted.cleaners.iter_mut().flatten().next() else {
+            return None;
+        };
+        let mut done = Cleaning::default();
+        let mut tries = 0;
+        while !self.staging.ring.is_empty() && tries < TRIES {
+            if !self.take_up(cleaner, Turn::First) {
+                tries += 1;
+                // Where neither goes a fault is taking a page back in its own frame.
+                if !self.take_up(cleaner, Turn::Again) {
+                    nap(PATIENCE / 8);
+                }
+            }
+            done = done.and(self.end_all(cleaner));
+        }
+        done.refusal
+    }
+
+    /// Whether a slot is free, after emptying some where none was.
+    pub(crate) fn make_room(&self, halted: &mut Halted<'_>) -> bool {
+        if self.staging.ring.free_slot().is_none() {
+            self.drain_halted(halted);
+        }
+        self.staging.ring.free_slot().is_some()
+    }
+
+    /// Waits a moment for a slot to come free, not halted.
+    pub(crate) fn await_room(&self) {
+        nap(PATIENCE);
+    }
+
+    /// Takes a range of pages to the standby list, contents kept.
+    pub(crate) fn stage_pages(&self, stretch: &Inner, pages: Range<usize>) {
+        let table = stretch.table();
+        if pages.is_empty() {
+            return;
+        }
+        for unit in table.unit_of(pages.start)..=table.unit_of(pages.end - 1) {
+            let mut stager = self.stager.lock();
+            if self.staging.ring.free_slot().is_none() {
+                drop(stager);
+                let mut halted = self.halt();
+                self.make_room(&mut halted);
+                drop(halted);
+                stager = self.stager.lock();
+            }
+            let of_unit = table.unit_pages(unit);
+            let part = of_unit.start.max(pages.start)..of_unit.end.min(pages.end);
+            self.stage_part(&mut stager, stretch, unit, part);
+        }
+    }
+
+    /// Writes a unit of a mapped stretch back: its pages are staged, judged, and return
+    /// when they are next used. Why one could not be written.
+    pub(crate) fn flush_unit(&self, stretch: &Inner, unit: usize) -> Option<StoreError> {
+        let mut halted = self.halt();
+        // A page of this unit that is refused now is the program's again, and refused below.
+        self.drain_halted(&mut halted);
+        if !self.make_room(&mut halted) {
+            return Some(StoreError::Busy);
+        }
+        if self.stage_unit(halted.stager(), stretch, unit) == 0 {
+            return None;
+        }
+        self.drain_halted(&mut halted)
+    }
+}

@@ -1,0 +1,270 @@
+//! Pages that a device may hold, told apart before they leave.
+//!
+//! A page that a device holds and that was copied out and discarded would lose what the
+//! device writes later. So in careful mode staged pages are moved on to a *sieve*, which
+//! the kernel refuses for pages that are pinned; those go back to the program, the same
+//! pages of memory, and are nailed until it is time to look again.
+
+use crate::counters::Counter;
+use crate::page::State;
+use crate::pager::Pager;
+use crate::stretch::Inner;
+use frames::State as FrameState;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use wired::PAGE;
+
+/// How long a page that a device held is left alone: a registered buffer is held for good,
+/// and each look costs two mappings changed.
+const HELD: Duration = Duration::from_secs(1);
+
+/// Pages found held by a device, in the order they were found.
+pub(crate) struct HeldByDevices {
+    pages: Vec<usize>,
+    since: Option<Instant>,
+}
+
+impl HeldByDevices {
+    /// Room for `frames` pages: no more can be resident.
+    pub(crate) fn new(frames: usize) -> Self {
+        Self {
+            pages: Vec::with_capacity(frames),
+            since: None,
+        }
+    }
+
+    /// Notes a page. False where there is no room.
+    fn note(&mut self, page: usize) -> bool {
+        let room = self.pages.len() < self.pages.capacity();
+        if room {
+            self.pages.push(page);
+            self.since.get_or_insert_with(Instant::now);
+        }
+        room
+    }
+
+    /// One page whose time is over.
+    fn due(&mut self) -> Option<usize> {
+        if self.since?.elapsed() < HELD {
+            return None;
+        }
+        let page = self.pages.pop();
+        if page.is_none() {
+            self.since = None;
+        }
+        page
+    }
+}
+
+impl Pager {
+    /// Careful mode: pages that a device holds go back to the program, the others to the
+    /// sieve, where they are known not to be held (KERNEL: new pins cannot arise after
+    /// staging). Under the unit's closed gate, while the words still say resident.
+    pub(super) fn return_pinned(
+        &self,
+        stretch: &Inner,
+        slot: usize,
+        frames: &[AtomicU32],
+        span: Range<usize>,
+        staged: usize,
+    ) {
+        let table = stretch.table();
+        let Some(sieve) = self.sieve(slot) else {
+            // Without one nothing is known of any page: all go back.
+            return self.return_all(stretch, frames, span, staged);
+        };
+        let sieve = sieve + table.offset_in_unit(span.start);
+        let mut at = 0;
+        let mut failed = None;
+        while at < span.len() {
+            let mut refused = None;
+            let (from, to) = (staged + at * PAGE, sieve + at * PAGE);
+            let len = (span.len() - at) * PAGE;
+            let note = |page| {
+                refused.get_or_insert(page);
+            };
+            // SAFETY: both areas are the pager's.
+            let outcome = unsafe {
+                match self.pagemap() {
+                    Some(pagemap) => translation::separate_pinned_sparse(
+                        self.userfault(),
+                        pagemap,
+                        from,
+                        to,
+                        len,
+                        note,
+                    ),
+                    None => translation::separate_pinned(self.userfault(), from, to, len, note),
+                }
+            };
+            match outcome {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+            let Some(page) = refused.map(|page| at + page) else {
+                break;
+            };
+            // Refused as pinned, or as shared with a child since a fork. A write that
+            // changes nothing gives this process a page of its own in the second case; a
+            // pinned page is never shared.
+            let word = (staged + page * PAGE) as *const AtomicU64;
+            // SAFETY: staged and mapped; one locked instruction, which a device's write to
+            // the same bytes goes before or after.
+            unsafe { &*word }.fetch_or(0, Ordering::SeqCst);
+            // SAFETY: both areas are the pager's.
+            let again = unsafe {
+                self.userfault().move_present(
+                    sieve + page * PAGE,
+                    staged + page * PAGE,
+                    PAGE,
+                    translation::Wake::No,
+                )
+            };
+            if again.is_err() {
+                let index = span.start + page;
+                let slot_word = &frames[table.offset_in_unit(index) / PAGE];
+                self.put_back(stretch, index, slot_word, staged + page * PAGE);
+                self.counters().add(Counter::pinned, 1);
+                self.leave_to_device(stretch, index);
+            }
+            at = page + 1;
+        }
+        if let Some(error) = failed {
+            self.complain(format_args!(
+                "pinned pages could not be told apart: {error}"
+            ));
+            // What was moved on is known not to be pinned; the rest goes back.
+            return self.return_all(
+                stretch,
+                frames,
+                span.start + at..span.end,
+                staged + at * PAGE,
+            );
+        }
+        for index in span.clone() {
+            let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
+            if word != 0 {
+                self.places
+                    .set_staged(word - 1, sieve + (index - span.start) * PAGE);
+            }
+        }
+    }
+
+    /// Nails a page that a device holds, until it is time to look again. Under the unit's
+    /// closed gate.
+    fn leave_to_device(&self, stretch: &Inner, index: usize) {
+        let word = stretch.table().word(index);
+        if self
+            .held_by_devices
+            .lock()
+            .note(stretch.table().address(index))
+            && word.nail()
+        {
+            self.mark(word.load().frame(), FrameState::Nailed);
+        }
+    }
+
+    /// Lets pages go that were left to devices for long enough: the next eviction looks
+    /// at them again.
+    pub(crate) fn revisit_devices(&self) {
+        // Keeps the stretches where they are, and stagers from noting pages.
+        let Some(_stager) = self.stager.try_lock() else {
+            return;
+        };
+        loop {
+            let due = self.held_by_devices.lock().due();
+            let Some(page) = due else { break };
+            self.unnail_quietly(page);
+        }
+    }
+
+    fn return_all(&self, stretch: &Inner, frames: &[AtomicU32], span: Range<usize>, staged: usize) {
+        let table = stretch.table();
+        for index in span.clone() {
+            let slot_word = &frames[table.offset_in_unit(index) / PAGE];
+            self.put_back(
+                stretch,
+                index,
+                slot_word,
+                staged + (index - span.start) * PAGE,
+            );
+        }
+    }
+
+    /// Puts one page that was taken back where it was, the same page of memory, in its
+    /// frame. Under the unit's closed gate; the word is the caller's business. False where
+    /// there was none, or the kernel would not.
+    fn put_back(
+        &self,
+        stretch: &Inner,
+        index: usize,
+        slot_word: &AtomicU32,
+        staged: usize,
+    ) -> bool {
+        let word = slot_word.load(Ordering::Relaxed);
+        if word == 0 {
+            return false;
+        }
+        let addr = stretch.table().address(index);
+        // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
+        match unsafe { translation::restore_pinned(staged, addr, self.userfault(), false) } {
+            Ok(()) => {
+                slot_word.store(0, Ordering::Relaxed);
+                self.mark(word - 1, FrameState::Mapped);
+                true
+            }
+            Err(error) => {
+                self.complain(format_args!(
+                    "a page could not be put back at {addr:#x}: {error}"
+                ));
+                false
+            }
+        }
+    }
+
+    /// Puts a page of the standby list back where it was, unless a fault has it already.
+    /// Under the unit's closed gate, by who has claimed
+    /// its piece.
+    pub(super) fn put_back_staged(&self, stretch: &Inner, index: usize, frame: u32) -> bool {
+        let word = stretch.table().word(index);
+        let seen = word.load();
+        if seen.state() != State::Staged || seen.frame() != frame || !word.begin_fill(seen) {
+            return false;
+        }
+        let staged = self.places.staged(frame);
+        let back = self.staging.page_at(staged).is_some_and(|(slot, page)| {
+            self.put_back(stretch, index, &self.staging.frames(slot)[page], staged)
+        });
+        if back {
+            word.finish_in_place();
+            let table = stretch.table();
+            table.came(table.unit_of(index));
+        } else {
+            word.abort_fill(seen);
+        }
+        back
+    }
+
+    /// The sieve for a slot, made when first needed: where staged pages are moved that no
+    /// device holds. Registered, since `UFFDIO_MOVE` wants its destination so.
+    fn sieve(&self, slot: usize) -> Option<usize> {
+        if let Some(at) = self.staging.sieve(slot) {
+            return Some(at);
+        }
+        if !self.capabilities.may_evict(true) {
+            return None;
+        }
+        let area = translation::reserve_staging(self.staging.bytes()).ok()?;
+        let base = area.addr;
+        self.userfault()
+            .register(base, self.staging.bytes(), true, false)
+            .ok()?;
+        self.staging.set_sieve(base);
+        self.staging.sieve(slot)
+    }
+}

@@ -1,0 +1,152 @@
+//! Taking a unit's pages out of the program's reach.
+//!
+//! One `mremap` takes what is there of 2 MiB, atomically against the program's writes;
+//! what was staged cannot change any more. It is done behind the unit's closed gate, so
+//! that no page becomes resident while its unit is taken.
+
+use super::Stager;
+use crate::counters::Counter;
+use crate::page::State;
+use crate::pager::Pager;
+use crate::stretch::Inner;
+use frames::State as FrameState;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use translation::{Access, StageError, Staged, UnmapMethod};
+use wired::PAGE;
+
+impl Pager {
+    /// Takes the resident pages of one unit out of the program's reach. Returns how many.
+    pub(crate) fn stage_unit(&self, stager: &mut Stager, stretch: &Inner, unit: usize) -> u32 {
+        if !stretch.evictable() || !self.may_evict() {
+            return 0;
+        }
+        self.stage_part(stager, stretch, unit, stretch.table().unit_pages(unit))
+    }
+
+    /// Whether pages can be taken without losing what a device writes to them.
+    pub(super) fn may_evict(&self) -> bool {
+        self.capabilities.may_evict(self.is_careful())
+    }
+
+    /// As [`Pager::stage_unit`], of some pages of the unit, whatever the driver says.
+    pub(super) fn stage_part(
+        &self,
+        _stager: &mut Stager,
+        stretch: &Inner,
+        unit: usize,
+        pages: Range<usize>,
+    ) -> u32 {
+        let Some(slot) = self.staging.ring.free_slot() else {
+            return 0;
+        };
+        let table = stretch.table();
+        let gate = table.gate(unit);
+        gate.close();
+        let frames = self.staging.frames(slot);
+        let resident = |i: &usize| {
+            let seen = table.word(*i).load();
+            seen.may_stage() && seen.state() == State::Resident
+        };
+        let mut count = 0;
+        let mut from = pages.start;
+        // Spans between pages that must stay where they are.
+        while let Some(start) = (from..pages.end).find(resident) {
+            let end = (start..pages.end)
+                .find(|i| !table.word(*i).load().may_stage())
+                .unwrap_or(pages.end);
+            let last = (start..end).rfind(resident).unwrap_or(start);
+            count += self.stage_span(stretch, slot, frames, start..last + 1);
+            from = end;
+        }
+        if count > 0 {
+            table.went(unit, count);
+            self.staging.count(count, 0);
+            self.staging.push(slot);
+            self.counters().add(Counter::staged, u64::from(count));
+        }
+        gate.open();
+        count
+    }
+
+    fn stage_span(
+        &self,
+        stretch: &Inner,
+        slot: usize,
+        frames: &[AtomicU32],
+        span: Range<usize>,
+    ) -> u32 {
+        let table = stretch.table();
+        let source = table.address(span.start);
+        let length = span.len() * PAGE;
+        let target = self.staging.address(slot) + table.offset_in_unit(span.start);
+        let each = |offset: usize, bytes: usize| {
+            // The slot has the stretch's protection; reading it needs at least that.
+            if stretch.odd_access() {
+                // SAFETY: the slot is the pager's.
+                let _ =
+                    unsafe { translation::set_access(target + offset, bytes, Access::READ_WRITE) };
+            }
+            let first = table.index(source + offset);
+            for index in first..first + bytes / PAGE {
+                let seen = table.word(index).load();
+                if seen.state() != State::Resident || !seen.may_stage() {
+                    continue;
+                }
+                let offset = table.offset_in_unit(index);
+                self.places.set_home(seen.frame(), table.address(index));
+                self.places
+                    .set_staged(seen.frame(), self.staging.address(slot) + offset);
+                frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
+            }
+        };
+        match self.capabilities.unmap_method() {
+            // SAFETY: the slot is the pager's and empty; the pages fault back in.
+            UnmapMethod::Stage => unsafe {
+                translation::stage_pieces(source, length, target, |piece| match piece.outcome {
+                    Staged::Moved => each(piece.offset, piece.len),
+                    Staged::NotMapped | Staged::Refused(StageError::NoMappings) => {}
+                    Staged::Refused(error) => self.complain(format_args!(
+                        "eviction could not take {} bytes at {:#x}: {error}",
+                        piece.len,
+                        source + piece.offset
+                    )),
+                });
+            },
+            _ => {
+                let copied = match self.pagemap() {
+                    // SAFETY: as above; the gate keeps fillers out.
+                    Some(pagemap) => unsafe {
+                        translation::stage_by_copy(
+                            self.userfault(),
+                            pagemap,
+                            source,
+                            length,
+                            target,
+                        )
+                    },
+                    None => Err(StageError::NotProtectable),
+                };
+                match copied {
+                    Ok(_) => each(0, length),
+                    Err(error) => self.complain(format_args!(
+                        "eviction could not take {length} bytes at {source:#x}: {error}"
+                    )),
+                }
+            }
+        }
+        if self.is_careful() {
+            self.return_pinned(stretch, slot, frames, span.clone(), target);
+        }
+        // Last: as soon as a word says staged, a fault may copy from where its page is.
+        let mut count = 0;
+        for index in span {
+            let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
+            if word != 0 && table.word(index).stage().is_some() {
+                self.mark(word - 1, FrameState::Standby);
+                count += 1;
+            }
+        }
+        count
+    }
+}

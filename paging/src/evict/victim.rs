@@ -1,0 +1,127 @@
+//! Which unit goes next: the replacement's queues, and what stands in none of them.
+
+use super::Stager;
+use crate::pager::Pager;
+use crate::replacement::{Key, Replacement, ScanResistant};
+use crate::stretch::Inner;
+use wired::Guard;
+
+/// How often a fault looks for the queues before it goes on without.
+const LOOKS: usize = 64;
+
+impl Pager {
+    /// Tells the replacement what a fill means for its order.
+    pub(crate) fn note_filled(&self, stretch: &Inner, unit: usize, first: bool, returned: bool) {
+        let key = Key::new(stretch.id(), unit);
+        match self.try_order() {
+            Some(mut order) => {
+                if first && !order.filled(key) {
+                    stretch.table().dequeued(unit);
+                }
+                if returned {
+                    order.refaulted(key);
+                }
+            }
+            None if first => stretch.table().dequeued(unit),
+            None => {}
+        }
+    }
+
+    /// The queues, unless they stay in another's hands. A fault never sleeps for them: a unit
+    /// that is not queued now is queued by its next fill, and a lost mark of heat is only a
+    /// mark. They are held for a few microseconds, so that looking again is worth it.
+    fn try_order(&self) -> Option<Guard<'_, ScanResistant>> {
+        (0..LOOKS).find_map(|_| {
+            let order = self.order.try_lock();
+            if order.is_none() {
+                std::hint::spin_loop();
+            }
+            order
+        })
+    }
+
+    /// Puts a unit in line whose pages came back by themselves.
+    pub(super) fn requeue(&self, stretch: &Inner, unit: usize) {
+        if stretch.table().touch(unit) {
+            self.order.lock().filled(Key::new(stretch.id(), unit));
+        }
+    }
+
+    /// Stages the unit that the replacement would lose first. False where there is none.
+    pub(super) fn stage_next(&self, stager: &mut Stager) -> bool {
+        if self.staging.ring.free_slot().is_none() {
+            return false;
+        }
+        // As many tries as there are units in the queues: a unit that turns out to hold
+        // nothing that may go (all nailed, or pinned) is passed over.
+        let tries = self.order.lock().len();
+        for _ in 0..tries {
+            let victim = self.order.lock().victim_by(&mut |key| self.movable(key));
+            let Some(key) = victim else {
+                break;
+            };
+            let Some(stretch) = self.directory.by_id(key.stretch()) else {
+                continue;
+            };
+            if key.unit() >= stretch.table().unit_count() {
+                continue;
+            }
+            stretch.table().dequeued(key.unit());
+            let staged = self.stage_unit(stager, stretch, key.unit());
+            // Pages that a device holds came back; the unit stands in line again.
+            if stretch.table().movable(key.unit()) > 0 {
+                self.requeue(stretch, key.unit());
+            }
+            if staged > 0 {
+                return true;
+            }
+        }
+        self.find_unqueued(stager)
+    }
+
+    /// Pages of a unit that are resident and may go.
+    fn movable(&self, key: Key) -> u32 {
+        match self.directory.by_id(key.stretch()) {
+            Some(stretch) if key.unit() < stretch.table().unit_count() => {
+                let count = stretch.table().movable(key.unit());
+                if count == 0 {
+                    // Forgotten by the replacement: its next fill puts it in again.
+                    stretch.table().dequeued(key.unit());
+                }
+                count
+            }
+            _ => 0,
+        }
+    }
+
+    /// Units whose fill found the queues in another's hands stand in none until their next
+    /// fill. When the queues are empty they are looked for.
+    fn find_unqueued(&self, stager: &mut Stager) -> bool {
+        // From where the last search ended, once around.
+        let (mut n, mut unit) = stager.hand;
+        let mut wrapped = false;
+        loop {
+            let Some(stretch) = self.directory.nth(n) else {
+                if wrapped {
+                    return false;
+                }
+                (n, unit, wrapped) = (0, 0, true);
+                continue;
+            };
+            let table = stretch.table();
+            let units = if stretch.evictable() {
+                table.unit_count()
+            } else {
+                0
+            };
+            while unit < units {
+                unit += 1;
+                if table.movable(unit - 1) > 0 && self.stage_unit(stager, stretch, unit - 1) > 0 {
+                    stager.hand = (n, unit);
+                    return true;
+                }
+            }
+            (n, unit) = (n + 1, 0);
+        }
+    }
+}
