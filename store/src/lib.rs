@@ -39,6 +39,7 @@ mod read;
 mod retire;
 mod segment;
 mod shared;
+mod survey;
 mod swap;
 mod tier;
 
