@@ -159,8 +159,8 @@ fn ram() {
     );
 }
 
-fn disk(dir: &str) {
-    let config = format!("disk:{dir}/pages-swap,size=256M");
+fn disk(dir: &str, options: &str) {
+    let config = format!("disk:{dir}/pages-swap,size=256M{options}");
     let config: StoreConfig = config.parse().expect("a store's line");
     let store = SharedStore::create(&config, 1).expect("a store").0;
     let mut channel = store.channel(16).expect("a channel");
@@ -208,6 +208,7 @@ fn disk(dir: &str) {
 fn main() {
     ram();
     if let Some(dir) = std::env::args().nth(1) {
-        disk(&dir);
+        disk(&dir, "");
+        disk(&dir, ",written");
     }
 }
