@@ -13,6 +13,7 @@
 use crate::hint::Hint;
 use crate::holdings::ones;
 use crate::intent::{Intent, Note};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Words a search looks at beyond the first with anything free, for a longer run.
@@ -65,9 +66,8 @@ impl Bloks {
         }
         loop {
             let seen = self.hint.look();
-            let start = seen.position();
-            let first = (start..self.bits.len()).find(|&at| self.free_in(at) != 0);
-            self.hint.raise(seen, first.unwrap_or(self.bits.len()));
+            let first = self.first_free(seen..self.bits.len());
+            self.raise_hint(seen, first);
             let first = first?;
             let end = (first + LOOK).min(self.bits.len());
             let mut best = (0, first, 0);
@@ -87,6 +87,21 @@ impl Bloks {
                 return Some(run);
             }
         }
+    }
+
+    fn first_free(&self, mut words: Range<usize>) -> Option<usize> {
+        words.find(|&at| self.free_in(at) != 0)
+    }
+
+    fn raise_hint(&self, seen: usize, found: Option<usize>) {
+        let position = found.unwrap_or(self.bits.len());
+        self.hint
+            .raise(seen, position, |passed| self.first_free(passed));
+    }
+
+    /// After a death: somebody may have moved the hint and not looked back.
+    pub fn heal_hint(&self) {
+        self.hint.lower(0);
     }
 
     fn free_in(&self, at: usize) -> u64 {
@@ -198,8 +213,8 @@ impl Bloks {
     /// Whether anything is free.
     pub fn has_room(&self) -> bool {
         let seen = self.hint.look();
-        let free = (seen.position()..self.bits.len()).find(|&at| self.free_in(at) != 0);
-        self.hint.raise(seen, free.unwrap_or(self.bits.len()));
+        let free = self.first_free(seen..self.bits.len());
+        self.raise_hint(seen, free);
         free.is_some()
     }
 }

@@ -137,16 +137,21 @@ impl Catalogue {
         self.taken[0].fetch_or(1, Ordering::AcqRel);
     }
 
-    /// Claims up to 64 entries for `holder`.
-    pub fn claim(&self, holder: Holder) -> Option<Claims> {
-        let note = &self.intents.begin(holder, 0);
+    /// Claims up to 64 entries for `holder`; `near` is the thread's place among the notes.
+    pub fn claim(&self, holder: Holder, near: usize) -> Option<Claims> {
+        let note = &self.intents.begin(holder, near);
         let seen = self.hint.look();
-        let mut group = seen.position();
+        let mut group = seen;
         while group < self.taken.len() {
             let free = !self.taken[group].load(Ordering::Acquire);
             if free != 0 {
-                self.hint.raise(seen, group);
-                self.high.fetch_max(group as u64 + 1, Ordering::AcqRel);
+                self.hint.raise(seen, group, |mut passed| {
+                    passed.find(|&at| self.taken[at].load(Ordering::Acquire) != u64::MAX)
+                });
+                // Looked at first: it seldom moves, and all channels read it.
+                if self.high.load(Ordering::Acquire) <= group as u64 {
+                    self.high.fetch_max(group as u64 + 1, Ordering::AcqRel);
+                }
                 note.set(Intent::Claim(group as u32));
                 let mask = self.claim_in(group, free, holder);
                 if mask != 0 {
@@ -175,9 +180,9 @@ impl Catalogue {
     }
 
     /// Gives claimed entries back.
-    pub fn unclaim(&self, holder: Holder, mut claims: Claims) {
+    pub fn unclaim(&self, holder: Holder, near: usize, mut claims: Claims) {
         while let Some(handle) = claims.take() {
-            self.release_claimed(holder, handle);
+            self.release_claimed(holder, near, handle);
         }
     }
 
@@ -429,8 +434,8 @@ impl Catalogue {
     }
 
     /// Frees an entry that `holder` claimed; what it was aimed at is free already.
-    pub fn release_claimed(&self, holder: Holder, handle: u32) {
-        let note = self.intents.begin(holder, 0);
+    pub fn release_claimed(&self, holder: Holder, near: usize, handle: u32) {
+        let note = self.intents.begin(holder, near);
         note.set(Intent::Claim(handle / 64));
         self.free_claimed(holder, handle);
     }
@@ -449,6 +454,11 @@ impl Catalogue {
                 let found = self.find(Handle::new(handle)?)?;
                 Some((handle, word.count(), found))
             })
+    }
+
+    /// After a death: somebody may have moved the hint and not looked back.
+    pub fn heal_hint(&self) {
+        self.hint.lower(0);
     }
 
     /// Bytes of entries that were ever used.

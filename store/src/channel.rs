@@ -6,7 +6,7 @@ use crate::codec::{Codec, filled_with};
 use crate::engine::{Engine, MAX_OPS};
 use crate::ops::{Kind, Op, RUN, Slot};
 use crate::origin::Origin;
-use crate::parts::{Count, Parts};
+use crate::parts::{Count, Lane, Parts};
 use crate::read::Incoming;
 use crate::segment::Open;
 use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
@@ -23,6 +23,7 @@ use wired::{PAGE, Region};
 pub(crate) struct Mover {
     pub(crate) parts: Arc<Parts>,
     pub(crate) holder: Holder,
+    pub(crate) lane: Lane,
     /// The process that made it: the child of a fork has a copy that must not act.
     origin: Origin,
     pub(crate) claims: Claims,
@@ -118,6 +119,7 @@ impl Mover {
         (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
         parts.set_active(holder, true);
         Ok(Self {
+            lane: parts.lane(),
             parts,
             holder,
             origin: Origin::here().map_err(fail("its mark"))?,
@@ -146,15 +148,22 @@ impl Mover {
         self.done.push(Completion { token, result });
     }
 
+    pub(crate) fn count(&self, what: Count, by: u64) {
+        self.parts.count(self.holder, self.lane, what, by);
+    }
+
     /// Tells that a page is stored.
     pub(crate) fn tell_stored(&mut self, handle: u32, token: u64) {
-        self.parts.count(self.holder, Count::Written, 1);
+        self.count(Count::Written, 1);
         self.tell(token, Ok(Handle::new(handle)));
     }
 
     /// Tells that a page is not stored, and gives its entry back.
     pub(crate) fn tell_not_stored(&mut self, handle: u32, token: u64, error: StoreError) {
-        self.parts.catalogue.release_claimed(self.holder, handle);
+        let near = self.lane.near();
+        self.parts
+            .catalogue
+            .release_claimed(self.holder, near, handle);
         self.tell(token, Err(error));
     }
 
@@ -162,7 +171,7 @@ impl Mover {
         if let Some(handle) = self.claims.take() {
             return Some(handle);
         }
-        self.claims = self.parts.catalogue.claim(self.holder)?;
+        self.claims = self.parts.catalogue.claim(self.holder, self.lane.near())?;
         self.claims.take()
     }
 
@@ -206,9 +215,9 @@ impl Mover {
         if let Some(open) = self.open.take() {
             self.parts.segments.seal(open);
         }
-        self.parts
-            .catalogue
-            .unclaim(self.holder, std::mem::take(&mut self.claims));
+        let claims = std::mem::take(&mut self.claims);
+        let near = self.lane.near();
+        self.parts.catalogue.unclaim(self.holder, near, claims);
         while let Some(completion) = self.done.pop() {
             // A page whose handle nobody will ever know.
             if let Ok(Some(handle)) = completion.result {

@@ -19,9 +19,9 @@ fn store(config: &str) -> (SharedStore, Arc<Parts>) {
 
 /// A filled page that `holders` hold.
 fn page(catalogue: &Catalogue, holders: &[Holder]) -> u32 {
-    let mut claims = catalogue.claim(holders[0]).unwrap();
+    let mut claims = catalogue.claim(holders[0], 0).unwrap();
     let handle = claims.take().unwrap();
-    catalogue.unclaim(holders[0], claims);
+    catalogue.unclaim(holders[0], 0, claims);
     catalogue.publish_filled(handle, 7, Checksum(9));
     for &holder in &holders[1..] {
         let note = catalogue.intents.begin(holder, 0);
@@ -156,7 +156,7 @@ fn an_entry_in_anothers_hands_is_left_for_later() {
 fn dying_while_taking_bloks_gives_them_back() {
     let (store, parts) = store("disk:deaths-swap,size=256K");
     let (catalogue, bloks) = (&parts.catalogue, parts.bloks.as_ref().unwrap());
-    let mut claims = catalogue.claim(DEAD).unwrap();
+    let mut claims = catalogue.claim(DEAD, 0).unwrap();
     let note = catalogue.intents.begin(DEAD, 0);
     let run = bloks.reserve(8, None, &note).unwrap();
     // The first is taken, the second only aimed at, the others are only marked.
@@ -172,9 +172,9 @@ fn dying_while_taking_bloks_gives_them_back() {
 
 /// A page in RAM, the segment it is in, and its place.
 fn page_in_ram(catalogue: &Catalogue, segments: &Segments, holder: Holder) -> (u32, Spot) {
-    let mut claims = catalogue.claim(holder).unwrap();
+    let mut claims = catalogue.claim(holder, 0).unwrap();
     let handle = claims.take().unwrap();
-    catalogue.unclaim(holder, claims);
+    catalogue.unclaim(holder, 0, claims);
     let mut open = segments.open(0, holder).unwrap();
     let spot = segments.append(&mut open, handle, &[1; 100]).unwrap();
     catalogue.aim(handle, spot, Checksum(0));

@@ -57,6 +57,9 @@ pub(crate) fn create(config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> 
     if !set_direct(&fd) {
         notes |= notes::BUFFERED;
     }
+    if config.written {
+        write_zeros(&fd, config.size / PAGE as u64 * PAGE as u64).map_err(fail)?;
+    }
     Ok((fd, notes))
 }
 
@@ -129,9 +132,13 @@ fn allocate(fd: &OwnedFd, config: &DiskConfig) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Allocation for file systems that have no call for it.
+/// Allocation for file systems that have no call for it; and writes the whole of others.
 fn write_zeros(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
-    let zeros = vec![0u8; 1 << 20];
+    const AT_ONCE: usize = 1 << 20;
+    // Aligned, for direct I/O.
+    let zeros = vec![0u8; AT_ONCE + PAGE];
+    let start = zeros.as_ptr().align_offset(PAGE);
+    let zeros = &zeros[start..start + AT_ONCE];
     let mut at = 0;
     while at < size {
         let len = zeros.len().min((size - at) as usize);

@@ -60,6 +60,9 @@ impl Intent {
 /// free for operations that nothing waits for.
 const LONG: usize = 384;
 
+/// Notes that share a cache line: threads start their search for one that far apart.
+pub(crate) const NOTES_IN_LINE: usize = 8;
+
 fn claim_word(
     words: &'static [AtomicU64],
     near: usize,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wired::{PAGE, Plain, Region};
 
 /// Says that the memory is a store's, of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst1");
+const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst2");
 
 /// Handles in one page of a holder's bitmap.
 pub(crate) const HANDLES_PER_BITMAP_PAGE: usize = PAGE * 8;
@@ -19,6 +19,8 @@ pub(crate) const HANDLES_PER_BITMAP_PAGE: usize = PAGE * 8;
 pub(crate) const INTENTS: usize = PAGE / 8;
 /// Words of statistics a holder has: two cache lines.
 pub(crate) const STATS: usize = 16;
+/// Sets of statistics a holder has: its channels take turns, so that few share a set.
+pub(crate) const LANES: usize = 8;
 /// Most holders a store has slots for: a hold is counted in 16 bits.
 pub(crate) const MAX_HOLDERS: u16 = 4096;
 
@@ -97,7 +99,7 @@ impl Offsets {
             here
         };
         Self {
-            stats: next(g.holders * STATS * 8),
+            stats: next(g.holders * LANES * STATS * 8),
             intents: next(g.holders * INTENTS * 8),
             taken: next(g.groups() * 8),
             entries: next(g.handles * size_of::<crate::catalogue::Entry>()),
@@ -130,6 +132,8 @@ mod word {
     pub const BIRTHS: usize = 80;
     pub const HIGH: usize = 88;
     pub const INJECT: usize = 96;
+    pub const CHANNELS: usize = 104;
+    pub const SEGMENTS_HIGH: usize = 112;
 }
 
 /// The header's words.
@@ -150,6 +154,14 @@ impl Header {
     /// Groups of the catalogue ever used.
     pub fn high(&self) -> &'static AtomicU64 {
         &self.0[word::HIGH]
+    }
+    /// Channels made so far.
+    pub fn channels(&self) -> &'static AtomicU64 {
+        &self.0[word::CHANNELS]
+    }
+    /// Segments ever opened: one past the last.
+    pub fn segments_high(&self) -> &'static AtomicU64 {
+        &self.0[word::SEGMENTS_HIGH]
     }
     pub fn inject(&self) -> &'static [AtomicU64] {
         &self.0[word::INJECT..word::INJECT + crate::inject::WORDS]

@@ -32,6 +32,7 @@ mod layout;
 mod lockword;
 mod ops;
 mod origin;
+mod pack;
 mod parts;
 mod place;
 mod ram;
@@ -39,8 +40,10 @@ mod read;
 mod retire;
 mod segment;
 mod shared;
+mod survey;
 mod swap;
 mod tier;
+mod unpack;
 
 pub use api::{
     Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Usage, Wait, WritePage,

@@ -6,7 +6,8 @@ use crate::catalogue::Catalogue;
 use crate::error::SetupError;
 use crate::holdings::Holdings;
 use crate::intent::Intents;
-use crate::layout::{Header, INTENTS, STATS, Tables};
+use crate::intent::NOTES_IN_LINE;
+use crate::layout::{Header, INTENTS, LANES, STATS, Tables};
 use crate::origin::Origin;
 use crate::segment::Segments;
 use rustix::fd::FromRawFd;
@@ -26,6 +27,22 @@ pub(crate) enum Count {
     Ios,
     /// Not a count: whether the holder ever had a channel.
     Active,
+}
+
+/// Values of [`Count::Active`]; 0 is never.
+const IS_ACTIVE: u64 = 1;
+const WAS_ACTIVE: u64 = 2;
+
+/// Which of its holder's sets of statistics a channel counts in, and where it notes what it
+/// does: cache lines that other channels seldom write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane(usize);
+
+impl Lane {
+    /// Where to look for a free note first.
+    pub fn near(self) -> usize {
+        self.0 * NOTES_IN_LINE
+    }
 }
 
 /// The parts of a store, mapped in this process.
@@ -79,7 +96,7 @@ impl Parts {
             );
             let segments = Segments::new(
                 tables.view(o.segments, g.segments),
-                header.births(),
+                (header.births(), header.segments_high()),
                 start,
                 g.segment_size,
             );
@@ -95,7 +112,7 @@ impl Parts {
                 segments,
                 bloks,
                 header,
-                stats: tables.view(o.stats, g.holders * STATS),
+                stats: tables.view(o.stats, g.holders * LANES * STATS),
                 swap: AtomicI32::new(swap),
                 holder: AtomicU16::new(holder),
                 tables,
@@ -109,31 +126,50 @@ impl Parts {
         }
     }
 
-    fn stat(&self, holder: Holder, what: Count) -> &AtomicU64 {
-        &self.stats[usize::from(holder) * STATS + what as usize]
+    fn stat(&self, holder: Holder, lane: Lane, what: Count) -> &AtomicU64 {
+        let set = usize::from(holder) * LANES + lane.0;
+        &self.stats[set * STATS + what as usize]
+    }
+
+    /// A lane for a new channel.
+    pub fn lane(&self) -> Lane {
+        Lane(self.header.channels().fetch_add(1, Ordering::Relaxed) as usize % LANES)
     }
 
     /// Counts what `holder` did.
-    pub fn count(&self, holder: Holder, what: Count, by: u64) {
-        self.stat(holder, what).fetch_add(by, Ordering::Relaxed);
+    pub fn count(&self, holder: Holder, lane: Lane, what: Count, by: u64) {
+        self.stat(holder, lane, what)
+            .fetch_add(by, Ordering::Relaxed);
     }
 
     /// The sum over all holders. A retired holder's counts stay.
     pub fn total(&self, what: Count) -> u64 {
-        let per = self.stats.iter().skip(what as usize).step_by(STATS);
-        per.map(|count| count.load(Ordering::Relaxed)).sum()
+        self.ever_active()
+            .flat_map(|holder| (0..LANES).map(move |lane| self.stat(holder, Lane(lane), what)))
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// Whether the holder has or had channels.
     pub fn set_active(&self, holder: Holder, active: bool) {
-        self.stat(holder, Count::Active)
-            .store(u64::from(active), Ordering::Release);
+        let now = if active { IS_ACTIVE } else { WAS_ACTIVE };
+        self.stat(holder, Lane(0), Count::Active)
+            .store(now, Ordering::Release);
     }
 
     /// The holders that have or had channels.
     pub fn active(&self) -> impl Iterator<Item = Holder> + '_ {
-        (0..self.tables.geometry.holders as u16)
-            .filter(|&holder| self.stat(holder, Count::Active).load(Ordering::Acquire) != 0)
+        self.ever_active()
+            .filter(|&holder| self.activity(holder) == IS_ACTIVE)
+    }
+
+    fn ever_active(&self) -> impl Iterator<Item = Holder> + '_ {
+        (0..self.tables.geometry.holders as u16).filter(|&holder| self.activity(holder) != 0)
+    }
+
+    fn activity(&self, holder: Holder) -> u64 {
+        self.stat(holder, Lane(0), Count::Active)
+            .load(Ordering::Acquire)
     }
 
     /// Bytes alive of an object: for walks.

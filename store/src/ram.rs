@@ -1,16 +1,17 @@
 //! A channel's compressed RAM: pages appended to its open segment, room made when there is
 //! none.
 //!
-//! A segment is opened while free ones are left; one stays in reserve, as the place that
-//! the first compaction moves to. Compaction empties the segment with the least alive, and
-//! what it left empty is the next reserve.
+//! A segment is opened while free ones are left and few bytes are holes; one stays in
+//! reserve, as the place that the first compaction moves to. Compaction empties the segment
+//! with the least alive, and what it left empty is the next reserve.
 
 use crate::Checksum;
 use crate::channel::Mover;
 use crate::lockword::Patience;
 use crate::parts::Count;
 use crate::place::Spot;
-use crate::segment::{Open, Survey, room_for};
+use crate::segment::{Open, room_for};
+use crate::survey::{HOLEY, Survey};
 use wired::PAGE;
 
 /// Free segments that only compaction opens.
@@ -21,6 +22,10 @@ const RESERVE: u32 = 1;
 const TIER_COMPACT: u32 = 16;
 /// Without, or when the disk is full: whenever anything worth a few pages can be gained.
 const FULL_COMPACT: u32 = 31;
+
+/// Segments compacted at once at most: a store whose pages died in great number gets denser
+/// while it is written to, without one write waiting for all of it.
+const TOGETHER: usize = 4;
 
 /// When a segment is worth compacting.
 #[derive(Clone, Copy)]
@@ -83,9 +88,12 @@ impl Mover {
             if let Some(open) = self.open.take() {
                 self.parts.segments.seal(open);
             }
-            let survey = self.parts.segments.survey(self.low_water());
+            let survey = Survey::of(&self.parts.segments);
             if tiered && survey.free <= self.low_water() {
                 self.begin_demotion(survey.oldest);
+            }
+            if survey.is_holey() && self.close_holes(&survey, need) {
+                return true;
             }
             if survey.free > RESERVE && self.open_free(&survey) {
                 return true;
@@ -152,13 +160,7 @@ impl Mover {
             self.parts.segments.release(victim, live);
             return false;
         }
-        if let Some(mut open) = self.open.take() {
-            self.move_all(victim, &mut open);
-            self.open = Some(open);
-        }
-        // What was dropped or moved meanwhile is not alive; what did not fit, is.
-        let left = self.parts.segments.live_in(victim, self.parts.is_live());
-        self.parts.segments.release(victim, left);
+        self.empty(victim);
         if self.open.is_none() {
             let survey = Survey {
                 first_free: Some(victim),
@@ -167,6 +169,41 @@ impl Mover {
             return self.open_free(&survey);
         }
         true
+    }
+
+    /// Compacts the emptiest segment, and more of them while they fit in the same one.
+    fn close_holes(&mut self, survey: &Survey, need: u32) -> bool {
+        let compact = Compact { need, part: HOLEY };
+        if !self.compact(survey, compact) {
+            return false;
+        }
+        for _ in 1..TOGETHER {
+            let survey = Survey::of(&self.parts.segments);
+            let fits = |live| {
+                self.open
+                    .as_ref()
+                    .is_some_and(|open| live + need <= self.parts.segments.room_in(open))
+            };
+            let Some((victim, _)) = survey.emptiest.filter(|&(_, live)| fits(live)) else {
+                break;
+            };
+            if !survey.is_holey() || !self.parts.segments.claim(victim, self.holder) {
+                break;
+            }
+            self.empty(victim);
+        }
+        true
+    }
+
+    /// Moves what is alive in a claimed segment to the open one, as far as it fits.
+    fn empty(&mut self, victim: u32) {
+        if let Some(mut open) = self.open.take() {
+            self.move_all(victim, &mut open);
+            self.open = Some(open);
+        }
+        // What was dropped or moved meanwhile is not alive; what did not fit, is.
+        let left = self.parts.segments.live_in(victim, self.parts.is_live());
+        self.parts.segments.release(victim, left);
     }
 
     fn move_all(&mut self, victim: u32, open: &mut Open) {
@@ -189,6 +226,6 @@ impl Mover {
                 parts.segments.lost(open.segment, len as u32);
             }
         }
-        parts.count(self.holder, Count::Compacted, moved);
+        self.count(Count::Compacted, moved);
     }
 }

@@ -49,7 +49,7 @@ impl Mover {
         if self.parts.catalogue.verify(handle, contents) {
             return Ok(());
         }
-        self.parts.count(self.holder, Count::Mismatches, 1);
+        self.count(Count::Mismatches, 1);
         Err(StoreError::Mismatch { handle, place })
     }
 
@@ -80,7 +80,7 @@ impl Mover {
                     }
                     // Unless it moved meanwhile and its old place was used again.
                     if self.parts.catalogue.is_at(handle.get(), spot) {
-                        self.parts.count(self.holder, Count::Mismatches, 1);
+                        self.count(Count::Mismatches, 1);
                         return Err(StoreError::Mismatch {
                             handle,
                             place: spot.place(),
@@ -89,7 +89,7 @@ impl Mover {
                 }
             }
         }
-        self.parts.count(self.holder, Count::Read, 1);
+        self.count(Count::Read, 1);
         Ok(None)
     }
 
@@ -119,7 +119,7 @@ impl Mover {
                     }
                 }
             }
-            self.parts.count(self.holder, Count::Read, 1);
+            self.count(Count::Read, 1);
             return Ok(None);
         }
         Err(StoreError::NoSuchPage { handle })
@@ -199,8 +199,8 @@ impl Mover {
             (None, _) => Ok(()),
         };
         if result.is_ok() {
-            self.parts.count(self.holder, Count::Read, 1);
-            self.parts.count(self.holder, Count::ReadDisk, 1);
+            self.count(Count::Read, 1);
+            self.count(Count::ReadDisk, 1);
         }
         self.tell(slot.token, result.map(|()| None));
     }

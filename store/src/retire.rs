@@ -9,7 +9,7 @@ use crate::Holder;
 use crate::catalogue::NotDropped;
 use crate::disk::wait_for_io;
 use crate::holdings::ones;
-use crate::intent::Intent;
+use crate::intent::{Intent, NOTES_IN_LINE};
 use crate::parts::Parts;
 use crate::place::Spot;
 use crate::{Handle, lockword};
@@ -22,7 +22,9 @@ impl Parts {
     /// system.
     fn near() -> usize {
         let here = 0u8;
-        (&raw const here).addr() >> 13
+        // Stacks lie at large powers of two from each other: mixed, to reach all lines.
+        let mixed = ((&raw const here).addr() as u64 >> 16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize * NOTES_IN_LINE
     }
 
     /// `holder` drops these.
@@ -55,6 +57,10 @@ impl Parts {
             self.settle(dead, intent, &in_flight);
         }
         self.catalogue.intents.clear(dead);
+        self.catalogue.heal_hint();
+        if let Some(bloks) = &self.bloks {
+            bloks.heal_hint();
+        }
         let all = self.drop_all(dead, &in_flight);
         self.segments.abandon(dead, self.is_live());
         self.segments.sweep(dead, self.is_live());
@@ -105,7 +111,7 @@ impl Parts {
                         in_flight.wait();
                         bloks.free(blok, handle);
                     }
-                    self.catalogue.release_claimed(dead, handle);
+                    self.catalogue.release_claimed(dead, 0, handle);
                 } else if let Err(NotDropped::InOthersHands) =
                     self.catalogue
                         .drop_hold(dead, handle, tiers, &note, || true)

@@ -13,8 +13,10 @@
 //! | claimed | its owner moves what is alive out of it |
 //!
 //! Rule: a place is not used again while its segment is claimed or anything in it is alive,
-//! so that a page's place word never returns to a value it had. `live` is a hint, put right
-//! by a walk.
+//! so that a page's place word never returns to a value it had. How much is dead is a hint,
+//! put right by a walk.
+//!
+//! What holes may take is bounded where segments are opened: see [`Survey::is_holey`](crate::survey::Survey::is_holey).
 
 use crate::Holder;
 use crate::place::Spot;
@@ -29,7 +31,22 @@ const HEADER: usize = 8;
 pub(crate) struct Segment {
     state: AtomicU64,
     used: AtomicU32,
-    live: AtomicI32,
+    /// Bytes of it that are dead. Not those alive: an append would have to count them up,
+    /// on a cache line that others' discards write.
+    dead: AtomicI32,
+}
+
+impl Segment {
+    fn live(&self) -> u32 {
+        let dead = self.dead.load(Ordering::Relaxed).max(0) as u32;
+        self.used.load(Ordering::Relaxed).saturating_sub(dead)
+    }
+
+    fn set_live(&self, live: u32) {
+        let used = self.used.load(Ordering::Relaxed);
+        self.dead
+            .store(used.saturating_sub(live) as i32, Ordering::Release);
+    }
 }
 
 // SAFETY: atomics only.
@@ -48,25 +65,25 @@ fn owned(kind: u64, owner: Holder, birth: u64) -> u64 {
     kind | (u64::from(owner) + 1) << OWNER_SHIFT | birth << BIRTH_SHIFT
 }
 
-/// What one look over the table found.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Survey {
-    /// Free segments, at most as many as asked to count.
-    pub free: u32,
-    /// A free one.
-    pub first_free: Option<u32>,
-    /// The sealed one that was opened first.
-    pub oldest: Option<u32>,
-    /// The sealed one with the fewest bytes alive, and how many.
-    pub emptiest: Option<(u32, u32)>,
-    /// The sealed one with most room left at its end, and how much.
-    pub roomiest: Option<(u32, u32)>,
+/// What a segment is, for a search.
+pub(crate) enum Look {
+    Free,
+    /// Open or claimed.
+    Busy,
+    /// Sealed: when it was opened, bytes alive in it, bytes left at its end.
+    Sealed {
+        birth: u64,
+        live: u32,
+        room: u32,
+    },
 }
 
 /// The segments and their arena.
 pub(crate) struct Segments {
     table: &'static [Segment],
     births: &'static AtomicU64,
+    /// One past the last segment that was ever opened: what lies behind is free.
+    high: &'static AtomicU64,
     arena: *mut u8,
     size: usize,
 }
@@ -81,13 +98,14 @@ impl Segments {
     /// `arena` has `size` bytes for each segment, and lives as long as the result.
     pub unsafe fn new(
         table: &'static [Segment],
-        births: &'static AtomicU64,
+        (births, high): (&'static AtomicU64, &'static AtomicU64),
         arena: *mut u8,
         size: usize,
     ) -> Self {
         Self {
             table,
             births,
+            high,
             arena,
             size,
         }
@@ -103,45 +121,32 @@ impl Segments {
         self.size
     }
 
-    /// Looks over the table; stops early once more than `enough` free ones are found.
-    pub fn survey(&self, enough: u32) -> Survey {
-        let mut survey = Survey::default();
-        let mut oldest = u64::MAX;
-        for (at, segment) in (0..).zip(self.table) {
-            let state = segment.state.load(Ordering::Acquire);
-            match state & KIND {
-                FREE => {
-                    survey.free += 1;
-                    survey.first_free.get_or_insert(at);
-                    if survey.free > enough {
-                        break;
-                    }
-                }
-                SEALED => {
-                    let birth = state >> BIRTH_SHIFT;
-                    if birth < oldest {
-                        oldest = birth;
-                        survey.oldest = Some(at);
-                    }
-                    let live = segment.live.load(Ordering::Relaxed).max(0) as u32;
-                    if survey.emptiest.is_none_or(|(_, least)| live < least) {
-                        survey.emptiest = Some((at, live));
-                    }
-                    let used = segment.used.load(Ordering::Relaxed);
-                    let room = (self.size as u32).saturating_sub(used);
-                    if survey.roomiest.is_none_or(|(_, most)| room > most) {
-                        survey.roomiest = Some((at, room));
-                    }
-                }
-                _ => {}
-            }
+    /// One past the last segment that was ever opened: those behind it are free.
+    pub fn high(&self) -> u32 {
+        let high = self.high.load(Ordering::Acquire);
+        high.min(self.table.len() as u64) as u32
+    }
+
+    /// What a segment is, now.
+    pub fn look(&self, at: u32) -> Look {
+        let segment = &self.table[at as usize];
+        let state = segment.state.load(Ordering::Acquire);
+        match state & KIND {
+            FREE => Look::Free,
+            SEALED => Look::Sealed {
+                birth: state >> BIRTH_SHIFT,
+                live: segment.live(),
+                room: (self.size as u32).saturating_sub(segment.used.load(Ordering::Relaxed)),
+            },
+            _ => Look::Busy,
         }
-        survey
     }
 
     /// Opens a free segment for `holder`.
     pub fn open(&self, at: u32, holder: Holder) -> Option<Open> {
         let segment = &self.table[at as usize];
+        // First: a segment that its opener's death left behind must be found.
+        self.high.fetch_max(u64::from(at) + 1, Ordering::AcqRel);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
         segment
             .state
@@ -153,7 +158,7 @@ impl Segments {
             )
             .ok()?;
         segment.used.store(0, Ordering::Release);
-        segment.live.store(0, Ordering::Release);
+        segment.dead.store(0, Ordering::Release);
         Some(Open {
             segment: at,
             used: 0,
@@ -174,6 +179,11 @@ impl Segments {
             segment: at,
             used: segment.used.load(Ordering::Acquire),
         })
+    }
+
+    /// Bytes an open segment has left.
+    pub fn room_in(&self, open: &Open) -> u32 {
+        self.size as u32 - open.used
     }
 
     /// Nobody appends to it any more.
@@ -206,7 +216,7 @@ impl Segments {
             segment.state.store(FREE, Ordering::Release);
             return;
         }
-        segment.live.store(live as i32, Ordering::Release);
+        segment.set_live(live);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
         segment
             .state
@@ -236,9 +246,11 @@ impl Segments {
             std::ptr::copy_nonoverlapping(contents.as_ptr(), at.add(HEADER), contents.len());
         }
         open.used += need as u32;
-        let segment = &self.table[open.segment as usize];
-        segment.used.store(open.used, Ordering::Release);
-        segment.live.fetch_add(need as i32, Ordering::Relaxed);
+        // Before the page is published: whoever walks the segment after this channel's
+        // death must find it.
+        self.table[open.segment as usize]
+            .used
+            .store(open.used, Ordering::Release);
         Some(Spot::Ram {
             segment: open.segment,
             offset: offset as u32,
@@ -250,8 +262,8 @@ impl Segments {
     pub fn lost(&self, segment: u32, len: u32) {
         if let Some(segment) = self.table.get(segment as usize) {
             segment
-                .live
-                .fetch_sub(room_for(len as usize) as i32, Ordering::Relaxed);
+                .dead
+                .fetch_add(room_for(len as usize) as i32, Ordering::Relaxed);
         }
     }
 
@@ -327,7 +339,7 @@ impl Segments {
                 && state & OWNER == (u64::from(dead) + 1) << OWNER_SHIFT;
             if mine {
                 let live = self.live_in(at, &is_live);
-                segment.live.store(live as i32, Ordering::Release);
+                segment.set_live(live);
                 segment.state.store(
                     SEALED | state >> BIRTH_SHIFT << BIRTH_SHIFT,
                     Ordering::Release,
@@ -339,8 +351,8 @@ impl Segments {
     /// Frees the sealed segments in which nothing is alive, for the memory they take.
     pub fn sweep(&self, holder: Holder, is_live: impl Fn(u32, Spot) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
-            let empty = segment.state.load(Ordering::Acquire) & KIND == SEALED
-                && segment.live.load(Ordering::Relaxed) <= 0;
+            let empty =
+                segment.state.load(Ordering::Acquire) & KIND == SEALED && segment.live() == 0;
             if empty && self.claim(at, holder) {
                 let live = self.live_in(at, &is_live);
                 if live == 0 {

@@ -49,7 +49,7 @@ impl Mover {
             return None;
         };
         let catalogue = &self.parts.catalogue;
-        let note = catalogue.intents.begin(self.holder, 0);
+        let note = catalogue.intents.begin(self.holder, self.lane.near());
         loop {
             let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
             let mut taken = 0;
@@ -126,7 +126,7 @@ impl Mover {
         // SAFETY: the pieces lie in the operation, which stays until it is over; their
         // memory is the pager's, promised until completion, or the bounce buffer.
         unsafe { engine.begin(at, write, pieces, offset) };
-        self.parts.count(self.holder, Count::Ios, 1);
+        self.count(Count::Ios, 1);
     }
 
     pub(crate) fn flush(&mut self) {
@@ -158,9 +158,6 @@ impl Mover {
             }
             Next::Told { count, error } => (count, error),
         };
-        if error.is_some() {
-            self.parts.count(self.holder, Count::IoErrors, 1);
-        }
         let kind = op.kind;
         let mut told = [(Slot::new(0, std::ptr::null_mut(), 0), 0); RUN];
         let mut len = 0;
@@ -168,6 +165,9 @@ impl Mover {
             told[len] = (slot, blok);
             len += 1;
         });
+        if error.is_some() {
+            self.count(Count::IoErrors, 1);
+        }
         for &(slot, blok) in &told[..len] {
             match kind {
                 Kind::Read | Kind::Ahead => self.was_read(kind, slot, blok, error),

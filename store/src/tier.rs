@@ -178,7 +178,7 @@ impl Mover {
             return None;
         };
         let intents = &self.parts.catalogue.intents;
-        let note = intents.begin(self.holder, 0);
+        let note = intents.begin(self.holder, self.lane.near());
         loop {
             let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
             let (mut taken, mut skip) = (0, 0);
@@ -219,7 +219,7 @@ impl Mover {
                 .catalogue
                 .relocate(slot.handle, slot.from, Spot::Disk { blok });
         if moved {
-            self.parts.count(self.holder, Count::Demoted, 1);
+            self.count(Count::Demoted, 1);
             if let Spot::Ram { segment, len, .. } = slot.from {
                 self.parts.segments.lost(segment, len);
             }

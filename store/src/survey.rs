@@ -1,0 +1,76 @@
+//! One look over the segments: which to open, which to empty.
+//!
+//! Linear in the segments that were ever opened, 16 bytes each; a look is taken when a
+//! segment is opened, once in a hundred pages or so.
+
+use crate::segment::{Look, Segments};
+
+/// In 32nds of a segment: while less than this part of the sealed segments is alive, one is
+/// compacted rather than another opened. A quarter of holes: moving a page costs about
+/// what filling memory that was never used does, and with pages dying at random this moves
+/// about one and a quarter for each that is written.
+pub(crate) const HOLEY: u32 = 24;
+
+/// What one look found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Survey {
+    /// Free segments.
+    pub free: u32,
+    /// A free one.
+    pub first_free: Option<u32>,
+    /// The sealed one that was opened first.
+    pub oldest: Option<u32>,
+    /// The sealed one with the fewest bytes alive, and how many.
+    pub emptiest: Option<(u32, u32)>,
+    /// The sealed one with most room left at its end, and how much.
+    pub roomiest: Option<(u32, u32)>,
+    /// Bytes of the sealed ones.
+    pub sealed: u64,
+    /// Bytes alive in them.
+    pub live: u64,
+}
+
+impl Survey {
+    /// Looks.
+    pub fn of(segments: &Segments) -> Self {
+        let mut survey = Survey::default();
+        let mut first_birth = u64::MAX;
+        let high = segments.high();
+        for at in 0..high {
+            match segments.look(at) {
+                Look::Free => {
+                    survey.free += 1;
+                    survey.first_free.get_or_insert(at);
+                }
+                Look::Sealed { birth, live, room } => {
+                    survey.sealed += segments.size() as u64;
+                    survey.live += u64::from(live);
+                    if birth < first_birth {
+                        first_birth = birth;
+                        survey.oldest = Some(at);
+                    }
+                    if survey.emptiest.is_none_or(|(_, least)| live < least) {
+                        survey.emptiest = Some((at, live));
+                    }
+                    if survey.roomiest.is_none_or(|(_, most)| room > most) {
+                        survey.roomiest = Some((at, room));
+                    }
+                }
+                Look::Busy => {}
+            }
+        }
+        let untouched = segments.count() as u32 - high;
+        if untouched > 0 {
+            survey.free += untouched;
+            survey.first_free.get_or_insert(high);
+        }
+        survey
+    }
+
+    /// Whether too much of the sealed segments is holes: then no more memory is taken before
+    /// some are closed, so that at most a third more is in use than is alive, beside each
+    /// channel's open segment and one.
+    pub fn is_holey(&self) -> bool {
+        self.live * 32 < self.sealed * u64::from(HOLEY)
+    }
+}
