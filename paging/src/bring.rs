@@ -40,7 +40,9 @@ impl Pager {
         wanted: Wanted,
     ) -> Result<(), NotBrought> {
         let mut held = None;
+        let (mut whole, mut asked) = (!wanted.nail, false);
         loop {
+            let mut more = 0;
             let outcome = {
                 let _inside = self.gate.enter(wanted.caller as usize);
                 let Some(stretch) = locate() else {
@@ -49,7 +51,7 @@ impl Pager {
                     }
                     return Err(NotBrought::Gone);
                 };
-                let outcome = self.bring_once(stretch, &wanted, &mut held);
+                let outcome = self.bring_once(stretch, &wanted, whole, &mut held, &mut more);
                 let addr = stretch.table().address(wanted.page);
                 if let Outcome::Success = outcome
                     && (!wanted.nail || self.nail(addr..addr + PAGE))
@@ -63,6 +65,11 @@ impl Pager {
             };
             match outcome {
                 Outcome::Success | Outcome::Busy => {}
+                Outcome::Retry if more > 0 => {
+                    // Once: a second time the unit is split.
+                    self.obtain_room(more);
+                    whole = !std::mem::replace(&mut asked, true);
+                }
                 Outcome::Retry | Outcome::Pending => match self.obtain_frame(State::Empty, false) {
                     Ok(frame) => held = Some(frame),
                     Err(NoFrame::Never(why)) => return Err(NotBrought::Failed(why)),
@@ -73,7 +80,14 @@ impl Pager {
         }
     }
 
-    fn bring_once(&self, stretch: &Inner, wanted: &Wanted, held: &mut Option<Frame>) -> Outcome {
+    fn bring_once(
+        &self,
+        stretch: &Inner,
+        wanted: &Wanted,
+        whole: bool,
+        held: &mut Option<Frame>,
+        more: &mut u32,
+    ) -> Outcome {
         let mut context = self.pool.borrow(wanted.caller as usize);
         let window = (self.widest as usize).min(wanted.window) as u32;
         let advice = (window > 1).then_some(Advice {
@@ -91,12 +105,14 @@ impl Pager {
             held: held.take(),
             detached: false,
             advice,
+            whole,
             context: &mut context,
         };
         let outcome = stretch.fault(&mut activation);
         if let Some(frame) = activation.held.take() {
             activation.give_back(frame);
         }
+        *more = std::mem::take(&mut context.wanted);
         outcome
     }
 }

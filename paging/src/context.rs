@@ -6,6 +6,7 @@
 
 use crate::ahead::{Ahead, Place};
 use crate::around::Part;
+use crate::huge::HUGE;
 use crate::stream::WIDEST;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) ahead: Option<Ahead>,
     /// The window in hand: room for the widest.
     pub(crate) parts: Vec<Part>,
+    /// Frames that a fault could not have at once, where it needs more than one.
+    pub(crate) wanted: u32,
     /// Reads for faults that ended while a stream's were waited for.
     ended: Vec<Completion>,
 }
@@ -64,6 +67,7 @@ impl Context {
             depth,
             ahead: lanes.transpose()?,
             parts: Vec::with_capacity(WIDEST as usize),
+            wanted: 0,
             ended: Vec::with_capacity(DEPTH),
         })
     }
@@ -81,6 +85,23 @@ impl Context {
                 return Some(completion);
             }
         }
+    }
+
+    /// Waits for the next page of a huge frame; whether it could be read.
+    pub(crate) fn complete_huge(&mut self) -> bool {
+        let (Some(channel), ahead) = (self.channel.as_mut(), &mut self.ahead) else {
+            return false;
+        };
+        while let Some(completion) = channel.complete(Wait::Yes) {
+            if ahead.as_mut().is_some_and(|a| a.landed(&completion)) {
+                continue;
+            }
+            if completion.token & HUGE != 0 {
+                return completion.result.is_ok();
+            }
+            self.ended.push(completion);
+        }
+        false
     }
 
     /// Waits until the page read ahead for `place` has come, or cannot.

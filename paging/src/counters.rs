@@ -45,6 +45,8 @@ counters! {
     read_ahead,
     /// Of those, pages that were dropped unused.
     read_ahead_unused,
+    /// Faults answered with a huge frame: 512 pages at once.
+    huge,
     /// Faults that found the page there already.
     spurious,
     /// Faults that had to wait for a frame.

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{SetupError, SharedStore, Store, StoreConfig, StoreError};
-use translation::{Access, Capabilities, EntryKind, TranslationError, Userfault};
-use wired::PAGE;
+use translation::{Access, Capabilities, EntryKind, Feature, TranslationError, Userfault};
+use wired::{PAGE, RANGE_PAGES};
 
 /// Why there is no domain.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +122,9 @@ pub enum StretchError {
         /// The contract's limit.
         limit: u32,
     },
+    /// No frames of 2 MiB.
+    #[error("frames of 2 MiB are not to be had: {0}")]
+    NoHugeFrames(String),
     /// Recorded already.
     #[error("the stretch's faults are being recorded already; end that first")]
     Recording,
@@ -524,6 +527,43 @@ impl Domain {
         if made.is_err() {
             // SAFETY: reserved above, and nobody knows of it.
             let _ = unsafe { translation::unmap_reservation(reservation) };
+        }
+        made
+    }
+
+    /// As [`Domain::allocate`], of frames of 2 MiB: the stretch is aligned to them, faults
+    /// and is evicted by them, and is split into small ones where that is better. For data
+    /// that is gone through in order or used by large parts.
+    ///
+    /// # Errors
+    /// [`StretchError::NoHugeFrames`] where the contract is too small for frames of 2 MiB or
+    /// the kernel cannot move them; else as for [`Domain::allocate`].
+    pub fn allocate_huge(&self, bytes: usize) -> Result<Stretch, StretchError> {
+        if bytes == 0 {
+            return Err(StretchError::Empty);
+        }
+        let pager = self.shared.pager();
+        let frames = pager.frames().contract().x;
+        if pager.unit_pages != RANGE_PAGES {
+            return Err(StretchError::NoHugeFrames(format!(
+                "the contract allows {frames} frames, and 2 MiB at once take 512: at least {} are needed",
+                8 * RANGE_PAGES
+            )));
+        }
+        if !pager.capabilities.has(Feature::Move) {
+            return Err(StretchError::NoHugeFrames(
+                "this kernel has no UFFDIO_MOVE (Linux 6.8)".into(),
+            ));
+        }
+        pager.prepare_huge()?;
+        let reservation = translation::reserve_aligned(bytes)?;
+        // A child of a fork must not see zeros where the parent has data.
+        let _ = forget_at_fork(reservation.addr, reservation.len);
+        let made = self.make(reservation.addr, reservation.len);
+        match &made {
+            Ok(stretch) => stretch.inner.set_huge(),
+            // SAFETY: reserved above, and nobody knows of it.
+            Err(_) => _ = unsafe { translation::unmap_reservation(reservation) },
         }
         made
     }
@@ -937,6 +977,7 @@ impl Stretch {
             write: true,
             detached: false,
             advice: None,
+            whole: false,
         };
         match pager.attempt(self.inner, attempt, &mut held, &mut context) {
             Outcome::Failure(why) => Err(StretchError::Page { page, why }),
@@ -1021,6 +1062,7 @@ impl Stretch {
 
 impl Drop for Stretch {
     fn drop(&mut self) {
+        self.shared.prefetch.forget(self.inner.id());
         let pager = self.shared.pager();
         let table = self.inner.table();
         if self.inner.driver().is_some_and(|d| !d.zero_is_empty())

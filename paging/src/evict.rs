@@ -45,6 +45,9 @@ use wired::futex;
 /// How long to wait for frames that others were asked for before looking again.
 const PATIENCE: Duration = Duration::from_millis(2);
 
+/// How long to leave others who evict to it.
+const SHORT: Duration = Duration::from_micros(50);
+
 /// How often a faulting thread looks for a frame before it says there is none; each
 /// round waits up to [`PATIENCE`] where nothing could be emptied.
 const ROUNDS: u32 = 10_000;
@@ -164,6 +167,27 @@ impl Pager {
         match self.free_cleaner() {
             Some(mut cleaner) => self.evict_by(&mut cleaner, want, busy),
             None => Round::Others,
+        }
+    }
+
+    /// Evicts until a fault finds so many frames, or as far as that goes without waiting for
+    /// others: for who needs many at once and can do with one.
+    pub(crate) fn obtain_room(&self, wanted: u32) {
+        let wanted = wanted + self.reserve;
+        for _ in 0..wanted {
+            let room = self.room();
+            if room >= wanted {
+                return;
+            }
+            let round = match self.free_cleaner() {
+                Some(mut cleaner) => self.evict(&mut cleaner, wanted - room),
+                None => Round::Others,
+            };
+            match round {
+                Round::Freed(_) => {}
+                Round::Others => nap(SHORT),
+                Round::Nothing | Round::Refused(_) => return,
+            }
         }
     }
 

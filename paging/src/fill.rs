@@ -101,6 +101,8 @@ pub struct Activation<'a> {
     pub(crate) detached: bool,
     /// What is known of the faults to come.
     pub(crate) advice: Option<Advice>,
+    /// May bring in a whole unit, where the stretch has huge frames.
+    pub(crate) whole: bool,
     pub(crate) context: &'a mut Context,
 }
 
@@ -156,6 +158,12 @@ impl Activation<'_> {
                 State::Poisoned => return Outcome::Failure(Failure::Lost),
                 State::Foreign => return Outcome::Success,
                 State::Empty | State::Staged | State::Stored => {}
+            }
+            if self.whole
+                && self.stretch.huge()
+                && let Some(outcome) = self.fill_huge()
+            {
+                return outcome;
             }
             let Some(frame) = self.frame() else {
                 return Outcome::Retry;
@@ -398,6 +406,7 @@ impl Pager {
             held: None,
             detached: false,
             advice: None,
+            whole: false,
             context,
         };
         let outcome = activation.land(seen, frame, flight, &mut result.map(|_| ()));

@@ -34,6 +34,7 @@ mod entry;
 mod evict;
 mod fill;
 mod gate;
+mod huge;
 mod message;
 mod page;
 mod page_set;

@@ -20,6 +20,7 @@ use crate::directory::Directory;
 use crate::evict::clean::{Cleaner, MOST_CLEANERS};
 use crate::evict::{HeldByDevices, Stager};
 use crate::gate::DomainGate;
+use crate::huge::{self, Scratches};
 use crate::replacement::ScanResistant;
 use crate::staging::{Places, Staging};
 use crate::stream::{Recogniser, WIDEST};
@@ -28,6 +29,7 @@ use crate::stretch::Inner;
 use frames::{Client, Frame};
 use std::cell::UnsafeCell;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{Handle, Holder, Store};
 use translation::{Capabilities, Pagemap, Userfault};
@@ -127,6 +129,8 @@ pub(crate) struct Pager {
     /// As many pages of zeros as the widest window has. Never written, so that all are one
     /// page of the kernel's.
     pub(crate) zeros: wired::Region,
+    /// Where huge frames are made, once a stretch has asked for them.
+    scratches: OnceLock<Box<Scratches>>,
     /// Who goes where next.
     pub(crate) recogniser: Recogniser,
     /// Pages of the widest window; none is worth it below 2.
@@ -185,6 +189,7 @@ impl Pager {
             unallocated: AtomicPtr::default(),
             zeros: wired::Region::private(WIDEST as usize * PAGE)
                 .map_err(crate::DomainError::Memory)?,
+            scratches: OnceLock::new(),
             recogniser: Recogniser::default(),
             widest: widest(contract.x),
         })
@@ -198,6 +203,20 @@ impl Pager {
     pub(crate) fn frames(&self) -> &Client<'static> {
         // SAFETY: replaced only behind the closed gate, when nobody holds this.
         unsafe { &*self.frames.get() }
+    }
+
+    /// What huge faults work with, once a stretch has asked for huge frames.
+    pub(crate) fn scratches(&self) -> Option<&Scratches> {
+        self.scratches.get().map(Box::as_ref)
+    }
+
+    /// Prepares for huge faults.
+    pub(crate) fn prepare_huge(&self) -> Result<(), translation::ReserveError> {
+        if self.scratches.get().is_none() {
+            // Another thread's are as good.
+            let _ = self.scratches.set(huge::scratches()?);
+        }
+        Ok(())
     }
 
     /// Whether writes to pages marked clean are noticed.

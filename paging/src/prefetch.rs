@@ -38,8 +38,10 @@ pub(crate) struct Prefetcher {
 #[derive(Default)]
 struct Waiting {
     requests: VecDeque<Request>,
-    /// A request is being carried out.
-    busy: bool,
+    /// The stretch of the request that is being carried out.
+    current: Option<u32>,
+    /// That one is not wanted any more.
+    cancelled: bool,
     stop: bool,
 }
 
@@ -58,7 +60,23 @@ impl Prefetcher {
     /// Waits until everything asked for was tried.
     pub(crate) fn settle(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        while (waiting.busy || !waiting.requests.is_empty()) && !waiting.stop {
+        while (waiting.current.is_some() || !waiting.requests.is_empty()) && !waiting.stop {
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The stretch goes: drops what was asked for of it, and waits until nothing of it is
+    /// being brought in.
+    pub(crate) fn forget(&self, stretch: u32) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting
+            .requests
+            .retain(|request| request.stretch != stretch);
+        while waiting.current == Some(stretch) && !waiting.stop {
+            waiting.cancelled = true;
             waiting = self
                 .changed
                 .wait(waiting)
@@ -82,14 +100,14 @@ impl Prefetcher {
 
     fn next(&self) -> Option<Request> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.busy = false;
+        (waiting.current, waiting.cancelled) = (None, false);
         self.changed.notify_all();
         loop {
             if waiting.stop {
                 return None;
             }
             if let Some(request) = waiting.requests.pop_front() {
-                waiting.busy = true;
+                waiting.current = Some(request.stretch);
                 return Some(request);
             }
             waiting = self
@@ -99,11 +117,9 @@ impl Prefetcher {
         }
     }
 
-    fn stopping(&self) -> bool {
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .stop
+    fn is_cancelled(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.stop || waiting.cancelled
     }
 
     fn carry_out(&self, pager: &Pager, request: &Request) {
@@ -113,7 +129,7 @@ impl Prefetcher {
         for run in &request.runs {
             let mut page = run.start;
             while page < run.end {
-                if budget == 0 || self.stopping() {
+                if budget == 0 || self.is_cancelled() {
                     return;
                 }
                 let known = {

@@ -55,6 +55,7 @@ pub(crate) struct Inner {
     driver: OnceLock<Box<dyn StretchDriver>>,
     /// Set where any part was given a protection other than read and write.
     odd_access: AtomicBool,
+    huge: AtomicBool,
     /// Set while the stretch is being taken away.
     closing: AtomicBool,
     /// What the process's one protection domain may do with it.
@@ -71,6 +72,7 @@ impl Inner {
             table,
             driver: OnceLock::new(),
             odd_access: AtomicBool::new(false),
+            huge: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             rights: AtomicU8::new(Rights::ALL.bits()),
             log: LogSlot::default(),
@@ -116,6 +118,15 @@ impl Inner {
 
     pub(crate) fn set_closing(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// Whether its faults are answered by huge frames where they can be.
+    pub(crate) fn huge(&self) -> bool {
+        self.huge.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_huge(&self) {
+        self.huge.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn odd_access(&self) -> bool {

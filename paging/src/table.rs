@@ -172,6 +172,20 @@ impl Table {
         self.unit_pages(unit).filter(movable).count() as u32
     }
 
+    /// Whether a unit can be filled as a whole: nothing of it is resident, staged, in
+    /// anyone's hands, or not ours.
+    pub(crate) fn fillable_whole(&self, unit: usize) -> bool {
+        if self.unit(unit).meta.load(Ordering::Acquire) & COUNT != 0 {
+            return false;
+        }
+        self.unit_pages(unit).all(|index| {
+            matches!(
+                self.word(index).load().state(),
+                State::Empty | State::Stored
+            )
+        })
+    }
+
     /// The unit has left the replacement queue.
     pub(crate) fn dequeued(&self, unit: usize) {
         self.unit(unit).meta.fetch_and(!QUEUED, Ordering::AcqRel);

@@ -219,3 +219,144 @@ fn a_recorded_set_is_brought_in_again_in_its_order() {
     let faults = domain.counters().get(Counter::faults) - before;
     assert!(faults < order.len() as u64 / 16, "{faults} faults");
 }
+
+/// Pages mapped by entries of 2 MiB in a range of memory, as the kernel counts them.
+fn huge_kilobytes(stretch: &Stretch) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (start, end) = (stretch.base(), stretch.base() + stretch.len());
+    let (mut inside, mut sum) = (false, 0);
+    for line in smaps.lines() {
+        let range = line.split(' ').next().and_then(|r| r.split_once('-'));
+        if let Some(Ok(at)) = range.map(|r| usize::from_str_radix(r.0, 16)) {
+            inside = (start..end).contains(&at);
+        } else if let (true, Some(rest)) = (inside, line.strip_prefix("AnonHugePages:")) {
+            sum += rest
+                .trim()
+                .split(' ')
+                .next()
+                .unwrap()
+                .parse::<u64>()
+                .unwrap();
+        }
+    }
+    sum
+}
+
+fn pages_by_huge_frames(store: &str, entry: EntryKind, direct_io: DirectIo) {
+    const FRAMES: u32 = 8192;
+    const PAGES: usize = 4 * FRAMES as usize;
+    let domain = Domain::builder()
+        .frames(Contract {
+            g: FRAMES,
+            x: FRAMES,
+        })
+        .store(store.parse().unwrap())
+        .entry(entry)
+        .direct_io(direct_io)
+        .build()
+        .unwrap();
+    let stretch = domain.allocate_huge(PAGES * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    (0..PAGES).for_each(|at| write(&stretch, at, 1));
+    if huge_kilobytes(&stretch) == 0 {
+        println!("this kernel gave no huge page: small ones were moved instead");
+    }
+    let faults = domain.counters().get(Counter::faults);
+    assert!(
+        faults < PAGES as u64 / 64,
+        "{faults} faults of {PAGES} pages"
+    );
+    for round in 1..4 {
+        (0..PAGES).for_each(|at| check(&stretch, at, round));
+        (0..PAGES).for_each(|at| write(&stretch, at, round + 1));
+    }
+    let counters = domain.counters();
+    assert!(counters.get(Counter::huge) > 4 * PAGES as u64 / 512);
+    assert!(counters.get(Counter::peak_resident_pages) <= u64::from(FRAMES));
+    // One page of 2 MiB changes: the others are not written again.
+    (0..PAGES).for_each(|at| check(&stretch, at, 4));
+    domain.relinquish(FRAMES);
+    let written = counters.get(Counter::written);
+    (0..PAGES)
+        .step_by(512)
+        .for_each(|at| write(&stretch, at, 5));
+    domain.relinquish(FRAMES);
+    let written = counters.get(Counter::written) - written;
+    assert!(written <= 2 * PAGES as u64 / 512, "{written} pages written");
+    // A part that stays splits its unit; a part that is dropped is zeros.
+    let pin = stretch.pin(0..PAGE).unwrap();
+    stretch.discard(512..514).unwrap();
+    stretch.unmap(0..PAGES).unwrap();
+    (1..512).for_each(|at| check(&stretch, at, 4));
+    check(&stretch, 0, 5);
+    assert!(
+        page(&stretch, 512)
+            .iter()
+            .all(|w| w.load(Ordering::Relaxed) == 0)
+    );
+    check(&stretch, 514, 4);
+    drop(pin);
+    assert_eq!(counters.get(Counter::lost), 0);
+}
+
+#[test]
+fn a_stretch_pages_by_huge_frames() {
+    pages_by_huge_frames("ram:256M", EntryKind::Upcall, DirectIo::PinnedOnly);
+}
+
+#[test]
+fn huge_frames_page_from_disk_by_entry_threads() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let store = format!("disk:{},size=256M", folder.path().join("swap").display());
+    pages_by_huge_frames(&store, EntryKind::Thread, DirectIo::PinnedOnly);
+}
+
+#[test]
+fn huge_frames_are_checked_for_pins() {
+    pages_by_huge_frames("ram:256M", EntryKind::Upcall, DirectIo::Anytime);
+}
+
+#[test]
+fn threads_that_share_huge_frames_lose_nothing() {
+    const FRAMES: u32 = 4096;
+    const PAGES: usize = 3 * FRAMES as usize;
+    let domain = Domain::builder()
+        .frames(Contract {
+            g: FRAMES,
+            x: FRAMES,
+        })
+        .store("ram:128M".parse().unwrap())
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap();
+    let stretch = domain.allocate_huge(PAGES * PAGE).unwrap();
+    stretch.bind(Paged).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let stretch = &stretch;
+            scope.spawn(move || {
+                // Each has every fourth page, in an order of its own.
+                for round in 1..5 {
+                    for k in 0..PAGES / 4 {
+                        let step = [1, 5, 7, 11][thread];
+                        let at = k * step % (PAGES / 4) * 4 + thread;
+                        if round > 1 {
+                            check(stretch, at, round - 1);
+                        }
+                        write(stretch, at, round);
+                    }
+                }
+            });
+        }
+    });
+    for at in 0..PAGES {
+        check(&stretch, at, 4);
+    }
+}
+
+#[test]
+fn huge_frames_that_cannot_be_had_are_refused() {
+    let domain = domain("ram:64M", EntryKind::Upcall);
+    let refused = domain.allocate_huge(1 << 30).err().unwrap().to_string();
+    assert!(refused.contains("4096"), "{refused}");
+}

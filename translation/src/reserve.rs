@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use wired::PAGE;
+use wired::{PAGE, RANGE};
 
 /// Why no address space was had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,25 +87,60 @@ pub fn reserve(
     Ok(reservation)
 }
 
-/// Reserves `len` bytes for staging slots, writable, with a page on either side that nobody
-/// may touch. The guards are needed: see [`crate::stage`](mod@crate::stage) on neighbours.
+/// Reserves `len` bytes for staging slots, writable, aligned so that a huge page can be moved
+/// there whole, with a page on either side that nobody may touch. The guards are needed:
+/// see [`crate::stage`](mod@crate::stage) on neighbours.
 pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
     let refused = |errno| ReserveError::Refused { len, errno };
     let whole = len
         .checked_next_multiple_of(PAGE)
-        .and_then(|len| len.checked_add(2 * PAGE));
-    let guarded = reserve(None, whole.ok_or(refused(Errno::NOMEM))?, false)?;
+        .and_then(|len| len.checked_add(RANGE + 2 * PAGE));
+    let spacious = reserve(None, whole.ok_or(refused(Errno::NOMEM))?, false)?;
+    let addr = (spacious.addr + PAGE).next_multiple_of(RANGE);
     let inner = Reservation {
-        addr: guarded.addr + PAGE,
-        len: guarded.len - 2 * PAGE,
+        addr,
+        len: spacious.len - RANGE - 2 * PAGE,
     };
+    trim(spacious, addr - PAGE..addr + inner.len + PAGE);
     // SAFETY: just reserved; nobody knows it.
     let opened = unsafe { crate::set_access(inner.addr, inner.len, crate::Access::READ_WRITE) };
     opened.map(|()| inner).map_err(|e| {
         // SAFETY: as above.
-        let _ = unsafe { unmap_reservation(guarded) };
+        let _ = unsafe { unmap_staging(inner) };
         refused(e.errno)
     })
+}
+
+/// Reserves `len` bytes (rounded up to whole ranges of 2 MiB) for a stretch of huge frames,
+/// aligned to them; otherwise as [`reserve`] does, writable.
+pub fn reserve_aligned(len: usize) -> Result<Reservation, ReserveError> {
+    let refused = |errno| ReserveError::Refused { len, errno };
+    let rounded = len
+        .checked_next_multiple_of(RANGE)
+        .ok_or(refused(Errno::NOMEM))?;
+    let spacious = reserve(
+        None,
+        rounded.checked_add(RANGE).ok_or(refused(Errno::NOMEM))?,
+        true,
+    )?;
+    let addr = spacious.addr.next_multiple_of(RANGE);
+    trim(spacious, addr..addr + rounded);
+    Ok(Reservation { addr, len: rounded })
+}
+
+/// Gives back what of a reservation lies outside `kept`.
+fn trim(reservation: Reservation, kept: std::ops::Range<usize>) {
+    let before = reservation.addr..kept.start;
+    let after = kept.end..reservation.addr + reservation.len;
+    for rest in [before, after].into_iter().filter(|r| !r.is_empty()) {
+        // SAFETY: just reserved; nobody knows it. What stays mapped is only address space.
+        let _ = unsafe {
+            unmap_reservation(Reservation {
+                addr: rest.start,
+                len: rest.len(),
+            })
+        };
+    }
 }
 
 /// Gives back what [`reserve_staging`] gave, guards included.

@@ -35,6 +35,8 @@ pub(crate) struct Attempt {
     pub(crate) detached: bool,
     /// What is known of the faults to come.
     pub(crate) advice: Option<Advice>,
+    /// May bring in a whole unit, where the stretch has huge frames.
+    pub(crate) whole: bool,
 }
 
 impl Pager {
@@ -61,6 +63,7 @@ impl Pager {
             write,
             detached,
             advice,
+            whole,
         } = attempt;
         let mut activation = Activation {
             pager: self,
@@ -75,6 +78,7 @@ impl Pager {
             held: held.take(),
             detached,
             advice,
+            whole,
             context,
         };
         let outcome = stretch.fault(&mut activation);

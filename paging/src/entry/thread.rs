@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::time::Duration;
 use store::Wait;
-use wired::PAGE;
+use wired::{PAGE, RANGE_PAGES};
 
 /// Faults that wait for a frame while reads are under way, per entry.
 const PARKED: usize = 64;
@@ -150,6 +150,7 @@ impl Entry {
             advice,
         } = fault;
         let mut held = None;
+        let (mut whole, mut asked) = (self.context.flights() == 0, false);
         loop {
             let Some(stretch) = pager.directory.find(addr) else {
                 // Registered, but no stretch of ours: it has just gone. The kernel says so
@@ -181,6 +182,7 @@ impl Entry {
                 write,
                 detached,
                 advice,
+                whole,
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
                 // The filler's ioctl wakes whoever waits for the page.
@@ -190,6 +192,11 @@ impl Entry {
                     // fails instead, the page must be tried again.
                     self.park(fault);
                     return;
+                }
+                Outcome::Retry if std::mem::take(&mut self.context.wanted) > 0 => {
+                    // Once: a second time the unit is split.
+                    pager.obtain_room(RANGE_PAGES as u32);
+                    whole = !std::mem::replace(&mut asked, true);
                 }
                 Outcome::Retry => match pager.obtain_frame(
                     stretch.table().word(index).load().state(),

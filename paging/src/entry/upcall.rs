@@ -188,6 +188,7 @@ impl Pager {
         let mut held = None;
         let mut counted = false;
         let mut advice = None;
+        let (mut whole, mut asked) = (true, false);
         loop {
             let inside = self.gate.enter(hint);
             let Some(stretch) = self.directory.find(addr) else {
@@ -205,6 +206,7 @@ impl Pager {
                 self.put_held(held);
                 return Verdict::Ask(handler, FaultKind::Page);
             }
+            let wanted;
             let outcome = {
                 let mut context = self.pool.borrow(hint);
                 let attempt = Attempt {
@@ -212,8 +214,11 @@ impl Pager {
                     write,
                     detached: false,
                     advice,
+                    whole,
                 };
-                self.attempt(stretch, attempt, &mut held, &mut context)
+                let outcome = self.attempt(stretch, attempt, &mut held, &mut context);
+                wanted = std::mem::take(&mut context.wanted);
+                outcome
             };
             let failure = match outcome {
                 Outcome::Success => return Verdict::Resume,
@@ -226,6 +231,12 @@ impl Pager {
                     let index = stretch.table().index(addr);
                     let wanted_by = stretch.table().word(index).load().state();
                     drop(inside);
+                    if wanted > 0 {
+                        // Once: a second time the unit is split.
+                        self.obtain_room(wanted);
+                        whole = !std::mem::replace(&mut asked, true);
+                        continue;
+                    }
                     match self.obtain_frame(wanted_by, false) {
                         Ok(frame) => {
                             held = Some(frame);

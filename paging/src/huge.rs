@@ -1,0 +1,250 @@
+//! Huge frames: a stretch that asked for them faults, pages and is evicted by 2 MiB.
+//!
+//! One fault claims a whole unit of 512 pages. Its contents are read straight into a huge
+//! page of the pager's own, which is then moved into place: no copy, one ioctl, one entry in
+//! the kernel's page table (`UFFDIO_MOVE` moves a huge page whole where nothing of the
+//! range was mapped before, and page by page where something was). Eviction takes a unit
+//! with one `mremap` anyway, and a huge page goes whole.
+//!
+//! Contents are still judged, written and read by 4 KiB: of 2 MiB in which one page
+//! changed, one page is written. The frames are counted by 4 KiB, too, and come free with
+//! each piece that is cleaned; the memory of a huge page goes with its last piece, so that
+//! up to 2 MiB more than is counted are in memory for each slot being emptied.
+//!
+//! A unit is split, that is filled page by page and in windows like any other, where that
+//! is better: where a part of it is resident or on the standby list, where 512 frames
+//! cannot be had, and where a page of it cannot be read. A kernel that finds no huge page
+//! gives small ones, and all of this still holds.
+
+use crate::around::unmappable;
+use crate::context::Context;
+use crate::counters::Counter;
+use crate::fill::{Activation, Outcome};
+use crate::page::{PageState, State};
+use frames::Frame;
+use store::ReadPage;
+use translation::{Reservation, Wake};
+use wired::{Lock, PAGE, RANGE, RANGE_PAGES};
+
+/// Huge faults that are resolved at once; more wait their turn.
+const SCRATCHES: usize = 4;
+
+/// Set in the token of a read for a huge page.
+pub(crate) const HUGE: u64 = 1 << 62;
+
+/// What one huge fault works with.
+pub(crate) struct Scratch {
+    /// 2 MiB, where huge pages are made.
+    buffer: Reservation,
+    frames: Vec<Frame>,
+    seen: Vec<PageState>,
+    batch: Vec<ReadPage>,
+}
+
+// SAFETY: the pointers in the batch are into the buffer, which it owns.
+unsafe impl Send for Scratch {}
+
+impl Scratch {
+    fn new() -> Result<Self, translation::ReserveError> {
+        let buffer = translation::reserve_aligned(RANGE)?;
+        // Without huge pages small ones are moved, one by one.
+        let _ = translation::advise_huge(buffer.addr, buffer.len);
+        Ok(Self {
+            buffer,
+            frames: Vec::with_capacity(RANGE_PAGES),
+            seen: Vec::with_capacity(RANGE_PAGES),
+            batch: Vec::with_capacity(RANGE_PAGES),
+        })
+    }
+
+    fn page(&self, at: usize) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.buffer.addr + at * PAGE)
+    }
+
+    /// Forgets what is in the buffer: it is zeros again.
+    fn clear(&self) {
+        // SAFETY: the buffer is the scratch's own, and nothing in it is needed.
+        let _ = unsafe { translation::discard(self.buffer.addr, self.buffer.len) };
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: the scratch's own.
+        let _ = unsafe { translation::unmap_reservation(self.buffer) };
+    }
+}
+
+/// The scratches of a domain that has huge frames.
+pub(crate) type Scratches = [Lock<Scratch>; SCRATCHES];
+
+/// Makes them.
+pub(crate) fn scratches() -> Result<Box<Scratches>, translation::ReserveError> {
+    let mut made = Vec::with_capacity(SCRATCHES);
+    for _ in 0..SCRATCHES {
+        made.push(Lock::new(Scratch::new()?));
+    }
+    match made.try_into() {
+        Ok(scratches) => Ok(scratches),
+        Err(_) => unreachable!("as many as there are"),
+    }
+}
+
+impl Activation<'_> {
+    /// Fills the whole unit of the fault with a huge frame. None where it is to be split.
+    pub(crate) fn fill_huge(&mut self) -> Option<Outcome> {
+        let table = self.stretch.table();
+        let unit = table.unit_of(self.index);
+        let first = table.unit_pages(unit).start;
+        if table.unit_pages(unit).len() != RANGE_PAGES || !table.fillable_whole(unit) {
+            return None;
+        }
+        let scratches = self.pager.scratches()?;
+        let mut scratch = scratches[first / RANGE_PAGES % SCRATCHES].lock();
+        let scratch = &mut *scratch;
+        scratch.frames.clear();
+        scratch.frames.extend(self.held.take());
+        while scratch.frames.len() < RANGE_PAGES {
+            let Some(frame) = self.pager.take_frame(State::Empty) else {
+                self.pager.put_all(&scratch.frames);
+                self.context.wanted = RANGE_PAGES as u32;
+                return Some(Outcome::Retry);
+            };
+            scratch.frames.push(frame);
+        }
+        self.pager.wake_evictor_below_spare();
+        scratch.seen.clear();
+        for index in first..first + RANGE_PAGES {
+            let word = table.word(index);
+            let seen = word.load();
+            let fillable = matches!(seen.state(), State::Empty | State::Stored);
+            if !fillable || !word.begin_fill(seen) {
+                return self.split(first, scratch);
+            }
+            scratch.seen.push(seen);
+        }
+        if !self.read_whole(scratch) {
+            scratch.clear();
+            return self.split(first, scratch);
+        }
+        Some(self.publish_huge(unit, first, scratch))
+    }
+
+    /// Gives up what was claimed: each page is filled by itself.
+    fn split(&self, first: usize, scratch: &Scratch) -> Option<Outcome> {
+        let table = self.stretch.table();
+        for (at, seen) in scratch.seen.iter().enumerate() {
+            table.word(first + at).abort_fill(*seen);
+        }
+        self.pager.put_all(&scratch.frames);
+        None
+    }
+
+    /// Reads what is stored into the buffer. False where a page cannot be read.
+    fn read_whole(&mut self, scratch: &mut Scratch) -> bool {
+        scratch.batch.clear();
+        for at in 0..RANGE_PAGES {
+            let into = scratch.page(at);
+            match scratch.seen[at].handle() {
+                Some(handle) => scratch.batch.push(ReadPage {
+                    handle,
+                    into,
+                    token: HUGE,
+                }),
+                // SAFETY: in the buffer, which is this fault's. Touched, so that it is there to
+                // be moved where there are no huge pages.
+                None => unsafe { into.write_volatile(0) },
+            }
+        }
+        let counters = self.pager.counters();
+        counters.add(Counter::huge, 1);
+        if scratch.batch.is_empty() {
+            counters.add(Counter::zero_filled, 1);
+            return true;
+        }
+        let Context { channel, .. } = &mut *self.context;
+        let Some(channel) = channel else { return false };
+        let later = match channel.submit_read_run(&scratch.batch) {
+            Ok(later) => later,
+            Err(_) => return false,
+        };
+        counters.add(
+            match later {
+                0 => Counter::from_ram,
+                _ => Counter::from_disk,
+            },
+            1,
+        );
+        let mut good = true;
+        for _ in 0..scratch.batch.len() {
+            good &= self.context.complete_huge();
+        }
+        good
+    }
+
+    /// Moves the buffer into place, and says so in the words of its pages.
+    fn publish_huge(&self, unit: usize, first: usize, scratch: &Scratch) -> Outcome {
+        let table = self.stretch.table();
+        let userfault = self.pager.userfault();
+        let gate = table.gate(unit);
+        let mut outcome = Outcome::Success;
+        let mut came = 0;
+        gate.enter();
+        // Before the program can go on: see `publish`.
+        table.touch_only(unit);
+        // SAFETY: the buffer's contents are nobody else's.
+        let moved = unsafe {
+            userfault.move_pages(table.address(first), scratch.buffer.addr, RANGE, Wake::Yes)
+        };
+        let done = match moved {
+            Ok(()) => RANGE_PAGES,
+            Err(error) => error.done() / PAGE,
+        };
+        for (at, (frame, seen)) in scratch.frames.iter().zip(&scratch.seen).enumerate() {
+            let index = first + at;
+            let addr = table.address(index);
+            let there = match at < done {
+                true => Ok(()),
+                false => self.copy_one(addr, scratch.page(at)),
+            };
+            match there {
+                Ok(()) => {
+                    self.pager.places.set_home(frame.0, addr);
+                    table.word(index).finish_fill(frame.0);
+                    self.stretch.log().note(index);
+                    came += 1;
+                }
+                Err(failure) => {
+                    self.give_back(*frame);
+                    table.word(index).abort_fill(*seen);
+                    if index == self.index {
+                        outcome = Outcome::Failure(failure);
+                    }
+                }
+            }
+        }
+        table.came_by(unit, came);
+        let queue = table.touch(unit);
+        gate.leave();
+        if done < RANGE_PAGES {
+            scratch.clear();
+        }
+        if queue {
+            self.pager.note_filled(self.stretch, unit, true, false);
+        }
+        self.pager.note_resident();
+        outcome
+    }
+
+    /// Copies a page that could not be moved.
+    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::fill::Failure> {
+        use translation::MapError;
+        loop {
+            match self.pager.userfault().copy(addr, from, PAGE, Wake::Yes) {
+                Ok(()) | Err(MapError::Exists { .. }) => return Ok(()),
+                Err(MapError::Again { .. }) => std::hint::spin_loop(),
+                Err(error) => return Err(unmappable(&error)),
+            }
+        }
+    }
+}
