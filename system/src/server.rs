@@ -370,6 +370,7 @@ impl System {
     }
 
     fn hello(&mut self, connection: OwnedFd, pid: Pid, hello: Hello, happened: &mut Vec<Event>) {
+        let forked = matches!(hello, Hello::Fork { .. });
         let domain = match hello {
             Hello::Exec => {
                 // The image before this one ended with the exec, seen or not yet.
@@ -392,7 +393,12 @@ impl System {
             }
         };
         match domain.and_then(|domain| self.enter(&connection, pid, domain)) {
-            Ok(slot) => happened.push(Event::Joined { slot, pid }),
+            Ok(slot) => {
+                self.board
+                    .block(slot)
+                    .add(Figure::Forks, u64::from(forked));
+                happened.push(Event::Joined { slot, pid });
+            }
             Err(text) => {
                 refuse(&connection, &text);
                 happened.push(Event::Refused { pid, text });
