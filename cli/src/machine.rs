@@ -3,9 +3,14 @@
 use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use store::Bytes;
 
 /// Kernel magic of file systems that keep files in memory: no place for a swap file.
 const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
+
+/// The least free space a folder for state must have: a default swap file takes a quarter
+/// of what is free, and one of less than 64 MiB is not worth having.
+pub const LEAST_FREE: u64 = 256 << 20;
 
 /// Memory, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -110,12 +115,17 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// The first that can be written and is on a disk: $XDG_STATE_HOME/selfpage,
-    /// ~/.local/state/selfpage, /var/tmp. `Err` says what is wrong with each.
+    /// The first that can be written, is on a disk and has [`LEAST_FREE`] bytes:
+    /// $XDG_STATE_HOME/selfpage, ~/.local/state/selfpage, /var/tmp. `Err` says what is
+    /// wrong with each.
     pub fn find() -> Result<Self, String> {
+        Self::first(Self::candidates(), LEAST_FREE)
+    }
+
+    fn first(candidates: Vec<PathBuf>, least: u64) -> Result<Self, String> {
         let mut wrong = Vec::new();
-        for path in Self::candidates() {
-            match Self::open(&path) {
+        for path in candidates {
+            match Self::open(&path, least) {
                 Ok(folder) => return Ok(folder),
                 Err(why) => wrong.push(format!("{}: {why}", path.display())),
             }
@@ -138,7 +148,7 @@ impl StateFolder {
             .collect()
     }
 
-    fn open(path: &Path) -> Result<Self, String> {
+    fn open(path: &Path, least: u64) -> Result<Self, String> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -155,9 +165,51 @@ impl StateFolder {
             return Err("a file system in memory".into());
         }
         let space = rustix::fs::statvfs(&name).map_err(|e| e.to_string())?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free < least {
+            return Err(format!("only {} free", Bytes(free >> 20 << 20)));
+        }
         Ok(Self {
             path: path.to_owned(),
-            free: space.f_bavail * space.f_frsize,
+            free,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_limit_on_the_way_to_the_root_counts_in_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a/b")).unwrap();
+        let put = |name: &str, text: &str| std::fs::write(root.path().join(name), text).unwrap();
+        put("memory.max", "max\n");
+        put("a/memory.max", "1000\n");
+        put("a/b/memory.max", "2000\n");
+        put("a/b/memory.limit_in_bytes", "500\n");
+        let roots = [root.path().to_str().unwrap()];
+        assert_eq!(lowest(&roots, "/a/b", "memory.max"), Some(1000));
+        assert_eq!(lowest(&roots, "/", "memory.max"), None);
+        assert_eq!(lowest(&roots, "/a/b", "memory.limit_in_bytes"), Some(500));
+        assert_eq!(
+            lowest(&roots, "/not/seen/from/inside", "memory.max"),
+            None,
+            "a container that hides its own path"
+        );
+    }
+
+    #[test]
+    fn a_folder_without_room_is_passed_over_with_the_reason() {
+        let full = tempfile::tempdir_in("/var/tmp").unwrap();
+        let candidates = vec!["/proc/selfpage".into(), full.path().into()];
+        let said = StateFolder::first(candidates, u64::MAX).unwrap_err();
+        assert!(
+            said.contains("/proc/selfpage: ") && said.contains("free"),
+            "{said}"
+        );
+        let candidates = vec!["/proc/selfpage".into(), full.path().into()];
+        assert_eq!(StateFolder::first(candidates, 0).unwrap().path, full.path());
     }
 }

@@ -486,6 +486,27 @@ fn nothing_outlives_run_or_its_keeper_killed_at_once() {
 }
 
 #[test]
+fn a_killed_keeper_is_told_as_that() {
+    let pids = Pids::new();
+    let script = format!("echo $$ > {}; sleep 1000", pids.path("program"));
+    let mut command = run(&["sh", "-c", &script]);
+    command.stderr(Stdio::piped());
+    let mut child = Running::start(&mut command);
+    let program = pids.get("program");
+    let keeper = keeper(&child.0);
+    kill(keeper, libc::SIGKILL);
+    assert_eq!(child.wait().code(), Some(125));
+    let mut said = String::new();
+    let mut errors = child.0.stderr.take().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    assert!(
+        said.contains(&format!("({keeper}) was killed by signal 9")) && said.contains("were ended"),
+        "{said}"
+    );
+    assert!(!alive(program));
+}
+
+#[test]
 fn run_waits_for_what_the_program_left_running_and_keeps_its_status() {
     let pids = Pids::new();
     let script = format!(

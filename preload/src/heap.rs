@@ -18,10 +18,20 @@ unsafe impl Allocator for Mapped {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
         // SAFETY: a fresh mapping at an address the kernel chooses.
         let start = unsafe { raw::call(libc::SYS_mmap, [0, size, prot, flags, usize::MAX, 0]) };
-        match raw::failed(start) {
-            true => (std::ptr::null_mut(), 0, 0),
-            false => (start as *mut u8, size, 0),
+        if raw::failed(start) {
+            return (std::ptr::null_mut(), 0, 0);
         }
+        // As `wired::Region` marks the pager's own memory.
+        // SAFETY: the mapping just made; the advice changes no contents.
+        let _ = unsafe {
+            raw::call3(
+                libc::SYS_madvise,
+                start as usize,
+                size,
+                libc::MADV_DONTDUMP as usize,
+            )
+        };
+        (start as *mut u8, size, 0)
     }
 
     fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {

@@ -106,13 +106,9 @@ figures! {
     ResidentPages = "resident_pages" Now,
     /// The most pages of stretches one process had resident.
     PeakResidentPages = "peak_resident_pages" Max,
-    // What the process says about itself, beside what its domain counts.
-    /// Bytes of stretches that hold something, resident or stored.
-    HeldBytes = "held_bytes" Now @ 64,
-    /// Bytes of the pager's own memory.
-    PagerBytes = "pager_bytes" Now,
-    /// Children forked that page.
-    Forks = "forks" Sum,
+    // What the system domain counts, beside what the process's domain does.
+    /// Processes that came in by a fork.
+    Forks = "forks" Sum @ 64,
 }
 
 const _: () = assert!((Figure::Forks as usize) < ROOM);
@@ -208,7 +204,7 @@ impl<'a> Block<'a> {
 
     /// The words a domain counts in, in the order of its counters.
     pub fn counters(&self) -> &'a [AtomicU64] {
-        &self.words[STATE..STATE + Figure::HeldBytes as usize]
+        &self.words[STATE..STATE + Figure::Forks as usize]
     }
 
     /// Empties the block for its next process.

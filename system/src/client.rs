@@ -207,6 +207,11 @@ impl Port {
         (self.fd >= 0).then_some(self.fd)
     }
 
+    /// Whether it leads to a system domain that still runs.
+    pub fn is_open(&self) -> bool {
+        self.port().is_some() || self.connect().is_ok()
+    }
+
     /// Comes in: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
         let (connection, answer) = self.ask(hello)?;

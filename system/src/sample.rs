@@ -20,6 +20,9 @@ const MOST: Duration = Duration::from_secs(5);
 /// One part in so many of a processor.
 const SHARE: u32 = 100;
 
+/// The library that is a pager, by its file's name.
+const LIBRARY: &str = "/libselfpage_preload.so";
+
 /// The memory of a tree at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -27,8 +30,11 @@ pub struct Sample {
     pub processes: u64,
     /// Anonymous memory, pages shared after a fork counted once (sum of Pss_Anon).
     pub anonymous: u64,
-    /// Of that, what no pager answers for: neither stretches nor pagers' own.
+    /// Of that, what no pager answers for: neither stretches nor, in [`Sampler::worst`],
+    /// pagers' own.
     pub unpaged: u64,
+    /// The pagers' own memory; known in [`Sampler::worst`] only.
+    pub pagers: u64,
     /// Bytes of stretches that hold something, resident or stored: at least so many.
     pub held: u64,
     /// Shared memory mapped, the store's and the tables' included (sum of Pss_Shmem).
@@ -53,6 +59,8 @@ pub struct Sampler {
     spent: Duration,
     peak: Sample,
     worst: Sample,
+    /// The most that was unpaged with the pagers' own memory.
+    most: u64,
 }
 
 impl Default for Sampler {
@@ -64,6 +72,7 @@ impl Default for Sampler {
             spent: Duration::ZERO,
             peak: Sample::default(),
             worst: Sample::default(),
+            most: 0,
         }
     }
 }
@@ -84,17 +93,22 @@ impl Sampler {
     /// Takes a sample of everything below this process.
     pub fn sample(&mut self, system: &System) {
         let begin = processor_time();
-        let mut sample = take(system, &tree::below(rustix::process::getpid()));
-        if sample.unpaged > self.worst.unpaged {
-            // Dearer to find out, so only where it matters. A page may be resident and
-            // stored at once, so what is stored is a lower bound.
+        let pids = tree::below(rustix::process::getpid());
+        let mut sample = take(system, &pids);
+        // Dearer to find out, so only where it matters.
+        if sample.unpaged > self.most {
+            self.most = sample.unpaged;
+            // A page may be resident and stored at once, so what is stored is a lower bound.
             sample.held = sample.held.max(stored(system));
+            let members = pids.iter().filter(|pid| system.slot_of(**pid).is_some());
+            sample.pagers = members.map(|pid| pagers_own(*pid)).sum();
+            sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
+            if sample.unpaged > self.worst.unpaged {
+                self.worst = sample;
+            }
         }
         if sample.anonymous > self.peak.anonymous {
             self.peak = sample;
-        }
-        if sample.unpaged > self.worst.unpaged {
-            self.worst = sample;
         }
         let cost = processor_time().saturating_sub(begin);
         self.samples += 1;
@@ -141,9 +155,8 @@ fn take(system: &System, pids: &[Pid]) -> Sample {
         let resident = block
             .get(Figure::ResidentPages)
             .saturating_mul(wired::PAGE as u64);
-        let paged = resident.saturating_add(block.get(Figure::PagerBytes));
-        all.unpaged += anonymous.saturating_sub(paged);
-        all.held += block.get(Figure::HeldBytes).max(resident);
+        all.unpaged += anonymous.saturating_sub(resident);
+        all.held += resident;
     }
     all
 }
@@ -169,6 +182,40 @@ fn rollup(pid: Pid) -> Option<(u64, u64)> {
     ))
 }
 
+/// Anonymous memory of a process that is its pager's own, in bytes, pages shared after a
+/// fork counted once: what [`wired::Region`] marks, and the library's data.
+fn pagers_own(pid: Pid) -> u64 {
+    std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
+        .map_or(0, |text| marked(&text))
+}
+
+/// Bytes of the mappings that are a pager's own, in the text of smaps. The mark is *not in
+/// core dumps* (`dd`). A program's own mapping may bear it too, and is then a stretch (`um`,
+/// registered) or has a name.
+fn marked(smaps: &str) -> u64 {
+    let (mut name, mut share, mut anonymous, mut all) = ("", 0, 0, 0);
+    for line in smaps.lines() {
+        let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match key {
+            "Pss:" => share = field(line, key).unwrap_or(0),
+            "Anonymous:" => anonymous = field(line, key).unwrap_or(0),
+            "VmFlags:" => {
+                let has = |flag| rest.split(' ').any(|word| word == flag);
+                if name.ends_with(LIBRARY) || name.is_empty() && has("dd") && !has("um") {
+                    // The library's code is shared, and a share, too, but not anonymous.
+                    all += share.min(anonymous);
+                }
+            }
+            // The first line of a mapping: addresses, rights, offset, device, inode, name.
+            _ if !key.ends_with(':') => {
+                name = rest.splitn(5, ' ').nth(4).unwrap_or("").trim();
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -189,6 +236,38 @@ mod tests {
             Some(3072)
         );
         assert_eq!(field("nothing", "Pss:"), None);
+    }
+
+    #[test]
+    fn a_pagers_own_memory_is_told_from_the_programs() {
+        let mapping = |name: &str, flags: &str| {
+            format!(
+                "7f00-7f08 rw-p 00000000 00:00 0    {name}\nPss: 8 kB\nAnonymous: 12 kB\nVmFlags: {flags} \n"
+            )
+        };
+        let count = |name: &str, flags: &str| marked(&mapping(name, flags));
+        assert_eq!(count("", "rd wr nr dd nh"), 8 << 10);
+        assert_eq!(count("/opt/lib/libselfpage_preload.so", "rd wr"), 8 << 10);
+        for (name, flags) in [
+            ("", "rd wr nr nh"),
+            ("", "rd wr um dd"),
+            ("[heap]", "rd dd"),
+        ] {
+            assert_eq!(count(name, flags), 0, "{name} {flags}");
+        }
+        let both = mapping("", "rd dd") + &mapping("/lib/libc.so.6", "rd");
+        assert_eq!(marked(&both), 8 << 10);
+    }
+
+    #[test]
+    fn the_kernel_shows_the_mark() {
+        let own = wired::Region::private(1 << 20).unwrap();
+        let words = own.slice::<std::sync::atomic::AtomicU64>(0, (1 << 20) / 8);
+        let before = pagers_own(rustix::process::getpid());
+        words
+            .iter()
+            .for_each(|word| word.store(1, std::sync::atomic::Ordering::Relaxed));
+        assert!(pagers_own(rustix::process::getpid()) >= before + own.len() as u64);
     }
 
     #[test]

@@ -84,6 +84,19 @@ pub enum StartError {
     Store(#[from] SetupError),
 }
 
+impl StartError {
+    /// What the kernel said, where it was the kernel.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Call { errno, .. } | Self::Store(SetupError::Memory { errno, .. }) => {
+                Some(*errno)
+            }
+            Self::Ledger(LedgerError::Map(error)) => Errno::from_io_error(error),
+            _ => None,
+        }
+    }
+}
+
 fn kib(frames: u32) -> String {
     format!("{} KiB", u64::from(frames) * wired::PAGE as u64 / 1024)
 }
@@ -370,6 +383,7 @@ impl System {
     }
 
     fn hello(&mut self, connection: OwnedFd, pid: Pid, hello: Hello, happened: &mut Vec<Event>) {
+        let forked = matches!(hello, Hello::Fork { .. });
         let domain = match hello {
             Hello::Exec => {
                 // The image before this one ended with the exec, seen or not yet.
@@ -392,7 +406,10 @@ impl System {
             }
         };
         match domain.and_then(|domain| self.enter(&connection, pid, domain)) {
-            Ok(slot) => happened.push(Event::Joined { slot, pid }),
+            Ok(slot) => {
+                self.board.block(slot).add(Figure::Forks, u64::from(forked));
+                happened.push(Event::Joined { slot, pid });
+            }
             Err(text) => {
                 refuse(&connection, &text);
                 happened.push(Event::Refused { pid, text });

@@ -36,7 +36,8 @@ unsafe impl Plain for AtomicU32 {}
 unsafe impl Plain for AtomicU64 {}
 
 impl Region {
-    /// Private memory, copied on write at fork, no huge pages, not reserved.
+    /// Private memory, copied on write at fork, no huge pages, not reserved, not in core
+    /// dumps. The last is also how the kernel's own figures tell it from the program's.
     pub fn private(len: usize) -> io::Result<Self> {
         let len = round(len)?;
         // SAFETY: a fresh mapping at an address the kernel chooses.
@@ -50,6 +51,8 @@ impl Region {
         };
         // SAFETY: the mapping just made. Huge pages would make a sparse table dense.
         let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
+        // SAFETY: as above; the advice changes no contents.
+        let _ = unsafe { madvise(start, len, Advice::LinuxDontDump) };
         Ok(Self {
             start: nonnull(start),
             len,

@@ -5,6 +5,7 @@
 
 use super::Remaining;
 use super::control::{Arrived, Message};
+use super::limits;
 use super::plan::Plan;
 use super::program::NotRun;
 use super::proxy::{KILL_LIMIT, borrowed, let_go};
@@ -16,9 +17,10 @@ use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
+use store::SetupError;
 use system::notify::{self, Notifier};
 use system::sample::Sampler;
-use system::{Event, Settings, System, tree};
+use system::{Event, Settings, StartError, System, tree};
 
 /// How long processes may run on before `run` says that it waits for them.
 const REMARK: Duration = Duration::from_secs(1);
@@ -42,12 +44,6 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         status
     };
     let own = i32::from(crate::OWN_FAILURE);
-    let settings = Settings {
-        frames: plan.frames,
-        store: Some(plan.store.clone()),
-        options: plan.options,
-        userfaultfd: plan.userfaultfd.take(),
-    };
     let signals = match set_child_subreaper(Some(getpid()))
         .map_err(Into::into)
         .and_then(|()| Signals::open())
@@ -55,10 +51,19 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         Ok(signals) => signals,
         Err(why) => return failed(own, format!("cannot watch over the program: {why}")),
     };
-    let system = match System::start(settings) {
+    let system = match start(&mut plan) {
         Ok(system) => system,
-        Err(why) => return failed(own, why.to_string()),
+        Err(why) => {
+            let limit = limits::behind(why.errno());
+            return failed(
+                own,
+                limit.map_or(why.to_string(), |limit| limit.to_string()),
+            );
+        }
     };
+    if let Err(limit) = limits::check_space() {
+        return failed(own, limit.to_string());
+    }
     if let Some(through) = &plan.direct_io {
         be_careful(
             &plan,
@@ -118,6 +123,31 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             tree::kill_below(KILL_LIMIT);
             own
         }
+    }
+}
+
+/// The system domain. A default store whose file cannot be made after all (a disk quota,
+/// say) is in RAM alone.
+fn start(plan: &mut Plan) -> Result<System, StartError> {
+    let settings = |plan: &Plan| Settings {
+        frames: plan.frames,
+        store: plan.store.clone(),
+        options: plan.options,
+        userfaultfd: plan.userfaultfd.as_ref().and_then(|fd| fd.try_clone().ok()),
+    };
+    match System::start(settings(plan)) {
+        Err(StartError::Store(why @ (SetupError::Path { .. } | SetupError::NoRoom { .. })))
+            if !plan.asked_for_store =>
+        {
+            let store = super::store::without_a_file(u64::from(plan.frames) * wired::PAGE as u64);
+            crate::say!(
+                "selfpage: {}",
+                super::store::notice(&store, &why.to_string())
+            );
+            plan.store = Some(store);
+            System::start(settings(plan))
+        }
+        started => started,
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod control;
 mod keeper;
+mod limits;
 mod plan;
 mod program;
 mod proxy;
@@ -40,9 +41,10 @@ pub struct Args {
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +
     ///
-    /// Default: compressed RAM of the size of the frames, backed by a file in the state
-    /// folder ($XDG_STATE_HOME/selfpage, ~/.local/state/selfpage or /var/tmp), which has
-    /// no name and goes with its last user.
+    /// Default: compressed RAM of four times the frames or an eighth of what is available,
+    /// whichever is less, backed by a file in the state folder ($XDG_STATE_HOME/selfpage,
+    /// ~/.local/state/selfpage or /var/tmp), which has no name and goes with its last user.
+    /// Where no such folder has room, compressed RAM alone, with a notice.
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
 

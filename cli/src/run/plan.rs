@@ -1,13 +1,16 @@
 //! What is to be run and with what, checked before anything starts.
 
+use super::limits;
 use super::program::{NotRun, Program};
 use super::{Args, Format, Remaining};
 use crate::{machine, preload};
 use rustix::fd::OwnedFd;
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::PathBuf;
 use store::{Bytes, StoreConfig};
+use system::client::{PORT_VARIABLE, Port, SOCKET_VARIABLE};
 use system::{MIN_FRAMES, Options};
 use translation::{Capabilities, Feature, Report};
 use wired::PAGE;
@@ -17,11 +20,14 @@ pub struct Plan {
     pub program: Program,
     pub preload: PathBuf,
     pub frames: u32,
-    pub store: StoreConfig,
+    /// Where pages go; `None` in a run within another, which has the store.
+    pub store: Option<StoreConfig>,
+    /// Whether that is what the user asked for.
+    pub asked_for_store: bool,
     pub options: Options,
     pub userfaultfd: Option<OwnedFd>,
     pub stats: Option<Format>,
-    pub stats_json: Option<PathBuf>,
+    pub stats_json: Option<File>,
     pub remaining: Remaining,
     /// An inherited descriptor that makes the tree careful from the start.
     pub direct_io: Option<String>,
@@ -50,14 +56,19 @@ enum Asked {
         why: system::Unpageable,
     },
     #[error(
-        "--frames {} is more than the {} {what}: ask for at most that, less what else runs",
-        Bytes(*asked), Bytes(*there)
+        "{asked} is more than the {} {what}: ask for at most that, less what else runs{}",
+        Bytes(*there),
+        if *disk { ", and for a disk behind it (--store ram:SIZE+disk:PATH,size=SIZE)" } else { "" }
     )]
     MoreThanThere {
-        asked: u64,
+        asked: String,
         there: u64,
         what: &'static str,
+        /// Whether a disk would help.
+        disk: bool,
     },
+    #[error("cannot write the figures to {}: {why}; give --stats-json another path", path.display())]
+    Figures { path: PathBuf, why: std::io::Error },
     #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
@@ -109,7 +120,15 @@ impl Plan {
             }
         };
         let program = Program::find(args.command).map_err(Refusal::Program)?;
-        check_memory(args.frames)?;
+        let frames = u64::from(args.frames) * PAGE as u64;
+        let nested = is_nested();
+        if !nested {
+            check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
+            limits::check(
+                args.store.as_ref(),
+                super::proxy::open_descriptors().len() as u64,
+            )?;
+        }
         let without = kernel()?;
         if let Err(why) = system::pageable(&program.path) {
             let name = program.name();
@@ -119,16 +138,32 @@ impl Plan {
             }
         }
         let preload = preload::find()?;
-        let frames = u64::from(args.frames) * PAGE as u64;
-        let store = match args.store {
-            Some(asked) => asked,
-            None => super::store::choose(frames)?,
+        let asked_for_store = args.store.is_some();
+        let store = match (nested, args.store) {
+            (true, _) => {
+                crate::say!(
+                    "selfpage: this is inside another `selfpage run`: {} pages in that one's frames and store, and \
+                     --frames and --store given here are not used",
+                    program.name()
+                );
+                None
+            }
+            (false, Some(asked)) => Some(asked),
+            (false, None) => {
+                let (store, lack) = super::store::choose(frames);
+                if let Some(why) = lack {
+                    crate::say!("selfpage: {}", super::store::notice(&store, &why));
+                }
+                Some(store)
+            }
         };
-        say(format!(
-            "{} of frames, store {store}, {}",
-            Bytes(frames),
-            preload.display()
-        ));
+        if let Some(store) = &store {
+            say(format!(
+                "{} of frames, store {store}, {}",
+                Bytes(frames),
+                preload.display()
+            ));
+        }
         if let Some(limit) = machine::Memory::now().limit {
             say(format!(
                 "a control group limits memory to {} here",
@@ -145,10 +180,13 @@ impl Plan {
             preload,
             frames: args.frames,
             store,
+            asked_for_store,
             options,
             userfaultfd: translation::userfault::open_device().ok(),
             stats: args.stats,
-            stats_json: args.stats_json,
+            // Last, since it empties the file; and now, since nobody wants to learn at the
+            // end of a long run that its figures have no place.
+            stats_json: args.stats_json.map(figures_file).transpose()?,
             remaining: args.remaining,
             direct_io: system::notify::inherited_direct_io(),
         })
@@ -165,18 +203,45 @@ impl Plan {
     }
 }
 
-fn check_memory(frames: u32) -> Result<(), Asked> {
-    let asked = u64::from(frames) * PAGE as u64;
-    let memory = machine::Memory::now();
-    let what = if memory.limit.is_some() {
-        "this control group may use"
+/// Frames and compressed RAM are both memory: what is asked for must be there.
+fn check_memory(
+    frames: u64,
+    store: Option<&StoreConfig>,
+    memory: machine::Memory,
+) -> Result<(), Asked> {
+    let ram = store.and_then(|store| store.ram).unwrap_or(0);
+    let there = memory.most();
+    let asked = if frames > there {
+        format!("--frames {}", Bytes(frames))
+    } else if ram > there {
+        format!("--store ram:{}", Bytes(ram))
+    } else if frames.saturating_add(ram) > there {
+        format!("--frames {} with --store ram:{}", Bytes(frames), Bytes(ram))
     } else {
-        "of this machine"
+        return Ok(());
     };
-    match memory.most() {
-        there if asked > there => Err(Asked::MoreThanThere { asked, there, what }),
-        _ => Ok(()),
-    }
+    let what = match memory.limit {
+        Some(_) => "this control group may use",
+        None => "of this machine",
+    };
+    let disk = frames <= there && store.is_some_and(|store| store.disk.is_none());
+    Err(Asked::MoreThanThere {
+        asked,
+        there,
+        what,
+        disk,
+    })
+}
+
+/// Whether this process is of another `run`'s tree: what it starts pages there.
+fn is_nested() -> bool {
+    let variable = |name| std::env::var_os(name).map(std::ffi::OsString::into_encoded_bytes);
+    let (port, socket) = (variable(PORT_VARIABLE), variable(SOCKET_VARIABLE));
+    Port::parse(port.as_deref(), socket.as_deref()).is_ok_and(|port| port.is_open())
+}
+
+fn figures_file(path: PathBuf) -> Result<File, Asked> {
+    File::create(&path).map_err(|why| Asked::Figures { path, why })
 }
 
 /// Whether the kernel can do it at all. Returns the features to do without, as bits.
@@ -200,4 +265,43 @@ fn kernel() -> Result<u64, Asked> {
         ),
         None => "kernel-faults is switched off by SELFPAGE_WITHOUT".into(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_not_there_is_refused_with_the_figures() {
+        let memory = |limit| machine::Memory {
+            total: 24 << 30,
+            available: 20 << 30,
+            swap: 0,
+            limit,
+        };
+        let said = |frames, store: &str, limit| {
+            let store: StoreConfig = store.parse().unwrap();
+            check_memory(frames, Some(&store), memory(limit))
+                .err()
+                .map_or(String::new(), |why| why.to_string())
+        };
+        let huge = said(64 << 20, "ram:100G", None);
+        assert!(
+            huge.contains("ram:100GiB is more than the 24GiB of this machine"),
+            "{huge}"
+        );
+        assert!(huge.contains("disk:PATH"), "{huge}");
+        let both = said(16 << 30, "ram:16G+disk:/var/tmp,size=1G", None);
+        assert!(
+            both.contains("--frames 16GiB with --store ram:16GiB"),
+            "{both}"
+        );
+        let limited = said(64 << 20, "ram:1G", Some(512 << 20));
+        assert!(
+            limited.contains("512MiB this control group may use"),
+            "{limited}"
+        );
+        assert_eq!(said(64 << 20, "ram:1G", None), "");
+        assert_eq!(said(64 << 20, "disk:/var/tmp,size=1T", None), "");
+    }
 }

@@ -11,13 +11,16 @@ use super::plan::Plan;
 use super::signals::{Inherited, Signals, die_by};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
-use rustix::process::{Pid, getpid, set_child_subreaper};
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to see that everything killed has really ended.
 pub const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a process whose sockets are closed may take to be dead.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// Runs the plan, and returns with the program's status, or ends as it ended.
 pub fn stand_for(plan: Plan) -> Result<ExitCode, Box<dyn Error>> {
@@ -75,20 +78,44 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid) -> ExitCode {
                 Ok(Some(Message::Failed(status))) => return ExitCode::from(status as u8),
                 Ok(Some(Message::Signal(_))) => {}
                 Ok(None) => break,
-                Err(_) => return orphaned(),
+                Err(_) => return orphaned(keeper),
             }
         }
     }
 }
 
 /// The keeper is gone without a word: someone killed it.
-fn orphaned() -> ExitCode {
-    let killed = system::tree::kill_below(KILL_LIMIT);
+fn orphaned(keeper: Pid) -> ExitCode {
+    let end = how_it_ended(keeper);
+    system::tree::kill_below(KILL_LIMIT);
     crate::say!(
-        "selfpage: the process that kept the contract was killed, so the program was ended ({killed} processes): \
-         without it nobody could take back what a process that dies leaves behind"
+        "selfpage: the process that kept the contract ({}) {end}, so the program and all that it started were ended: \
+         without it nobody could take back what a process that dies leaves behind",
+        keeper.as_raw_nonzero()
     );
     ExitCode::from(crate::OWN_FAILURE)
+}
+
+/// In words. Its socket closes a moment before it can be waited for.
+fn how_it_ended(keeper: Pid) -> String {
+    let begin = Instant::now();
+    while begin.elapsed() < LAST_MOMENT {
+        match waitpid(Some(keeper), WaitOptions::NOHANG) {
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(Some((_, status))) => {
+                return match (status.terminating_signal(), status.exit_status()) {
+                    (Some(libc::SIGKILL), _) => {
+                        "was killed by signal 9: by someone, or by the kernel for want of memory"
+                            .into()
+                    }
+                    (Some(signal), _) => format!("was ended by signal {signal}"),
+                    (None, code) => format!("failed with status {}", code.unwrap_or(0)),
+                };
+            }
+            Err(_) => break,
+        }
+    }
+    "does not answer any more".into()
 }
 
 /// Ends as the program ended.
@@ -104,11 +131,13 @@ fn end(status: i32) -> ExitCode {
 /// Descriptors of the plan's own, that must stay open.
 fn keep_open(plan: &Plan) -> Vec<RawFd> {
     use rustix::fd::AsRawFd;
-    plan.userfaultfd.iter().map(|fd| fd.as_raw_fd()).collect()
+    let device = plan.userfaultfd.iter().map(|fd| fd.as_raw_fd());
+    let figures = plan.stats_json.iter().map(|file| file.as_raw_fd());
+    device.chain(figures).collect()
 }
 
 /// The descriptors open now.
-fn open_descriptors() -> Vec<RawFd> {
+pub fn open_descriptors() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else {
         return Vec::new();
     };

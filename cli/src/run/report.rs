@@ -4,7 +4,8 @@ use super::Format;
 use super::plan::Plan;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::time::Duration;
 use store::Store;
 use system::sample::Sampler;
@@ -30,6 +31,8 @@ pub struct Report {
     frames: u64,
     frames_bytes: u64,
     store: String,
+    /// Whether this was a run within another, whose contract and figures it is.
+    nested: bool,
     /// Processes that paged, images counted one by one.
     processes: u64,
     memory: Memory,
@@ -50,6 +53,8 @@ struct Memory {
     processes_at_peak: u64,
     /// Most anonymous memory no pager answered for.
     unpaged: u64,
+    /// The pagers' own memory then: tables, buffers, stacks.
+    pagers: u64,
     /// Its share of all anonymous memory in use then, resident or stored.
     unpaged_share: f64,
     /// How often the kernel was asked, and what that took.
@@ -66,7 +71,12 @@ impl Report {
         took: Duration,
         status: i32,
     ) -> Self {
-        let (peak, worst) = (sampler.peak(), sampler.worst());
+        let nested = plan.store.is_none();
+        // Its processes page in the outer run, which alone can tell what is not paged.
+        let (peak, worst) = match nested {
+            true => Default::default(),
+            false => (sampler.peak(), sampler.worst()),
+        };
         let (samples, spent) = sampler.effort();
         let lossy = |s: &std::ffi::CString| s.to_string_lossy().into_owned();
         Self {
@@ -81,12 +91,14 @@ impl Report {
             store: system
                 .store()
                 .map_or_else(|| "none".into(), |store| store.describe()),
+            nested,
             processes: system.processes(),
             memory: Memory {
                 peak_anonymous: peak.anonymous,
                 shared_at_peak: peak.shared,
                 processes_at_peak: peak.processes,
                 unpaged: worst.unpaged,
+                pagers: worst.pagers,
                 unpaged_share: worst.unpaged_share(),
                 samples,
                 sampling_seconds: spent.as_secs_f64(),
@@ -114,13 +126,10 @@ impl Report {
         if let Some(warning) = self.warning() {
             crate::say!("selfpage: warning: {warning}");
         }
-        if let Some(file) = &plan.stats_json
-            && let Err(why) = std::fs::write(file, self.json() + "\n")
+        if let Some(mut file) = plan.stats_json.as_ref()
+            && let Err(why) = file.write_all((self.json() + "\n").as_bytes())
         {
-            crate::say!(
-                "selfpage: cannot write the figures to {}: {why}",
-                file.display()
-            );
+            crate::say!("selfpage: cannot write the figures: {why}");
         }
     }
 
@@ -130,6 +139,12 @@ impl Report {
 
     /// The one honest line.
     pub fn line(&self) -> String {
+        if self.nested {
+            return format!(
+                "selfpage: ran in the contract of the `selfpage run` around it, which has the figures; {:.2} s",
+                self.seconds
+            );
+        }
         let (frames, peak) = (size(self.frames_bytes), size(self.memory.peak_anonymous));
         let mut line = format!("selfpage: {frames} of frames; peak of the tree {peak} anonymous");
         if self.memory.processes_at_peak == 0 {
@@ -174,8 +189,9 @@ impl Report {
                 self.figure(Figure::Lost)
             ));
         }
-        let much =
-            self.memory.unpaged_share > UNPAGED_WARNING && self.memory.unpaged > UNPAGED_LEAST;
+        let much = !self.nested
+            && self.memory.unpaged_share > UNPAGED_WARNING
+            && self.memory.unpaged > UNPAGED_LEAST;
         much.then(|| {
             format!(
                 "{} of anonymous memory ({:.0} %) was not paged and is outside the contract: static programs, \
@@ -214,6 +230,7 @@ impl Report {
             size(m.unpaged),
             &format!("{:.1} % of what was in use then.", m.unpaged_share * 100.0),
         );
+        row("pagers", size(m.pagers), "The pagers' own then.");
         row(
             "samples",
             m.samples.to_string(),

@@ -5,8 +5,6 @@ use store::{Bytes, DiskConfig, StoreConfig};
 
 /// The least compressed RAM worth having.
 const LEAST_RAM: u64 = 16 << 20;
-/// The least swap file worth having.
-const LEAST_DISK: u64 = 64 << 20;
 /// A swap file this large serves any small contract; it costs nothing but disk space.
 const USUAL_DISK: u64 = 4 << 30;
 /// Compressed RAM, times the frames.
@@ -14,31 +12,24 @@ const RAM_PER_FRAMES: u64 = 4;
 /// Times the frames, for large contracts.
 const DISK_PER_FRAMES: u64 = 32;
 
-/// Why there is no store by default.
-#[derive(Debug, thiserror::Error)]
-pub enum NoStore {
-    /// No folder will do.
-    #[error(
-        "no folder to keep a swap file in ({0}): name a store with --store, ram:{1} for one in memory alone"
-    )]
-    Folder(String, Bytes),
-    /// There is one, without room.
-    #[error(
-        "{0} has only {1} free, too little for a swap file: make room, or name a store with --store"
-    )]
-    Full(String, Bytes),
+/// Compressed RAM of four times the frames (a page from there comes back in a fifth of the
+/// time a disk takes, and eight times the frames of data usually fit), but at most an eighth
+/// of what is available, backed by a file of at most a quarter of what is free.
+///
+/// Where no folder has room for a file, RAM alone, and why.
+pub fn choose(frames: u64) -> (StoreConfig, Option<String>) {
+    choose_in(StateFolder::find(), frames, Memory::now())
 }
 
-/// Compressed RAM of four times the frames (a page from there comes back in a fifth of the
-/// time a disk takes, and eight times the frames of data usually fit), but at most an eighth of what is available,
-/// backed by a file of at most a quarter of what is free.
-pub fn choose(frames: u64) -> Result<StoreConfig, NoStore> {
-    let memory = Memory::now();
-    let ram = (frames * RAM_PER_FRAMES)
-        .max(LEAST_RAM)
-        .min((memory.available.min(memory.most()) / 8).max(LEAST_RAM));
-    let ram = ram.next_multiple_of(1 << 20);
-    let folder = StateFolder::find().map_err(|why| NoStore::Folder(why, Bytes(ram)))?;
+fn choose_in(
+    folder: Result<StateFolder, String>,
+    frames: u64,
+    memory: Memory,
+) -> (StoreConfig, Option<String>) {
+    let folder = match folder {
+        Ok(folder) => folder,
+        Err(why) => return (ram_alone(frames, memory), Some(why)),
+    };
     // It has no name any more once it is open.
     let name = format!("swap-{}", std::process::id());
     let disk = (frames * DISK_PER_FRAMES)
@@ -46,30 +37,77 @@ pub fn choose(frames: u64) -> Result<StoreConfig, NoStore> {
         .min(folder.free / 4)
         >> 20
         << 20;
-    if disk < LEAST_DISK {
-        return Err(NoStore::Full(
-            folder.path.display().to_string(),
-            Bytes(folder.free >> 20 << 20),
-        ));
-    }
-    Ok(StoreConfig {
-        ram: Some(ram),
+    let config = StoreConfig {
+        ram: Some(ram(frames, memory, 8)),
         disk: Some(DiskConfig::new(folder.path.join(name), disk)),
-    })
+    };
+    (config, None)
+}
+
+/// A store that needs no file: twice as much RAM, since there is nothing behind it.
+pub fn without_a_file(frames: u64) -> StoreConfig {
+    ram_alone(frames, Memory::now())
+}
+
+fn ram_alone(frames: u64, memory: Memory) -> StoreConfig {
+    StoreConfig {
+        ram: Some(ram(frames * 2, memory, 4)),
+        disk: None,
+    }
+}
+
+/// What is said where a store is in RAM alone that should have had a file.
+pub fn notice(store: &StoreConfig, why: &str) -> String {
+    format!(
+        "no swap file can be made ({why}), so pages go to compressed RAM alone, at most {}: free some room, or \
+         name a store with --store",
+        Bytes(store.ram.unwrap_or(0))
+    )
+}
+
+fn ram(frames: u64, memory: Memory, part: u64) -> u64 {
+    let ram = frames.saturating_mul(RAM_PER_FRAMES);
+    let there = memory.available.min(memory.most()) / part;
+    // Frames and RAM together are what the tree may take.
+    let rest = memory.most().saturating_sub(frames);
+    let ram = ram.min(there).min(rest).max(LEAST_RAM);
+    ram.next_multiple_of(1 << 20)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::LEAST_FREE;
+
+    const MEMORY: Memory = Memory {
+        total: 8 << 30,
+        available: 4 << 30,
+        swap: 0,
+        limit: None,
+    };
 
     #[test]
     fn the_default_store_is_bounded_both_ways() {
         for frames in [64 << 10, 64 << 20, 1 << 40] {
-            let Ok(config) = choose(frames) else { return };
-            let memory = Memory::now();
-            assert!(config.ram.unwrap() <= (memory.available / 8).max(LEAST_RAM) + (64 << 20));
-            let disk = config.disk.unwrap();
-            assert!(disk.size >= LEAST_DISK);
+            let folder = StateFolder {
+                path: "/var/tmp".into(),
+                free: LEAST_FREE,
+            };
+            let (config, why) = choose_in(Ok(folder), frames, MEMORY);
+            assert!((LEAST_RAM..=MEMORY.available / 8).contains(&config.ram.unwrap()));
+            assert_eq!(config.disk.unwrap().size, LEAST_FREE / 4);
+            assert_eq!(why, None);
         }
+    }
+
+    #[test]
+    fn without_a_place_for_a_file_it_is_ram_alone_and_says_so() {
+        let (config, why) = choose_in(Err("/x: read-only".into()), 64 << 20, MEMORY);
+        assert_eq!((config.ram, &config.disk), (Some(512 << 20), &None));
+        let said = notice(&config, &why.unwrap());
+        assert!(
+            said.contains("/x: read-only") && said.contains("512MiB"),
+            "{said}"
+        );
     }
 }

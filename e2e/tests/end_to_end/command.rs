@@ -48,7 +48,7 @@ pub fn trials(_: Size) -> Vec<Trial> {
         .collect()
 }
 
-fn contract() -> Under {
+pub fn contract() -> Under {
     Under::Contract(Contract::new(8 * MIB))
 }
 
@@ -56,7 +56,7 @@ fn allowing() -> Under {
     Under::Contract(Contract::new(8 * MIB).with("--allow-unpaged"))
 }
 
-fn shell(sandbox: &Sandbox, script: &str, under: &Under) -> Verdict<Outcome> {
+pub fn shell(sandbox: &Sandbox, script: &str, under: &Under) -> Verdict<Outcome> {
     Launch::new(sandbox, "/bin/sh")
         .args(["-c", script])
         .limit(Duration::from_secs(60))

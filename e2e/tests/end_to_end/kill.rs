@@ -20,6 +20,8 @@ enum Victim {
     First,
     /// The one below it.
     Second,
+    /// Both, in one instant.
+    Both,
     /// The program itself.
     Program,
     /// Any of them all.
@@ -48,6 +50,16 @@ pub fn trials(size: Size) -> Vec<Trial> {
             "its_second_process_killed_in_a_storm_of_forks",
             storm_of_forks,
             Victim::Second,
+        ),
+        (
+            "both_killed_at_once_while_threads_page",
+            threads,
+            Victim::Both,
+        ),
+        (
+            "both_killed_at_once_in_a_storm_of_forks",
+            storm_of_forks,
+            Victim::Both,
         ),
         (
             "the_program_killed_while_threads_page",
@@ -137,9 +149,14 @@ fn storm(hazard_name: &str, victim: Victim, rounds: u64) -> Verdict {
 
 fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise) -> Vec<Process> {
     let own = |p: &&Process| p.command().contains("selfpage run");
+    let second = |p: &&Process| parent(p.pid) == Some(running.pid());
     let chosen = match victim {
+        Victim::Both => {
+            let is_own = |p: &&Process| p.pid == running.pid() || second(p);
+            return now.iter().filter(is_own).copied().collect();
+        }
         Victim::First => now.iter().find(|p| p.pid == running.pid()),
-        Victim::Second => now.iter().find(|p| parent(p.pid) == Some(running.pid())),
+        Victim::Second => now.iter().find(second),
         Victim::Program => now.iter().find(|p| !own(p) && p.pid != running.pid()),
         Victim::Anyone => now.get(noise.below(now.len() as u64) as usize),
     };

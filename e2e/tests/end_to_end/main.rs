@@ -3,6 +3,7 @@
 //! ignored.
 
 mod command;
+mod edge;
 mod kill;
 
 use e2e::contract::{Size, bare_only};
@@ -38,6 +39,7 @@ fn main() {
     }
     if !bare_only() {
         trials.extend(command::trials(size));
+        trials.extend(edge::trials(size));
         trials.extend(kill::trials(size));
     }
 

@@ -1,0 +1,147 @@
+//! The limits (`ulimit`) that `run` was started under and cannot do with: which, how high
+//! it is, and what would do. The calls that meet them say only that something failed.
+
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use store::{Bytes, StoreConfig};
+
+/// Descriptors that `run` opens beyond those it was started with. With two processors a
+/// program starts from 20 on; its pager opens more with more processors (at most eight are
+/// used), and the keeper two for each further process.
+const FILES: u64 = 40;
+
+/// Address space of a pager beside the tables it shares: stacks, staging, a first arena.
+const PAGER_SPACE: u64 = 256 << 20;
+
+/// What is too low. Sizes are in bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum Limit {
+    /// `ulimit -n`.
+    #[error(
+        "`ulimit -n` allows {there} open files here; {open} are open, and `selfpage run` needs {FILES} more, and \
+         two for each further process of the tree: set it to {} or higher",
+        open + FILES
+    )]
+    Files {
+        /// The limit.
+        there: u64,
+        /// Open at the start.
+        open: u64,
+    },
+    /// `ulimit -f`, below the size of a swap file that was asked for.
+    #[error(
+        "`ulimit -f` allows files of at most {} here, less than the swap file of {} that --store asks for: raise \
+         it (ulimit -f unlimited), or ask for less",
+        Bytes(*.there), Bytes(*.needed)
+    )]
+    SwapFile {
+        /// The limit.
+        there: u64,
+        /// The file's size.
+        needed: u64,
+    },
+    /// `ulimit -f`, met by something else.
+    #[error(
+        "`ulimit -f` allows files of at most {} here, and to the kernel the memory that processes share is a file, \
+         too: raise it (ulimit -f unlimited)",
+        Bytes(*.there)
+    )]
+    SharedMemory {
+        /// The limit.
+        there: u64,
+    },
+    /// `ulimit -v`.
+    #[error(
+        "`ulimit -v` allows each process {} of address space here, and a process needs {} beside the program's own \
+         for the tables of its pager and this store: raise it (ulimit -v unlimited), or ask for a smaller store",
+        Bytes(*.there), .needed.map_or("more".to_owned(), |needed| format!("at least {}", Bytes(needed)))
+    )]
+    Space {
+        /// The limit.
+        there: u64,
+        /// The least that would do, where it is known.
+        needed: Option<u64>,
+    },
+}
+
+/// Looks before anything starts. `asked` is the store that was asked for; `open`, how many
+/// descriptors there are already.
+pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
+    if let Some(there) = current(Resource::Nofile).filter(|there| *there < open + FILES) {
+        return Err(Limit::Files { there, open });
+    }
+    let needed = asked
+        .and_then(|store| store.disk.as_ref())
+        .map_or(0, |disk| disk.size);
+    match current(Resource::Fsize) {
+        Some(there) if there < needed => Err(Limit::SwapFile { there, needed }),
+        _ => Ok(()),
+    }
+}
+
+/// Looks when the tables are mapped, before a program is started that has to map them, too.
+pub fn check_space() -> Result<(), Limit> {
+    let Some(there) = current(Resource::As) else {
+        return Ok(());
+    };
+    // A quarter of the limit is the program's first arena (`preload::space::fit_arenas`).
+    let needed = (mapped() + PAGER_SPACE) / 3 * 4;
+    match there < needed {
+        true => Err(Limit::Space {
+            there,
+            needed: Some(needed.next_multiple_of(1 << 20)),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// The limit that made a call fail, if it was one.
+pub fn behind(errno: Option<Errno>) -> Option<Limit> {
+    match errno? {
+        Errno::FBIG => current(Resource::Fsize).map(|there| Limit::SharedMemory { there }),
+        Errno::NOMEM => current(Resource::As).map(|there| Limit::Space {
+            there,
+            needed: None,
+        }),
+        _ => None,
+    }
+}
+
+fn current(what: Resource) -> Option<u64> {
+    getrlimit(what).current
+}
+
+/// Bytes of address space this process has in use.
+fn mapped() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').next().and_then(|word| word.parse().ok());
+    pages.unwrap_or(0u64) * wired::PAGE as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_descriptors_are_told_with_the_figures() {
+        let Some(there) = current(Resource::Nofile) else {
+            return;
+        };
+        check(None, 3).unwrap();
+        let said = check(None, there).unwrap_err().to_string();
+        assert!(
+            said.contains(&format!("allows {there} open files")),
+            "{said}"
+        );
+        assert!(said.contains(&(there + FILES).to_string()), "{said}");
+    }
+
+    #[test]
+    fn only_what_a_limit_can_cause_is_blamed_on_one() {
+        assert!(behind(Some(Errno::NOENT)).is_none() && behind(None).is_none());
+        assert_eq!(
+            behind(Some(Errno::NOMEM)).is_some(),
+            current(Resource::As).is_some()
+        );
+    }
+}

@@ -1,0 +1,313 @@
+//! What the command meets at the edges of a machine: limits, places that cannot be
+//! written, memory that is not there, a run within a run, and what its figures count.
+
+use super::command::{contract, shell};
+use crate::trial;
+use e2e::contract::{Contract, MIB, Size, Under, selfpage};
+use e2e::launch::number;
+use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
+use e2e::{Launch, Sandbox, hazard};
+use libtest_mimic::Trial;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+type Case = fn() -> Verdict;
+
+pub fn trials(_: Size) -> Vec<Trial> {
+    let cases: [(&str, Case); 9] = [
+        ("a_limit_that_is_too_low_is_named", limits),
+        ("memory_that_is_not_there_is_refused", memory),
+        (
+            "the_memory_of_a_control_group_is_what_is_there",
+            control_group,
+        ),
+        (
+            "without_a_place_for_a_file_the_default_store_is_ram",
+            no_place,
+        ),
+        ("a_default_store_whose_file_fails_is_ram", file_fails),
+        (
+            "a_place_for_figures_that_cannot_be_is_told_at_once",
+            figures_place,
+        ),
+        ("a_run_within_a_run_pages_in_the_outer_one", nested),
+        ("forks_are_counted", forks),
+        (
+            "the_pagers_own_memory_does_not_count_as_not_paged",
+            pagers_own,
+        ),
+    ];
+    cases
+        .into_iter()
+        .map(|(name, case)| trial("command", name, case))
+        .collect()
+}
+
+/// A shell script that knows `selfpage run` as `$RUN`.
+fn script(sandbox: &Sandbox, text: &str) -> Verdict<(Output, String)> {
+    let output = Command::new("/bin/sh")
+        .args(["-c", text])
+        .env("RUN", format!("{} run", selfpage()?.display()))
+        .envs(sandbox.environment())
+        .current_dir(sandbox.path())
+        .stdin(Stdio::null())
+        .output()
+        .doing(|| "run a shell".into())?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok((output, said))
+}
+
+/// Insists that `selfpage run` refused by itself, before the program, and said these words.
+fn refused(sandbox: &Sandbox, text: &str, words: &[&str]) -> Verdict {
+    let (output, said) = script(sandbox, text)?;
+    ensure(output.status.code() == Some(125), || {
+        format!("{text}: {:?}, not 125; it said {said}", output.status)
+    })?;
+    ensure(output.stdout.is_empty(), || {
+        format!("{text}: the program was started")
+    })?;
+    ensure(words.iter().all(|word| said.contains(word)), || {
+        format!("{text}: {words:?} are not all in {said}")
+    })
+}
+
+fn limits() -> Verdict {
+    let sandbox = Sandbox::new("limits")?;
+    let echo = "--frames 8M -- /bin/echo started";
+    for (limit, words) in [
+        ("-n 10", ["ulimit -n", "allows 10 open files", "or higher"]),
+        ("-f 1", ["ulimit -f", "at most", "ulimit -f unlimited"]),
+        (
+            "-v 100000",
+            ["ulimit -v", "100000KiB", "ulimit -v unlimited"],
+        ),
+        ("-v 1300000", ["ulimit -v", "1300000KiB", "at least"]),
+    ] {
+        refused(&sandbox, &format!("ulimit {limit}; $RUN {echo}"), &words)?;
+    }
+    let disk = format!("--store disk:{}/swap,size=64M", sandbox.path().display());
+    refused(
+        &sandbox,
+        &format!("ulimit -f 1000; $RUN {disk} {echo}"),
+        &["ulimit -f", "swap file of 64MiB"],
+    )?;
+    sandbox.check_clean()
+}
+
+fn memory() -> Verdict {
+    let sandbox = Sandbox::new("memory")?;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").doing(|| "read /proc/meminfo".into())?;
+    let kib = meminfo
+        .split_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse::<u64>().ok());
+    let beyond = format!("{}G", (kib.unwrap_or(0) >> 20) + 2);
+    for (asked, named) in [
+        (format!("--frames 8M --store ram:{beyond}"), "--store ram:"),
+        (format!("--frames {beyond}"), "--frames "),
+    ] {
+        refused(
+            &sandbox,
+            &format!("$RUN {asked} -- /bin/echo started"),
+            &[named, &beyond, "more than the", "at most"],
+        )?;
+    }
+    sandbox.check_clean()
+}
+
+/// A memory control group of 64 MiB; skips where none can be made.
+struct Group(String);
+
+impl Group {
+    fn make() -> Verdict<Self> {
+        let name = format!("selfpage-e2e-{}", std::process::id());
+        let places = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        for (root, file) in places {
+            let folder = format!("{root}/{name}");
+            if !Path::new(root).join("cgroup.procs").exists()
+                || std::fs::create_dir(&folder).is_err()
+            {
+                continue;
+            }
+            let group = Self(folder);
+            if std::fs::write(format!("{}/{file}", group.0), "67108864").is_ok() {
+                return Ok(group);
+            }
+        }
+        skipped("no memory control group can be made here")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+fn control_group() -> Verdict {
+    let sandbox = Sandbox::new("group")?;
+    let group = Group::make()?;
+    for asked in ["--frames 128M", "--frames 32M --store ram:48M"] {
+        let enter = format!("echo $$ > {}/cgroup.procs || exit 77", group.0);
+        refused(
+            &sandbox,
+            &format!("{enter}; exec $RUN {asked} -- /bin/echo started"),
+            &["64MiB this control group may use", "ask for at most"],
+        )?;
+    }
+    sandbox.check_clean()
+}
+
+/// With /var/tmp read-only and the state folder in memory, in a mount namespace.
+fn no_place() -> Verdict {
+    let sandbox = Sandbox::new("no_place")?;
+    let inside = |run: &str| {
+        format!(
+            "exec unshare -m sh -c 'mount --bind /var/tmp /var/tmp && mount -o remount,bind,ro /var/tmp || exit 77
+             export XDG_STATE_HOME=/dev/shm/selfpage-e2e-state; {run}; status=$?
+             rmdir /dev/shm/selfpage-e2e-state/selfpage /dev/shm/selfpage-e2e-state; exit $status'"
+        )
+    };
+    let (output, said) = script(&sandbox, &inside("$RUN --frames 8M -- /bin/echo started"))?;
+    if output.status.code() == Some(77) || said.contains("unshare:") {
+        return skipped("no mount namespace can be made here");
+    }
+    ensure(
+        output.status.success() && output.stdout == b"started\n",
+        || format!("{:?}; it said {said}", output.status),
+    )?;
+    ensure(
+        said.contains("compressed RAM alone") && said.contains("--store"),
+        || format!("no notice in {said}"),
+    )?;
+    refused(
+        &sandbox,
+        &inside("$RUN --frames 8M --store disk:/var/tmp/swap,size=64M -- /bin/echo started"),
+        &["/var/tmp/swap", "read-only", "another path"],
+    )
+}
+
+fn file_fails() -> Verdict {
+    let sandbox = Sandbox::new("file_fails")?;
+    // Enough for the tables, not for a swap file of the usual size.
+    let (output, said) = script(
+        &sandbox,
+        "ulimit -f 3145728; $RUN --frames 8M -- /bin/echo started",
+    )?;
+    ensure(
+        output.status.success() && output.stdout == b"started\n",
+        || format!("{:?}; it said {said}", output.status),
+    )?;
+    let free = rustix::fs::statvfs(sandbox.path()).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
+    if free < 17 << 30 {
+        return skipped("too little free space for a default swap file above the limit");
+    }
+    ensure(said.contains("compressed RAM alone"), || {
+        format!("no notice in {said}")
+    })?;
+    sandbox.check_clean()
+}
+
+fn figures_place() -> Verdict {
+    let sandbox = Sandbox::new("figures_place")?;
+    let place = sandbox.join("no/such/folder/figures.json");
+    refused(
+        &sandbox,
+        &format!(
+            "$RUN --frames 8M --stats-json {} -- /bin/echo started",
+            place.display()
+        ),
+        &["cannot write the figures", "no/such/folder", "--stats-json"],
+    )?;
+    sandbox.check_clean()
+}
+
+fn nested() -> Verdict {
+    let sandbox = Sandbox::new("nested")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let inner = format!(
+        "{} run --frames 64M --stats-json inner.json -- {} && exit 9",
+        selfpage()?.display(),
+        program.display()
+    );
+    let outcome = Launch::new(&sandbox, "/bin/sh")
+        .args(["-c", &inner])
+        .variable("HAZARD_MB", "32")
+        .limit(Duration::from_secs(240))
+        .run(&contract())?
+        .ended_with(9)?
+        .within_contract()?;
+    ensure(
+        outcome.stderr.contains("inside another `selfpage run`"),
+        || format!("no notice in {}", outcome.stderr),
+    )?;
+    let Some(outer) = &outcome.stats else {
+        return failed("the outer run wrote no figures");
+    };
+    ensure(number(outer, "/figures/written")? > 0, || {
+        "the program did not page in the outer contract".into()
+    })?;
+    let inner = std::fs::read_to_string(sandbox.join("inner.json")).unwrap_or_default();
+    let inner: serde_json::Value = serde_json::from_str(&inner).unwrap_or_default();
+    ensure(inner["nested"] == true && inner["status"] == 0, || {
+        format!("the inner figures are {inner}")
+    })?;
+    sandbox.check_clean()
+}
+
+fn forks() -> Verdict {
+    let sandbox = Sandbox::new("forks")?;
+    let outcome = shell(&sandbox, "(:; :); (:; :); (:; :); exit 0", &contract())?.succeeded()?;
+    let Some(stats) = &outcome.stats else {
+        return failed("no figures were written");
+    };
+    let (forks, processes) = (
+        number(stats, "/figures/forks")?,
+        number(stats, "/processes")?,
+    );
+    ensure((forks, processes) == (3, 4), || {
+        format!("{forks} forks and {processes} processes, not 3 and 4")
+    })?;
+    sandbox.check_clean()
+}
+
+/// A page table of 128 MiB, buffers and stacks are some hundred kilobytes; the program's
+/// own data, stack and loader are about as much, and are all that may count.
+fn pagers_own() -> Verdict {
+    let sandbox = Sandbox::new("pagers_own")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let outcome = Launch::new(&sandbox, &program)
+        .variable("HAZARD_MB", "128")
+        .limit(Duration::from_secs(240))
+        .run(&Under::Contract(Contract::new(16 * MIB)))?
+        .succeeded()?
+        .within_contract()?;
+    let Some(stats) = &outcome.stats else {
+        return failed("no figures were written");
+    };
+    let (pagers, unpaged) = (
+        number(stats, "/memory/pagers")?,
+        number(stats, "/memory/unpaged")?,
+    );
+    ensure(pagers > 128 << 10, || {
+        format!("the pager itself is said to hold {pagers} bytes")
+    })?;
+    ensure(unpaged < 2 * MIB, || {
+        format!("{unpaged} bytes count as not paged, {pagers} as the pager's own")
+    })?;
+    let peak = number(stats, "/memory/peak_anonymous")?;
+    ensure(
+        peak >= 16 * MIB && peak <= outcome.footprint.peak + 4 * MIB,
+        || {
+            format!(
+                "a peak of {peak} bytes, where {} were seen from outside",
+                outcome.footprint.peak
+            )
+        },
+    )?;
+    sandbox.check_clean()
+}
