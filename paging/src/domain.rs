@@ -10,6 +10,7 @@ use crate::entry::thread::Entry;
 use crate::entry::{mask, upcall};
 use crate::evict::NoFrame;
 use crate::fill::{Activation, Failure, Outcome, Phase};
+use crate::mappings;
 use crate::page::State;
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
 use crate::rights::{Denied, Rights};
@@ -516,6 +517,7 @@ impl Domain {
             return Err(StretchError::TooMany);
         }
         pager.register(base, len)?;
+        mappings::divide(base, len);
         pager.counters().add(Counter::stretch_bytes, len as u64);
         Ok(stretch)
     }

@@ -31,6 +31,7 @@ mod entry;
 mod evict;
 mod fill;
 mod gate;
+mod mappings;
 mod message;
 mod page;
 mod pager;
