@@ -10,6 +10,7 @@ use crate::driver::StretchDriver;
 use crate::entry::thread::Entry;
 use crate::entry::{Attempt, mask, upcall};
 use crate::fill::{Failure, Outcome};
+use crate::mappings;
 use crate::page::State;
 use crate::page_set::PageSet;
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
@@ -589,6 +590,7 @@ impl Domain {
             return Err(StretchError::TooMany);
         }
         pager.register(base, len)?;
+        mappings::divide(base, len);
         pager.counters().add(Counter::stretch_bytes, len as u64);
         Ok(stretch)
     }

@@ -23,6 +23,7 @@
 pub(crate) mod clean;
 pub(crate) mod halt;
 mod pinned;
+mod settle;
 mod stage;
 mod victim;
 

@@ -35,6 +35,7 @@ mod evict;
 mod fill;
 mod gate;
 mod huge;
+mod mappings;
 mod message;
 mod page;
 mod page_set;

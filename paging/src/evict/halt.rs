@@ -51,9 +51,7 @@ impl Pager {
 
     /// As [`Pager::drain`]. What can be neither written nor put back stays.
     pub(crate) fn drain_halted(&self, halted: &mut Halted<'_>) -> Option<StoreError> {
-        let Some(cleaner) = halted.cleaners.iter_mut().flatten().next() else {
-            return None;
-        };
+        let cleaner = halted.cleaners.iter_mut().flatten().next()?;
         let mut done = Cleaning::default();
         let mut tries = 0;
         while !self.staging.ring.is_empty() && tries < TRIES {

@@ -1,0 +1,100 @@
+//! How long faults take while several threads fault and the evictor evicts: `cargo run
+//! --release -p selfpage --example latency [THREADS [ACCESSES [STORE [MEGABYTES [write]]]]]`.
+//!
+//! Random accesses over eight times as many pages as there are frames; an access that does
+//! not fault is not counted. Prints quantiles of the time of a fault, and what the domain
+//! counted.
+
+use selfpage::{Contract, Counter, DirectIo, Domain, Paged};
+use std::time::Instant;
+
+const PAGE: usize = 4096;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let threads: usize = args.next().map_or(Ok(2), |n| n.parse())?;
+    let accesses: usize = args.next().map_or(Ok(200_000), |n| n.parse())?;
+    let store = args.next().unwrap_or_else(|| "ram:1G".into());
+    let bytes = args.next().map_or(Ok(256), |m| m.parse::<usize>())? << 20;
+    let write = args.next().is_some();
+    let frames = (bytes / 8 / PAGE) as u32;
+    let domain = Domain::builder()
+        .frames(Contract {
+            g: frames,
+            x: frames,
+        })
+        .store(store.parse()?)
+        .direct_io(DirectIo::PinnedOnly)
+        .build()?;
+    let stretch = domain.allocate(bytes)?;
+    stretch.bind(Paged)?;
+    // SAFETY: threads touch pages of their own.
+    let memory = unsafe { stretch.bytes_mut() };
+    let mut x = 0x9e37_79b9_7f4a_7c15u64;
+    for page in memory.chunks_exact_mut(PAGE) {
+        for word in page[..PAGE / 2].chunks_exact_mut(8) {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            word.copy_from_slice(&x.to_le_bytes());
+        }
+        page[PAGE / 2..].fill(1);
+    }
+    let before: Vec<u64> = Counter::ALL
+        .iter()
+        .map(|c| domain.counters().get(*c))
+        .collect();
+    let start = Instant::now();
+    let base = memory.as_mut_ptr() as usize;
+    let mut times: Vec<u64> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads)
+            .map(|id| {
+                scope.spawn(move || {
+                    let mut x = id as u64 + 1;
+                    let mut times = Vec::with_capacity(accesses);
+                    for _ in 0..accesses {
+                        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let page = (x >> 33) as usize % (bytes / PAGE / threads) * threads + id;
+                        let at = (base + page * PAGE + 64) as *mut u64;
+                        let start = Instant::now();
+                        // SAFETY: inside the stretch, and this thread's page.
+                        unsafe {
+                            let value = at.read_volatile();
+                            if write {
+                                at.write_volatile(value + 1);
+                            }
+                        }
+                        let time = start.elapsed().as_nanos() as u64;
+                        if time > 1500 {
+                            times.push(time);
+                        }
+                    }
+                    times
+                })
+            })
+            .collect();
+        all.into_iter()
+            .flat_map(|t| t.join().unwrap_or_default())
+            .collect()
+    });
+    let all = start.elapsed().as_nanos() as f64 / (accesses * threads) as f64;
+    times.sort_unstable();
+    let at = |q: f64| times[((times.len() - 1) as f64 * q) as usize] as f64 / 1000.0;
+    println!(
+        "{threads} threads, {all:.0} ns an access; a fault p50 {:.1} p90 {:.1} p98 {:.1} p99 {:.1} p99.9 {:.1} us; p99/p50 {:.1}",
+        at(0.5),
+        at(0.9),
+        at(0.98),
+        at(0.99),
+        at(0.999),
+        at(0.99) / at(0.5)
+    );
+    for (counter, before) in Counter::ALL.iter().zip(before) {
+        let now = domain.counters().get(*counter);
+        if now != before {
+            print!("{} {}  ", counter.name(), now as i64 - before as i64);
+        }
+    }
+    println!();
+    Ok(())
+}

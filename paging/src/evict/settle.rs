@@ -1,0 +1,171 @@
+//! Ending a batch: words settled, memory discarded, frames put back, in this order.
+//!
+//! A page whose write is done is the store's, unless a fault was quicker. One that the store
+//! refused returns to the program. One that a fault has in hand this moment, or that the
+//! kernel would not put back, keeps its place in the slot, and its piece has another turn.
+
+use super::clean::{Cleaning, Load, Page, nap};
+use crate::page::State;
+use crate::pager::Pager;
+use crate::staging::ring::{Claim, PIECE};
+use crate::stretch::Inner;
+use frames::Frame;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use wired::PAGE;
+
+/// How often, and how long each time, a page in a fault's hands is waited for. A copy takes
+/// two microseconds; a fault that was preempted in it takes its time.
+const LOOKS: u32 = 200;
+const NAPS: u32 = 4;
+const NAP: Duration = Duration::from_micros(50);
+
+/// What became of a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is elsewhere; its frame is unused.
+    Gone,
+    /// It is the program's again, in its frame.
+    Back,
+    /// It is still in the slot.
+    Kept,
+}
+
+impl Pager {
+    /// Settles every page of a load whose writes are done, discards the memory of those
+    /// that are elsewhere and puts their frames back.
+    pub(super) fn settle(&self, load: &mut Load, freed: &mut [Frame; PIECE]) -> Cleaning {
+        let mut done = Cleaning {
+            freed: 0,
+            refusal: load.refusal,
+        };
+        let Some(claim) = load.claim.take() else {
+            return done;
+        };
+        let slot_words = self.staging.frames(claim.slot);
+        let (mut back, mut kept) = (0, 0);
+        for page in &mut load.pages[..load.count] {
+            match self.settle_page(page) {
+                Fate::Gone => {
+                    slot_words[page.at].store(0, Ordering::Relaxed);
+                    freed[done.freed as usize] = Frame(page.frame);
+                    done.freed += 1;
+                }
+                Fate::Back => back += 1,
+                Fate::Kept => kept += 1,
+            }
+        }
+        // A slot's page tables go with its last piece: they are freed for 2 MiB at once only.
+        let swept = kept == 0 && self.staging.ring.is_last(&claim);
+        let piece_pages = self.staging.piece_pages();
+        let span = claim.span();
+        match (swept, kept) {
+            (true, _) => self.discard_staged(claim.slot, 0..self.staging.slot_bytes()),
+            (false, 0) => {
+                let bytes = piece_pages * PAGE;
+                self.discard_staged(claim.slot, span.start * bytes..span.end * bytes);
+            }
+            _ => {
+                let gone = |page: &&Page| slot_words[page.at].load(Ordering::Relaxed) == 0;
+                for page in load.pages[..load.count].iter().filter(gone) {
+                    self.discard_staged(claim.slot, page.at * PAGE..(page.at + 1) * PAGE);
+                }
+            }
+        }
+        self.staging.count(0, done.freed + back);
+        self.put_all(&freed[..done.freed as usize]);
+        self.release(&claim, swept);
+        done
+    }
+
+    /// Ends a claim: what its slot's words still say is kept.
+    pub(super) fn release(&self, claim: &Claim, swept: bool) {
+        let piece_pages = self.staging.piece_pages();
+        let words = self.staging.frames(claim.slot);
+        let kept = |piece: usize| {
+            let words = &words[piece * piece_pages..][..piece_pages];
+            let there = words.iter().filter(|w| w.load(Ordering::Relaxed) != 0);
+            there.count() as u32
+        };
+        if self.staging.ring.release(claim, kept) {
+            if !swept {
+                self.discard_staged(claim.slot, 0..self.staging.slot_bytes());
+            }
+            self.staging.ring.vacate(claim.slot);
+        }
+    }
+
+    fn discard_staged(&self, slot: usize, bytes: std::ops::Range<usize>) {
+        let areas = [Some(self.staging.address(slot)), self.staging.sieve(slot)];
+        for base in areas.into_iter().flatten() {
+            // SAFETY: everything there has gone elsewhere.
+            let _ = unsafe { translation::discard(base + bytes.start, bytes.len()) };
+        }
+    }
+
+    /// Makes the copy just written the page, if it still is one that is staged; a page that
+    /// was not written returns to the program.
+    fn settle_page(&self, page: &mut Page) -> Fate {
+        let fate = match self.home(page.frame) {
+            Some((stretch, index)) => self.settle_at(stretch, index, page),
+            None => Fate::Gone,
+        };
+        if let Some(copy) = page.copy.take() {
+            self.forget(copy);
+        }
+        fate
+    }
+
+    fn settle_at(&self, stretch: &Inner, index: usize, page: &mut Page) -> Fate {
+        let word = stretch.table().word(index);
+        let mut looks = 0;
+        loop {
+            let seen = word.load();
+            if seen.frame() != page.frame {
+                return Fate::Gone;
+            }
+            match (seen.state(), page.copy) {
+                // A fault is copying it back this moment.
+                (State::Filling, _) if looks == LOOKS + NAPS => return Fate::Kept,
+                (State::Filling, _) => {
+                    looks += 1;
+                    pause(looks);
+                }
+                (State::Staged, Some(copy)) => {
+                    if let Some(old) = word.write_done(page.frame, copy) {
+                        page.copy = None;
+                        if let Some(old) = old {
+                            self.forget(old);
+                        }
+                        return Fate::Gone;
+                    }
+                }
+                // Refused, or in a fault's hands when it was judged, and given back since.
+                (State::Staged, None) => {
+                    let unit = stretch.table().unit_of(index);
+                    let gate = stretch.table().gate(unit);
+                    gate.close();
+                    let back = self.put_back_staged(stretch, index, page.frame);
+                    gate.open();
+                    if back {
+                        self.requeue(stretch, unit);
+                        return Fate::Back;
+                    }
+                    if word.load() == seen {
+                        return Fate::Kept;
+                    }
+                }
+                _ => return Fate::Gone,
+            }
+        }
+    }
+}
+
+/// Waits a moment: a spin at first, then a nap.
+fn pause(looks: u32) {
+    if looks <= LOOKS {
+        std::hint::spin_loop();
+    } else {
+        nap(NAP);
+    }
+}
