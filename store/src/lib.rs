@@ -32,7 +32,6 @@ mod layout;
 mod lockword;
 mod ops;
 mod origin;
-mod pack;
 mod parts;
 mod place;
 mod ram;
@@ -43,7 +42,6 @@ mod shared;
 mod survey;
 mod swap;
 mod tier;
-mod unpack;
 
 pub use api::{
     Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Usage, Wait, WritePage,
