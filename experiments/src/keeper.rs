@@ -27,6 +27,13 @@ pub enum Debt {
     Cgroup(PathBuf),
     /// A file to be deleted.
     File(PathBuf),
+    /// A setting of the kernel's to be put back.
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// What it was.
+        value: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,6 +93,9 @@ fn attempt(debt: &Debt) -> Result<(), ExperimentError> {
         Debt::Swap(path) => swap_off(path),
         Debt::Zram(number) => remove_zram(*number),
         Debt::Cgroup(path) => remove_cgroup(path),
+        Debt::Setting { path, value } => {
+            std::fs::write(path, value).map_err(while_doing(format!("set {}", path.display())))
+        }
         Debt::File(path) if !path.exists() => Ok(()),
         Debt::File(path) => {
             std::fs::remove_file(path).map_err(while_doing(format!("remove {}", path.display())))
