@@ -3,6 +3,7 @@
 //! nowhere.
 
 use crate::ExperimentError;
+use crate::arm::Arm;
 use crate::pass::Pass;
 use crate::report::Report;
 use crate::statistics::Estimate;
@@ -14,7 +15,8 @@ use std::path::Path;
 
 /// Pixels.
 const WIDTH: u32 = 1100;
-const LINE: u32 = 18;
+const LINE: u32 = 10;
+const MORE: u32 = 8;
 const MARGINS: u32 = 90;
 const TITLE: u32 = 60;
 const COLUMNS: u32 = 2;
@@ -62,7 +64,8 @@ pub fn drawn(report: &Report) -> Result<String, Failure> {
     let names = names(report);
     let panels = panels(report, &names);
     let rows = (panels.len() as u32).div_ceil(COLUMNS).max(1);
-    let panel = names.len() as u32 * LINE + MARGINS;
+    let line = LINE + MORE * report.threads().len() as u32;
+    let panel = names.len() as u32 * line + MARGINS;
     let mut picture = String::new();
     {
         let backend = SVGBackend::with_string(&mut picture, (WIDTH, TITLE + rows * panel));
@@ -79,16 +82,17 @@ pub fn drawn(report: &Report) -> Result<String, Failure> {
     Ok(picture)
 }
 
-/// The arms that ran, in the order of the report.
+/// The arms that ran, in their order.
 fn names(report: &Report) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for series in &report.series {
-        let name = series.arm.name();
-        if !series.runs.is_empty() && !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+    let ran = |arm: &&Arm| {
+        let mut with = report.series.iter().filter(|s| s.arm == **arm);
+        with.any(|series| !series.runs.is_empty())
+    };
+    Arm::all()
+        .iter()
+        .filter(ran)
+        .map(|arm| arm.name())
+        .collect()
 }
 
 fn panels(report: &Report, names: &[String]) -> Vec<Panel> {
@@ -198,7 +202,6 @@ fn reach(points: &[Point]) -> Range<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arm::Arm;
     use crate::report::made_up::{report, series};
 
     #[test]
