@@ -3,8 +3,8 @@
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
 # make soak   the end-to-end tests at full size: hours of paging, not minutes
-# make bench  ours beside kernel swap, zram, mapped files and the bare device; as data and
-#             as a picture in target/
+# make bench  ours beside kernel swap, zram, mapped files and the bare device; all figures
+#             and pictures of them in target/
 # make bench-quick  what paging has to reach, at a quarter of the size, in two minutes
 # make lint   format and lints, warnings denied
 
@@ -30,11 +30,13 @@ test: tools build
 soak: tools build
 	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
 
+# What has to be reached first, then everything else with one thread.
 bench: build
+	$(TARGET)/release/selfpage bench paging --targets --json $(TARGET)/targets.json --svg $(TARGET)/targets.svg
 	$(TARGET)/release/selfpage bench paging --json $(TARGET)/paging.json --svg $(TARGET)/paging.svg
 
 bench-quick: build
-	$(TARGET)/release/selfpage bench paging --targets --data 128 --frames 16 --accesses 8000 --repeats 3
+	$(TARGET)/release/selfpage bench paging --targets --data 128 --frames 16 --accesses 6000 --repeats 3
 
 lint: rust
 	$(CARGO) fmt --all --check

@@ -237,3 +237,24 @@ impl Drop for Owed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_put_back_and_a_file_is_gone_once_settled() {
+        let path = std::env::temp_dir().join(format!("experiments-keeper-{}", std::process::id()));
+        std::fs::write(&path, "changed").unwrap();
+        let setting = Debt::Setting {
+            path: path.clone(),
+            value: "as it was".into(),
+        };
+        settle(&setting).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "as it was");
+        let file = Debt::File(path.clone());
+        settle(&file).unwrap();
+        assert!(!path.exists());
+        settle(&file).unwrap();
+    }
+}

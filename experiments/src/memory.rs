@@ -178,3 +178,20 @@ impl Drop for Mapping {
         let _ = unsafe { libc::munmap(self.start, self.bytes) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_named_as_a_worker_is_told() {
+        for entry in [EntryKind::Upcall, EntryKind::Thread] {
+            let text = format!("{}:ram:1M+disk:/a:b,size=2M", entry_name(entry));
+            let kind: Kind = text.parse().unwrap();
+            assert!(matches!(kind, Kind::Linked(e, _) if e == entry));
+        }
+        assert!(matches!("paged".parse(), Ok(Kind::Paged)));
+        let unknown = "tape:/dev/st0".parse::<Kind>().unwrap_err();
+        assert!(unknown.contains("device:PATH"), "{unknown}");
+    }
+}

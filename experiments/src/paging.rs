@@ -1,4 +1,17 @@
 //! `selfpage bench paging`: more data than memory, ours beside the alternatives.
+//!
+//! What is the same in every arm: the code that accesses the pages, their contents, the
+//! order of accesses, what comes before the clock starts, pages of 4 KiB (huge pages are
+//! advised off). No other advice is given that an arm's name does not say. What is not:
+//!
+//! | | the kernel's arms | ours |
+//! |---|---|---|
+//! | what is limited | all that the worker is charged for once it works, page tables too (1 page in 512 of data) | linked: the stretch's frames; `run`: all private memory |
+//! | room for what is out | half as much again as the data, zram's at 2:1 uncounted | the same |
+//! | direct I/O by the program | pages may be pinned | linked: the program says it does none; `run`: as the kernel |
+//!
+//! zram is measured twice: with vm.page-cluster as it is on this machine, which the targets
+//! are against, and with 0. A file's read-ahead is the device's own setting.
 
 use crate::arm::Arm;
 use crate::keeper::Keeper;
