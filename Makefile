@@ -3,7 +3,9 @@
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
 # make soak   the end-to-end tests at full size: hours of paging, not minutes
-# make bench  ours beside kernel swap, zram, mapped files and the bare device
+# make bench  ours beside kernel swap, zram, mapped files and the bare device; all figures
+#             and pictures of them in target/
+# make bench-quick  what paging has to reach, at a quarter of the size, in two minutes
 # make lint   format and lints, warnings denied
 
 CARGO  ?= cargo
@@ -11,7 +13,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # Which real program `make run` shows: sort, dict, sqlite, compile, redis, stress, threads.
 JOB    ?= dict
 
-.PHONY: build run test soak bench lint tools rust
+.PHONY: build run test soak bench bench-quick lint tools rust
 
 build: rust
 	$(CARGO) build --release --locked --workspace
@@ -28,8 +30,13 @@ test: tools build
 soak: tools build
 	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
 
+# What has to be reached first, then everything else with one thread.
 bench: build
-	$(TARGET)/release/selfpage bench paging
+	$(TARGET)/release/selfpage bench paging --targets --json $(TARGET)/targets.json --svg $(TARGET)/targets.svg
+	$(TARGET)/release/selfpage bench paging --json $(TARGET)/paging.json --svg $(TARGET)/paging.svg
+
+bench-quick: build
+	$(TARGET)/release/selfpage bench paging --targets --data 128 --frames 16 --accesses 6000 --repeats 3
 
 lint: rust
 	$(CARGO) fmt --all --check

@@ -1,47 +1,70 @@
-//! The work that is timed: passes over memory that does not fit.
+//! The work that is timed: passes over memory that does not fit. The code is the same in
+//! every arm: what differs is where a page is ([`Pages`]).
 
 use crate::ExperimentError;
-use crate::contents::{PageAt, mix};
+use crate::contents::PageAt;
+use crate::order::{Amount, Order, Step};
+use crate::pass::Pass;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// A random pass ends here, with the accesses it came to: a mapped file without advice
-/// reads ahead 128 KiB for each page under a small limit, 10 ms an access [measured].
-const LIMIT: Duration = Duration::from_secs(10);
+/// A pass out of order ends here, and its warm-up too, with the accesses it came to: a
+/// mapped file without advice reads ahead 128 KiB for each page under a small limit,
+/// 10 ms an access [measured].
+const LIMIT: Duration = Duration::from_secs(5);
 
-/// A pass over the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pass {
-    /// Writes every page in order, for the first time.
-    Fill,
-    /// Reads every page in order.
-    SequentialRead,
-    /// Reads pages in no order.
-    RandomRead,
-    /// Reads and changes pages in no order.
-    RandomReadModifyWrite,
+/// One thread's way to the pages.
+pub trait Pages {
+    /// A pass begins; in order it is over these pages. `overwrites` says that what they
+    /// hold does not matter.
+    fn begin(&mut self, _in_order: Option<Range<u64>>, _overwrites: bool) {}
+
+    /// Where page number `page` is, until the next call.
+    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError>;
+
+    /// The page just reached has been used, and maybe written.
+    fn leave(&mut self, _wrote: bool) -> Result<(), ExperimentError> {
+        Ok(())
+    }
+
+    /// The pass is over.
+    fn end(&mut self) -> Result<(), ExperimentError> {
+        Ok(())
+    }
 }
 
-impl Pass {
-    /// All, in the order they run.
-    pub const ALL: [Self; 4] = [
-        Self::Fill,
-        Self::SequentialRead,
-        Self::RandomRead,
-        Self::RandomReadModifyWrite,
-    ];
+/// Memory to work on, the pages side by side.
+pub struct Resident(*mut u8);
 
-    /// As a column's head.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fill => "fill",
-            Self::SequentialRead => "sequential read",
-            Self::RandomRead => "random read",
-            Self::RandomReadModifyWrite => "random r-m-w",
-        }
+impl Resident {
+    /// At `base`.
+    ///
+    /// # Safety
+    /// `base` points to as many pages as the work is said to have, which outlive this and
+    /// which nothing but the work uses.
+    pub unsafe fn new(base: *mut u8) -> Self {
+        Self(base)
     }
+}
+
+impl Pages for Resident {
+    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+        // SAFETY: below the number of pages, as `new` was promised, and in a pass that
+        // writes this thread's alone (`order`).
+        Ok(unsafe { PageAt::new(self.0, page) })
+    }
+}
+
+/// What is counted beside the time, so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Accesses that had to wait for the store.
+    pub misses: Option<u64>,
+    /// Bytes this process had read from block devices.
+    pub device_bytes: Option<u64>,
 }
 
 /// What a pass took.
@@ -53,94 +76,125 @@ pub struct Figure {
     pub pages: u64,
     /// From the first access to the last, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Median and 99th percentile of one access, in nanoseconds; of the random passes.
+    /// Median and 99th percentile of one access, in nanoseconds; of passes out of order.
     pub p50_ns: u64,
     /// See `p50_ns`.
     pub p99_ns: u64,
+    /// Accesses that had to wait for the store, where somebody counts them.
+    pub misses: Option<u64>,
+    /// Bytes read from block devices, where the kernel counts them.
+    pub device_bytes: Option<u64>,
 }
 
 impl Figure {
-    /// Nanoseconds a page, all threads together.
+    /// Nanoseconds a page accessed, all threads together.
     pub fn ns_per_page(&self) -> f64 {
         self.elapsed_ns as f64 / self.pages.max(1) as f64
     }
+
+    /// Nanoseconds a page that came from a block device, all threads together. A bare
+    /// device has nothing in memory, so this is what it is to be compared with: pages
+    /// found in memory are nobody's merit. Pages read and not accessed do not count.
+    pub fn ns_per_fetched_page(&self) -> f64 {
+        let fetched = self
+            .device_bytes
+            .map_or(self.pages, |bytes| bytes.div_ceil(4096).min(self.pages));
+        self.elapsed_ns as f64 / fetched.max(1) as f64
+    }
+
+    /// The part of the accesses that found their page in memory.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let misses = self.misses? as f64;
+        Some((1.0 - misses / self.pages.max(1) as f64).max(0.0))
+    }
 }
 
-/// How much of each.
-#[derive(Clone, Copy, Debug)]
-pub struct Amount {
-    /// Pages of memory.
-    pub pages: u64,
-    /// Random accesses, by all threads.
-    pub accesses: u64,
-    /// Threads; each has the pages whose number leaves its own remainder.
-    pub threads: u64,
-    /// Makes the random order.
-    pub seed: u64,
+/// The work of one process.
+pub struct Work<'a> {
+    /// How much.
+    pub amount: Amount,
+    /// Which passes; filling is one.
+    pub passes: &'a [Pass],
+    /// Reads what is counted beside the time.
+    pub count: &'a (dyn Fn() -> Counted + Sync),
 }
 
-/// Memory to work on.
-#[derive(Clone, Copy)]
-struct Base(*mut u8);
-// SAFETY: threads access disjoint pages of it.
-unsafe impl Send for Base {}
-// SAFETY: as above.
-unsafe impl Sync for Base {}
+impl Work<'_> {
+    /// Does all passes, each thread with the pages that `reached` gives it, and a last
+    /// check of every page untimed.
+    pub fn run<P: Pages>(
+        &self,
+        reached: impl Fn() -> Result<P, ExperimentError> + Sync,
+    ) -> Result<Vec<Figure>, ExperimentError> {
+        let versions: Vec<AtomicU8> = (0..self.amount.pages).map(|_| AtomicU8::new(0)).collect();
+        let barrier = Barrier::new(self.amount.threads as usize);
+        let one = |thread| {
+            // A thread that fails must still come to the barriers, or the others wait for ever.
+            let pages = reached();
+            self.thread(thread, pages, &versions, &barrier)
+        };
+        let parts = std::thread::scope(|scope| {
+            let one = &one;
+            let threads: Vec<_> = (0..self.amount.threads)
+                .map(|thread| scope.spawn(move || one(thread)))
+                .collect();
+            let joined = threads.into_iter().map(|thread| {
+                let panicked = || Err(ExperimentError::Worker("a thread panicked".into()));
+                thread.join().unwrap_or_else(|_| panicked())
+            });
+            joined.collect::<Result<Vec<_>, _>>()
+        })?;
+        let each = self.passes.iter().enumerate();
+        Ok(each
+            .map(|(k, pass)| merge(*pass, parts.iter().map(|p| &p[k])))
+            .collect())
+    }
 
-/// Does all passes over the memory at `base`, and a last check of every page untimed.
-///
-/// # Safety
-/// `base` points to `amount.pages` pages of memory that nobody else uses.
-pub unsafe fn run(base: *mut u8, amount: Amount) -> Result<Vec<Figure>, ExperimentError> {
-    let mut versions = vec![0u8; amount.pages as usize];
-    let shares = shares(&mut versions, amount.threads);
-    let barrier = Barrier::new(amount.threads as usize);
-    let (base, barrier) = (Base(base), &barrier);
-    let parts = std::thread::scope(|scope| {
-        let threads: Vec<_> = shares
-            .into_iter()
-            .enumerate()
-            .map(|(id, versions)| {
-                scope.spawn(move || {
-                    let base = base;
-                    Worker {
-                        base: base.0,
-                        id: id as u64,
-                        amount,
-                        versions,
-                    }
-                    .all(barrier)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|_| Err(ExperimentError::Worker("a thread panicked".into())))
-            })
-            .collect::<Result<Vec<_>, _>>()
-    })?;
-    Ok(Pass::ALL
-        .iter()
-        .enumerate()
-        .map(|(k, pass)| merge(*pass, parts.iter().map(|p| &p[k])))
-        .collect())
+    fn thread<P: Pages>(
+        &self,
+        thread: u64,
+        mut pages: Result<P, ExperimentError>,
+        versions: &[AtomicU8],
+        barrier: &Barrier,
+    ) -> Result<Vec<Part>, ExperimentError> {
+        let mut parts = Vec::new();
+        // The first thread counts, while all stand still.
+        let count = || {
+            barrier.wait();
+            let counted = (thread == 0).then(self.count);
+            barrier.wait();
+            counted.unwrap_or_default()
+        };
+        for pass in self.passes {
+            let order = Order::new(*pass, self.amount, thread);
+            pages = pages.and_then(|pages| {
+                let mut walk = Walk::begin(pages, *pass, &order, versions);
+                walk.warm_up()?;
+                Ok(walk.pages)
+            });
+            let before = count();
+            pages = pages.and_then(|pages| {
+                let mut walk = Walk::begin(pages, *pass, &order, versions);
+                parts.push(walk.timed()?);
+                Ok(walk.pages)
+            });
+            let after = count();
+            if let Some(part) = parts.last_mut() {
+                part.counted = between(before, after);
+            }
+        }
+        let order = Order::new(Pass::SequentialRead, self.amount, thread);
+        Walk::begin(pages?, Pass::SequentialRead, &order, versions).timed()?;
+        Ok(parts)
+    }
 }
 
-/// Versions by thread: page `threads * k + id` is entry `k` of share `id`.
-fn shares(versions: &mut [u8], threads: u64) -> Vec<&mut [u8]> {
-    let total = versions.len() as u64;
-    let mut rest = versions;
-    (0..threads)
-        .map(|id| {
-            let own = (total + threads - 1 - id) / threads;
-            let (share, after) = std::mem::take(&mut rest).split_at_mut(own as usize);
-            rest = after;
-            share
-        })
-        .collect()
+fn between(before: Counted, after: Counted) -> Counted {
+    let of = |b: Option<u64>, a: Option<u64>| Some(a?.saturating_sub(b?));
+    Counted {
+        misses: of(before.misses, after.misses),
+        device_bytes: of(before.device_bytes, after.device_bytes),
+    }
 }
 
 /// One thread's part of a pass.
@@ -149,6 +203,7 @@ struct Part {
     end: Instant,
     pages: u64,
     each_ns: Vec<u32>,
+    counted: Counted,
 }
 
 fn merge<'a>(pass: Pass, parts: impl Iterator<Item = &'a Part>) -> Figure {
@@ -172,59 +227,51 @@ fn merge<'a>(pass: Pass, parts: impl Iterator<Item = &'a Part>) -> Figure {
         elapsed_ns: elapsed.as_nanos() as u64,
         p50_ns: at(50),
         p99_ns: at(99),
+        misses: parts.iter().find_map(|p| p.counted.misses),
+        device_bytes: parts.iter().find_map(|p| p.counted.device_bytes),
     }
 }
 
-struct Worker<'a> {
-    base: *mut u8,
-    id: u64,
-    amount: Amount,
-    versions: &'a mut [u8],
+/// One thread on its way through a pass.
+struct Walk<'a, P> {
+    pages: P,
+    pass: Pass,
+    order: &'a Order,
+    versions: &'a [AtomicU8],
 }
 
-impl Worker<'_> {
-    fn all(mut self, barrier: &Barrier) -> Result<Vec<Part>, ExperimentError> {
-        // A thread that fails must still come to the barriers, or the others wait for ever.
-        let mut failure = None;
-        let mut parts = Vec::new();
-        for pass in Pass::ALL {
-            barrier.wait();
-            match self.pass(pass) {
-                Ok(part) => parts.push(part),
-                Err(error) => {
-                    failure.get_or_insert(error);
-                }
-            }
-        }
-        barrier.wait();
-        match failure {
-            Some(error) => Err(error),
-            None => {
-                (0..self.versions.len()).try_for_each(|k| self.page(k).check(self.versions[k]))?;
-                Ok(parts)
-            }
+impl<'a, P: Pages> Walk<'a, P> {
+    fn begin(mut pages: P, pass: Pass, order: &'a Order, versions: &'a [AtomicU8]) -> Self {
+        let block = pass.in_order().then(|| order.block());
+        pages.begin(block, pass == Pass::Fill);
+        Self {
+            pages,
+            pass,
+            order,
+            versions,
         }
     }
 
-    fn pass(&mut self, pass: Pass) -> Result<Part, ExperimentError> {
-        let random = matches!(pass, Pass::RandomRead | Pass::RandomReadModifyWrite);
-        let count = if random {
-            self.amount.accesses / self.amount.threads
-        } else {
-            self.versions.len() as u64
-        };
-        let mut each_ns = Vec::with_capacity(if random { count as usize } else { 0 });
-        let seed = mix(self.amount.seed ^ self.id << 32 ^ (pass as u64) << 40);
+    fn warm_up(&mut self) -> Result<(), ExperimentError> {
         let begin = Instant::now();
-        let mut last = begin;
-        for i in 0..count {
-            let k = if random {
-                mix(seed ^ i) % self.versions.len() as u64
-            } else {
-                i
-            } as usize;
-            self.access(pass, k)?;
-            if random {
+        for i in 0..self.order.warm_up() {
+            self.access(self.order.warm_step(i))?;
+            if begin.elapsed() > LIMIT {
+                break;
+            }
+        }
+        self.pages.end()
+    }
+
+    fn timed(&mut self) -> Result<Part, ExperimentError> {
+        let (count, each_timed) = (self.order.count(), !self.pass.in_order());
+        let mut each_ns = Vec::with_capacity(if each_timed { count as usize } else { 0 });
+        let begin = Instant::now();
+        let (mut last, mut pages) = (begin, 0);
+        while pages < count {
+            self.access(self.order.step(pages))?;
+            pages += 1;
+            if each_timed {
                 let now = Instant::now();
                 each_ns.push(u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX));
                 last = now;
@@ -233,37 +280,33 @@ impl Worker<'_> {
                 }
             }
         }
+        self.pages.end()?;
         Ok(Part {
             begin,
             end: Instant::now(),
-            pages: if random { each_ns.len() as u64 } else { count },
+            pages,
             each_ns,
+            counted: Counted::default(),
         })
     }
 
-    fn access(&mut self, pass: Pass, k: usize) -> Result<(), ExperimentError> {
-        let (page, version) = (self.page(k), &mut self.versions[k]);
-        match pass {
-            Pass::Fill => {
-                *version = 1;
-                page.write(1);
-                Ok(())
-            }
-            Pass::SequentialRead => page.check(*version),
-            Pass::RandomRead => page.probe(*version),
-            Pass::RandomReadModifyWrite => {
-                page.probe(*version)?;
-                *version = version.wrapping_add(1);
-                page.advance(*version);
-                Ok(())
-            }
+    fn access(&mut self, step: Step) -> Result<(), ExperimentError> {
+        let at = self.pages.reach(step.page)?;
+        let version = &self.versions[step.page as usize];
+        let known = version.load(Ordering::Relaxed);
+        match self.pass {
+            Pass::Fill => at.write(known.wrapping_add(1)),
+            Pass::SequentialRead | Pass::SequentialRmw => at.check(known)?,
+            _ => at.probe(known)?,
         }
-    }
-
-    fn page(&self, k: usize) -> PageAt {
-        let number = k as u64 * self.amount.threads + self.id;
-        // SAFETY: below `amount.pages`, and this thread's alone: `run` was promised the rest.
-        unsafe { PageAt::new(self.base, number) }
+        if step.write {
+            let next = known.wrapping_add(1);
+            if self.pass != Pass::Fill {
+                at.advance(next);
+            }
+            version.store(next, Ordering::Relaxed);
+        }
+        self.pages.leave(step.write)
     }
 }
 
@@ -272,19 +315,86 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_page_belongs_to_one_thread_and_every_pass_is_counted() {
+    fn every_pass_is_counted_and_verified_with_any_number_of_threads() {
         for (pages, threads) in [(10, 1), (10, 3), (64, 16), (7, 7)] {
             let mut memory = vec![0u64; pages * 512];
+            let base = memory.as_mut_ptr() as usize;
             let amount = Amount {
                 pages: pages as u64,
+                frames: 4,
                 accesses: 320,
                 threads,
                 seed: 5,
             };
-            // SAFETY: the vector holds that many pages.
-            let figures = unsafe { run(memory.as_mut_ptr().cast(), amount) }.unwrap();
-            assert_eq!(figures[0].pages, pages as u64);
-            assert_eq!(figures[2].pages, 320 / threads * threads);
+            let count = || Counted {
+                misses: Some(3),
+                device_bytes: None,
+            };
+            let work = Work {
+                amount,
+                passes: &Pass::ALL,
+                count: &count,
+            };
+            // SAFETY: the vector holds that many pages, for the work alone.
+            let figures = work.run(|| Ok(unsafe { Resident::new(base as *mut u8) }));
+            for figure in figures.unwrap() {
+                let expected = if figure.pass.in_order() {
+                    pages as u64
+                } else {
+                    320 / threads * threads
+                };
+                assert_eq!(figure.pages, expected, "{:?}", figure.pass);
+                assert_eq!((figure.misses, figure.device_bytes), (Some(0), None));
+            }
         }
+    }
+
+    #[test]
+    fn a_page_that_changes_behind_the_work_is_told() {
+        struct Lossy(Vec<u64>);
+        impl Pages for Lossy {
+            fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+                // SAFETY: the vector holds one page.
+                Ok(unsafe { PageAt::at(self.0.as_mut_ptr().cast(), page) })
+            }
+        }
+        let amount = Amount {
+            pages: 2,
+            frames: 1,
+            accesses: 2,
+            threads: 2,
+            seed: 1,
+        };
+        let work = Work {
+            amount: Amount {
+                threads: 1,
+                ..amount
+            },
+            passes: &[Pass::Fill],
+            count: &Counted::default,
+        };
+        let done = work.run(|| Ok(Lossy(vec![0; 512])));
+        assert!(matches!(done, Err(ExperimentError::WrongData { .. })));
+    }
+
+    #[test]
+    fn a_page_read_and_not_accessed_is_no_merit() {
+        let figure = Figure {
+            pass: Pass::RandomRead,
+            pages: 100,
+            elapsed_ns: 8000,
+            p50_ns: 0,
+            p99_ns: 0,
+            misses: Some(80),
+            device_bytes: Some(80 * 4096),
+        };
+        assert_eq!(figure.ns_per_page(), 80.0);
+        assert_eq!(figure.ns_per_fetched_page(), 100.0);
+        let ahead = Figure {
+            device_bytes: Some(800 * 4096),
+            ..figure
+        };
+        assert_eq!(ahead.ns_per_fetched_page(), 80.0);
+        assert!((figure.hit_rate().unwrap() - 0.2).abs() < 1e-9);
     }
 }

@@ -1,128 +1,147 @@
 //! The device's own limit: the same passes as direct reads and writes of a file, in
-//! requests of 1 MiB in order and of a page otherwise.
+//! requests of 1 MiB in order and of a page otherwise, as many at once as threads.
 
 use crate::ExperimentError;
-use crate::access::{Amount, Figure, Pass};
-use crate::contents::{PAGE, PageAt, mix};
+use crate::access::Pages;
+use crate::contents::{PAGE, PageAt};
 use crate::error::while_doing;
 use crate::memory::{Kind, Memory};
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Instant;
 
 /// Pages of a request in order.
 const REQUEST: u64 = 256;
 
-/// Does all passes on the file at `path` with one thread.
-pub fn run(path: &Path, amount: Amount) -> Result<Vec<Figure>, ExperimentError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)
-        .map_err(while_doing(format!(
-            "open {} for direct I/O",
-            path.display()
-        )))?;
-    let buffer = Memory::new(&Kind::Anonymous, REQUEST, 0)?;
-    let mut device = Device {
-        file,
-        buffer,
-        amount,
-        versions: vec![1; amount.pages as usize],
-    };
-    Pass::ALL.iter().map(|pass| device.pass(*pass)).collect()
-}
-
-struct Device {
+/// One thread's way to the device: a buffer, and what it holds just now.
+pub struct Device {
     file: File,
     buffer: Memory,
-    amount: Amount,
-    versions: Vec<u8>,
+    /// Where requests of [`REQUEST`] pages end, in a pass in order.
+    block: Option<Range<u64>>,
+    overwrites: bool,
+    held: Range<u64>,
+    dirty: bool,
 }
 
 impl Device {
-    fn pass(&mut self, pass: Pass) -> Result<Figure, ExperimentError> {
-        let random = matches!(pass, Pass::RandomRead | Pass::RandomReadModifyWrite);
-        let mut each_ns = Vec::new();
-        let begin = Instant::now();
-        let mut pages = 0;
-        if random {
-            while pages < self.amount.accesses {
-                let one = Instant::now();
-                self.random(pass, mix(self.amount.seed ^ pages) % self.amount.pages)?;
-                each_ns.push(one.elapsed().as_nanos() as u64);
-                pages += 1;
-            }
-        } else {
-            while pages < self.amount.pages {
-                let count = REQUEST.min(self.amount.pages - pages);
-                self.ordered(pass, pages, count)?;
-                pages += count;
-            }
-        }
-        let elapsed_ns = begin.elapsed().as_nanos() as u64;
-        each_ns.sort_unstable();
-        let at = |part: usize| {
-            each_ns
-                .get(each_ns.len() * part / 100)
-                .copied()
-                .unwrap_or(0)
-        };
-        Ok(Figure {
-            pass,
-            pages,
-            elapsed_ns,
-            p50_ns: at(50),
-            p99_ns: at(99),
+    /// The file at `path`, whose bytes are all there.
+    pub fn open(path: &Path) -> Result<Self, ExperimentError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .map_err(while_doing(format!(
+                "open {} for direct I/O",
+                path.display()
+            )))?;
+        Ok(Self {
+            file,
+            buffer: Memory::new(&Kind::Anonymous, REQUEST, 0)?,
+            block: None,
+            overwrites: false,
+            held: 0..0,
+            dirty: false,
         })
     }
 
-    fn ordered(&mut self, pass: Pass, first: u64, count: u64) -> Result<(), ExperimentError> {
-        if pass == Pass::Fill {
-            (0..count).for_each(|i| self.shown(first, i).write(1));
-            return self.put(first, count);
+    /// Writes what is held and was changed.
+    fn put(&mut self) -> Result<(), ExperimentError> {
+        if !std::mem::take(&mut self.dirty) {
+            return Ok(());
         }
-        self.get(first, count)?;
-        (0..count).try_for_each(|i| self.shown(first, i).check(1))
-    }
-
-    fn random(&mut self, pass: Pass, page: u64) -> Result<(), ExperimentError> {
-        self.get(page, 1)?;
-        let version = self.versions[page as usize];
-        self.shown(page, 0).probe(version)?;
-        if pass == Pass::RandomReadModifyWrite {
-            let next = version.wrapping_add(1);
-            self.versions[page as usize] = next;
-            self.shown(page, 0).advance(next);
-            self.put(page, 1)?;
-        }
-        Ok(())
-    }
-
-    /// Page `first + i` of the file, as it lies at place `i` of the buffer.
-    fn shown(&self, first: u64, i: u64) -> PageAt {
-        let place = self.buffer.start().wrapping_add(i as usize * PAGE);
-        // SAFETY: place `i` of the buffer, below REQUEST, used by this thread alone.
-        unsafe { PageAt::at(place, first + i) }
-    }
-
-    fn put(&self, first: u64, count: u64) -> Result<(), ExperimentError> {
-        // SAFETY: the buffer has REQUEST pages, which nobody writes during the call.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(self.buffer.start(), count as usize * PAGE) };
+        let bytes = (self.held.end - self.held.start) as usize * PAGE;
+        // SAFETY: `held` is at most REQUEST pages, the buffer's, which nobody writes during
+        // the call.
+        let bytes = unsafe { std::slice::from_raw_parts(self.buffer.start(), bytes) };
         self.file
-            .write_all_at(bytes, first * PAGE as u64)
+            .write_all_at(bytes, self.held.start * PAGE as u64)
             .map_err(while_doing("write to the device"))
     }
 
-    fn get(&self, first: u64, count: u64) -> Result<(), ExperimentError> {
-        // SAFETY: the buffer has REQUEST pages, which nobody else uses during the call.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), count as usize * PAGE) };
+    fn get(&mut self) -> Result<(), ExperimentError> {
+        let bytes = (self.held.end - self.held.start) as usize * PAGE;
+        // SAFETY: `held` is at most REQUEST pages, the buffer's, which nobody else uses
+        // during the call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), bytes) };
         self.file
-            .read_exact_at(bytes, first * PAGE as u64)
+            .read_exact_at(bytes, self.held.start * PAGE as u64)
             .map_err(while_doing("read from the device"))
+    }
+}
+
+impl Pages for Device {
+    fn begin(&mut self, in_order: Option<Range<u64>>, overwrites: bool) {
+        self.block = in_order;
+        self.overwrites = overwrites;
+        self.held = 0..0;
+    }
+
+    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+        // Out of order nothing is kept: each access is a request.
+        if self.block.is_none() || !self.held.contains(&page) {
+            self.put()?;
+            let end = match &self.block {
+                Some(block) => block.end.min(page + REQUEST),
+                None => page + 1,
+            };
+            self.held = page..end;
+            if !self.overwrites {
+                self.get()?;
+            }
+        }
+        let place = (page - self.held.start) as usize * PAGE;
+        // SAFETY: inside the buffer, which this thread alone uses.
+        Ok(unsafe { PageAt::at(self.buffer.start().add(place), page) })
+    }
+
+    fn leave(&mut self, wrote: bool) -> Result<(), ExperimentError> {
+        self.dirty |= wrote;
+        if self.block.is_some() {
+            return Ok(());
+        }
+        self.put()
+    }
+
+    fn end(&mut self) -> Result<(), ExperimentError> {
+        self.put()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Counted, Work};
+    use crate::order::Amount;
+    use crate::pass::Pass;
+
+    #[test]
+    fn what_is_written_to_the_device_is_read_from_it() {
+        let path = std::env::temp_dir().join(format!("experiments-device-{}", std::process::id()));
+        std::fs::write(&path, vec![0; 700 * PAGE]).unwrap();
+        let amount = Amount {
+            pages: 700,
+            frames: 10,
+            accesses: 100,
+            threads: 3,
+            seed: 2,
+        };
+        let work = Work {
+            amount,
+            passes: &Pass::ALL,
+            count: &Counted::default,
+        };
+        let figures = work.run(|| Device::open(&path));
+        std::fs::remove_file(&path).unwrap();
+        match figures {
+            Ok(figures) => assert_eq!(figures.len(), Pass::ALL.len()),
+            // A file system in memory has no direct I/O.
+            Err(ExperimentError::System { source, .. }) => {
+                assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+            }
+            Err(other) => panic!("{other}"),
+        }
     }
 }

@@ -27,6 +27,13 @@ pub enum Debt {
     Cgroup(PathBuf),
     /// A file to be deleted.
     File(PathBuf),
+    /// A setting of the kernel's to be put back.
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// What it was.
+        value: String,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,6 +93,9 @@ fn attempt(debt: &Debt) -> Result<(), ExperimentError> {
         Debt::Swap(path) => swap_off(path),
         Debt::Zram(number) => remove_zram(*number),
         Debt::Cgroup(path) => remove_cgroup(path),
+        Debt::Setting { path, value } => {
+            std::fs::write(path, value).map_err(while_doing(format!("set {}", path.display())))
+        }
         Debt::File(path) if !path.exists() => Ok(()),
         Debt::File(path) => {
             std::fs::remove_file(path).map_err(while_doing(format!("remove {}", path.display())))
@@ -225,5 +235,26 @@ impl Drop for Owed {
         if let Err(failure) = self.keeper.order(&Order::Settle(self.debt.clone())) {
             eprintln!("selfpage bench: {failure}; please undo {:?}", self.debt);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_put_back_and_a_file_is_gone_once_settled() {
+        let path = std::env::temp_dir().join(format!("experiments-keeper-{}", std::process::id()));
+        std::fs::write(&path, "changed").unwrap();
+        let setting = Debt::Setting {
+            path: path.clone(),
+            value: "as it was".into(),
+        };
+        settle(&setting).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "as it was");
+        let file = Debt::File(path.clone());
+        settle(&file).unwrap();
+        assert!(!path.exists());
+        settle(&file).unwrap();
     }
 }

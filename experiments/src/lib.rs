@@ -2,8 +2,8 @@
 //!
 //! A user moves off kernel swap only if ours costs less on the same work, so every figure
 //! is taken beside what it competes with: same contents, same accesses, same memory, arms
-//! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`arm`],
-//! [`worker`]) is apart from judging it ([`report`]).
+//! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`trial`],
+//! [`worker`]) is apart from judging it ([`report`], [`target`]).
 //!
 //! Rules: what cannot run here says why; the configuration in force is printed with the
 //! figures; contents are verified while they are read, because a fast pager that loses a
@@ -22,10 +22,18 @@ pub mod keeper;
 pub mod machine;
 pub mod memory;
 pub mod micro;
+pub mod order;
 pub mod paging;
+pub mod pass;
+pub mod plot;
 pub mod report;
+pub mod statistics;
 pub mod swap;
+pub mod target;
+pub mod text;
+pub mod trial;
 pub mod worker;
+pub mod zipf;
 
 pub use error::ExperimentError;
 

@@ -2,6 +2,7 @@
 
 use crate::cgroup::Hierarchy;
 use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What the figures were taken on.
@@ -25,6 +26,8 @@ pub struct Machine {
     pub cgroup: String,
     /// File system and device of the folder used.
     pub disk: String,
+    /// How that device's requests are queued.
+    pub queue: String,
     /// Load average at the start: other work on the machine.
     pub load: String,
 }
@@ -37,29 +40,18 @@ impl Machine {
             .lines()
             .find_map(|l| l.strip_prefix("model name")?.split_once(": "));
         let memory = read("/proc/meminfo");
-        let total = memory.lines().find_map(|l| {
-            l.strip_prefix("MemTotal:")?
-                .trim()
-                .split(' ')
-                .next()?
-                .parse()
-                .ok()
-        });
         Self {
             kernel: read("/proc/sys/kernel/osrelease"),
             processor: processor.map_or_else(String::new, |(_, name)| name.to_owned()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: total.unwrap_or(0u64) * 1024,
+            memory_bytes: field(&memory, "MemTotal:").unwrap_or(0) * 1024,
             huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             swappiness: read("/proc/sys/vm/swappiness"),
             page_cluster: read("/proc/sys/vm/page-cluster"),
             cgroup: Hierarchy::find().map_or_else(|e| e.to_string(), |h| h.name().to_owned()),
             disk: disk(folder),
-            load: read("/proc/loadavg")
-                .split(' ')
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
+            queue: queue(folder),
+            load: load(),
         }
     }
 
@@ -75,19 +67,32 @@ impl Machine {
                 self.load
             ),
             format!(
-                "huge pages {}, swappiness {}, page-cluster {}, {}",
+                "huge pages {}, vm.swappiness {}, vm.page-cluster {}, {}",
                 self.huge_pages, self.swappiness, self.page_cluster, self.cgroup
             ),
-            format!("files on {}", self.disk),
+            format!("files in {}; {}", self.disk, self.queue),
         ]
     }
 }
 
-fn read(path: &str) -> String {
+/// The load average over a minute, now.
+pub fn load() -> String {
+    let text = read("/proc/loadavg");
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// A file of the kernel's, without the white space around it; nothing where it is not.
+pub fn read(path: &str) -> String {
     std::fs::read_to_string(path)
         .unwrap_or_default()
         .trim()
         .to_owned()
+}
+
+/// The number after a name at a line's begin, as /proc writes many things.
+pub fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The bracketed one of several words.
@@ -113,8 +118,48 @@ fn disk(folder: &Path) -> String {
         .filter_map(holds)
         .max_by_key(|(length, _)| *length);
     format!(
-        "{}, {}",
+        "{} on {}",
         folder.display(),
         best.map_or_else(|| "an unknown file system".into(), |(_, name)| name)
     )
+}
+
+/// The queue of the device that holds a folder.
+fn queue(folder: &Path) -> String {
+    let Ok(about) = std::fs::metadata(folder) else {
+        return "an unknown queue".into();
+    };
+    let device = about.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let block = format!("/sys/dev/block/{major}:{minor}");
+    // A partition's queue is its disk's.
+    let own = ["queue", "../queue"].map(|place| format!("{block}/{place}"));
+    let Some(queue) = own.iter().find(|queue| Path::new(queue).is_dir()) else {
+        return "no block device's queue".into();
+    };
+    format!(
+        "scheduler {}, read-ahead {} KiB, {} requests",
+        chosen(&read(&format!("{queue}/scheduler"))),
+        read(&format!("{queue}/read_ahead_kb")),
+        read(&format!("{queue}/nr_requests"))
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_found_by_its_whole_name() {
+        let text = "rchar: 1\nread_bytes: 4096\nPss_Anon:   12 kB\n";
+        assert_eq!(field(text, "read_bytes:"), Some(4096));
+        assert_eq!(field(text, "Pss_Anon:"), Some(12));
+        assert_eq!(field(text, "write_bytes:"), None);
+    }
+
+    #[test]
+    fn the_chosen_one_of_several_settings_is_in_brackets() {
+        assert_eq!(chosen("always [madvise] never"), "madvise");
+        assert_eq!(chosen("none"), "none");
+    }
 }

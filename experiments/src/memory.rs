@@ -4,7 +4,7 @@ use crate::error::while_doing;
 use crate::{ExperimentError, contents::PAGE};
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
-use selfpage::{Contract, DirectIo, Domain, Paged, StoreConfig, Stretch};
+use selfpage::{Contract, DirectIo, Domain, EntryKind, Paged, StoreConfig, Stretch};
 use std::ffi::c_void;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,17 +12,26 @@ use std::str::FromStr;
 /// Which memory, as a worker is told on its command line.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// `anonymous`: private memory of the kernel's, or of whoever pages this process.
+    /// `anonymous`: private memory of the kernel's.
     Anonymous,
+    /// `paged`: the same, in a process that `selfpage run` pages.
+    Paged,
     /// `file:PATH`: a shared mapping of a file.
     File(PathBuf),
     /// `file-random:PATH`: the same, advised that accesses are random.
     FileRandom(PathBuf),
-    /// `linked:STORE`: a stretch of the worker's own domain, faults by upcall, over a store
-    /// written as `selfpage run` takes it.
-    Linked(StoreConfig),
+    /// `upcall:STORE` or `thread:STORE`: a stretch of the worker's own domain, with that
+    /// entry, over a store written as `selfpage run` takes it.
+    Linked(EntryKind, StoreConfig),
     /// `device:PATH`: no memory at all, direct reads and writes of a file.
     Device(PathBuf),
+}
+
+impl Kind {
+    fn linked(entry: EntryKind, store: &str) -> Result<Self, String> {
+        let store = store.parse::<StoreConfig>();
+        Ok(Self::Linked(entry, store.map_err(|e| e.to_string())?))
+    }
 }
 
 impl FromStr for Kind {
@@ -31,18 +40,25 @@ impl FromStr for Kind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "anonymous" => Ok(Self::Anonymous),
+            None if text == "paged" => Ok(Self::Paged),
             Some(("file", path)) => Ok(Self::File(path.into())),
             Some(("file-random", path)) => Ok(Self::FileRandom(path.into())),
-            Some(("linked", store)) => {
-                let store = store.parse::<StoreConfig>();
-                store.map(Self::Linked).map_err(|e| e.to_string())
-            }
             Some(("device", path)) => Ok(Self::Device(path.into())),
+            Some(("upcall", store)) => Self::linked(EntryKind::Upcall, store),
+            Some(("thread", store)) => Self::linked(EntryKind::Thread, store),
             _ => Err(format!(
-                "no memory is called {text:?}: there are anonymous, file:PATH, file-random:PATH, linked:STORE, \
-                 device:PATH"
+                "no memory is called {text:?}: there are anonymous, paged, file:PATH, file-random:PATH, upcall:STORE, \
+                 thread:STORE, device:PATH"
             )),
         }
+    }
+}
+
+/// An entry, as [`Kind`] is written.
+pub fn entry_name(entry: EntryKind) -> &'static str {
+    match entry {
+        EntryKind::Upcall => "upcall",
+        EntryKind::Thread => "thread",
     }
 }
 
@@ -62,7 +78,7 @@ impl Memory {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
         let start = match kind {
-            Kind::Anonymous => anonymous(bytes),
+            Kind::Anonymous | Kind::Paged => anonymous(bytes),
             Kind::File(path) | Kind::FileRandom(path) => {
                 let file = std::fs::OpenOptions::new()
                     .read(true)
@@ -72,7 +88,7 @@ impl Memory {
                 // SAFETY: a fresh mapping; the file is this experiment's own.
                 unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
             }
-            Kind::Linked(store) => return linked(store, bytes, frames),
+            Kind::Linked(entry, store) => return linked(*entry, store, bytes, frames),
             Kind::Device(_) => {
                 return Err(ExperimentError::Options("a device is not mapped".into()));
             }
@@ -86,7 +102,9 @@ impl Memory {
         // SAFETY: the mapping just made. A file mapping need not know huge pages.
         let _ = match kind {
             // SAFETY: as above, and by the C library as the mapping was.
-            Kind::Anonymous => unsafe { libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) == 0 },
+            Kind::Anonymous | Kind::Paged => unsafe {
+                libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE) == 0
+            },
             // SAFETY: as above.
             _ => unsafe { madvise(start, bytes, advice) }.is_ok(),
         };
@@ -121,12 +139,18 @@ fn anonymous(bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
 }
 
 /// A domain and a paged stretch of it. The worker does no direct I/O, and says so.
-fn linked(store: &StoreConfig, bytes: usize, frames: u64) -> Result<Memory, ExperimentError> {
+fn linked(
+    entry: EntryKind,
+    store: &StoreConfig,
+    bytes: usize,
+    frames: u64,
+) -> Result<Memory, ExperimentError> {
     let count = u32::try_from(frames / PAGE as u64)
         .map_err(|_| ExperimentError::Options(format!("{frames} bytes are too many frames")))?;
     let domain = Domain::builder()
         .frames(Contract { g: count, x: count })
         .store(store.clone())
+        .entry(entry)
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .map_err(|e| ExperimentError::Worker(e.to_string()))?;
@@ -145,9 +169,29 @@ pub struct Mapping {
     bytes: usize,
 }
 
+// SAFETY: it only says where the memory is; who uses which page is the users' to settle.
+unsafe impl Sync for Mapping {}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own.
         let _ = unsafe { libc::munmap(self.start, self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_named_as_a_worker_is_told() {
+        for entry in [EntryKind::Upcall, EntryKind::Thread] {
+            let text = format!("{}:ram:1M+disk:/a:b,size=2M", entry_name(entry));
+            let kind: Kind = text.parse().unwrap();
+            assert!(matches!(kind, Kind::Linked(e, _) if e == entry));
+        }
+        assert!(matches!("paged".parse(), Ok(Kind::Paged)));
+        let unknown = "tape:/dev/st0".parse::<Kind>().unwrap_err();
+        assert!(unknown.contains("device:PATH"), "{unknown}");
     }
 }

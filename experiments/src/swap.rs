@@ -64,6 +64,27 @@ impl Swap {
     }
 }
 
+/// vm.page-cluster set for one arm; put back when dropped. The kernel reads 2 to this power
+/// pages of swap at once.
+pub struct PageCluster {
+    _owed: Owed,
+}
+
+impl PageCluster {
+    /// Sets it.
+    pub fn set(keeper: &Keeper, cluster: u32) -> Result<Self, ExperimentError> {
+        let path = PathBuf::from("/proc/sys/vm/page-cluster");
+        let doing = || while_doing(format!("set {} to {cluster} (root can)", path.display()));
+        let value = std::fs::read_to_string(&path).map_err(doing())?;
+        let owed = keeper.owe(Debt::Setting {
+            path: path.clone(),
+            value,
+        })?;
+        std::fs::write(&path, cluster.to_string()).map_err(doing())?;
+        Ok(Self { _owed: owed })
+    }
+}
+
 /// Other swap would take part in the measurement, and be in danger of our mistakes.
 fn refuse_others() -> Result<(), ExperimentError> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();

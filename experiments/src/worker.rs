@@ -1,13 +1,15 @@
 //! One arm's work, in a process of its own: it makes its memory, says that it is ready,
 //! waits to be told to go (meanwhile it is put in its cgroup), works, and prints figures.
-//! A benchmark that is killed leaves no worker: one that waits reads the end of its pipe,
-//! one that works is killed with its cgroup by the keeper.
+//! A benchmark that is killed leaves no worker: it is killed with its parent.
 
-use crate::access::{self, Amount, Figure};
+use crate::access::{Counted, Figure, Resident, Work};
 use crate::contents::PAGE;
+use crate::device::Device;
 use crate::error::while_doing;
 use crate::memory::{Kind, Memory};
-use crate::{ExperimentError, device};
+use crate::order::Amount;
+use crate::pass::Pass;
+use crate::{ExperimentError, machine};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 
@@ -20,13 +22,16 @@ pub struct Plan {
     /// Which memory.
     #[arg(long)]
     pub memory: Kind,
+    /// What to do with it, in order; filling comes first.
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub passes: Vec<Pass>,
     /// Bytes of it.
     #[arg(long)]
     pub bytes: u64,
     /// Bytes of frames, for a domain of its own.
     #[arg(long)]
     pub frames: u64,
-    /// Random accesses.
+    /// Accesses of a pass that is not in order.
     #[arg(long)]
     pub accesses: u64,
     /// Threads.
@@ -54,6 +59,7 @@ pub struct Figures {
 pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
     let amount = Amount {
         pages: plan.bytes / PAGE as u64,
+        frames: plan.frames / PAGE as u64,
         accesses: plan.accesses,
         threads: plan.threads.max(1),
         seed: plan.seed,
@@ -68,16 +74,26 @@ pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
     if word.trim() != "go" {
         return Err(ExperimentError::Worker("was not told to go".into()));
     }
+    let count = || Counted {
+        misses: misses(&plan.memory, memory.as_ref()),
+        device_bytes: device_bytes(),
+    };
+    let work = Work {
+        amount,
+        passes: &plan.passes,
+        count: &count,
+    };
     let passes = match (&plan.memory, &memory) {
-        (Kind::Device(path), _) => device::run(path, amount)?,
-        // SAFETY: the mapping has that many pages and is this process's alone.
-        (_, Some(memory)) => unsafe { access::run(memory.start(), amount)? },
+        (Kind::Device(path), _) => work.run(|| Device::open(path))?,
+        // SAFETY: the mapping has that many pages, is the work's alone, and outlives it.
+        (_, Some(memory)) => work.run(|| Ok(unsafe { Resident::new(memory.start()) }))?,
         (_, None) => return Err(ExperimentError::Worker("has no memory".into())),
     };
+    let (major_faults, minor_faults) = faults();
     let figures = Figures {
         passes,
-        major_faults: faults("pgmajfault"),
-        minor_faults: faults("pgfault"),
+        major_faults,
+        minor_faults,
         resident: resident(),
     };
     let line =
@@ -88,29 +104,42 @@ pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
         .map_err(while_doing("print the figures"))
 }
 
+/// Accesses so far that waited for the store, or for the kernel's I/O. Under `selfpage
+/// run` the kernel counts every fault as one with I/O, and the pager's own figures are not
+/// the worker's to read.
+fn misses(kind: &Kind, memory: Option<&Memory>) -> Option<u64> {
+    match (kind, memory) {
+        (Kind::Paged | Kind::Device(_), _) => None,
+        (_, Some(Memory::Linked(_, domain))) => {
+            use selfpage::Counter::{from_disk, from_ram};
+            let counters = domain.counters();
+            Some(counters.get(from_ram) + counters.get(from_disk))
+        }
+        _ => Some(faults().0),
+    }
+}
+
 /// Bytes of this process in memory, anonymous and of mapped files: not the shared memory
 /// in which a pager keeps what it compressed.
 fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let of = |name: &str| {
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    (of("Pss_Anon") + of("Pss_File")) * 1024
+    let text = machine::read("/proc/self/smaps_rollup");
+    let of = |name| machine::field(&text, name).unwrap_or(0);
+    (of("Pss_Anon:") + of("Pss_File:")) * 1024
 }
 
-/// Faults of this process so far, by the kernel's name.
-fn faults(name: &str) -> u64 {
-    // Fields 10 and 12 of /proc/self/stat, counted from the one after the name's bracket.
-    let field = if name == "pgfault" { 7 } else { 9 };
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+/// Bytes this process, by any of its threads, has had read from block devices: zram is one.
+fn device_bytes() -> Option<u64> {
+    machine::field(&machine::read("/proc/self/io"), "read_bytes:")
+}
+
+/// Major and minor faults of this process so far.
+fn faults() -> (u64, u64) {
+    // Fields 12 and 10 of /proc/self/stat, counted from the one after the name's bracket.
+    let text = machine::read("/proc/self/stat");
     let after = text.rsplit(')').next().unwrap_or_default();
-    after
-        .split_whitespace()
-        .nth(field)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0)
+    let field = |n| {
+        let word = after.split_whitespace().nth(n);
+        word.and_then(|n| n.parse().ok()).unwrap_or(0)
+    };
+    (field(9), field(7))
 }

@@ -1,0 +1,81 @@
+//! The passes: each is one way of going through the memory.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A pass over the memory. What is in brackets is how many accesses it makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pass {
+    /// Writes every page in order, for the first time [every page once]
+    Fill,
+    /// Reads every page in order, all of it [every page once]
+    SequentialRead,
+    /// Reads every 16th page, then those after them, and so on [the number asked for]
+    StridedRead,
+    /// Reads pages in no order [the number asked for]
+    RandomRead,
+    /// Reads and changes pages in no order [the number asked for]
+    RandomRmw,
+    /// Reads, and for 5 % of accesses changes, pages by zipf 0.99 [the number asked for]
+    Zipf,
+    /// Reads and changes every page in order [every page once]
+    SequentialRmw,
+}
+
+impl Pass {
+    /// All, in the order they run: reading before writing, so that what is evicted while
+    /// reading is clean in every arm.
+    pub const ALL: [Self; 7] = [
+        Self::Fill,
+        Self::SequentialRead,
+        Self::StridedRead,
+        Self::RandomRead,
+        Self::RandomRmw,
+        Self::Zipf,
+        Self::SequentialRmw,
+    ];
+
+    /// As a column's head, on the command line and in the figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fill => "fill",
+            Self::SequentialRead => "sequential-read",
+            Self::StridedRead => "strided-read",
+            Self::RandomRead => "random-read",
+            Self::RandomRmw => "random-rmw",
+            Self::Zipf => "zipf",
+            Self::SequentialRmw => "sequential-rmw",
+        }
+    }
+
+    /// Whether every page is visited once, by threads that have a block of them each.
+    pub fn in_order(self) -> bool {
+        matches!(
+            self,
+            Self::Fill | Self::SequentialRead | Self::SequentialRmw
+        )
+    }
+
+    /// Whether as many accesses as there are frames come before the clock starts: what
+    /// the pass before left in memory, and whether it was dirty, is then gone. A pass in
+    /// order replaces the memory several times over by itself.
+    pub fn warms_up(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomRmw | Self::Zipf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_is_called_the_same_everywhere() {
+        for pass in Pass::ALL {
+            let shown = serde_json::to_value(pass).unwrap();
+            assert_eq!(shown, pass.name());
+            assert_eq!(Pass::from_str(pass.name(), false), Ok(pass));
+        }
+        assert_eq!(Pass::ALL, Pass::value_variants());
+    }
+}

@@ -1,0 +1,278 @@
+//! One run of one arm: set up, its work done by a worker process, taken down.
+
+use crate::arm::{Area, Arm, Medium, Way};
+use crate::cgroup::Cgroup;
+use crate::contents::PAGE;
+use crate::error::while_doing;
+use crate::keeper::{Debt, Keeper, Owed};
+use crate::memory::entry_name;
+use crate::pass::Pass;
+use crate::swap::{PageCluster, Swap, preallocated};
+use crate::worker::{Figures, READY};
+use crate::{ExperimentError, Myself};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// What a worker may have in memory besides its share: its program, libraries, stacks and
+/// a pager's tables.
+const SLACK: u64 = 32 << 20;
+
+/// What all runs share.
+pub struct Trials<'a> {
+    /// How to start workers.
+    pub myself: &'a Myself,
+    /// Who undoes things.
+    pub keeper: Keeper,
+    /// The `selfpage` command for the arms of `run`, if there is one.
+    pub selfpage: Option<PathBuf>,
+    /// Where files go.
+    pub folder: PathBuf,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Bytes of memory.
+    pub frames: u64,
+    /// Accesses of a pass that is not in order.
+    pub accesses: u64,
+}
+
+/// Which run.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial<'a> {
+    /// Of which arm.
+    pub arm: Arm,
+    /// With how many threads.
+    pub threads: u64,
+    /// What its worker does.
+    pub passes: &'a [Pass],
+    /// Makes the random order: the same in every arm.
+    pub seed: u64,
+}
+
+/// What an arm holds while it runs. Dropped from the top, after its worker.
+#[derive(Default)]
+struct Setting {
+    cgroup: Option<Cgroup>,
+    _swap: Option<Swap>,
+    _cluster: Option<PageCluster>,
+    _file: Option<Owed>,
+}
+
+impl Trials<'_> {
+    /// Runs an arm once.
+    pub fn run(&self, trial: Trial) -> Result<Figures, ExperimentError> {
+        let mut setting = Setting::default();
+        let mut command = self.myself.command("worker");
+        let memory = match trial.arm.way() {
+            Way::Linked(entry, medium) => {
+                let store = self.store(medium, &mut setting)?;
+                format!("{}:{store}", entry_name(entry))
+            }
+            Way::Run(medium) => {
+                let store = self.store(medium, &mut setting)?;
+                command = self.paged(&store)?;
+                "paged".into()
+            }
+            Way::Swap(area) => {
+                let bytes = self.bytes * 3 / 2;
+                setting._swap = Some(match area {
+                    Area::File => Swap::on_file(&self.keeper, &self.folder, bytes)?,
+                    Area::Zram(_) => Swap::on_zram(&self.keeper, bytes)?,
+                });
+                if let Area::Zram(Some(pages)) = area {
+                    setting._cluster = Some(PageCluster::set(&self.keeper, pages)?);
+                }
+                setting.cgroup = Some(self.limited(trial.arm)?);
+                "anonymous".into()
+            }
+            Way::Mapped { random } => {
+                let path = self.data(&mut setting)?;
+                setting.cgroup = Some(self.limited(trial.arm)?);
+                let kind = if random { "file-random" } else { "file" };
+                format!("{kind}:{}", path.display())
+            }
+            Way::Device => format!("device:{}", self.data(&mut setting)?.display()),
+            Way::Resident => "anonymous".into(),
+        };
+        self.instruct(&mut command, &memory, trial);
+        let figures = work(command, &setting)?;
+        // A figure of memory that was not limited at all would be the best of them.
+        let most = self.frames + self.frames / 4 + SLACK;
+        if trial.arm != Arm::Resident && figures.resident > most {
+            return Err(ExperimentError::Worker(format!(
+                "it had {} MiB in memory at its end: it was not kept to {} MiB",
+                figures.resident >> 20,
+                self.frames >> 20
+            )));
+        }
+        Ok(figures)
+    }
+
+    /// A store in which no room is ever short: half as much again as the data at 2:1.
+    fn store(&self, medium: Medium, setting: &mut Setting) -> Result<String, ExperimentError> {
+        let all = format!("ram:{}K", (self.bytes * 3 / 4) >> 10);
+        let half = format!("ram:{}K", (self.bytes / 4) >> 10);
+        if medium == Medium::Ram {
+            return Ok(all);
+        }
+        let path = self.file("store");
+        setting._file = Some(self.keeper.owe(Debt::File(path.clone()))?);
+        let size = (self.bytes * 3 / 2) >> 10;
+        let disk = format!("disk:{},size={size}K", path.display());
+        Ok(match medium {
+            Medium::Both => format!("{half}+{disk}"),
+            _ => disk,
+        })
+    }
+
+    /// A file of the data's size whose blocks have been written: the first write to a
+    /// block that was only promised costs the file system more than the device.
+    fn data(&self, setting: &mut Setting) -> Result<PathBuf, ExperimentError> {
+        let path = self.file("data");
+        setting._file = Some(self.keeper.owe(Debt::File(path.clone()))?);
+        let file = preallocated(&path, self.bytes)?;
+        let zeros = vec![0; 256 * PAGE];
+        let mut at = 0;
+        while at < self.bytes {
+            let length = (self.bytes - at).min(zeros.len() as u64);
+            file.write_all_at(&zeros[..length as usize], at)
+                .map_err(while_doing(format!("write {}", path.display())))?;
+            at += length;
+        }
+        // Not in the page cache either: it would be memory beyond the limit.
+        file.sync_all()
+            .and_then(|()| {
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+                    .map_err(Into::into)
+            })
+            .map_err(while_doing(format!("write out {}", path.display())))?;
+        Ok(path)
+    }
+
+    fn limited(&self, arm: Arm) -> Result<Cgroup, ExperimentError> {
+        Cgroup::new(&self.keeper, &arm.name(), self.frames)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder
+            .join(format!("selfpage-bench-{}.{name}", std::process::id()))
+    }
+
+    /// `selfpage run` in front of a worker.
+    fn paged(&self, store: &str) -> Result<Command, ExperimentError> {
+        let Some(selfpage) = &self.selfpage else {
+            return Err(ExperimentError::Unavailable(
+                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
+            ));
+        };
+        let worker = self.myself.command("worker");
+        let mut command = Command::new(selfpage);
+        let frames = format!("{}K", self.frames >> 10);
+        command.args(["run", "--frames", &frames, "--store", store, "--"]);
+        command.arg(worker.get_program()).args(worker.get_args());
+        Ok(command)
+    }
+
+    fn instruct(&self, command: &mut Command, memory: &str, trial: Trial) {
+        let passes: Vec<_> = trial.passes.iter().map(|pass| pass.name()).collect();
+        command.args(["--memory", memory, "--passes", &passes.join(",")]);
+        for (name, value) in [
+            ("--bytes", self.bytes),
+            ("--frames", self.frames),
+            ("--accesses", self.accesses),
+            ("--threads", trial.threads),
+            ("--seed", trial.seed),
+        ] {
+            command.args([name, &value.to_string()]);
+        }
+    }
+}
+
+/// Starts a worker, puts it in its cgroup, lets it work, and hears its figures.
+fn work(mut command: Command, setting: &Setting) -> Result<Figures, ExperimentError> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    // SAFETY: one system call between fork and exec, which allocates nothing.
+    unsafe { command.pre_exec(die_with_parent) };
+    let child = command
+        .spawn()
+        .map_err(while_doing(format!("start {:?}", command.get_program())))?;
+    let mut worker = Worker(child);
+    let (Some(orders), Some(answers)) = (worker.0.stdin.take(), worker.0.stdout.take()) else {
+        return Err(ExperimentError::Worker("it has no pipes".into()));
+    };
+    let mut lines = BufReader::new(answers).lines().map_while(Result::ok);
+    if lines.next().as_deref() != Some(READY) {
+        return Err(worker.failure());
+    }
+    if let Some(cgroup) = &setting.cgroup {
+        cgroup.add(worker.0.id())?;
+    }
+    { orders }
+        .write_all(b"go\n")
+        .map_err(while_doing("tell the worker to go"))?;
+    let Some(line) = lines.next() else {
+        return Err(worker.failure());
+    };
+    let figures = serde_json::from_str(&line).map_err(|_| worker.failure())?;
+    // Its end is part of the work being right: a pager may fail at the very end.
+    let status = worker
+        .0
+        .wait()
+        .map_err(while_doing("wait for the worker"))?;
+    if status.success() {
+        Ok(figures)
+    } else {
+        Err(worker.failure())
+    }
+}
+
+/// A benchmark that is killed leaves no worker behind, and no `selfpage run`, which takes
+/// its own worker along.
+fn die_with_parent() -> std::io::Result<()> {
+    let signal = Some(rustix::process::Signal::KILL);
+    Ok(rustix::process::set_parent_process_death_signal(signal)?)
+}
+
+/// A worker process; killed when dropped before its end.
+struct Worker(Child);
+
+impl Worker {
+    fn failure(&mut self) -> ExperimentError {
+        let status = self
+            .0
+            .wait()
+            .map_or_else(|e| e.to_string(), |s| s.to_string());
+        let mut said = String::new();
+        if let Some(mut pipe) = self.0.stderr.take() {
+            let _ = pipe.read_to_string(&mut said);
+        }
+        let said: Vec<&str> = said.trim().lines().rev().take(3).collect();
+        ExperimentError::Worker(format!(
+            "{status}: {}",
+            said.into_iter().rev().collect::<Vec<_>>().join("; ")
+        ))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The `selfpage` command: this very program, or what SELFPAGE names.
+pub fn selfpage(named: Option<&Path>) -> Option<PathBuf> {
+    let own = std::env::current_exe()
+        .ok()
+        .filter(|p| p.file_name().is_some_and(|n| n == "selfpage"));
+    named
+        .map(Into::into)
+        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
+        .or(own)
+}
