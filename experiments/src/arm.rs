@@ -13,6 +13,8 @@ pub enum Arm {
     LinkedDisk,
     /// linked program, upcalls, compressed RAM for half of the data, disk for the rest
     LinkedBoth,
+    /// linked program, upcalls, compressed RAM, frames of 2 MiB
+    LinkedHuge,
     /// linked program, entry threads, compressed RAM
     ThreadRam,
     /// linked program, entry threads, disk
@@ -66,6 +68,8 @@ pub enum Area {
 pub enum Way {
     /// A domain in the worker.
     Linked(EntryKind, Medium),
+    /// The same with upcalls, by frames of 2 MiB.
+    Huge(Medium),
     /// `selfpage run` in front of the worker.
     Run(Medium),
     /// A cgroup and swap.
@@ -90,6 +94,7 @@ impl Arm {
             Self::LinkedRam => Way::Linked(Upcall, Ram),
             Self::LinkedDisk => Way::Linked(Upcall, Disk),
             Self::LinkedBoth => Way::Linked(Upcall, Both),
+            Self::LinkedHuge => Way::Huge(Ram),
             Self::ThreadRam => Way::Linked(Thread, Ram),
             Self::ThreadDisk => Way::Linked(Thread, Disk),
             Self::ThreadBoth => Way::Linked(Thread, Both),
@@ -132,7 +137,7 @@ impl Arm {
 
     fn medium(self) -> Option<Medium> {
         match self.way() {
-            Way::Linked(_, medium) | Way::Run(medium) => Some(medium),
+            Way::Linked(_, medium) | Way::Huge(medium) | Way::Run(medium) => Some(medium),
             _ => None,
         }
     }

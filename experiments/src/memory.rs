@@ -23,6 +23,8 @@ pub enum Kind {
     /// `upcall:STORE` or `thread:STORE`: a stretch of the worker's own domain, with that
     /// entry, over a store written as `selfpage run` takes it.
     Linked(EntryKind, StoreConfig),
+    /// `huge:STORE`: the same with upcalls, by frames of 2 MiB.
+    Huge(StoreConfig),
     /// `device:PATH`: no memory at all, direct reads and writes of a file.
     Device(PathBuf),
 }
@@ -45,10 +47,14 @@ impl FromStr for Kind {
             Some(("file-random", path)) => Ok(Self::FileRandom(path.into())),
             Some(("device", path)) => Ok(Self::Device(path.into())),
             Some(("upcall", store)) => Self::linked(EntryKind::Upcall, store),
+            Some(("huge", store)) => {
+                let store = store.parse::<StoreConfig>();
+                Ok(Self::Huge(store.map_err(|e| e.to_string())?))
+            }
             Some(("thread", store)) => Self::linked(EntryKind::Thread, store),
             _ => Err(format!(
                 "no memory is called {text:?}: there are anonymous, paged, file:PATH, file-random:PATH, upcall:STORE, \
-                 thread:STORE, device:PATH"
+                 thread:STORE, huge:STORE, device:PATH"
             )),
         }
     }
@@ -71,7 +77,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Memory of a kind that has any, without huge pages: all arms work on 4 KiB. A domain
+    /// Memory of a kind that has any, without huge pages unless it says so: the arms work on 4 KiB. A domain
     /// gets `frames` bytes of frames.
     pub fn new(kind: &Kind, pages: u64, frames: u64) -> Result<Self, ExperimentError> {
         let bytes = pages as usize * PAGE;
@@ -88,7 +94,8 @@ impl Memory {
                 // SAFETY: a fresh mapping; the file is this experiment's own.
                 unsafe { mmap(null, bytes, rights, MapFlags::SHARED, file.as_fd(), 0) }
             }
-            Kind::Linked(entry, store) => return linked(*entry, store, bytes, frames),
+            Kind::Linked(entry, store) => return linked(*entry, store, bytes, frames, false),
+            Kind::Huge(store) => return linked(EntryKind::Upcall, store, bytes, frames, true),
             Kind::Device(_) => {
                 return Err(ExperimentError::Options("a device is not mapped".into()));
             }
@@ -144,6 +151,7 @@ fn linked(
     store: &StoreConfig,
     bytes: usize,
     frames: u64,
+    huge: bool,
 ) -> Result<Memory, ExperimentError> {
     let count = u32::try_from(frames / PAGE as u64)
         .map_err(|_| ExperimentError::Options(format!("{frames} bytes are too many frames")))?;
@@ -154,9 +162,11 @@ fn linked(
         .direct_io(DirectIo::PinnedOnly)
         .build()
         .map_err(|e| ExperimentError::Worker(e.to_string()))?;
-    let stretch = domain
-        .allocate(bytes)
-        .map_err(|e| ExperimentError::Worker(e.to_string()))?;
+    let stretch = match huge {
+        true => domain.allocate_huge(bytes),
+        false => domain.allocate(bytes),
+    }
+    .map_err(|e| ExperimentError::Worker(e.to_string()))?;
     stretch
         .bind(Paged)
         .map_err(|e| ExperimentError::Worker(e.to_string()))?;

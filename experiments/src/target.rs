@@ -74,7 +74,7 @@ pub struct Target {
 
 impl Target {
     /// All.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ram("compressed RAM, random read, 1 thread, linked").at_most(0.5),
         Self::ram("compressed RAM, random read-modify-write, 1 thread, linked")
             .on(Pass::RandomRmw)
@@ -110,6 +110,14 @@ impl Target {
             .of(Arm::RunDisk)
             .on(Pass::Fill)
             .at_least(1.0),
+        Self::new(
+            "2 MiB frames, sequential read-modify-write",
+            Arm::LinkedHuge,
+            Arm::LinkedRam,
+            Per::Page,
+        )
+        .on(Pass::SequentialRmw)
+        .at_least(1.3),
     ];
 
     const fn new(name: &'static str, ours: Arm, theirs: Arm, per: Per) -> Self {

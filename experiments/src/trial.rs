@@ -70,6 +70,7 @@ impl Trials<'_> {
                 let store = self.store(medium, &mut setting)?;
                 format!("{}:{store}", entry_name(entry))
             }
+            Way::Huge(medium) => format!("huge:{}", self.store(medium, &mut setting)?),
             Way::Run(medium) => {
                 let store = self.store(medium, &mut setting)?;
                 command = self.paged(&store)?;
