@@ -16,11 +16,11 @@ use crate::error::while_doing;
 use crate::machine::Machine;
 use crate::real::goal::{Bound, Report, Row, Sample};
 use crate::real::launch::{ends_with_us, last_words};
+use crate::real::progress;
 use crate::{ExperimentError, Myself};
 use clap::ValueEnum;
 use selfpage::{Contract, Counter, DirectIo, Domain, Paged, StoreConfig, Stretch};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
@@ -274,15 +274,6 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
         serde_json::to_string(&sample).map_err(|e| ExperimentError::Worker(e.to_string()))?;
     println!("{line}");
     Ok(())
-}
-
-/// Progress on a terminal, in one line that is overwritten.
-fn progress(what: &str) {
-    let mut terminal = std::io::stderr();
-    if terminal.is_terminal() {
-        let _ = write!(terminal, "\r\x1b[K{what}");
-        let _ = terminal.flush();
-    }
 }
 
 fn sample<const N: usize>(ours: f64, beside: Option<f64>, notes: [(&str, f64); N]) -> Sample {

@@ -53,7 +53,7 @@ pub fn of(pages: Pages, plan: &Plan) -> Result<Sample, ExperimentError> {
                 Pages::Clean => page_at(&stretch, *page).probe(1),
             })?;
             each_ns.extend(evict_all(&domain));
-            Ok(())
+            Ok::<(), ExperimentError>(())
         });
         running.store(false, Ordering::Relaxed);
         worked

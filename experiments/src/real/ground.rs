@@ -1,6 +1,7 @@
 //! Where a program runs: paged by us over a medium, or by the kernel over the same medium
 //! within a cgroup.
 
+use super::launch::{self, Done, Failed, Start};
 use crate::cgroup::Cgroup;
 use crate::keeper::{Debt, Keeper, Owed};
 use crate::swap::Swap;
@@ -44,6 +45,9 @@ pub struct Grounds<'a> {
     pub limit: Duration,
 }
 
+/// Runs that the kernel may kill before it is given up.
+const TRIES: u32 = 5;
+
 /// A store for our pager, and the file under it, removed when dropped.
 pub struct Ours {
     /// As `selfpage run --store` takes it.
@@ -52,9 +56,8 @@ pub struct Ours {
 }
 
 /// Kernel swap and a cgroup. Dropped from the top: the processes are ended first.
-pub struct Kernels {
-    /// What the program is put in.
-    pub cgroup: Cgroup,
+struct Kernels {
+    cgroup: Cgroup,
     _swap: Swap,
 }
 
@@ -86,13 +89,32 @@ impl Grounds<'_> {
         })
     }
 
-    /// Swap that holds `bytes`, and a cgroup of `memory` bytes.
-    pub fn kernels(
+    /// Runs a program that waits to be let go, in a cgroup of `memory` bytes with swap for
+    /// `bytes`. It is tried again when the kernel kills it: with little memory the kernel
+    /// sometimes does so while swap is free [seen on zram, Linux 6.18].
+    pub fn in_cgroup(
         &self,
         medium: Medium,
         bytes: u64,
         memory: u64,
-    ) -> Result<Kernels, ExperimentError> {
+        program: &mut dyn FnMut() -> Command,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<Done, ExperimentError> {
+        for killed in 0..TRIES {
+            let kernels = self.kernels(medium, bytes, memory)?;
+            let start = Start::WhenReady(Some(&kernels.cgroup));
+            match launch::run(program(), start, self.limit, sink) {
+                Ok(done) => return Ok(Done { killed, ..done }),
+                Err(Failed::Killed) => {}
+                Err(Failed::Otherwise(error)) => return Err(error),
+            }
+        }
+        Err(ExperimentError::Unavailable(format!(
+            "the kernel killed it, though swap was free, each of {TRIES} times: more memory may do"
+        )))
+    }
+
+    fn kernels(&self, medium: Medium, bytes: u64, memory: u64) -> Result<Kernels, ExperimentError> {
         let swap = match medium {
             Medium::Ram => Swap::on_zram(&self.keeper, bytes * 3 / 2)?,
             Medium::Disk => Swap::on_file(&self.keeper, &self.folder, bytes * 3 / 2)?,
@@ -118,13 +140,7 @@ impl Grounds<'_> {
         let mut command = Command::new(selfpage);
         let frames = format!("{}K", frames >> 10);
         command.args(["run", "--frames", &frames, "--store", store, "--"]);
-        command.arg(program.get_program()).args(program.get_args());
-        for (name, value) in program.get_envs() {
-            if let Some(value) = value {
-                command.env(name, value);
-            }
-        }
-        Ok(command)
+        Ok(launch::within(command, program))
     }
 
     /// A program without us, with the same allocator.

@@ -8,7 +8,7 @@ use crate::worker::READY;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,32 @@ pub struct Done {
     pub processor: Duration,
     /// Of what it put out: the same for the same output.
     pub digest: u64,
+    /// How often it was killed before it came to its end.
+    pub killed: u32,
+}
+
+/// Why a run has no figures.
+#[derive(Debug)]
+pub enum Failed {
+    /// It was killed, and not by us: the kernel does that where memory runs out.
+    Killed,
+    /// Anything else.
+    Otherwise(ExperimentError),
+}
+
+impl From<ExperimentError> for Failed {
+    fn from(error: ExperimentError) -> Self {
+        Self::Otherwise(error)
+    }
+}
+
+impl From<Failed> for ExperimentError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Killed => Self::Worker("it was killed (SIGKILL)".into()),
+            Failed::Otherwise(error) => error,
+        }
+    }
 }
 
 /// When a program's work begins.
@@ -56,13 +82,15 @@ pub fn gated(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     let script = format!("echo {READY}; read _ && exec \"$@\"");
     shell.args(["-c", &script, "sh"]);
-    shell.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        if let Some(value) = value {
-            shell.env(name, value);
-        }
-    }
-    shell
+    within(shell, command)
+}
+
+/// `outer` with a program, its arguments and its environment behind what it has.
+pub fn within(mut outer: Command, program: &Command) -> Command {
+    outer.arg(program.get_program()).args(program.get_args());
+    let set = program.get_envs();
+    outer.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    outer
 }
 
 /// Runs a program to its end and gives `sink` what it puts out. An end that is not a
@@ -72,7 +100,7 @@ pub fn run(
     start: Start<'_>,
     limit: Duration,
     sink: &mut dyn FnMut(&[u8]),
-) -> Result<Done, ExperimentError> {
+) -> Result<Done, Failed> {
     let before = processor_time();
     let mut running = Running::start(command, start, limit)?;
     let mut digest = Digest::default();
@@ -90,6 +118,7 @@ pub fn run(
         elapsed,
         processor: processor_time().saturating_sub(before),
         digest: digest.0,
+        killed: 0,
     })
 }
 
@@ -210,7 +239,7 @@ impl Running {
     }
 
     /// Waits for its end, once its output has ended. The time since its work began.
-    pub fn finish(mut self) -> Result<Duration, ExperimentError> {
+    pub fn finish(mut self) -> Result<Duration, Failed> {
         let status = self
             .child
             .wait()
@@ -223,7 +252,8 @@ impl Running {
         }
         match status.success() {
             true => Ok(elapsed),
-            false => Err(self.failure()),
+            false if status.signal() == Some(libc::SIGKILL) => Err(Failed::Killed),
+            false => Err(self.failure().into()),
         }
     }
 
@@ -301,8 +331,17 @@ mod tests {
     #[test]
     fn a_failure_is_told_in_the_programs_own_words() {
         let failed = run(shell("echo no >&2; exit 3"), Start::Now, LONG, &mut |_| ());
-        let said = failed.unwrap_err().to_string();
+        let said = failed
+            .map_err(ExperimentError::from)
+            .unwrap_err()
+            .to_string();
         assert!(said.contains("exit status: 3: no"), "{said}");
+    }
+
+    #[test]
+    fn a_program_that_is_killed_is_told_from_one_that_fails() {
+        let killed = run(shell("kill -9 $$"), Start::Now, LONG, &mut |_| ());
+        assert!(matches!(killed, Err(Failed::Killed)));
     }
 
     #[test]
@@ -314,7 +353,11 @@ mod tests {
             Duration::ZERO,
             &mut |_| (),
         );
-        assert!(failed.unwrap_err().to_string().contains("--limit"));
+        let said = failed
+            .map_err(ExperimentError::from)
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("--limit"), "{said}");
         assert!(begin.elapsed() < LONG);
     }
 }

@@ -293,13 +293,15 @@ fn pair(
         let beside = run(Side::Beside)?;
         (run(Side::Ours)?, beside)
     };
-    let notes = [("processor s", ours), ("beside it", beside)];
+    let notes = [
+        ("processor", ours.processor.as_secs_f64()),
+        ("processor beside it", beside.processor.as_secs_f64()),
+        ("killed beside it", f64::from(beside.killed)),
+    ];
     Ok(Sample {
         ours: ours.elapsed.as_secs_f64(),
         beside: Some(beside.elapsed.as_secs_f64()),
-        notes: notes
-            .map(|(name, done)| (name.to_owned(), done.processor.as_secs_f64()))
-            .into(),
+        notes: notes.map(|(name, value)| (name.to_owned(), value)).into(),
     })
 }
 

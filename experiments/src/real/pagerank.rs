@@ -144,22 +144,24 @@ impl Case for Pagerank {
 
     fn run(&self, grounds: &Grounds<'_>, side: Side) -> Result<Done, ExperimentError> {
         let bytes = bytes(self.edges);
-        let mut command = grounds.myself.command("pagerank");
-        command.args(["--edges", &self.edges.to_string()]);
-        command.args(["--frames", &self.frames.to_string()]);
+        let command = |memory: &str| {
+            let mut command = grounds.myself.command("pagerank");
+            command.args(["--edges", &self.edges.to_string()]);
+            command.args(["--frames", &self.frames.to_string()]);
+            command.args(["--memory", memory]);
+            command
+        };
         let mut said = Vec::new();
         let mut hear = |chunk: &[u8]| said.extend_from_slice(chunk);
         let done = match side {
             Side::Ours => {
                 let ours = grounds.ours(self.medium, bytes)?;
-                command.args(["--memory", &format!("linked:{}", ours.store)]);
+                let command = command(&format!("linked:{}", ours.store));
                 launch::run(command, Start::WhenReady(None), grounds.limit, &mut hear)?
             }
             Side::Beside => {
-                let kernels = grounds.kernels(self.medium, bytes, self.frames)?;
-                command.args(["--memory", "anonymous"]);
-                let start = Start::WhenReady(Some(&kernels.cgroup));
-                launch::run(command, start, grounds.limit, &mut hear)?
+                let mut command = || command("anonymous");
+                grounds.in_cgroup(self.medium, bytes, self.frames, &mut command, &mut hear)?
             }
         };
         let ranked: Ranked = serde_json::from_slice(&said)

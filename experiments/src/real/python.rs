@@ -44,6 +44,11 @@ impl Case for Python {
             Side::Ours => grounds.paged(FRAMES, &ours.store, &program)?,
             Side::Beside => grounds.alone(program)?,
         };
-        launch::run(command, Start::Now, grounds.limit, &mut |_| ())
+        Ok(launch::run(
+            command,
+            Start::Now,
+            grounds.limit,
+            &mut |_| (),
+        )?)
     }
 }

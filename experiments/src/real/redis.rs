@@ -163,6 +163,7 @@ impl Case for Redis {
             elapsed,
             processor: launch::processor_time().saturating_sub(before),
             digest,
+            killed: 0,
         })
     }
 }

@@ -107,21 +107,34 @@ impl Case for Sort {
         let medium = self.medium.unwrap_or(Medium::Ram);
         let program = self.command();
         let mut ignore = |_: &[u8]| ();
-        match side {
+        let command = match side {
             Side::Ours => {
                 let ours = grounds.ours(medium, self.buffer)?;
                 let command = grounds.paged(self.frames, &ours.store, &program)?;
-                launch::run(command, Start::Now, grounds.limit, &mut ignore)
+                return Ok(launch::run(
+                    command,
+                    Start::Now,
+                    grounds.limit,
+                    &mut ignore,
+                )?);
             }
-            Side::Beside if self.medium.is_none() => {
-                let command = grounds.alone(program)?;
-                launch::run(command, Start::Now, grounds.limit, &mut ignore)
-            }
+            Side::Beside if self.medium.is_none() => grounds.alone(program)?,
             Side::Beside => {
-                let kernels = grounds.kernels(medium, self.buffer, self.frames)?;
-                let start = Start::WhenReady(Some(&kernels.cgroup));
-                launch::run(launch::gated(&program), start, grounds.limit, &mut ignore)
+                let mut gated = || launch::gated(&program);
+                return grounds.in_cgroup(
+                    medium,
+                    self.buffer,
+                    self.frames,
+                    &mut gated,
+                    &mut ignore,
+                );
             }
-        }
+        };
+        Ok(launch::run(
+            command,
+            Start::Now,
+            grounds.limit,
+            &mut ignore,
+        )?)
     }
 }
