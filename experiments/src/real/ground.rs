@@ -3,6 +3,7 @@
 
 use super::launch::{self, Done, Failed, Start};
 use crate::cgroup::Cgroup;
+use crate::contents::PAGE;
 use crate::keeper::{Debt, Keeper, Owed};
 use crate::swap::Swap;
 use crate::{ExperimentError, Myself};
@@ -138,7 +139,7 @@ impl Grounds<'_> {
             ));
         };
         let mut command = Command::new(selfpage);
-        let frames = format!("{}K", frames >> 10);
+        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
         command.args(["run", "--frames", &frames, "--store", store, "--"]);
         Ok(launch::within(command, program))
     }
