@@ -3,7 +3,7 @@
 //! A user moves off kernel swap only if ours costs less on the same work, so every figure
 //! is taken beside what it competes with: same contents, same accesses, same memory, arms
 //! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`trial`],
-//! [`worker`]) is apart from judging it ([`report`], [`target`]).
+//! [`worker`]) is apart from judging it ([`report`], [`target`], [`real::goal`]).
 //!
 //! Rules: what cannot run here says why; the configuration in force is printed with the
 //! figures; contents are verified while they are read, because a fast pager that loses a
@@ -18,6 +18,7 @@ pub mod cgroup;
 pub mod contents;
 pub mod device;
 pub mod error;
+pub mod faults;
 pub mod keeper;
 pub mod machine;
 pub mod memory;
@@ -26,6 +27,7 @@ pub mod order;
 pub mod paging;
 pub mod pass;
 pub mod plot;
+pub mod real;
 pub mod report;
 pub mod statistics;
 pub mod swap;
@@ -48,6 +50,16 @@ pub enum Bench {
     Paging(paging::Options),
     /// Nemesis's table 1 over these interfaces, the kernel's own primitives beside them.
     Micro(micro::Options),
+    /// What single operations cost, the kernel's own beside them.
+    Faults(faults::Options),
+    /// Real programs: ours beside kernel swap, and beside themselves where memory suffices.
+    Programs(real::Options),
+    /// One measurement of `faults` in a process of its own.
+    #[command(hide = true)]
+    Fault(faults::Plan),
+    /// PageRank in a process of its own.
+    #[command(hide = true)]
+    Pagerank(real::pagerank::Plan),
     /// One arm's work in a process of its own.
     #[command(hide = true)]
     Worker(worker::Plan),
@@ -88,6 +100,10 @@ pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> 
     match bench {
         Bench::Paging(options) => paging::run(options, myself),
         Bench::Micro(options) => micro::run(options),
+        Bench::Faults(options) => faults::run(options, myself),
+        Bench::Programs(options) => real::run(options, myself),
+        Bench::Fault(plan) => faults::serve(plan).map(|()| ExitCode::SUCCESS),
+        Bench::Pagerank(plan) => real::pagerank::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Worker(plan) => worker::run(plan).map(|()| ExitCode::SUCCESS),
         Bench::Keeper => {
             keeper::serve();

@@ -1,0 +1,138 @@
+//! Eviction by itself: no page is compressed or written, because it holds only zeros or
+//! is what its stored copy says. Another thread runs meanwhile, so that taking pages from
+//! the program interrupts a second processor.
+
+use super::{Plan, figure, first_touch, paged, percentile, sample};
+use crate::ExperimentError;
+use crate::contents::{PAGE, PageAt, WORDS};
+use crate::real::goal::Sample;
+use selfpage::{Counter, Domain, Stretch};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Pages of a range, and how many of them are present.
+const RANGE: usize = 512;
+const PRESENT: usize = 64;
+/// Ranges in one round: 16,384 pages present.
+const RANGES: usize = 256;
+/// Times all of them are evicted.
+const ROUNDS: u32 = 3;
+/// Pages asked for at once, and timed.
+const PIECE: u32 = 1_024;
+
+/// What the pages hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// Zeros.
+    Zero,
+    /// What the store has already.
+    Clean,
+}
+
+/// Time to evict a page: the median of pieces.
+pub fn of(pages: Pages, plan: &Plan) -> Result<Sample, ExperimentError> {
+    let present = RANGES * PRESENT;
+    let data = (present * PAGE) as u64;
+    // More frames than are used: nothing is evicted before it is asked for.
+    let (domain, stretch) = paged(present * 2, data * 2, RANGES * RANGE)?;
+    let chosen = chosen(plan.seed);
+    if pages == Pages::Clean {
+        for page in &chosen {
+            page_at(&stretch, *page).write(1);
+        }
+        evict_all(&domain);
+    }
+    let mut each_ns = Vec::new();
+    let running = AtomicBool::new(true);
+    let written = figure(&domain, Counter::written);
+    std::thread::scope(|scope| {
+        scope.spawn(|| spin(&running));
+        let worked = (0..ROUNDS).try_for_each(|_| {
+            chosen.iter().try_for_each(|page| match pages {
+                Pages::Zero => zero(&stretch, *page),
+                Pages::Clean => page_at(&stretch, *page).probe(1),
+            })?;
+            each_ns.extend(evict_all(&domain));
+            Ok::<(), ExperimentError>(())
+        });
+        running.store(false, Ordering::Relaxed);
+        worked
+    })?;
+    each_ns.sort_unstable();
+    Ok(sample(
+        percentile(&each_ns, 50) / 1000.0,
+        None,
+        [
+            ("p90", percentile(&each_ns, 90) / 1000.0),
+            ("pieces", each_ns.len() as f64),
+            (
+                "pages written",
+                (figure(&domain, Counter::written) - written) as f64,
+            ),
+        ],
+    ))
+}
+
+/// The pages that are present: some of each range, in order.
+fn chosen(seed: u64) -> Vec<usize> {
+    let mut all = Vec::with_capacity(RANGES * PRESENT);
+    for range in 0..RANGES {
+        let mut some = first_touch::shuffled(RANGE, seed ^ (range as u64) << 8);
+        some.truncate(PRESENT);
+        some.sort_unstable();
+        all.extend(some.into_iter().map(|page| range * RANGE + page));
+    }
+    all
+}
+
+fn page_at(stretch: &Stretch, page: usize) -> PageAt {
+    // SAFETY: a page of the stretch, which only this thread uses.
+    unsafe { PageAt::new(stretch.as_ptr(), page as u64) }
+}
+
+fn zero(stretch: &Stretch, page: usize) -> Result<(), ExperimentError> {
+    // SAFETY: the first word of a page of the stretch, which only this thread uses.
+    let found = unsafe {
+        stretch
+            .as_ptr()
+            .cast::<u64>()
+            .add(page * WORDS)
+            .read_volatile()
+    };
+    match found {
+        0 => Ok(()),
+        found => Err(ExperimentError::WrongData {
+            page: page as u64,
+            word: 0,
+            found,
+            expected: 0,
+        }),
+    }
+}
+
+/// Has the domain give up every frame, piece by piece. Nanoseconds a page of each.
+fn evict_all(domain: &Domain) -> Vec<u64> {
+    // Frames that nothing is in cost nothing to give up.
+    domain.relinquish(domain.n() - domain.in_use());
+    let mut each_ns = Vec::new();
+    while domain.in_use() > 0 {
+        let (held, begin) = (domain.in_use(), Instant::now());
+        domain.relinquish(PIECE);
+        let elapsed = begin.elapsed().as_nanos() as u64;
+        match held.saturating_sub(domain.in_use()) {
+            0 => break,
+            evicted => each_ns.push(elapsed / u64::from(evicted)),
+        }
+        // More than was asked for may have been freed: that is not in use any more.
+        domain.relinquish(domain.n() - domain.in_use());
+    }
+    each_ns
+}
+
+/// Keeps a processor in this address space busy.
+fn spin(running: &AtomicBool) {
+    let mut other = vec![0u8; PAGE];
+    while running.load(Ordering::Relaxed) {
+        std::hint::black_box(&mut other).fill(1);
+    }
+}

@@ -1,0 +1,111 @@
+//! First touches: a page of zeros by upcall beside one of the kernel's.
+
+use super::{Plan, figure, paged, percentile, sample};
+use crate::ExperimentError;
+use crate::contents::{PAGE, mix};
+use crate::memory::{Kind, Memory};
+use crate::real::goal::Sample;
+use selfpage::Counter;
+use std::time::Instant;
+
+/// Pages touched in order: long enough that the start does not count.
+const IN_ORDER: usize = 32_768;
+
+/// Pages timed at once: a quarter of what one page table covers.
+const PIECE: usize = 128;
+/// Pages touched at random, in turn with as many of the kernel's.
+const AT_RANDOM: usize = 8_192;
+/// Pages touched before it is the other's turn.
+const TURN: usize = 256;
+
+/// One fault a page, in no order, so that no stream can be seen in it.
+pub fn at_random(plan: &Plan) -> Result<Sample, ExperimentError> {
+    let (domain, stretch) = paged(AT_RANDOM * 2, 0, AT_RANDOM)?;
+    let native = Memory::new(&Kind::Anonymous, AT_RANDOM as u64, 0)?;
+    let order = shuffled(AT_RANDOM, plan.seed);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for turn in order.chunks(TURN) {
+        touch_each(stretch.as_ptr(), turn, &mut ours);
+        touch_each(native.start(), turn, &mut theirs);
+    }
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    let us = |sorted: &[u64], percent| percentile(sorted, percent) / 1000.0;
+    Ok(sample(
+        us(&ours, 50),
+        Some(us(&theirs, 50)),
+        [
+            ("p99", us(&ours, 99)),
+            ("native p99", us(&theirs, 99)),
+            (
+                "faults a page",
+                figure(&domain, Counter::faults) as f64 / AT_RANDOM as f64,
+            ),
+        ],
+    ))
+}
+
+/// Pages in order, the whole stretch within frames: the median of pieces, so that what else
+/// the machine does shows in few of them.
+pub fn in_order(_: &Plan) -> Result<Sample, ExperimentError> {
+    let (domain, stretch) = paged(IN_ORDER * 5 / 4, 0, IN_ORDER)?;
+    let native = Memory::new(&Kind::Anonymous, IN_ORDER as u64, 0)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for piece in (0..IN_ORDER).step_by(PIECE) {
+        let pages = piece..piece + PIECE;
+        ours.push(touch_all(stretch.as_ptr(), pages.clone()));
+        theirs.push(touch_all(native.start(), pages));
+    }
+    ours.sort_unstable();
+    theirs.sort_unstable();
+    let us = |sorted: &[u64]| percentile(sorted, 50) / 1000.0 / PIECE as f64;
+    Ok(sample(
+        us(&ours),
+        Some(us(&theirs)),
+        [(
+            "faults a page",
+            figure(&domain, Counter::faults) as f64 / IN_ORDER as f64,
+        )],
+    ))
+}
+
+fn touch(base: *mut u8, page: usize) {
+    // SAFETY: a page of the caller's memory, which has more than `page` of them.
+    unsafe { base.add(page * PAGE).write_volatile(1) };
+}
+
+fn touch_each(base: *mut u8, pages: &[usize], each_ns: &mut Vec<u64>) {
+    for page in pages {
+        let begin = Instant::now();
+        touch(base, *page);
+        each_ns.push(begin.elapsed().as_nanos() as u64);
+    }
+}
+
+fn touch_all(base: *mut u8, pages: std::ops::Range<usize>) -> u64 {
+    let begin = Instant::now();
+    pages.for_each(|page| touch(base, page));
+    begin.elapsed().as_nanos() as u64
+}
+
+/// The numbers below `count` in no order (Fisher and Yates).
+pub fn shuffled(count: usize, seed: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    for i in (1..count).rev() {
+        order.swap(i, (mix(seed << 40 ^ i as u64) % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_is_in_the_order_once() {
+        let mut order = shuffled(1000, 3);
+        assert!(order.windows(2).filter(|w| w[0] + 1 == w[1]).count() < 10);
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..1000));
+    }
+}

@@ -1,0 +1,99 @@
+//! What a fault costs while pages are being evicted: two threads read pages at random,
+//! eight times as many as there are frames.
+
+use super::{Plan, figure, paged, percentile, sample};
+use crate::ExperimentError;
+use crate::contents::{PAGE, PageAt, mix};
+use crate::real::goal::Sample;
+use selfpage::{Counter, Stretch};
+use std::time::Instant;
+
+const THREADS: u64 = 2;
+
+/// An access that took less found its page: a signal alone takes 2.5 us here.
+const FOUND_NS: u64 = 1_000;
+
+/// p99 over p50 of the accesses that faulted, by both threads.
+pub fn of_two_threads(plan: &Plan) -> Result<Sample, ExperimentError> {
+    let pages = plan.data / PAGE as u64;
+    let (domain, stretch) = paged(plan.frames as usize / PAGE, plan.data, pages as usize)?;
+    for page in 0..pages {
+        // SAFETY: a page of the stretch, which only this thread uses so far.
+        unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
+    }
+    let accesses = plan.accesses / THREADS;
+    let (before, begin) = (figure(&domain, Counter::faults), Instant::now());
+    let preempted = preemptions();
+    let each: Vec<u64> = std::thread::scope(|scope| {
+        let stretch = &stretch;
+        let threads: Vec<_> = (0..THREADS)
+            .map(|id| scope.spawn(move || read(stretch, pages, accesses, plan.seed, id)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| Err(ExperimentError::Worker("a thread panicked".into())))
+            })
+            .collect::<Result<Vec<_>, _>>()
+    })?
+    .concat();
+    let elapsed = begin.elapsed();
+    let mut faulted: Vec<u64> = each.into_iter().filter(|ns| *ns >= FOUND_NS).collect();
+    faulted.sort_unstable();
+    let us = |percent| percentile(&faulted, percent) / 1000.0;
+    let faults = figure(&domain, Counter::faults) - before;
+    Ok(sample(
+        us(99),
+        Some(us(50)),
+        [
+            (
+                "longest",
+                faulted.last().copied().unwrap_or(0) as f64 / 1000.0,
+            ),
+            (
+                "us a fault, aggregate",
+                elapsed.as_secs_f64() * 1e6 / faults.max(1) as f64,
+            ),
+            (
+                "preempted, of faults",
+                (preemptions() - preempted) as f64 / faults.max(1) as f64,
+            ),
+            (
+                "starved, of faults",
+                figure(&domain, Counter::starved) as f64 / faults.max(1) as f64,
+            ),
+        ],
+    ))
+}
+
+/// How often a thread of this process had to make way for another: other work on the
+/// machine shows in the last percentile, and here.
+fn preemptions() -> u64 {
+    // SAFETY: all zeros is a value of this plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is there to be written.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    usage.ru_nivcsw as u64
+}
+
+/// One thread's accesses: the pages whose number leaves its own remainder. Times of the
+/// second half, when the first has brought about the steady state.
+fn read(
+    stretch: &Stretch,
+    pages: u64,
+    accesses: u64,
+    seed: u64,
+    id: u64,
+) -> Result<Vec<u64>, ExperimentError> {
+    let mut each_ns = Vec::with_capacity(accesses as usize);
+    for i in 0..accesses {
+        let page = mix(seed ^ i ^ id << 48) % (pages / THREADS) * THREADS + id;
+        let begin = Instant::now();
+        // SAFETY: a page of the stretch, which nobody writes any more.
+        unsafe { PageAt::new(stretch.as_ptr(), page) }.probe(1)?;
+        each_ns.push(begin.elapsed().as_nanos() as u64);
+    }
+    Ok(each_ns.split_off(accesses as usize / 2))
+}

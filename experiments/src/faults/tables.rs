@@ -1,0 +1,140 @@
+//! What the pager remembers, in bytes: the process's own memory that is neither a page of
+//! the program's nor the store.
+//!
+//! All frames are given up before it is read, so that no page of a stretch or of the
+//! standby list is left; what the process had before there was a domain is taken off. The
+//! ledger of frames is shared memory and counted by its name. The store's catalogue lies
+//! with the store's pages, and is noted, as the kernel's page tables are.
+
+use super::{Plan, paged, sample};
+use crate::ExperimentError;
+use crate::contents::{PAGE, PageAt, mix};
+use crate::error::while_doing;
+use crate::real::goal::Sample;
+use selfpage::Domain;
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// A stretch many times larger than memory.
+const SPARSE: u64 = 16 << 30;
+
+/// After every page was written once.
+pub fn of_a_filled_stretch(plan: &Plan) -> Result<Sample, ExperimentError> {
+    let pages = plan.data / PAGE as u64;
+    measure(plan, plan.data, 0..pages)
+}
+
+/// After as many pages as there are in twice the frames were written, anywhere.
+pub fn of_a_sparse_stretch(plan: &Plan) -> Result<Sample, ExperimentError> {
+    let touched = 2 * plan.frames / PAGE as u64;
+    let page = |i| mix(plan.seed ^ i << 8) % (SPARSE / PAGE as u64);
+    measure(plan, SPARSE, (0..touched).map(page))
+}
+
+fn measure(
+    plan: &Plan,
+    bytes: u64,
+    pages: impl Iterator<Item = u64>,
+) -> Result<Sample, ExperimentError> {
+    let before = Memory::now()?;
+    let frames = plan.frames as usize / PAGE;
+    let (domain, stretch) = paged(frames, plan.data, bytes as usize / PAGE)?;
+    for page in pages {
+        // SAFETY: a page of the stretch, which only this thread uses.
+        unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
+    }
+    domain.relinquish(domain.n());
+    if domain.in_use() > 0 {
+        return Err(ExperimentError::Worker(format!(
+            "{} frames stayed in use when all were to be given up",
+            domain.in_use()
+        )));
+    }
+    let after = Memory::now()?;
+    let tables = after.private.saturating_sub(before.private) + after.ledger;
+    Ok(sample(
+        tables as f64 / MIB,
+        Some(bytes as f64 / MIB),
+        [
+            ("MiB of the ledger", after.ledger as f64 / MIB),
+            ("of the store's catalogue", catalogue(&domain) / MIB),
+            (
+                "of the kernel's page tables",
+                after.page_tables.saturating_sub(before.page_tables) as f64 / MIB,
+            ),
+        ],
+    ))
+}
+
+fn catalogue(domain: &Domain) -> f64 {
+    domain
+        .store_usage()
+        .map_or(0.0, |usage| usage.tables as f64)
+}
+
+/// Bytes of this process by what they are for.
+#[derive(Debug, PartialEq, Eq)]
+struct Memory {
+    /// Its own: of no file, shared with nobody.
+    private: u64,
+    /// Of the ledger of frames.
+    ledger: u64,
+    /// The kernel's, for its addresses.
+    page_tables: u64,
+}
+
+impl Memory {
+    fn now() -> Result<Self, ExperimentError> {
+        let read =
+            |path: &str| std::fs::read_to_string(path).map_err(while_doing(format!("read {path}")));
+        Ok(Self::of(
+            &read("/proc/self/smaps")?,
+            &read("/proc/self/status")?,
+        ))
+    }
+
+    fn of(smaps: &str, status: &str) -> Self {
+        let mut memory = Self {
+            private: 0,
+            ledger: 0,
+            page_tables: kib(status, "VmPTE:"),
+        };
+        let mut ledger = false;
+        for line in smaps.lines() {
+            // The head of a mapping begins with its addresses; its figures with a name.
+            match line.split_once(' ') {
+                Some((first, _)) if !first.ends_with(':') => {
+                    ledger = line.contains("memfd:selfpage-ledger");
+                }
+                _ if ledger => memory.ledger += kib(line, "Rss:"),
+                _ => memory.private += kib(line, "Anonymous:"),
+            }
+        }
+        memory
+    }
+}
+
+/// Bytes of the line with this name; 0 without one.
+fn kib(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_told_apart_by_name() {
+        let smaps = "7f00-7f10 rw-p 00000000 00:00 0 \nRss: 12 kB\nAnonymous: 8 kB\n\
+                     7f10-7f20 rw-s 00000000 00:01 9 /memfd:selfpage-ledger (deleted)\nRss: 16 kB\nAnonymous: 0 kB\n\
+                     7f20-7f30 rw-s 00000000 00:01 9 /memfd:selfpage-store (deleted)\nRss: 99 kB\nAnonymous: 0 kB\n";
+        let found = Memory::of(smaps, "VmPeak: 1 kB\nVmPTE:\t 4 kB\n");
+        let expected = Memory {
+            private: 8 << 10,
+            ledger: 16 << 10,
+            page_tables: 4 << 10,
+        };
+        assert_eq!(found, expected);
+    }
+}

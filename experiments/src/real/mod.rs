@@ -1,0 +1,315 @@
+//! `selfpage bench programs`: what real programs take, ours beside the kernel's.
+//!
+//! Two questions. A program with more data than memory: is it done sooner under
+//! `selfpage run`, or linked, than under kernel swap on the same medium within a cgroup of
+//! the same size? A program that fits in its frames: what does it pay for being able to
+//! page? There the same program runs without us, its allocator replaced alike.
+//!
+//! Both runs of a pair have the same input, and a run whose output differs has no figure.
+//! Input is read from the page cache and output goes to a pipe, so that no file's pages
+//! take part of the cgroup's memory, which `selfpage run` would not count.
+
+pub mod goal;
+mod graph;
+pub mod ground;
+pub mod launch;
+mod lines;
+pub mod pagerank;
+mod python;
+mod redis;
+mod sort;
+
+use crate::keeper::Keeper;
+use crate::machine::Machine;
+use crate::{ExperimentError, Myself};
+use clap::ValueEnum;
+use goal::{Bound, Report, Row, Sample};
+use ground::{Grounds, Medium};
+use launch::Done;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What to measure.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Times each is run; the median counts.
+    #[arg(long, default_value_t = 3)]
+    pub repeats: u64,
+    /// MiB that are sorted.
+    #[arg(long, default_value_t = 300)]
+    pub sort: u64,
+    /// MiB of memory for sort.
+    #[arg(long, default_value_t = 128)]
+    pub sort_frames: u64,
+    /// Edges of PageRank's graph.
+    #[arg(long, default_value_t = 10_000_000)]
+    pub edges: u64,
+    /// MiB of memory for PageRank, for each 10 million edges.
+    #[arg(long, default_value_t = 32)]
+    pub edges_frames: u64,
+    /// Seconds that a program takes which fits in its frames, about: shorter shows little.
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
+    /// Only these, by name.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Name>,
+    /// Seconds that a run may take at most.
+    #[arg(long, default_value_t = 3600)]
+    pub limit: u64,
+    /// Folder for input, swap files and stores, on the disk to be measured.
+    #[arg(long, default_value = "/var/tmp")]
+    pub folder: PathBuf,
+    /// The `selfpage` command, where this is not it.
+    #[arg(long)]
+    pub selfpage: Option<PathBuf>,
+    /// The allocator's library, where Debian's libmimalloc2.0 is not to be used.
+    #[arg(long)]
+    pub allocator: Option<PathBuf>,
+    /// Writes all figures here.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+/// A pair of runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Name {
+    /// GNU sort, more than memory, compressed RAM.
+    SortRam,
+    /// GNU sort, more than memory, disk.
+    SortDisk,
+    /// PageRank, more than memory, compressed RAM.
+    PagerankRam,
+    /// PageRank, more than memory, disk.
+    PagerankDisk,
+    /// GNU sort within its frames.
+    SortFits,
+    /// CPython within its frames.
+    PythonFits,
+    /// Redis within its frames.
+    RedisFits,
+}
+
+/// Whose run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// With us.
+    Ours,
+    /// Without.
+    Beside,
+}
+
+/// A program with its input, to be run on either side.
+pub trait Case {
+    /// What is measured, what stands beside it, and what must hold.
+    fn about(&self) -> (String, String, Bound);
+
+    /// Runs it once.
+    fn run(&self, grounds: &Grounds<'_>, side: Side) -> Result<Done, ExperimentError>;
+}
+
+/// Most that a program may take of its own time within its frames.
+const FITS: Bound = Bound::AtMost(1.02);
+
+/// Measures and prints.
+pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
+    check(options)?;
+    let grounds = Grounds {
+        myself,
+        keeper: Keeper::start(myself)?,
+        selfpage: crate::trial::selfpage(options.selfpage.as_deref()),
+        allocator: ground::allocator(options.allocator.as_deref()),
+        folder: options.folder.clone(),
+        limit: Duration::from_secs(options.limit),
+    };
+    launch::adopt()?;
+    let names = match options.only.as_slice() {
+        [] => Name::value_variants(),
+        some => some,
+    };
+    let mut report = Report {
+        experiment: "programs",
+        machine: Machine::now(&options.folder),
+        settings: settings(options, &grounds),
+        rows: Vec::new(),
+    };
+    for name in names {
+        let row = measure(*name, options, &grounds)?;
+        report.rows.push(row);
+    }
+    progress("");
+    print!("{report}");
+    if let Some(path) = &options.json {
+        report.save(path)?;
+        println!("all figures: {}", path.display());
+    }
+    Ok(match report.failed() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+fn check(options: &Options) -> Result<(), ExperimentError> {
+    let absurd = |what: &str| Err(ExperimentError::Options(what.to_owned()));
+    if options.repeats == 0 || options.seconds == 0 {
+        return absurd("--repeats and --seconds must be at least 1");
+    }
+    if options.sort_frames < 4 || options.sort < options.sort_frames {
+        return absurd("--sort must be more than --sort-frames, and that 4 MiB at least");
+    }
+    if options.edges < 100_000 || options.edges_frames < 24 {
+        return absurd(
+            "--edges must be at least 100000 and --edges-frames 24: the shares are kept",
+        );
+    }
+    Ok(())
+}
+
+fn settings(options: &Options, grounds: &Grounds<'_>) -> Vec<String> {
+    vec![
+        format!(
+            "sort: {} MiB in lines of 100 to 400 bytes compressing 2:1 under lz4, {} MiB of memory, one thread, LC_ALL=C",
+            options.sort, options.sort_frames
+        ),
+        format!(
+            "PageRank: {} edges, {} MiB of data, {} MiB of memory, {} iterations",
+            options.edges,
+            pagerank::bytes(options.edges) >> 20,
+            pagerank_frames(options) >> 20,
+            pagerank::ITERATIONS
+        ),
+        format!(
+            "within frames: sized for {} s; beside it the same program, allocator {}",
+            options.seconds,
+            grounds
+                .allocator
+                .as_ref()
+                .map_or("none".into(), |path| path.display().to_string())
+        ),
+        format!(
+            "memory is frames, or a cgroup's limit; medians of {} interleaved runs, outputs compared",
+            options.repeats
+        ),
+    ]
+}
+
+fn pagerank_frames(options: &Options) -> u64 {
+    (options.edges_frames << 20) * options.edges / 10_000_000
+}
+
+fn case(
+    name: Name,
+    options: &Options,
+    grounds: &Grounds<'_>,
+) -> Result<Box<dyn Case>, ExperimentError> {
+    let sort = |medium| {
+        sort::Sort::larger(
+            grounds,
+            options.sort << 20,
+            options.sort_frames << 20,
+            medium,
+        )
+    };
+    let rank = |medium| pagerank::Pagerank {
+        edges: options.edges,
+        frames: pagerank_frames(options),
+        medium,
+    };
+    Ok(match name {
+        Name::SortRam => Box::new(sort(Medium::Ram)?),
+        Name::SortDisk => Box::new(sort(Medium::Disk)?),
+        Name::PagerankRam => Box::new(rank(Medium::Ram)),
+        Name::PagerankDisk => Box::new(rank(Medium::Disk)),
+        Name::SortFits => Box::new(sort::Sort::fitting(grounds, options.seconds)?),
+        Name::PythonFits => Box::new(python::Python::new(options.seconds)?),
+        Name::RedisFits => Box::new(redis::Redis::new(grounds, options.seconds)?),
+    })
+}
+
+/// All repeats of one pair. What cannot be had here is the row's failure.
+fn measure(name: Name, options: &Options, grounds: &Grounds<'_>) -> Result<Row, ExperimentError> {
+    let shown = name
+        .to_possible_value()
+        .map_or_else(String::new, |v| v.get_name().to_owned());
+    progress(&format!("{shown}: its input"));
+    let mut row = Row {
+        what: shown,
+        beside: None,
+        unit: "s",
+        bound: FITS,
+        samples: Vec::new(),
+        failure: None,
+    };
+    let case = match case(name, options, grounds) {
+        Ok(case) => case,
+        Err(failure) => {
+            row.failure = Some(failure);
+            return Ok(row);
+        }
+    };
+    let (what, beside, bound) = case.about();
+    (row.what, row.beside, row.bound) = (what, Some(beside), bound);
+    let mut expected = None;
+    for repeat in 0..options.repeats {
+        progress(&format!(
+            "{} of {}: {}",
+            repeat + 1,
+            options.repeats,
+            row.what
+        ));
+        match pair(case.as_ref(), grounds, repeat, &mut expected) {
+            Ok(sample) => row.samples.push(sample),
+            Err(failure) => {
+                row.failure = Some(failure);
+                break;
+            }
+        }
+    }
+    Ok(row)
+}
+
+/// Both runs of a pair, by turns the one first and the other.
+fn pair(
+    case: &dyn Case,
+    grounds: &Grounds<'_>,
+    repeat: u64,
+    expected: &mut Option<u64>,
+) -> Result<Sample, ExperimentError> {
+    let mut run = |side| {
+        let done = case.run(grounds, side)?;
+        let wanted = *expected.get_or_insert(done.digest);
+        match done.digest == wanted {
+            true => Ok(done),
+            false => Err(ExperimentError::Worker(format!(
+                "its output differs from the first run's ({side:?})"
+            ))),
+        }
+    };
+    let (ours, beside) = if repeat.is_multiple_of(2) {
+        let ours = run(Side::Ours)?;
+        (ours, run(Side::Beside)?)
+    } else {
+        let beside = run(Side::Beside)?;
+        (run(Side::Ours)?, beside)
+    };
+    let notes = [
+        ("processor", ours.processor.as_secs_f64()),
+        ("processor beside it", beside.processor.as_secs_f64()),
+        ("killed beside it", f64::from(beside.killed)),
+    ];
+    Ok(Sample {
+        ours: ours.elapsed.as_secs_f64(),
+        beside: Some(beside.elapsed.as_secs_f64()),
+        notes: notes.map(|(name, value)| (name.to_owned(), value)).into(),
+    })
+}
+
+/// Progress on a terminal, in one line that is overwritten.
+pub fn progress(what: &str) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        let _ = write!(terminal, "\r\x1b[K{what}");
+        let _ = terminal.flush();
+    }
+}

@@ -1,0 +1,175 @@
+//! PageRank by a linked program, ours beside kernel swap on anonymous memory.
+//!
+//! The program knows how it uses its memory and says so: the shares, which are read at
+//! random, are kept; the edges and all else are read in order and asked for a block ahead
+//! of their use. The kernel is given the same work, and no advice.
+
+use super::goal::Bound;
+use super::graph::{self, Graph};
+use super::ground::{Grounds, Medium};
+use super::launch::{self, Done, Start};
+use super::{Case, Side};
+use crate::ExperimentError;
+use crate::contents::PAGE;
+use crate::memory::{Kind, Memory};
+use crate::worker::READY;
+use selfpage::{Stretch, StretchError};
+use serde::{Deserialize, Serialize};
+use std::io::BufRead;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Rounds over all edges.
+pub const ITERATIONS: u64 = 10;
+/// The part of its rank that a vertex passes on: the usual one.
+const DAMPING: f64 = 0.85;
+/// Vertices between two hints: 150 KiB of all arrays.
+const BLOCK: usize = 4096;
+
+/// What a process that ranks is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Plan {
+    /// Which memory.
+    #[arg(long)]
+    pub memory: Kind,
+    /// Edges.
+    #[arg(long)]
+    pub edges: u64,
+    /// Bytes of frames, for a domain of its own.
+    #[arg(long)]
+    pub frames: u64,
+}
+
+/// What it prints.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ranked {
+    seconds: f64,
+    checksum: u64,
+}
+
+/// Bytes of all arrays.
+pub fn bytes(edges: u64) -> u64 {
+    graph::layout(edges).bytes as u64
+}
+
+/// The life of a process that ranks.
+pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
+    let layout = graph::layout(plan.edges);
+    let memory = Memory::new(&plan.memory, (layout.bytes / PAGE) as u64, plan.frames)?;
+    println!("{READY}");
+    let mut word = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut word);
+    // SAFETY: the memory has that many bytes, is zero, and is this function's alone.
+    let mut graph = unsafe { Graph::generate(memory.start(), &layout) };
+    let hints = Hints(match &memory {
+        Memory::Linked(stretch, _) => Some(stretch),
+        Memory::Mapping(_) => None,
+    });
+    let begin = Instant::now();
+    rank(&mut graph, &layout, &hints)
+        .map_err(|why| ExperimentError::Worker(format!("a hint was refused: {why}")))?;
+    let ranked = Ranked {
+        seconds: begin.elapsed().as_secs_f64(),
+        checksum: graph.checksum(),
+    };
+    let line =
+        serde_json::to_string(&ranked).map_err(|e| ExperimentError::Worker(e.to_string()))?;
+    println!("{line}");
+    Ok(())
+}
+
+/// What the program says of its memory, where there is someone to hear it.
+struct Hints<'a>(Option<&'a Stretch>);
+
+impl Hints<'_> {
+    /// These bytes are used at random until the answer is dropped.
+    fn keep(&self, bytes: Range<usize>) -> Result<Option<selfpage::Pin<'_>>, StretchError> {
+        self.0.map(|stretch| stretch.pin(bytes)).transpose()
+    }
+
+    /// These bytes are used next.
+    fn ahead(&self, bytes: Range<usize>) -> Result<(), StretchError> {
+        self.0.map_or(Ok(()), |stretch| stretch.populate(bytes))
+    }
+}
+
+fn rank(
+    graph: &mut Graph<'_>,
+    layout: &graph::Layout,
+    hints: &Hints<'_>,
+) -> Result<(), StretchError> {
+    let vertices = layout.vertices;
+    let _kept = hints.keep(layout.shares.clone())?;
+    let base = (1.0 - DAMPING) / vertices as f64;
+    for _ in 0..ITERATIONS {
+        for first in (0..vertices).step_by(BLOCK) {
+            let block = first..(first + BLOCK).min(vertices);
+            hints.ahead(layout.part_of(&layout.offsets, block.start..block.end + 1))?;
+            hints.ahead(layout.part_of(&layout.ranks, block.clone()))?;
+            let edges = graph.edges_of(block.clone());
+            hints.ahead(layout.part_of(&layout.edges, edges))?;
+            for vertex in block {
+                graph.ranks[vertex] = base + DAMPING * graph.gathered(vertex);
+            }
+        }
+        for first in (0..vertices).step_by(BLOCK) {
+            let block = first..(first + BLOCK).min(vertices);
+            hints.ahead(layout.part_of(&layout.ranks, block.clone()))?;
+            hints.ahead(layout.part_of(&layout.degrees, block.clone()))?;
+            block.for_each(|vertex| graph.share(vertex));
+        }
+    }
+    Ok(())
+}
+
+/// A graph's size, memory, and where its pages go.
+pub struct Pagerank {
+    /// Edges.
+    pub edges: u64,
+    /// Bytes of memory.
+    pub frames: u64,
+    /// Where pages go.
+    pub medium: Medium,
+}
+
+impl Case for Pagerank {
+    fn about(&self) -> (String, String, Bound) {
+        let [ours, kernels] = self.medium.names();
+        (
+            format!("PageRank linked, hints, {ours}"),
+            kernels.into(),
+            Bound::AtMost(0.6),
+        )
+    }
+
+    fn run(&self, grounds: &Grounds<'_>, side: Side) -> Result<Done, ExperimentError> {
+        let bytes = bytes(self.edges);
+        let command = |memory: &str| {
+            let mut command = grounds.myself.command("pagerank");
+            command.args(["--edges", &self.edges.to_string()]);
+            command.args(["--frames", &self.frames.to_string()]);
+            command.args(["--memory", memory]);
+            command
+        };
+        let mut said = Vec::new();
+        let mut hear = |chunk: &[u8]| said.extend_from_slice(chunk);
+        let done = match side {
+            Side::Ours => {
+                let ours = grounds.ours(self.medium, bytes)?;
+                let command = command(&format!("linked:{}", ours.store));
+                launch::run(command, Start::WhenReady(None), grounds.limit, &mut hear)?
+            }
+            Side::Beside => {
+                let mut command = || command("anonymous");
+                grounds.in_cgroup(self.medium, bytes, self.frames, &mut command, &mut hear)?
+            }
+        };
+        let ranked: Ranked = serde_json::from_slice(&said)
+            .map_err(|e| ExperimentError::Worker(format!("its figures: {e}")))?;
+        Ok(Done {
+            elapsed: Duration::from_secs_f64(ranked.seconds),
+            digest: ranked.checksum,
+            ..done
+        })
+    }
+}
