@@ -21,8 +21,12 @@ use wired::{PAGE, Region};
 /// Streams one context reads ahead for at once.
 const LANES: usize = 4;
 
-/// Pages in a lane, at most: two windows, one being mapped and one on its way.
-const LONGEST: usize = 2 * WIDEST as usize;
+/// Windows in a lane: one being mapped, and as much on its way as keeps a device busy (1 MiB
+/// in pieces of 128 KiB).
+pub(crate) const WINDOWS: usize = 4;
+
+/// Pages in a lane, at most.
+const LONGEST: usize = WINDOWS * WIDEST as usize;
 
 /// Set in the token of a read-ahead.
 const AHEAD: u64 = 1 << 63;
@@ -225,7 +229,7 @@ impl Ahead {
         channel: &mut dyn Channel,
     ) -> Result<(), StoreError> {
         let near = place.position + (window as usize).min(self.length);
-        let far = place.position + (2 * window as usize).min(self.length);
+        let far = place.position + (WINDOWS * window as usize).min(self.length);
         let later = self.extend(place, near, table, faulting, channel)?;
         self.lanes[place.lane].slow |= later > 0;
         if self.lanes[place.lane].slow {
@@ -355,7 +359,7 @@ impl Ahead {
         let position = place.position + used;
         self.drop_until(place.lane, position);
         let place = Place { position, ..place };
-        let until = position + (2 * window as usize).min(self.length);
+        let until = position + (WINDOWS * window as usize).min(self.length);
         self.extend(place, until, table, None, channel).map(|_| ())
     }
 

@@ -48,6 +48,7 @@ impl Activation<'_> {
             from = place.and_then(|place| self.verified(place, self.index, handle));
             if from.is_none() {
                 // The guess was wrong, or the store cannot read it: then it says why.
+                self.alone(&advice);
                 return self.fetch(seen, frame);
             }
             before.add(Counter::from_ahead, 1);
@@ -61,7 +62,10 @@ impl Activation<'_> {
             frame: frame.0,
             from,
         });
-        self.claim_around(&advice, place);
+        let reached = self.claim_around(&advice, place);
+        if reached < advice.window && !self.at_bind() {
+            self.pager.recogniser.brought(&advice, reached);
+        }
         let brought = self.context.parts.len() as u64 - 1;
         if advice.stride < 0 {
             self.context.parts.reverse();
@@ -74,6 +78,13 @@ impl Activation<'_> {
         outcome
     }
 
+    /// The page of the fault comes without the others of its window.
+    pub(crate) fn alone(&self, advice: &Advice) {
+        if !self.at_bind() {
+            self.pager.recogniser.brought(advice, 1);
+        }
+    }
+
     /// Has the window's stored pages read, and waits for the page of the fault.
     fn read_ahead(&mut self, handle: Handle, advice: &Advice) -> Option<Place> {
         let table = self.stretch.table();
@@ -84,7 +95,10 @@ impl Activation<'_> {
         // What cannot be read ahead is read when it is wanted.
         let _ = ahead.read(place, window, table, Some(handle), channel.as_mut());
         context.look_ahead();
-        context.await_ahead(place);
+        if context.ahead.as_ref().is_some_and(|a| a.is_coming(place)) {
+            self.pager.entries.call();
+            context.await_ahead(place);
+        }
         Some(place)
     }
 
@@ -118,13 +132,16 @@ impl Activation<'_> {
             .then_some(from)
     }
 
-    /// Claims the other pages of the window whose contents are at hand.
-    fn claim_around(&mut self, advice: &Advice, place: Option<Place>) {
+    /// Claims the other pages of the window whose contents are at hand. How many accesses
+    /// of the stream it is to the next fault.
+    fn claim_around(&mut self, advice: &Advice, place: Option<Place>) -> u32 {
         let table = self.stretch.table();
         let unit = table.unit_pages(table.unit_of(self.index));
+        let mut reached = advice.window;
         for step in 1..advice.window as isize {
             let index = self.index.wrapping_add_signed(advice.stride * step);
             if !unit.contains(&index) {
+                reached = step as u32;
                 break;
             }
             let word = table.word(index);
@@ -139,9 +156,14 @@ impl Activation<'_> {
                 _ => false,
             };
             if !at_hand {
+                let there = seen.state() == State::Resident;
+                if !there {
+                    reached = reached.min(step as u32);
+                }
                 continue;
             }
             let Some(frame) = self.pager.take_frame(seen.state()) else {
+                reached = reached.min(step as u32);
                 break;
             };
             if !word.begin_fill(seen) {
@@ -169,6 +191,7 @@ impl Activation<'_> {
             });
         }
         self.pager.wake_evictor_below_spare();
+        reached
     }
 
     /// Maps the parts, in the order of their addresses, and says so in their words.

@@ -106,6 +106,7 @@ impl Pager {
             detached: false,
             advice,
             whole,
+            in_order: true,
             context: &mut context,
         };
         let outcome = stretch.fault(&mut activation);

@@ -980,6 +980,7 @@ impl Stretch {
             detached: false,
             advice: None,
             whole: false,
+            in_order: false,
         };
         match pager.attempt(self.inner, attempt, &mut held, &mut context) {
             Outcome::Failure(why) => Err(StretchError::Page { page, why }),

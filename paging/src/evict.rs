@@ -127,6 +127,7 @@ impl Pager {
                 return Ok(frame);
             }
             self.counters().add(Counter::starved, 1);
+            self.entries.call();
             match self.help(busy) {
                 Round::Freed(_) => (barren, refused) = (0, 0),
                 // Every unit has its turn: one may hold pages that need not be written.

@@ -103,6 +103,8 @@ pub struct Activation<'a> {
     pub(crate) advice: Option<Advice>,
     /// May bring in a whole unit, where the stretch has huge frames.
     pub(crate) whole: bool,
+    /// The program goes through the stretch's units in order.
+    pub(crate) in_order: bool,
     pub(crate) context: &'a mut Context,
 }
 
@@ -172,8 +174,10 @@ impl Activation<'_> {
                 self.give_back(frame);
                 continue;
             }
-            if let Some(advice) = self.advice.filter(|_| seen.state() != State::Staged) {
-                return self.fill_window(seen, frame, advice);
+            match self.advice {
+                Some(advice) if seen.state() == State::Staged => self.alone(&advice),
+                Some(advice) => return self.fill_window(seen, frame, advice),
+                None => {}
             }
             return match seen.state() {
                 State::Empty => {
@@ -407,6 +411,7 @@ impl Pager {
             detached: false,
             advice: None,
             whole: false,
+            in_order: false,
             context,
         };
         let outcome = activation.land(seen, frame, flight, &mut result.map(|_| ()));

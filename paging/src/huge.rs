@@ -12,8 +12,9 @@
 //! up to 2 MiB more than is counted are in memory for each slot being emptied.
 //!
 //! A unit is split, that is filled page by page and in windows like any other, where that
-//! is better: where a part of it is resident or on the standby list, where 512 frames
-//! cannot be had, and where a page of it cannot be read. A kernel that finds no huge page
+//! is better: where it has contents and the program does not come to it in order (a fault
+//! at its edge, after one in the unit before), where a part of it is resident or on the
+//! standby list, where 512 frames cannot be had, and where a page of it cannot be read. A kernel that finds no huge page
 //! gives small ones, and all of this still holds.
 
 use crate::around::unmappable;
@@ -96,7 +97,8 @@ impl Activation<'_> {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let first = table.unit_pages(unit).start;
-        if table.unit_pages(unit).len() != RANGE_PAGES || !table.fillable_whole(unit) {
+        let in_order = self.in_order || self.at_bind();
+        if table.unit_pages(unit).len() != RANGE_PAGES || !table.fillable_whole(unit, in_order) {
             return None;
         }
         let scratches = self.pager.scratches()?;

@@ -14,9 +14,11 @@
 //! - Who evicts takes a cleaner, then the stager's lock, then gates (`evict`). An entry
 //!   thread that has reads under way only tries the first two.
 
+use crate::ahead::WINDOWS;
 use crate::context::Pool;
 use crate::counters::{Counter, Counters};
 use crate::directory::Directory;
+use crate::entry::doze::Entries;
 use crate::evict::clean::{Cleaner, MOST_CLEANERS};
 use crate::evict::{HeldByDevices, Stager};
 use crate::gate::DomainGate;
@@ -131,6 +133,8 @@ pub(crate) struct Pager {
     pub(crate) zeros: wired::Region,
     /// Where huge frames are made, once a stretch has asked for them.
     scratches: OnceLock<Box<Scratches>>,
+    /// Which entry threads wait for faults.
+    pub(crate) entries: Entries,
     /// Who goes where next.
     pub(crate) recogniser: Recogniser,
     /// Pages of the widest window; none is worth it below 2.
@@ -190,6 +194,7 @@ impl Pager {
             zeros: wired::Region::private(WIDEST as usize * PAGE)
                 .map_err(crate::DomainError::Memory)?,
             scratches: OnceLock::new(),
+            entries: Entries::default(),
             recogniser: Recogniser::default(),
             widest: widest(contract.x),
         })
@@ -265,6 +270,7 @@ impl Pager {
                 .write(Pagemap::open(&self.capabilities).ok());
         }
         self.holder.store(u32::from(holder), Ordering::Relaxed);
+        self.entries.forget();
     }
 
     /// Drops this process's hold on a stored page.
@@ -376,7 +382,7 @@ fn widest(frames: u32) -> u32 {
 
 /// Pages a stream is read ahead: what is on its way is in memory, too.
 pub(crate) fn ahead_pages(frames: u32) -> usize {
-    2 * widest(frames) as usize
+    WINDOWS * widest(frames) as usize
 }
 
 /// Frames to keep unused: as many as make an eviction a rare thing, none where frames are so

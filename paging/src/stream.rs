@@ -35,6 +35,10 @@ pub const FARTHEST: isize = 64;
 /// More would take random faults for streams that ended long ago.
 const BEYOND: isize = 8;
 
+/// Faults after which a stream that was quiet has to prove itself again: random faults meet
+/// the end of one by chance.
+const QUIET: u32 = 1024;
+
 /// Streams one thread has at once: the runs that a merge reads, or the arrays of a loop.
 const STREAMS: usize = 12;
 
@@ -63,6 +67,9 @@ struct Stream {
     last: usize,
     stride: isize,
     window: u32,
+    /// Accesses from its latest fault to where the next is expected: the window, or less
+    /// where that was cut short.
+    brought: u32,
     run: u32,
     /// When it was last seen, counted in faults.
     seen: u32,
@@ -84,6 +91,8 @@ impl Streams {
         self.faults = self.faults.wrapping_add(1);
         let faults = self.faults;
         for stream in self.streams.iter_mut().filter(|s| s.id != 0) {
+            let quiet = faults.wrapping_sub(stream.seen) > QUIET;
+            let widest = if quiet { FIRST.min(widest) } else { widest };
             if let Some(advice) = stream.continued(page, widest) {
                 stream.seen = faults;
                 return Some(advice);
@@ -95,6 +104,13 @@ impl Streams {
         self.newest = (self.newest + 1) % RECENT;
         self.recent[self.newest] = page;
         None
+    }
+
+    /// The window of a stream's latest fault ended after so many accesses.
+    fn brought(&mut self, stream: u32, accesses: u32) {
+        if let Some(stream) = self.streams.iter_mut().find(|s| s.id == stream) {
+            stream.brought = accesses;
+        }
     }
 
     /// The stride of a stream that `page` begins with the faults before it.
@@ -117,12 +133,13 @@ impl Streams {
     }
 
     fn begin(&mut self, page: usize, stride: isize, widest: u32) -> Advice {
-        self.ids = self.ids % (u32::MAX - 1) + 1;
+        self.ids = self.ids % (u32::MAX / SHARDS as u32 / 2) + 1;
         let fresh = Stream {
             id: self.ids,
             last: page,
             stride,
             window: FIRST.min(widest),
+            brought: FIRST.min(widest),
             run: 1,
             seen: self.faults,
         };
@@ -154,20 +171,17 @@ impl Stream {
         if ahead == 0 {
             return Some(self.advice());
         }
-        // After the window, before its end where it was cut short, or a little beyond it
-        // where pages were there already.
+        // After what was brought, or a little beyond it where pages were there already.
         if ahead % self.stride != 0 {
             return None;
         }
         let steps = ahead / self.stride;
-        let window = self.window as isize;
-        if steps < 1 || steps > window + BEYOND {
+        let brought = self.brought.max(1) as isize;
+        if !(brought..=brought + BEYOND).contains(&steps) {
             return None;
         }
-        self.window = match steps >= window {
-            true => (self.window * 2).min(widest),
-            false => (self.window / 2).max(FIRST.min(widest)),
-        };
+        self.window = (self.window * 2).min(widest);
+        self.brought = self.window;
         self.run = self.run.saturating_add(steps as u32);
         self.last = page;
         Some(self.advice())
@@ -197,11 +211,16 @@ impl Recogniser {
         let shard = &self.shards[thread % SHARDS];
         let advice = shard.try_lock()?.fault(page, widest)?;
         // Streams of different shards have different names.
-        let stream = advice.stream.wrapping_mul(SHARDS as u32) + (thread % SHARDS) as u32;
-        Some(Advice {
-            stream: stream.max(1),
-            ..advice
-        })
+        let stream = advice.stream * SHARDS as u32 + (thread % SHARDS) as u32;
+        Some(Advice { stream, ..advice })
+    }
+
+    /// The window that was advised of ended after so many accesses, fewer than advised.
+    pub(crate) fn brought(&self, advice: &Advice, accesses: u32) {
+        let shard = &self.shards[advice.stream as usize % SHARDS];
+        if let Some(mut streams) = shard.try_lock() {
+            streams.brought(advice.stream / SHARDS as u32, accesses);
+        }
     }
 }
 

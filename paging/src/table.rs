@@ -173,17 +173,17 @@ impl Table {
     }
 
     /// Whether a unit can be filled as a whole: nothing of it is resident, staged, in
-    /// anyone's hands, or not ours.
-    pub(crate) fn fillable_whole(&self, unit: usize) -> bool {
+    /// anyone's hands, or not ours; nor stored, unless `stored` may be.
+    pub(crate) fn fillable_whole(&self, unit: usize, stored: bool) -> bool {
         if self.unit(unit).meta.load(Ordering::Acquire) & COUNT != 0 {
             return false;
         }
-        self.unit_pages(unit).all(|index| {
-            matches!(
-                self.word(index).load().state(),
-                State::Empty | State::Stored
-            )
-        })
+        self.unit_pages(unit)
+            .all(|index| match self.word(index).load().state() {
+                State::Empty => true,
+                State::Stored => stored,
+                _ => false,
+            })
     }
 
     /// The unit has left the replacement queue.

@@ -12,6 +12,7 @@
 //!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
 //!   memory of an unmodified program can be paged.
 
+pub(crate) mod doze;
 pub(crate) mod mask;
 pub(crate) mod thread;
 pub(crate) mod upcall;
@@ -23,6 +24,10 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
+use wired::{PAGE, RANGE, RANGE_PAGES};
+
+/// Numbers of units as the recogniser knows them, apart from those of pages.
+const UNITS: usize = 1 << 60;
 
 /// A fault to attempt.
 #[derive(Clone, Copy)]
@@ -37,6 +42,8 @@ pub(crate) struct Attempt {
     pub(crate) advice: Option<Advice>,
     /// May bring in a whole unit, where the stretch has huge frames.
     pub(crate) whole: bool,
+    /// The program goes through the stretch's units in order.
+    pub(crate) in_order: bool,
 }
 
 impl Pager {
@@ -47,6 +54,21 @@ impl Pager {
             0 | 1 => None,
             widest => self.recogniser.fault(thread, page, widest),
         }
+    }
+
+    /// Whether a fault says that its thread goes through a stretch of huge frames in order:
+    /// it is at the edge of a unit, after one in the unit before.
+    pub(crate) fn in_order(&self, stretch: &Inner, thread: usize, addr: usize) -> bool {
+        if !stretch.huge() {
+            return false;
+        }
+        let unit = UNITS + addr / RANGE;
+        let advice = self.recogniser.fault(thread, unit, 2);
+        advice.is_some_and(|advice| {
+            self.recogniser.brought(&advice, 1);
+            let page = addr % RANGE / PAGE;
+            advice.stride.abs() == 1 && (page == 0 || page == RANGE_PAGES - 1)
+        })
     }
 
     /// One attempt at a fault: the notification handler's with no frame in hand, a
@@ -64,6 +86,7 @@ impl Pager {
             detached,
             advice,
             whole,
+            in_order,
         } = attempt;
         let mut activation = Activation {
             pager: self,
@@ -79,6 +102,7 @@ impl Pager {
             detached,
             advice,
             whole,
+            in_order,
             context,
         };
         let outcome = stretch.fault(&mut activation);

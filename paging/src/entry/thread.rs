@@ -14,6 +14,7 @@
 use crate::context::{Context, DEPTH};
 use crate::counters::Counter;
 use crate::entry::Attempt;
+use crate::entry::doze::Alertness;
 use crate::evict::NoFrame;
 use crate::fill::{Failure, Outcome};
 use crate::gate::Inside;
@@ -40,6 +41,7 @@ pub(crate) struct Entry {
     parked: [Parked; PARKED],
     parked_count: usize,
     cpu: usize,
+    alertness: Alertness,
 }
 
 impl Entry {
@@ -50,6 +52,7 @@ impl Entry {
             parked: [Parked::default(); PARKED],
             parked_count: 0,
             cpu,
+            alertness: Alertness::default(),
         })
     }
 
@@ -62,6 +65,7 @@ impl Entry {
         stop: &mut dyn FnMut() -> bool,
     ) {
         let mut inside: Option<Inside<'_>> = None;
+        pager.entries.come();
         loop {
             if self.context.flights() == 0 && self.parked_count == 0 {
                 inside = None;
@@ -70,6 +74,7 @@ impl Entry {
             let take_new = !(leaving && inside.is_some()) && self.parked_count < PARKED / 2;
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
+                pager.entries.go();
                 return;
             }
             if inside.is_none() {
@@ -81,7 +86,13 @@ impl Entry {
             self.land_all(pager);
             self.retry_parked(pager);
             if ready.faults && take_new {
-                self.take(pager);
+                let taken = self.take(pager);
+                if taken {
+                    self.alertness.of_use();
+                } else if self.context.flights() == 0 && self.parked_count == 0 {
+                    inside = None;
+                    self.alertness.for_nothing(&pager.entries);
+                }
             }
         }
     }
@@ -90,39 +101,35 @@ impl Entry {
         use rustix::fd::AsFd;
         let userfault = pager.userfault();
         let ring = self.context.channel.as_ref().and_then(|c| c.poll_fd());
-        let dummy = userfault.as_fd();
-        let interest = |on: bool| {
-            if on {
-                PollFlags::IN
-            } else {
-                PollFlags::empty()
-            }
-        };
-        let mut fds = [
-            PollFd::from_borrowed_fd(userfault.as_fd(), interest(take_new)),
-            PollFd::from_borrowed_fd(
-                ring.unwrap_or(dummy),
-                interest(ring.is_some() && self.context.flights() > 0),
-            ),
-            PollFd::from_borrowed_fd(also.unwrap_or(dummy), interest(also.is_some())),
-        ];
+        let ring = ring.filter(|_| self.context.flights() > 0);
+        let unused = PollFd::from_borrowed_fd(userfault.as_fd(), PollFlags::empty());
+        let mut fds = [unused.clone(), unused.clone(), unused];
+        let mut count = 0;
+        // What is not waited for is left out: each costs a fault its part. The userfaultfd
+        // is the first where it is in.
+        let wanted = [take_new.then_some(userfault.as_fd()), ring, also];
+        for fd in wanted.into_iter().flatten() {
+            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            count += 1;
+        }
         let limit = (self.parked_count > 0 || !take_new).then(|| Timespec {
             tv_sec: 0,
             tv_nsec: i64::from(RETRY.subsec_nanos()),
         });
-        if poll(&mut fds, limit.as_ref()).is_err() {
+        if poll(&mut fds[..count], limit.as_ref()).is_err() {
             return Ready::default();
         }
         Ready {
             faults: take_new && fds[0].revents().contains(PollFlags::IN),
-            also: also.is_some() && !fds[2].revents().is_empty(),
+            also: also.is_some() && !fds[count - 1].revents().is_empty(),
         }
     }
 
-    fn take(&mut self, pager: &Pager) {
+    /// Takes a fault, if another entry has not.
+    fn take(&mut self, pager: &Pager) -> bool {
         // One at a time where reads are slow to come by: another entry may take the next.
         let Ok(count) = pager.userfault().read_faults(&mut self.faults[..1]) else {
-            return;
+            return false;
         };
         for i in 0..count {
             let fault = self.faults[i];
@@ -138,9 +145,11 @@ impl Entry {
                     addr: fault.addr,
                     write: fault.write,
                     advice: pager.advice(fault.thread as usize, page),
+                    thread: fault.thread,
                 },
             );
         }
+        count > 0
     }
 
     fn resolve(&mut self, pager: &Pager, fault: Parked) {
@@ -148,9 +157,11 @@ impl Entry {
             addr,
             write,
             advice,
+            thread,
         } = fault;
         let mut held = None;
         let (mut whole, mut asked) = (self.context.flights() == 0, false);
+        let mut in_order = false;
         loop {
             let Some(stretch) = pager.directory.find(addr) else {
                 // Registered, but no stretch of ours: it has just gone. The kernel says so
@@ -177,12 +188,14 @@ impl Entry {
                 return;
             }
             let detached = self.context.channel.is_some();
+            in_order = in_order || pager.in_order(stretch, thread as usize, addr);
             let attempt = Attempt {
                 addr,
                 write,
                 detached,
                 advice,
                 whole,
+                in_order,
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
                 // The filler's ioctl wakes whoever waits for the page.
@@ -283,6 +296,7 @@ struct Parked {
     addr: usize,
     write: bool,
     advice: Option<Advice>,
+    thread: u32,
 }
 
 /// What there is to do.

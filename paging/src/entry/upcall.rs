@@ -188,7 +188,7 @@ impl Pager {
         let mut held = None;
         let mut counted = false;
         let mut advice = None;
-        let (mut whole, mut asked) = (true, false);
+        let (mut whole, mut in_order, mut asked) = (true, false, false);
         loop {
             let inside = self.gate.enter(hint);
             let Some(stretch) = self.directory.find(addr) else {
@@ -200,6 +200,7 @@ impl Pager {
                 self.counters().add(Counter::faults, 1);
                 counted = true;
                 advice = self.advice(hint, Self::page_of(addr) / PAGE);
+                in_order = self.in_order(stretch, hint, addr);
             }
             if let (true, Some(handler)) = (own_handlers, stretch.handler(FaultKind::Page)) {
                 drop(inside);
@@ -215,6 +216,7 @@ impl Pager {
                     detached: false,
                     advice,
                     whole,
+                    in_order,
                 };
                 let outcome = self.attempt(stretch, attempt, &mut held, &mut context);
                 wanted = std::mem::take(&mut context.wanted);
