@@ -2,7 +2,8 @@
 //!
 //! What is the same in every arm: the code that accesses the pages, their contents, the
 //! order of accesses, what comes before the clock starts, pages of 4 KiB (huge pages are
-//! advised off). No other advice is given that an arm's name does not say. What is not:
+//! advised off) but in `linked-huge`. No other advice is given that an arm's name does not
+//! say. What is not:
 //!
 //! | | the kernel's arms | ours |
 //! |---|---|---|

@@ -10,9 +10,9 @@
 //! a second batch is judged while the first is being written.
 //!
 //! Rule: a cleaner's holder has nothing in hand when it lets the cleaner go. It waits for
-//! the device, for a gate and for the stager, in this order; never for another cleaner or a
-//! piece, and not for long for a page that a fault has in hand: that page keeps its place
-//! until the next turn.
+//! the device, for the stager and for a gate, and never for the first two with a gate
+//! closed; never for another cleaner or a piece, and not for long for a page that a fault
+//! has in hand: that page keeps its place until the next turn.
 
 use crate::counters::Counter;
 use crate::driver::Cleaned;
