@@ -76,6 +76,16 @@ figures! {
     FromRam = "from_ram" Sum,
     /// Faults answered from disk.
     FromDisk = "from_disk" Sum,
+    /// Faults answered from what had been read ahead of them.
+    FromAhead = "from_ahead" Sum,
+    /// Pages brought in with the page of a fault, because its stream wants them next.
+    Prefetched = "prefetched" Sum,
+    /// Pages read from the store before anyone asked.
+    ReadAhead = "read_ahead" Sum,
+    /// Of those, pages that were dropped unused.
+    ReadAheadUnused = "read_ahead_unused" Sum,
+    /// Faults answered with a huge frame: 512 pages at once.
+    Huge = "huge" Sum,
     /// Faults that found the page there already.
     Spurious = "spurious" Sum,
     /// Faults that had to wait for a frame.

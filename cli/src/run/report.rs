@@ -160,6 +160,7 @@ impl Report {
                 (Figure::FromStandby, "standby"),
                 (Figure::FromRam, "RAM"),
                 (Figure::FromDisk, "disk"),
+                (Figure::FromAhead, "read-ahead"),
             ];
             let parts: Vec<_> = kinds
                 .iter()

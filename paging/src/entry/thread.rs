@@ -52,7 +52,7 @@ impl Entry {
             parked: [Parked::default(); PARKED],
             parked_count: 0,
             cpu,
-            alertness: Alertness::default(),
+            alertness: Alertness::new(cpu).map_err(std::io::Error::from)?,
         })
     }
 
@@ -65,7 +65,7 @@ impl Entry {
         stop: &mut dyn FnMut() -> bool,
     ) {
         let mut inside: Option<Inside<'_>> = None;
-        pager.entries.come();
+        self.alertness.come(&pager.entries);
         loop {
             if self.context.flights() == 0 && self.parked_count == 0 {
                 inside = None;
@@ -74,8 +74,12 @@ impl Entry {
             let take_new = !(leaving && inside.is_some()) && self.parked_count < PARKED / 2;
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
-                pager.entries.go();
+                self.alertness.go(&pager.entries);
                 return;
+            }
+            if ready.rung && inside.is_none() {
+                self.alertness.doze(&pager.entries);
+                continue;
             }
             if inside.is_none() {
                 if !ready.faults {
@@ -86,13 +90,7 @@ impl Entry {
             self.land_all(pager);
             self.retry_parked(pager);
             if ready.faults && take_new {
-                let taken = self.take(pager);
-                if taken {
-                    self.alertness.of_use();
-                } else if self.context.flights() == 0 && self.parked_count == 0 {
-                    inside = None;
-                    self.alertness.for_nothing(&pager.entries);
-                }
+                self.take(pager);
             }
         }
     }
@@ -103,11 +101,13 @@ impl Entry {
         let ring = self.context.channel.as_ref().and_then(|c| c.poll_fd());
         let ring = ring.filter(|_| self.context.flights() > 0);
         let unused = PollFd::from_borrowed_fd(userfault.as_fd(), PollFlags::empty());
-        let mut fds = [unused.clone(), unused.clone(), unused];
+        let mut fds = [unused.clone(), unused.clone(), unused.clone(), unused];
         let mut count = 0;
         // What is not waited for is left out: each costs a fault its part. The userfaultfd
         // is the first where it is in.
-        let wanted = [take_new.then_some(userfault.as_fd()), ring, also];
+        let idle = self.context.flights() == 0 && self.parked_count == 0;
+        let bell = idle.then(|| self.alertness.bell());
+        let wanted = [take_new.then_some(userfault.as_fd()), ring, bell, also];
         for fd in wanted.into_iter().flatten() {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
@@ -121,18 +121,23 @@ impl Entry {
         }
         Ready {
             faults: take_new && fds[0].revents().contains(PollFlags::IN),
+            rung: bell.is_some()
+                && !fds[count - 1 - usize::from(also.is_some())]
+                    .revents()
+                    .is_empty(),
             also: also.is_some() && !fds[count - 1].revents().is_empty(),
         }
     }
 
     /// Takes a fault, if another entry has not.
-    fn take(&mut self, pager: &Pager) -> bool {
+    fn take(&mut self, pager: &Pager) {
         // One at a time where reads are slow to come by: another entry may take the next.
         let Ok(count) = pager.userfault().read_faults(&mut self.faults[..1]) else {
-            return false;
+            return;
         };
         for i in 0..count {
             let fault = self.faults[i];
+            self.alertness.serves(&pager.entries, fault.thread);
             pager.counters().add(Counter::faults, 1);
             if fault.write_protected {
                 wait_for_eviction(pager, fault.addr);
@@ -149,7 +154,6 @@ impl Entry {
                 },
             );
         }
-        count > 0
     }
 
     fn resolve(&mut self, pager: &Pager, fault: Parked) {
@@ -303,6 +307,8 @@ struct Parked {
 #[derive(Default)]
 struct Ready {
     faults: bool,
+    /// The entry is to doze.
+    rung: bool,
     also: bool,
 }
 
