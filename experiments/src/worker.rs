@@ -111,9 +111,10 @@ fn misses(kind: &Kind, memory: Option<&Memory>) -> Option<u64> {
     match (kind, memory) {
         (Kind::Paged | Kind::Device(_), _) => None,
         (_, Some(Memory::Linked(_, domain))) => {
-            use selfpage::Counter::{from_disk, from_ram};
+            use selfpage::Counter::{from_ahead, from_disk, from_ram};
             let counters = domain.counters();
-            Some(counters.get(from_ram) + counters.get(from_disk))
+            let reads = [from_ram, from_disk, from_ahead];
+            Some(reads.iter().map(|from| counters.get(*from)).sum())
         }
         _ => Some(faults().0),
     }

@@ -217,7 +217,11 @@ impl Activation<'_> {
                 self.pager
                     .places
                     .set_home(part.frame, table.address(part.index));
-                table.word(part.index).finish_fill(part.frame);
+                let word = table.word(part.index);
+                match part.index == self.index {
+                    true => word.finish_fill(part.frame),
+                    false => word.finish_ahead(part.frame),
+                };
                 self.stretch.log().note(part.index);
             }
             came += mapped.pages as u32;

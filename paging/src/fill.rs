@@ -351,9 +351,9 @@ impl Activation<'_> {
             table.came(unit);
             let queue = table.touch(unit);
             table.gate(unit).leave();
-            if queue || seen.state() == State::Staged {
-                self.pager
-                    .note_filled(self.stretch, unit, queue, seen.state() == State::Staged);
+            let again = seen.state() == State::Staged && !seen.ahead();
+            if queue || again {
+                self.pager.note_filled(self.stretch, unit, queue, again);
             }
             self.pager.note_resident();
             return outcome;

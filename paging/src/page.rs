@@ -104,10 +104,10 @@ impl Field {
 const STATE: Field = Field { shift: 0, bits: 3 };
 /// Someone sleeps until the page is settled.
 const WAITERS: Field = STATE.after(1);
-/// One bit for what is to come.
-const SPARE: Field = WAITERS.after(1);
+/// It was brought in before it was wanted, and not used since as far as is known.
+const AHEAD: Field = WAITERS.after(1);
 /// How often it came back from the standby list, up to 3.
-const HOT: Field = SPARE.after(2);
+const HOT: Field = AHEAD.after(2);
 /// How many want it to stay where it is.
 const NAILS: Field = HOT.after(3);
 const FRAME: Field = NAILS.after(26);
@@ -161,6 +161,11 @@ impl PageState {
     /// How often the page came back from the standby list of late, up to 3.
     pub fn hot(self) -> u32 {
         HOT.get(self.0) as u32
+    }
+
+    /// Whether it came in before it was wanted, and was not wanted since.
+    pub fn ahead(self) -> bool {
+        AHEAD.get(self.0) != 0
     }
 
     /// Whether a sweep may pass over the page: what is there is ours, and not nailed.
@@ -255,7 +260,13 @@ impl PageWord {
     /// who claimed the fill; a stored copy is kept as long as it is known to be the same.
     /// Wakes those who wait; whether there were any.
     pub fn finish_fill(&self, frame: u32) -> bool {
-        self.finish(|word| Self::filled(word, frame))
+        self.finish(|word| AHEAD.put(Self::filled(word, frame), 0))
+    }
+
+    /// As [`PageWord::finish_fill`], of a page that nobody has accessed yet: coming back from
+    /// the standby list will be its first use, and says nothing of a second.
+    pub fn finish_ahead(&self, frame: u32) -> bool {
+        self.finish(|word| AHEAD.put(Self::filled(word, frame), 1))
     }
 
     /// A staged page was put back where it was, in the frame it had, by who claimed its
@@ -411,7 +422,7 @@ impl PageWord {
         let from = PageState(word);
         debug_assert_ne!(from.frame(), frame, "the staged frame stays with its slot");
         // Coming back from the standby list is the only reference bit there is for free.
-        let back = STATE.get(word) == REFILLING;
+        let back = STATE.get(word) == REFILLING && AHEAD.get(word) == 0;
         let hot = (HOT.get(word) + u64::from(back)).min((1 << HOT.bits) - 1);
         let word = STATE.put(FRAME.put(word, frame.into()), RESIDENT);
         HOT.put(word, hot)

@@ -211,11 +211,15 @@ fn hit_rate(scan: usize) -> f64 {
         let at = stretch.as_ptr().wrapping_add(page * PAGE).cast::<usize>();
         unsafe { at.write_volatile(page + 1) };
     }
+    let reads = || {
+        let counters = domain.counters();
+        counters.get(Counter::from_ram) + counters.get(Counter::from_ahead)
+    };
     let touch = |page: usize| {
-        let before = domain.counters().get(Counter::from_ram);
+        let before = reads();
         let at = stretch.as_ptr().wrapping_add(page * PAGE).cast::<usize>();
         assert_eq!(unsafe { at.read_volatile() }, page + 1);
-        domain.counters().get(Counter::from_ram) == before
+        reads() == before
     };
     // Zipf with exponent 1 over the ranges of the first half, uniform within one.
     let mut sums = vec![0.0];
