@@ -15,11 +15,14 @@
 use crate::page::State;
 use crate::stream::{Advice, WIDEST};
 use crate::table::Table;
-use store::{Channel, Completion, Handle, ReadPage, StoreError};
+use store::{Channel, Completion, Handle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, Region};
 
-/// Streams one context reads ahead for at once.
+/// Streams one reader reads ahead for at once.
 const LANES: usize = 4;
+
+/// Reads of a disk that a reader has under way at once.
+const DEPTH: usize = 16;
 
 /// Windows in a lane: one being mapped, and as much on its way as keeps a device busy (1 MiB
 /// in pieces of 128 KiB).
@@ -27,9 +30,6 @@ pub(crate) const WINDOWS: usize = 4;
 
 /// Pages in a lane, at most.
 const LONGEST: usize = WINDOWS * WIDEST as usize;
-
-/// Set in the token of a read-ahead.
-const AHEAD: u64 = 1 << 63;
 
 /// What is in a buffer.
 #[derive(Clone, Copy, Default)]
@@ -95,8 +95,10 @@ pub(crate) struct Tally {
     pub(crate) unused: u64,
 }
 
-/// The lanes of one context.
+/// A channel to the store, and lanes for several streams: for one thread at a time, and in
+/// time for whichever has the stream.
 pub(crate) struct Ahead {
+    channel: Box<dyn Channel>,
     lanes: Box<[Lane; LANES]>,
     memory: Region,
     /// Pages in each lane: a power of two.
@@ -118,11 +120,12 @@ pub(crate) struct Place {
 
 impl Ahead {
     /// Lanes of up to `length` pages each. Memory is taken as they are used.
-    pub(crate) fn new(length: usize) -> rustix::io::Result<Self> {
+    pub(crate) fn new(store: &dyn Store, length: usize) -> Result<Self, crate::DomainError> {
         let length = 1 << length.clamp(1, LONGEST).ilog2();
         Ok(Self {
+            channel: store.channel(DEPTH)?,
             lanes: Box::new([Lane::NONE; LANES]),
-            memory: Region::private(LANES * length * PAGE)?,
+            memory: Region::private(LANES * length * PAGE).map_err(crate::DomainError::Memory)?,
             length,
             clock: 0,
             batch: Vec::with_capacity(LONGEST),
@@ -130,13 +133,41 @@ impl Ahead {
         })
     }
 
-    /// Whether a completion is of a page that was read ahead; takes it if so.
-    pub(crate) fn landed(&mut self, completion: &Completion) -> bool {
-        if completion.token & AHEAD == 0 {
+    /// Another process now: its own channel, and nothing on its way.
+    pub(crate) fn become_child(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        // A channel inherited by a fork knows it: dropping it closes nothing of this
+        // process's.
+        self.channel = store.channel(DEPTH)?;
+        *self.lanes = [Lane::NONE; LANES];
+        Ok(())
+    }
+
+    /// Takes what has come; waits for something to come where that is asked. False where
+    /// nothing has, or can.
+    fn collect(&mut self, wait: Wait) -> bool {
+        let Some(completion) = self.channel.complete(wait) else {
             return false;
+        };
+        self.landed(&completion);
+        while let Some(completion) = self.channel.complete(Wait::No) {
+            self.landed(&completion);
         }
+        true
+    }
+
+    /// Waits until the page at `place` has come, or cannot. `before` is called first if it
+    /// is still on its way.
+    pub(crate) fn wait_for(&mut self, place: Place, before: impl FnOnce()) {
+        self.collect(Wait::No);
+        if self.is_coming(place) {
+            before();
+            while self.is_coming(place) && self.collect(Wait::Yes) {}
+        }
+    }
+
+    fn landed(&mut self, completion: &Completion) {
         let (lane, slot) = (
-            (completion.token >> 32 & 0xff) as usize,
+            (completion.token >> 32) as usize,
             (completion.token & 0xffff_ffff) as usize,
         );
         let buffer = &mut self.lanes[lane].buffers[slot];
@@ -145,7 +176,6 @@ impl Ahead {
             (Buffer::Coming(_), Err(_)) => Buffer::Failed,
             _ => Buffer::Free,
         };
-        true
     }
 
     /// The lane of a stream that is at page `index` of a stretch now; what it passed by is
@@ -226,14 +256,13 @@ impl Ahead {
         window: u32,
         table: &Table,
         faulting: Option<Handle>,
-        channel: &mut dyn Channel,
     ) -> Result<(), StoreError> {
         let near = place.position + (window as usize).min(self.length);
         let far = place.position + (WINDOWS * window as usize).min(self.length);
-        let later = self.extend(place, near, table, faulting, channel)?;
+        let later = self.extend(place, near, table, faulting)?;
         self.lanes[place.lane].slow |= later > 0;
         if self.lanes[place.lane].slow {
-            self.extend(place, far, table, None, channel)?;
+            self.extend(place, far, table, None)?;
         }
         Ok(())
     }
@@ -246,7 +275,6 @@ impl Ahead {
         until: usize,
         table: &Table,
         faulting: Option<Handle>,
-        channel: &mut dyn Channel,
     ) -> Result<usize, StoreError> {
         let Place { lane, position } = place;
         self.batch.clear();
@@ -276,14 +304,14 @@ impl Ahead {
             self.batch.push(ReadPage {
                 handle,
                 into,
-                token: AHEAD | (lane as u64) << 32 | slot as u64,
+                token: (lane as u64) << 32 | slot as u64,
             });
         }
         if self.batch.is_empty() {
             return Ok(0);
         }
         self.tally.read += self.batch.len() as u64;
-        let submitted = channel.submit_read_ahead(&self.batch);
+        let submitted = self.channel.submit_read_ahead(&self.batch);
         if submitted.is_err() {
             for read in &self.batch {
                 self.lanes[lane].buffers[(read.token & 0xffff_ffff) as usize] = Buffer::Failed;
@@ -293,7 +321,7 @@ impl Ahead {
     }
 
     /// Whether the page at `place` is on its way.
-    pub(crate) fn is_coming(&self, place: Place) -> bool {
+    fn is_coming(&self, place: Place) -> bool {
         let slot = self.slot(place.lane, place.position);
         matches!(
             self.lanes[place.lane].buffers[slot],
@@ -341,7 +369,6 @@ impl Ahead {
         place: Place,
         window: u32,
         table: &Table,
-        channel: &mut dyn Channel,
     ) -> Result<(), StoreError> {
         if !self.lanes[place.lane].slow {
             return Ok(());
@@ -360,7 +387,7 @@ impl Ahead {
         self.drop_until(place.lane, position);
         let place = Place { position, ..place };
         let until = position + (WINDOWS * window as usize).min(self.length);
-        self.extend(place, until, table, None, channel).map(|_| ())
+        self.extend(place, until, table, None).map(|_| ())
     }
 
     /// What was read and what of it was not used, since last asked.

@@ -7,7 +7,7 @@
 //! unit of its fault, and a page that is not at hand, or in others' hands, is left out:
 //! the program will fault on it in its turn.
 
-use crate::ahead::Place;
+use crate::ahead::{Ahead, Place};
 use crate::counters::Counter;
 use crate::fill::{Activation, Failure, Outcome};
 use crate::page::{PageState, State};
@@ -15,7 +15,7 @@ use crate::stream::Advice;
 use frames::Frame;
 use store::Handle;
 use translation::{MapError, Wake};
-use wired::PAGE;
+use wired::{Guard, PAGE};
 
 /// A page of a window that was claimed.
 #[derive(Clone, Copy)]
@@ -30,6 +30,12 @@ pub(crate) struct Part {
 // SAFETY: the pointer is into the buffers of the context that the part is of.
 unsafe impl Send for Part {}
 
+/// A reader at a stream's fault.
+struct Reading<'a> {
+    reader: Guard<'a, Ahead>,
+    place: Place,
+}
+
 /// How mapping a run of pages ended: how many are there now, and what stopped it.
 struct Mapped {
     pages: usize,
@@ -41,13 +47,20 @@ impl Activation<'_> {
     /// Fills the page of the fault, which is claimed, and what its stream wants next.
     pub(crate) fn fill_window(&mut self, seen: PageState, frame: Frame, advice: Advice) -> Outcome {
         let before = self.pager.counters();
-        let mut place = None;
+        let pager = self.pager;
+        let mut reading = None;
         let mut from = None;
         if let Some(handle) = seen.handle().filter(|_| seen.state() == State::Stored) {
-            place = self.read_ahead(handle, &advice);
-            from = place.and_then(|place| self.verified(place, self.index, handle));
+            // Another stream's thread may have the reader.
+            reading = pager
+                .reader(&advice)
+                .map(|reader| self.read_ahead(reader, handle, &advice));
+            from = reading
+                .as_mut()
+                .and_then(|reading| self.verified(reading, self.index, handle));
             if from.is_none() {
                 // The guess was wrong, or the store cannot read it: then it says why.
+                drop(reading);
                 self.alone(&advice);
                 return self.fetch(seen, frame);
             }
@@ -62,7 +75,7 @@ impl Activation<'_> {
             frame: frame.0,
             from,
         });
-        let reached = self.claim_around(&advice, place);
+        let reached = self.claim_around(&advice, reading.as_mut());
         if reached < advice.window && !self.at_bind() {
             self.pager.recogniser.brought(&advice, reached);
         }
@@ -72,8 +85,8 @@ impl Activation<'_> {
         }
         let outcome = self.publish_parts();
         before.add(Counter::prefetched, brought);
-        if let Some(place) = place {
-            self.read_on(place, &advice);
+        if let Some(reading) = reading {
+            self.read_on(reading, &advice);
         }
         outcome
     }
@@ -86,32 +99,26 @@ impl Activation<'_> {
     }
 
     /// Has the window's stored pages read, and waits for the page of the fault.
-    fn read_ahead(&mut self, handle: Handle, advice: &Advice) -> Option<Place> {
+    fn read_ahead<'a>(
+        &self,
+        mut reader: Guard<'a, Ahead>,
+        handle: Handle,
+        advice: &Advice,
+    ) -> Reading<'a> {
         let table = self.stretch.table();
-        let context = &mut *self.context;
-        let (channel, ahead) = (context.channel.as_mut()?, context.ahead.as_mut()?);
-        let place = ahead.place(advice, self.stretch.id(), self.index);
-        let window = advice.window;
+        let place = reader.place(advice, self.stretch.id(), self.index);
         // What cannot be read ahead is read when it is wanted.
-        let _ = ahead.read(place, window, table, Some(handle), channel.as_mut());
-        context.look_ahead();
-        if context.ahead.as_ref().is_some_and(|a| a.is_coming(place)) {
-            self.pager.entries.call();
-            context.await_ahead(place);
-        }
-        Some(place)
+        let _ = reader.read(place, advice.window, table, Some(handle));
+        reader.wait_for(place, || self.pager.entries.call());
+        Reading { reader, place }
     }
 
     /// Reads on where the window ended.
-    fn read_on(&mut self, place: Place, advice: &Advice) {
+    fn read_on(&self, mut reading: Reading<'_>, advice: &Advice) {
         let table = self.stretch.table();
-        let context = &mut *self.context;
-        let (Some(channel), Some(ahead)) = (context.channel.as_mut(), context.ahead.as_mut())
-        else {
-            return;
-        };
-        let _ = ahead.read_on(place, advice.window, table, channel.as_mut());
-        let tally = ahead.take_tally();
+        let reader = &mut reading.reader;
+        let _ = reader.read_on(reading.place, advice.window, table);
+        let tally = reader.take_tally();
         let counters = self.pager.counters();
         counters.add(Counter::read_ahead, tally.read);
         counters.add(Counter::read_ahead_unused, tally.unused);
@@ -119,12 +126,18 @@ impl Activation<'_> {
 
     /// What was read ahead for page `index`, if it is what the handle names. The page is
     /// claimed: its handle cannot become another's.
-    fn verified(&mut self, place: Place, index: usize, handle: Handle) -> Option<*const u8> {
-        let ahead = self.context.ahead.as_mut()?;
-        let from = ahead.contents(place, index, Some(handle))?;
-        ahead.release(place, index);
+    fn verified(
+        &self,
+        reading: &mut Reading<'_>,
+        index: usize,
+        handle: Handle,
+    ) -> Option<*const u8> {
+        let from = reading
+            .reader
+            .contents(reading.place, index, Some(handle))?;
+        reading.reader.release(reading.place, index);
         // SAFETY: a page of the lane's buffers, which nobody writes until it is asked for
-        // again, which this context alone does.
+        // again, which the reader's holder alone does.
         let page = unsafe { &*from.cast::<[u8; PAGE]>() };
         self.pager
             .store
@@ -134,7 +147,7 @@ impl Activation<'_> {
 
     /// Claims the other pages of the window whose contents are at hand. How many accesses
     /// of the stream it is to the next fault.
-    fn claim_around(&mut self, advice: &Advice, place: Option<Place>) -> u32 {
+    fn claim_around(&mut self, advice: &Advice, mut reading: Option<&mut Reading<'_>>) -> u32 {
         let table = self.stretch.table();
         let unit = table.unit_pages(table.unit_of(self.index));
         let mut reached = advice.window;
@@ -146,13 +159,12 @@ impl Activation<'_> {
             }
             let word = table.word(index);
             let seen = word.load();
-            let at_hand = match (seen.state(), place) {
+            let at_hand = match (seen.state(), &reading) {
                 (State::Empty, _) => self.pager.hooks.allocated(table.address(index)),
-                (State::Stored, Some(place)) => self
-                    .context
-                    .ahead
-                    .as_ref()
-                    .is_some_and(|a| a.contents(place, index, seen.handle()).is_some()),
+                (State::Stored, Some(reading)) => reading
+                    .reader
+                    .contents(reading.place, index, seen.handle())
+                    .is_some(),
                 _ => false,
             };
             if !at_hand {
@@ -170,9 +182,9 @@ impl Activation<'_> {
                 self.give_back(frame);
                 continue;
             }
-            let from = match (seen.handle(), place) {
-                (Some(handle), Some(place)) if seen.state() == State::Stored => {
-                    match self.verified(place, index, handle) {
+            let from = match (seen.handle(), &mut reading) {
+                (Some(handle), Some(reading)) if seen.state() == State::Stored => {
+                    match self.verified(reading, index, handle) {
                         Some(from) => Some(from),
                         None => {
                             word.abort_fill(seen);

@@ -4,7 +4,6 @@
 //! allocated. A context is a set of page buffers and a channel to the store; an upcall
 //! borrows one for the time of its fault, an entry thread owns one.
 
-use crate::ahead::{Ahead, Place};
 use crate::around::Part;
 use crate::huge::HUGE;
 use crate::stream::WIDEST;
@@ -16,9 +15,6 @@ use wired::{PAGE, Region, futex};
 /// Pages one entry thread has on their way from the store at once, at most. Each
 /// faulting thread has one; beyond this, faults wait in the kernel's queue.
 pub(crate) const DEPTH: usize = 32;
-
-/// Reads of a disk that a context has under way for streams, besides those for faults.
-const AHEAD_DEPTH: usize = 8;
 
 /// A fill that waits for the store.
 #[derive(Clone, Copy, Default)]
@@ -36,99 +32,53 @@ pub(crate) struct Context {
     pub(crate) flights: [InFlight; DEPTH],
     free: u64,
     depth: usize,
-    /// Where there is a store.
-    pub(crate) ahead: Option<Ahead>,
     /// The window in hand: room for the widest.
     pub(crate) parts: Vec<Part>,
     /// Frames that a fault could not have at once, where it needs more than one.
     pub(crate) wanted: u32,
-    /// Reads for faults that ended while a stream's were waited for.
+    /// Reads for faults that ended while a huge frame's were waited for.
     ended: Vec<Completion>,
 }
 
 impl Context {
-    /// A context with `depth` buffers, which reads streams ahead by up to `ahead` pages.
-    pub(crate) fn new(
-        store: Option<&dyn Store>,
-        depth: usize,
-        ahead: usize,
-    ) -> Result<Self, StoreError> {
+    /// A context with `depth` buffers.
+    pub(crate) fn new(store: Option<&dyn Store>, depth: usize) -> Result<Self, StoreError> {
         let depth = depth.min(DEPTH);
         let no_memory = |errno: rustix::io::Errno| StoreError::Channel {
             what: "buffers",
             errno: errno.raw_os_error(),
         };
-        let lanes = (store.is_some() && ahead > 1).then(|| Ahead::new(ahead).map_err(no_memory));
         Ok(Self {
-            channel: store.map(|s| s.channel(depth + AHEAD_DEPTH)).transpose()?,
+            channel: store.map(|s| s.channel(depth)).transpose()?,
             buffers: Region::private(depth * PAGE).map_err(no_memory)?,
             flights: [InFlight::default(); DEPTH],
             free: u64::MAX >> (64 - depth),
             depth,
-            ahead: lanes.transpose()?,
             parts: Vec::with_capacity(WIDEST as usize),
             wanted: 0,
             ended: Vec::with_capacity(DEPTH),
         })
     }
 
-    /// The next read for a fault that has ended; what ends for streams meanwhile is noted.
+    /// The next read for a fault that has ended.
     pub(crate) fn complete(&mut self, wait: Wait) -> Option<Completion> {
-        if let Some(completion) = self.ended.pop() {
-            return Some(completion);
-        }
-        let (channel, ahead) = (self.channel.as_mut()?, &mut self.ahead);
-        loop {
-            let completion = channel.complete(wait)?;
-            let ours = ahead.as_mut().is_some_and(|a| a.landed(&completion));
-            if !ours {
-                return Some(completion);
-            }
-        }
+        self.ended
+            .pop()
+            .or_else(|| self.channel.as_mut()?.complete(wait))
     }
 
     /// Waits for the next page of a huge frame; whether it could be read.
     pub(crate) fn complete_huge(&mut self) -> bool {
-        let (Some(channel), ahead) = (self.channel.as_mut(), &mut self.ahead) else {
+        let Some(channel) = self.channel.as_mut() else {
             return false;
         };
         while let Some(completion) = channel.complete(Wait::Yes) {
-            if ahead.as_mut().is_some_and(|a| a.landed(&completion)) {
-                continue;
-            }
             if completion.token & HUGE != 0 {
                 return completion.result.is_ok();
             }
             self.ended.push(completion);
         }
         false
-    }
-
-    /// Waits until the page read ahead for `place` has come, or cannot.
-    pub(crate) fn await_ahead(&mut self, place: Place) {
-        let (Some(channel), Some(ahead)) = (self.channel.as_mut(), self.ahead.as_mut()) else {
-            return;
-        };
-        while ahead.is_coming(place) {
-            let Some(completion) = channel.complete(Wait::Yes) else {
-                return;
-            };
-            if !ahead.landed(&completion) {
-                self.ended.push(completion);
-            }
-        }
-    }
-
-    /// Notes what has come of what was read ahead, without waiting.
-    pub(crate) fn look_ahead(&mut self) {
-        let (Some(channel), Some(ahead)) = (self.channel.as_mut(), self.ahead.as_mut()) else {
-            return;
-        };
-        while let Some(completion) = channel.complete(Wait::No) {
-            if !ahead.landed(&completion) {
-                self.ended.push(completion);
-            }
-        }
     }
 
     /// The buffer of a flight.
@@ -182,17 +132,13 @@ pub(crate) struct Borrowed<'a> {
 }
 
 impl Pool {
-    /// `count` contexts for one fault each, which read streams ahead by `ahead` pages.
-    pub(crate) fn new(
-        store: Option<&dyn Store>,
-        count: usize,
-        ahead: usize,
-    ) -> Result<Self, StoreError> {
+    /// `count` contexts for one fault each.
+    pub(crate) fn new(store: Option<&dyn Store>, count: usize) -> Result<Self, StoreError> {
         let slots = (0..count)
             .map(|_| {
                 Ok(Slot {
                     busy: AtomicU32::new(0),
-                    context: UnsafeCell::new(Context::new(store, 1, ahead)?),
+                    context: UnsafeCell::new(Context::new(store, 1)?),
                 })
             })
             .collect::<Result<_, StoreError>>()?;

@@ -14,7 +14,7 @@
 //! - Who evicts takes a cleaner, then the stager's lock, then gates (`evict`). An entry
 //!   thread that has reads under way only tries the first two.
 
-use crate::ahead::WINDOWS;
+use crate::ahead::{Ahead, WINDOWS};
 use crate::context::Pool;
 use crate::counters::{Counter, Counters};
 use crate::directory::Directory;
@@ -25,7 +25,7 @@ use crate::gate::DomainGate;
 use crate::huge::{self, Scratches};
 use crate::replacement::ScanResistant;
 use crate::staging::{Places, Staging};
-use crate::stream::{Recogniser, WIDEST};
+use crate::stream::{Advice, Recogniser, WIDEST};
 use crate::stretch::Handler;
 use crate::stretch::Inner;
 use frames::{Client, Frame};
@@ -35,11 +35,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{Handle, Holder, Store};
 use translation::{Capabilities, Pagemap, Userfault};
-use wired::{Lock, PAGE, RANGE_PAGES};
+use wired::{Guard, Lock, PAGE, RANGE_PAGES};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
 pub const FEWEST_FRAMES: u32 = 4;
+
+/// Readers of a pager. Threads share them out by their streams; one that meets another goes
+/// without read-ahead for that fault.
+const READERS: usize = 4;
 
 /// What the domain's surroundings tell it and want to hear.
 pub trait Hooks: Send + Sync {
@@ -137,6 +141,8 @@ pub(crate) struct Pager {
     pub(crate) entries: Entries,
     /// Who goes where next.
     pub(crate) recogniser: Recogniser,
+    /// Who reads streams ahead; none where there is no store or no window.
+    pub(crate) readers: Box<[Lock<Ahead>]>,
     /// Pages of the widest window; none is worth it below 2.
     pub(crate) widest: u32,
 }
@@ -185,7 +191,7 @@ impl Pager {
             held_by_devices: Lock::new(HeldByDevices::new(parts.total_frames as usize)),
             gate: DomainGate::default(),
             control: Lock::new(()),
-            pool: Pool::new(parts.store, parts.contexts, ahead_pages(contract.x))?,
+            pool: Pool::new(parts.store, parts.contexts)?,
             pagemap: UnsafeCell::new(Pagemap::open(&parts.capabilities).ok()),
             unit_pages,
             spare: spare_frames(contract.x),
@@ -196,6 +202,7 @@ impl Pager {
             scratches: OnceLock::new(),
             entries: Entries::default(),
             recogniser: Recogniser::default(),
+            readers: readers(parts.store, contract.x)?,
             widest: widest(contract.x),
         })
     }
@@ -222,6 +229,13 @@ impl Pager {
             let _ = self.scratches.set(huge::scratches()?);
         }
         Ok(())
+    }
+
+    /// The reader of a stream, unless another stream's thread has it.
+    pub(crate) fn reader(&self, advice: &Advice) -> Option<Guard<'_, Ahead>> {
+        let count = self.readers.len();
+        let at = (advice.stream as usize).checked_rem(count)?;
+        self.readers[at].try_lock()
     }
 
     /// Whether writes to pages marked clean are noticed.
@@ -380,9 +394,18 @@ fn widest(frames: u32) -> u32 {
     (frames / 64).min(WIDEST)
 }
 
-/// Pages a stream is read ahead: what is on its way is in memory, too.
-pub(crate) fn ahead_pages(frames: u32) -> usize {
-    WINDOWS * widest(frames) as usize
+/// Who reads streams ahead. What is on its way is in memory, too: a lane is as long as a
+/// small part of the frames allows.
+fn readers(
+    store: Option<&dyn Store>,
+    frames: u32,
+) -> Result<Box<[Lock<Ahead>]>, crate::DomainError> {
+    let length = WINDOWS * widest(frames) as usize;
+    let Some(store) = store.filter(|_| length > 1) else {
+        return Ok(Box::default());
+    };
+    let reader = |_| Ahead::new(store, length).map(Lock::new);
+    (0..READERS).map(reader).collect()
 }
 
 /// Frames to keep unused: as many as make an eviction a rare thing, none where frames are so

@@ -531,6 +531,9 @@ impl Process {
         self.pager.frames().settle();
         self.pager.staging.forget_sieve();
         fork.halted.become_child(self.store)?;
+        for reader in &self.pager.readers {
+            reader.lock().become_child(self.store)?;
+        }
         self.pager.note_resident();
         // SAFETY: dropped once, here.
         unsafe {

@@ -19,7 +19,7 @@ use crate::evict::NoFrame;
 use crate::fill::{Failure, Outcome};
 use crate::gate::Inside;
 use crate::page::State;
-use crate::pager::{Pager, ahead_pages};
+use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::{Fault, FaultKind, Handled};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -47,7 +47,7 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(pager: &Pager, cpu: usize) -> Result<Self, crate::DomainError> {
         Ok(Self {
-            context: Context::new(pager.store, DEPTH, ahead_pages(pager.frames().contract().x))?,
+            context: Context::new(pager.store, DEPTH)?,
             faults: [translation::Fault::default(); 16],
             parked: [Parked::default(); PARKED],
             parked_count: 0,
