@@ -13,6 +13,7 @@ use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
 use crate::{Checksum, Handle, Holder, StoreError};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wired::{PAGE, Region};
@@ -55,40 +56,26 @@ pub(crate) struct Outgoing {
     pub len: usize,
 }
 
-/// Completions not yet fetched: a ring with room for all that may be pending.
-struct Done {
-    items: Box<[Completion]>,
-    head: usize,
-    len: usize,
-}
+/// Completions not yet fetched, with room for all that may be pending. It begins at its
+/// start again whenever it is empty, so that of its memory only what is used is taken.
+struct Done(VecDeque<Completion>);
 
 impl Done {
     fn new() -> Self {
-        let none = Completion {
-            token: 0,
-            result: Ok(None),
-        };
-        Self {
-            items: vec![none; MAX_PENDING].into_boxed_slice(),
-            head: 0,
-            len: 0,
-        }
+        Self(VecDeque::with_capacity(MAX_PENDING))
     }
 
     fn push(&mut self, completion: Completion) {
-        debug_assert!(self.len < MAX_PENDING);
-        self.items[(self.head + self.len) % MAX_PENDING] = completion;
-        self.len += 1;
+        debug_assert!(self.0.len() < MAX_PENDING);
+        self.0.push_back(completion);
     }
 
     fn pop(&mut self) -> Option<Completion> {
-        if self.len == 0 {
-            return None;
+        let completion = self.0.pop_front();
+        if self.0.is_empty() {
+            self.0.clear();
         }
-        let item = self.items[self.head];
-        self.head = (self.head + 1) % MAX_PENDING;
-        self.len -= 1;
-        Some(item)
+        completion
     }
 }
 
@@ -291,7 +278,7 @@ impl Channel for Mover {
     }
 
     fn pending(&self) -> usize {
-        self.in_ops + self.done.len
+        self.in_ops + self.done.0.len()
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
