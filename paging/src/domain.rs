@@ -558,6 +558,8 @@ impl Domain {
         }
         pager.prepare_huge()?;
         let reservation = translation::reserve_aligned(bytes)?;
+        // Else each fault makes a page table first, and a huge page is split.
+        let _ = translation::advise_huge(reservation.addr, reservation.len);
         // A child of a fork must not see zeros where the parent has data.
         let _ = forget_at_fork(reservation.addr, reservation.len);
         let made = self.make(reservation.addr, reservation.len);

@@ -2,8 +2,9 @@
 //!
 //! One fault claims a whole unit of 512 pages. Its contents are read straight into a huge
 //! page of the pager's own, which is then moved into place: no copy, one ioctl, one entry in
-//! the kernel's page table (`UFFDIO_MOVE` moves a huge page whole where nothing of the
-//! range was mapped before, and page by page where something was). Eviction takes a unit
+//! the kernel's page table. (`UFFDIO_MOVE` splits it where the range has a page table, even
+//! an empty one. So the stretch is advised that it may have huge pages: else the fault
+//! itself makes one.) Eviction takes a unit
 //! with one `mremap` anyway, and a huge page goes whole.
 //!
 //! Contents are still judged, written and read by 4 KiB: of 2 MiB in which one page
@@ -194,6 +195,10 @@ impl Activation<'_> {
         gate.enter();
         // Before the program can go on: see `publish`.
         table.touch_only(unit);
+        // A page table that small pages left behind, though empty, would have the huge page
+        // split. Nothing is mapped there: every page of the unit is this fault's to fill.
+        // SAFETY: as said, and behind the gate nobody else fills.
+        let _ = unsafe { translation::discard(table.address(first), RANGE) };
         // SAFETY: the buffer's contents are nobody else's.
         let moved = unsafe {
             userfault.move_pages(table.address(first), scratch.buffer.addr, RANGE, Wake::Yes)
@@ -228,9 +233,8 @@ impl Activation<'_> {
         table.came_by(unit, came);
         let queue = table.touch(unit);
         gate.leave();
-        if done < RANGE_PAGES {
-            scratch.clear();
-        }
+        // Also its page table, if it got one: it would get no huge page again.
+        scratch.clear();
         if queue {
             self.pager.note_filled(self.stretch, unit, true, false);
         }
