@@ -9,8 +9,9 @@
 //!
 //! Contents are still judged, written and read by 4 KiB: of 2 MiB in which one page
 //! changed, one page is written. The frames are counted by 4 KiB, too, and come free with
-//! each piece that is cleaned; the memory of a huge page goes with its last piece, so that
-//! up to 2 MiB more than is counted are in memory for each slot being emptied.
+//! each piece that is cleaned; the memory of a huge page goes with its last piece, or is kept
+//! for the next huge fault. So up to 2 MiB more than is counted are in memory for each slot
+//! being emptied, and for each scratch.
 //!
 //! A unit is split, that is filled page by page and in windows like any other, where that
 //! is better: where it has contents and the program does not come to it in order (a fault
@@ -23,6 +24,7 @@ use crate::context::Context;
 use crate::counters::Counter;
 use crate::fill::{Activation, Outcome};
 use crate::page::{PageState, State};
+use crate::pager::Pager;
 use frames::Frame;
 use store::ReadPage;
 use translation::{Reservation, Wake};
@@ -36,8 +38,10 @@ pub(crate) const HUGE: u64 = 1 << 62;
 
 /// What one huge fault works with.
 pub(crate) struct Scratch {
-    /// 2 MiB, where huge pages are made.
+    /// 2 MiB, where huge pages are made, with guards: what was staged comes here, too.
     buffer: Reservation,
+    /// It holds a huge page that was used before, with what was in it.
+    used: bool,
     frames: Vec<Frame>,
     seen: Vec<PageState>,
     batch: Vec<ReadPage>,
@@ -48,11 +52,12 @@ unsafe impl Send for Scratch {}
 
 impl Scratch {
     fn new() -> Result<Self, translation::ReserveError> {
-        let buffer = translation::reserve_aligned(RANGE)?;
+        let buffer = translation::reserve_staging(RANGE)?;
         // Without huge pages small ones are moved, one by one.
         let _ = translation::advise_huge(buffer.addr, buffer.len);
         Ok(Self {
             buffer,
+            used: false,
             frames: Vec::with_capacity(RANGE_PAGES),
             seen: Vec::with_capacity(RANGE_PAGES),
             batch: Vec::with_capacity(RANGE_PAGES),
@@ -63,8 +68,19 @@ impl Scratch {
         std::ptr::with_exposed_provenance_mut(self.buffer.addr + at * PAGE)
     }
 
+    /// Takes a huge page over that was staged at `slot` and is not needed any more. The
+    /// kernel need not make another one of zeros, which takes it 200 us (`bench paging`'s
+    /// arm of huge frames, by perf).
+    fn take_over(&mut self, slot: usize) -> bool {
+        // SAFETY: the buffer is the scratch's own, guarded, and what it holds is nothing;
+        // nobody needs what is in the slot.
+        self.used = unsafe { translation::stage(slot, RANGE, self.buffer.addr) }.is_ok();
+        self.used
+    }
+
     /// Forgets what is in the buffer: it is zeros again.
-    fn clear(&self) {
+    fn clear(&mut self) {
+        self.used = false;
         // SAFETY: the buffer is the scratch's own, and nothing in it is needed.
         let _ = unsafe { translation::discard(self.buffer.addr, self.buffer.len) };
     }
@@ -73,7 +89,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // SAFETY: the scratch's own.
-        let _ = unsafe { translation::unmap_reservation(self.buffer) };
+        let _ = unsafe { translation::unmap_staging(self.buffer) };
     }
 }
 
@@ -154,8 +170,10 @@ impl Activation<'_> {
                     into,
                     token: HUGE,
                 }),
-                // SAFETY: in the buffer, which is this fault's. Touched, so that it is there to
-                // be moved where there are no huge pages.
+                // SAFETY: a page of the buffer, which is this fault's.
+                None if scratch.used => unsafe { into.write_bytes(0, PAGE) },
+                // SAFETY: as above. Touched, so that it is there to be moved where there are no
+                // huge pages.
                 None => unsafe { into.write_volatile(0) },
             }
         }
@@ -186,7 +204,7 @@ impl Activation<'_> {
     }
 
     /// Moves the buffer into place, and says so in the words of its pages.
-    fn publish_huge(&self, unit: usize, first: usize, scratch: &Scratch) -> Outcome {
+    fn publish_huge(&self, unit: usize, first: usize, scratch: &mut Scratch) -> Outcome {
         let table = self.stretch.table();
         let userfault = self.pager.userfault();
         let gate = table.gate(unit);
@@ -251,6 +269,18 @@ impl Activation<'_> {
                 Err(MapError::Again { .. }) => std::hint::spin_loop(),
                 Err(error) => return Err(unmappable(&error)),
             }
+        }
+    }
+}
+
+impl Pager {
+    /// Keeps the memory of a slot, a huge page that was emptied, for a huge fault to come.
+    pub(crate) fn reuse(&self, slot: usize) -> bool {
+        let scratches = self.scratches().into_iter().flatten();
+        let mut idle = scratches.filter_map(Lock::try_lock);
+        match idle.find(|scratch| !scratch.used) {
+            Some(mut scratch) => scratch.take_over(self.staging.address(slot)),
+            None => false,
         }
     }
 }

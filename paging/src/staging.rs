@@ -16,7 +16,7 @@ mod interleavings;
 pub(crate) mod ring;
 
 use ring::{PIECE, Ring};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, Region};
 
 /// Where a frame's page belongs and where it is staged.
@@ -77,6 +77,8 @@ pub(crate) struct Staging {
     slots: usize,
     /// `slots * unit_pages` words: the frame at each page of each slot, plus one.
     frames: Region,
+    /// Slots whose memory is one huge page, as far as is known: to be used again whole.
+    whole: Box<[AtomicBool]>,
     /// Frames in all slots.
     standby: AtomicU32,
     /// Which slots are in use.
@@ -93,6 +95,7 @@ impl Staging {
             unit_pages,
             slots,
             frames: Region::private(slots * unit_pages * 4)?,
+            whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             standby: AtomicU32::new(0),
             ring: Ring::new(slots, unit_pages),
         })
@@ -116,6 +119,16 @@ impl Staging {
     /// Address of a slot.
     pub(crate) fn address(&self, slot: usize) -> usize {
         self.base + slot * self.slot_bytes()
+    }
+
+    /// Whether a slot's memory is to be used again whole.
+    pub(crate) fn is_whole(&self, slot: usize) -> bool {
+        self.whole[slot].load(Ordering::Acquire)
+    }
+
+    /// Says whether it is.
+    pub(crate) fn set_whole(&self, slot: usize, whole: bool) {
+        self.whole[slot].store(whole, Ordering::Release);
     }
 
     /// The sieve's address for a slot, where there is a sieve.

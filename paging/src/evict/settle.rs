@@ -60,7 +60,10 @@ impl Pager {
         let piece_pages = self.staging.piece_pages();
         let span = claim.span();
         match (swept, kept) {
+            (true, _) if self.staging.is_whole(claim.slot) && self.reuse(claim.slot) => {}
             (true, _) => self.discard_staged(claim.slot, 0..self.staging.slot_bytes()),
+            // It goes with the last piece.
+            (false, 0) if self.staging.is_whole(claim.slot) => {}
             (false, 0) => {
                 let bytes = piece_pages * PAGE;
                 self.discard_staged(claim.slot, span.start * bytes..span.end * bytes);
