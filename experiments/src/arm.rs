@@ -142,9 +142,10 @@ impl Arm {
         }
     }
 
-    /// Those it is compared with, on the same medium.
+    /// Those it is compared with, on the same medium; huge frames with small ones, too.
     pub fn rivals(self) -> &'static [Self] {
         match self.medium() {
+            _ if self == Self::LinkedHuge => &[Self::LinkedRam, Self::SwapZram],
             Some(Medium::Ram) => &[Self::SwapZram, Self::SwapZramSingle],
             Some(Medium::Disk) => &[Self::SwapFile, Self::MmapRandom, Self::Device],
             Some(Medium::Both) => &[Self::SwapZram, Self::SwapFile],

@@ -39,7 +39,7 @@ use crate::stretch::Inner;
 use clean::{Cleaner, Cleaning, nap};
 use frames::Frame;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::StoreError;
 use wired::futex;
 
@@ -49,9 +49,8 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// How long to leave others who evict to it.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// How often a faulting thread looks for a frame before it says there is none; each
-/// round waits up to [`PATIENCE`] where nothing could be emptied.
-const ROUNDS: u32 = 10_000;
+/// How long a fault goes on looking for a frame before it says that there is none.
+const STARVED: Duration = Duration::from_secs(20);
 
 /// How often a piece in another's hands is looked at again, [`PATIENCE`] apart, before a page
 /// in it is given up: a second, in which a device writes 64 pages if it ever does.
@@ -119,7 +118,9 @@ impl Pager {
         busy: bool,
         demanded: &mut bool,
     ) -> Result<Frame, NoFrame> {
-        let mut barren = 0;
+        // Since when nothing came free: by the clock, since in a busy tree a frame may come
+        // free for others at any moment.
+        let mut barren: Option<Instant> = None;
         let mut refused = 0;
         loop {
             let freed = self.frames().ledger().freed_seq();
@@ -129,7 +130,7 @@ impl Pager {
             self.counters().add(Counter::starved, 1);
             self.entries.call();
             match self.help(busy) {
-                Round::Freed(_) => (barren, refused) = (0, 0),
+                Round::Freed(_) => (barren, refused) = (None, 0),
                 // Every unit has its turn: one may hold pages that need not be written.
                 Round::Refused(_) if refused <= self.turns() => refused += 1,
                 // Copies of pages that are resident are a convenience; room for pages that
@@ -139,7 +140,8 @@ impl Pager {
                 Round::Others if busy => return Err(NoFrame::Busy),
                 Round::Others => match self.await_frame(wanted_by) {
                     Ok(frame) => return Ok(frame),
-                    Err(came) => barren = if came { 0 } else { barren + 1 },
+                    Err(true) => barren = None,
+                    Err(false) => _ = barren.get_or_insert_with(Instant::now),
                 },
                 Round::Nothing => {
                     // Others of the tree may hold more than their share; pages that a
@@ -150,10 +152,10 @@ impl Pager {
                         return Err(NoFrame::Busy);
                     }
                     self.frames().ledger().wait_freed(freed, Some(PATIENCE));
-                    barren += 1;
+                    barren.get_or_insert_with(Instant::now);
                 }
             }
-            if barren >= ROUNDS {
+            if barren.is_some_and(|since| since.elapsed() > STARVED) {
                 return Err(NoFrame::Never(match self.may_evict() {
                     true => Failure::AllNailed,
                     false => Failure::NoSoundEviction,
