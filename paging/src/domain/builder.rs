@@ -1,0 +1,176 @@
+//! How a domain is to be, and making it.
+
+use super::shared::{Owned, Shared};
+use super::{Domain, DomainError};
+use crate::counters::{Counter, Counters};
+use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
+use frames::{Contract, Ledger};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use store::{SharedStore, Store, StoreConfig};
+use translation::{Capabilities, EntryKind, Userfault};
+
+/// Whether devices may reach the program's stretches behind the processor's back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// At any time: every page is checked before it leaves that no device holds it. Needs
+    /// `UFFDIO_MOVE` (Linux 6.8); without it nothing is evicted any more, which the first
+    /// fault that finds no frame says.
+    #[default]
+    Anytime,
+    /// Only into memory that the program has pinned with [`Stretch::pin`] for as long as
+    /// the device may reach it: a promise, and the faster way.
+    PinnedOnly,
+}
+
+/// How a domain is to be.
+pub struct Builder {
+    contract: Contract,
+    store: Option<StoreConfig>,
+    entry: EntryKind,
+    direct_io: DirectIo,
+    capabilities: Option<Capabilities>,
+    concurrent_faults: usize,
+    track_dirty: bool,
+}
+
+impl Builder {
+    /// All by default.
+    pub(super) fn new() -> Self {
+        Self {
+            contract: Contract {
+                g: 16_384,
+                x: 16_384,
+            },
+            store: None,
+            entry: EntryKind::Upcall,
+            direct_io: DirectIo::default(),
+            capabilities: None,
+            concurrent_faults: 32,
+            track_dirty: false,
+        }
+    }
+
+    /// The contract {g, x}, in frames of 4 KiB. 16,384 of each by default.
+    pub fn frames(mut self, contract: Contract) -> Self {
+        self.contract = contract;
+        self
+    }
+
+    /// Where pages go that are taken. None by default: then only nailed, physical and
+    /// mapped stretches can be had.
+    pub fn store(mut self, store: StoreConfig) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// How faults arrive: as upcalls by default, without privilege. With entry threads
+    /// system calls, too, may be given memory that is paged out.
+    pub fn entry(mut self, entry: EntryKind) -> Self {
+        self.entry = entry;
+        self
+    }
+
+    /// What the program says of direct input and output.
+    pub fn direct_io(mut self, direct_io: DirectIo) -> Self {
+        self.direct_io = direct_io;
+        self
+    }
+
+    /// What to use of the kernel; all it gives by default.
+    pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.capabilities = Some(capabilities);
+        self
+    }
+
+    /// Faults by upcall that are resolved at once, 32 by default; more wait their turn.
+    pub fn concurrent_faults(mut self, count: usize) -> Self {
+        self.concurrent_faults = count.max(1);
+        self
+    }
+
+    /// Whether [`Stretch::trans`] can say that a page is dirty. Costs each first write to
+    /// a page that was marked clean a fault inside the kernel (0.8 us).
+    pub fn track_dirty(mut self, on: bool) -> Self {
+        self.track_dirty = on;
+        self
+    }
+
+    /// Makes the domain.
+    ///
+    /// # Errors
+    /// [`DomainError`] says which part could not be had and what to do.
+    pub fn build(self) -> Result<Domain, DomainError> {
+        let Contract { g, x } = self.contract;
+        if x < FEWEST_FRAMES || g > x {
+            return Err(DomainError::TooFewFrames {
+                asked: x,
+                guaranteed: g,
+            });
+        }
+        let capabilities = self.capabilities.unwrap_or_else(|| match self.track_dirty {
+            true => Capabilities::probe().capabilities,
+            false => Capabilities::probe_fast(),
+        });
+        let options = translation::Options {
+            user_mode_only: self.entry == EntryKind::Upcall,
+            async_write_protect: self.track_dirty,
+        };
+        let userfault = Userfault::open_with(self.entry, &capabilities, options)?;
+        let (ledger, _descriptor) = Ledger::create(x, 1)?;
+        let ledger = Owned::new(ledger);
+        let me = frames::Process {
+            pid: std::process::id(),
+            start: 0,
+        };
+        // SAFETY: the ledger is dropped after the pager, which alone uses these.
+        let (books, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
+        let client = books.adopt(books.admit(self.contract, me)?, me)?;
+        let holder = client.id().slot() as store::Holder;
+        let store = match &self.store {
+            None => None,
+            Some(config) => {
+                let (store, _descriptors) = SharedStore::create(config, holder + 1)?;
+                store.set_holder(holder)?;
+                Some(Owned::new(store))
+            }
+        };
+        let careful = Owned::new(AtomicU32::new(u32::from(
+            self.direct_io == DirectIo::Anytime,
+        )));
+        let contexts = match self.entry {
+            EntryKind::Upcall => self.concurrent_faults,
+            EntryKind::Thread => 1,
+        };
+        // SAFETY: what the pager refers to is dropped after it.
+        let (store_of_pager, careful_of_pager) = unsafe {
+            (
+                store.as_ref().map(|s| s.get() as &'static dyn Store),
+                careful.get(),
+            )
+        };
+        let pager = Owned::new(Pager::new(Parts {
+            capabilities,
+            userfault,
+            frames: client,
+            total_frames: x,
+            store: store_of_pager,
+            holder,
+            counters: Counters::new(words),
+            careful: careful_of_pager,
+            hooks: &StandardError,
+            contexts,
+        })?);
+        let mut shared = Shared::new(pager, store, careful, ledger)?;
+        shared.start(self.entry)?;
+        Ok(Domain {
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+/// Words for the domain's figures, which outlive it: handles to them may be kept.
+fn words() -> Result<std::ptr::NonNull<[AtomicU64]>, DomainError> {
+    let words: Box<[AtomicU64]> = Counter::ALL.iter().map(|_| AtomicU64::new(0)).collect();
+    Ok(std::ptr::NonNull::from(Box::leak(words)))
+}

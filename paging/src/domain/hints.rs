@@ -1,0 +1,64 @@
+//! What the program says of its next accesses to a stretch.
+
+use super::{Stretch, StretchError};
+use crate::page_set::PageSet;
+use crate::prefetch::Log;
+use std::ops::Range;
+
+impl Stretch {
+    /// Says that a range of bytes will be used soon: it is brought in while the program goes
+    /// on, as far as three quarters of the frames go. A hint: what cannot be had is not.
+    ///
+    /// # Errors
+    /// [`StretchError::Outside`], or the domain's thread for this could not be started.
+    pub fn prefetch(&self, bytes: Range<usize>) -> Result<(), StretchError> {
+        let pages = self.page_range(bytes)?;
+        self.ask(vec![pages])
+    }
+
+    /// As [`Stretch::prefetch`], of a set that was recorded, in its order. Pages beyond the
+    /// stretch are passed over.
+    ///
+    /// # Errors
+    /// The domain's thread for this could not be started.
+    pub fn replay(&self, set: &PageSet) -> Result<(), StretchError> {
+        self.ask(set.runs().collect())
+    }
+
+    fn ask(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
+        self.shared.prefetcher()?.ask(self.inner.id(), runs);
+        Ok(())
+    }
+
+    /// Waits until everything that was asked for by [`Stretch::prefetch`] and
+    /// [`Stretch::replay`] in this domain is there, or cannot be.
+    pub fn await_prefetch(&self) {
+        self.shared.prefetch.settle();
+    }
+
+    /// Notes from now on which pages come in, in order; until [`Stretch::recorded`].
+    ///
+    /// # Errors
+    /// [`StretchError::Recording`] where they are noted already, or no memory.
+    pub fn record(&self) -> Result<(), StretchError> {
+        let room = self.pages().clamp(1024, 1 << 22);
+        let log = Log::new(room).map_err(|errno| StretchError::Table {
+            pages: self.pages(),
+            errno,
+        })?;
+        match self.inner.log().start(log) {
+            true => Ok(()),
+            false => Err(StretchError::Recording),
+        }
+    }
+
+    /// Ends a recording: what came in since, each page where it came first.
+    pub fn recorded(&self) -> Option<PageSet> {
+        let pager = self.shared.pager();
+        self.inner.log().finish(|| {
+            let _control = pager.control.lock();
+            pager.gate.close();
+            pager.gate.open();
+        })
+    }
+}

@@ -1,0 +1,196 @@
+//! What a domain and its stretches share, and the threads that serve it.
+
+use super::DomainError;
+use crate::entry::thread::Entry;
+use crate::entry::{mask, upcall};
+use crate::pager::Pager;
+use crate::prefetch::Prefetcher;
+use frames::Ledger;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::SharedStore;
+use translation::EntryKind;
+
+/// Starts a thread of the pager's, which no signal of the program's ever interrupts.
+fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            mask::block_all_here();
+            work();
+        })
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+        return vec![0];
+    };
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect()
+}
+
+fn pin_to(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    // Unpinned it works too, only slower: a cpuset may have changed meanwhile.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// Something on the heap to which others keep plain references, dropped by hand order:
+/// the fields of [`Shared`] are dropped in the order they stand, the pager before what it
+/// refers to.
+pub(super) struct Owned<T: 'static>(std::ptr::NonNull<T>);
+
+// SAFETY: owns its value.
+unsafe impl<T: Send> Send for Owned<T> {}
+// SAFETY: hands out shared references only.
+unsafe impl<T: Sync> Sync for Owned<T> {}
+
+impl<T> Owned<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(std::ptr::NonNull::from(Box::leak(Box::new(value))))
+    }
+
+    /// # Safety
+    /// The reference must not be used after this is dropped.
+    pub(super) unsafe fn get(&self) -> &'static T {
+        // SAFETY: allocated by `new`; for how long is the caller's promise.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`, dropped once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// Tells the domain's threads to end.
+struct Stop {
+    flag: AtomicBool,
+    event: OwnedFd,
+}
+
+/// What a domain and its stretches share; the last of them ends it.
+pub(super) struct Shared {
+    pub(super) prefetch: Arc<Prefetcher>,
+    /// The thread for it, once there was a hint.
+    prefetching: Mutex<Option<std::thread::JoinHandle<()>>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    stop: Arc<Stop>,
+    pub(super) next_id: AtomicU32,
+    pager: Owned<Pager>,
+    pub(super) store: Option<Owned<SharedStore>>,
+    _careful: Owned<AtomicU32>,
+    _ledger: Owned<Ledger>,
+}
+
+impl Shared {
+    /// Of a domain whose threads do not run yet.
+    pub(super) fn new(
+        pager: Owned<Pager>,
+        store: Option<Owned<SharedStore>>,
+        careful: Owned<AtomicU32>,
+        ledger: Owned<Ledger>,
+    ) -> std::io::Result<Self> {
+        let stop = Arc::new(Stop {
+            flag: AtomicBool::new(false),
+            event: eventfd(0, EventfdFlags::CLOEXEC)?,
+        });
+        Ok(Self {
+            prefetch: Arc::default(),
+            prefetching: Mutex::new(None),
+            threads: Vec::new(),
+            stop,
+            next_id: AtomicU32::new(1),
+            pager,
+            store,
+            _careful: careful,
+            _ledger: ledger,
+        })
+    }
+
+    pub(super) fn pager(&self) -> &Pager {
+        // SAFETY: for as long as this is borrowed.
+        unsafe { self.pager.get() }
+    }
+
+    /// The prefetcher, with its thread running.
+    pub(super) fn prefetcher(&self) -> std::io::Result<&Prefetcher> {
+        let mut thread = self
+            .prefetching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            // SAFETY: the thread is joined before the pager goes.
+            let pager = unsafe { self.pager.get() };
+            let prefetch = self.prefetch.clone();
+            *thread = Some(spawn("selfpage-fetch", move || prefetch.serve(pager))?);
+        }
+        Ok(&self.prefetch)
+    }
+
+    /// Starts them.
+    pub(super) fn start(&mut self, entry: EntryKind) -> Result<(), DomainError> {
+        // SAFETY: the threads are joined, and the handlers let go, before the pager goes.
+        let pager = unsafe { self.pager.get() };
+        let stop = self.stop.clone();
+        self.threads.push(spawn("selfpage-evict", move || {
+            evict_in_background(pager, &stop)
+        })?);
+        if entry == EntryKind::Upcall {
+            // SAFETY: as above.
+            return match unsafe { upcall::attach(pager) }? {
+                true => Ok(()),
+                false => Err(DomainError::TooManyDomains),
+            };
+        }
+        for cpu in allowed_cpus() {
+            let mut entry = Entry::new(pager, cpu)?;
+            let stop = self.stop.clone();
+            self.threads.push(spawn("selfpage-entry", move || {
+                pin_to(cpu);
+                entry.serve(pager, Some(stop.event.as_fd()), &mut || {
+                    stop.flag.load(Ordering::Acquire)
+                });
+            })?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.prefetch.stop();
+        let prefetching = self.prefetching.get_mut();
+        if let Some(thread) = prefetching.unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+        self.stop.flag.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
+        upcall::detach(self.pager());
+        self.pager().ring_evictor();
+        for thread in self.threads.drain(..) {
+            // A pager thread that panicked has ended the process already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn evict_in_background(pager: &Pager, stop: &Stop) {
+    while !stop.flag.load(Ordering::Acquire) {
+        let seq = pager.frames().bell_seq();
+        pager.keep_spare();
+        pager
+            .frames()
+            .wait_bell(seq, Some(Duration::from_millis(50)));
+    }
+}

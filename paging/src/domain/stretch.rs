@@ -1,0 +1,276 @@
+//! A stretch as the program has it.
+
+use super::StretchError;
+use super::shared::Shared;
+use crate::bring::{NotBrought, Wanted};
+use crate::counters::Counter;
+use crate::driver::StretchDriver;
+use crate::entry::upcall;
+use crate::fill::Failure;
+use crate::rights::{Denied, Rights};
+use crate::stretch::{FaultKind, Handler, Inner};
+use std::ops::Range;
+use std::sync::Arc;
+use wired::PAGE;
+
+/// A stretch. Dropping it frees its addresses and drops its contents (a mapped one's
+/// changes are written to their file first).
+pub struct Stretch {
+    pub(super) shared: Arc<Shared>,
+    pub(super) inner: &'static Inner,
+}
+
+impl Stretch {
+    /// The first address.
+    pub fn base(&self) -> usize {
+        self.inner.table().base()
+    }
+
+    /// Bytes, a multiple of the page size.
+    pub fn len(&self) -> usize {
+        self.inner.table().pages() * PAGE
+    }
+
+    /// Whether it has no bytes: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Pages.
+    pub fn pages(&self) -> usize {
+        self.inner.table().pages()
+    }
+
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.base())
+    }
+
+    /// The stretch's bytes.
+    ///
+    /// # Safety
+    /// Nobody may write them meanwhile, and an access that cannot be satisfied is a
+    /// SIGBUS.
+    pub unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for the stretch's life; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// The stretch's bytes, to be written.
+    ///
+    /// # Safety
+    /// Nobody else may use them meanwhile, and an access that cannot be satisfied is a
+    /// SIGBUS.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn bytes_mut(&self) -> &mut [u8] {
+        // SAFETY: mapped for the stretch's life; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// Binds the stretch to a driver, for life.
+    pub fn bind(&self, driver: impl StretchDriver + 'static) -> Result<(), StretchError> {
+        let pager = self.shared.pager();
+        if driver.needs_store() && pager.store.is_none() {
+            return Err(StretchError::NoStore {
+                driver: driver.name(),
+            });
+        }
+        let fill = driver.fills_at_bind();
+        if !self.inner.set_driver(Box::new(driver)) {
+            return Err(StretchError::Bound);
+        }
+        if fill {
+            self.bring_in(0..self.pages(), true)?;
+        }
+        Ok(())
+    }
+
+    /// Brings pages in, and nails them if so asked. All or nothing.
+    fn bring_in(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
+        let pager = self.shared.pager();
+        let limit = pager.frames().contract().x;
+        // What can never be is refused at once, not after waiting for frames.
+        if nail && pages.len() > limit as usize {
+            return Err(StretchError::Frames {
+                pages: pages.len(),
+                had: 0,
+                limit,
+            });
+        }
+        let mut had = 0;
+        let caller = upcall::thread_hint() as u32;
+        for page in pages.clone() {
+            let wanted = Wanted {
+                page,
+                nail,
+                window: pages.end - page,
+                caller,
+            };
+            let why = match pager.bring(&|| Some(self.inner), wanted) {
+                Ok(()) => None,
+                Err(NotBrought::Gone) => Some(Failure::Unbound),
+                Err(NotBrought::Failed(why)) => Some(why),
+            };
+            match why {
+                None => had += 1,
+                Some(why) => {
+                    if nail {
+                        let table = self.inner.table();
+                        let _inside = pager.gate.enter(page);
+                        pager.unnail(table.address(pages.start)..table.address(pages.start + had));
+                    }
+                    return Err(match why {
+                        Failure::AllNailed | Failure::NoSoundEviction | Failure::NoFrame(_) => {
+                            StretchError::Frames {
+                                pages: pages.len(),
+                                had,
+                                limit,
+                            }
+                        }
+                        why => StretchError::Page { page, why },
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a range of bytes resident and keeps it so until the pin is dropped: for
+    /// buffers given to system calls (which fail with `EFAULT` on missing pages where
+    /// faults are upcalls) and to devices.
+    pub fn pin(&self, bytes: Range<usize>) -> Result<Pin<'_>, StretchError> {
+        let pages = self.page_range(bytes)?;
+        self.bring_in(pages.clone(), true)?;
+        Ok(Pin {
+            stretch: self,
+            pages,
+        })
+    }
+
+    /// Brings a range of bytes in, as far as frames allow, without keeping it.
+    pub fn populate(&self, bytes: Range<usize>) -> Result<(), StretchError> {
+        self.bring_in(self.page_range(bytes)?, false)
+    }
+
+    pub(super) fn page_range(&self, bytes: Range<usize>) -> Result<Range<usize>, StretchError> {
+        let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
+        if pages.end > self.pages() || pages.start > pages.end {
+            return Err(StretchError::Outside {
+                page: pages.end,
+                pages: self.pages(),
+            });
+        }
+        Ok(pages)
+    }
+
+    /// Drops the contents of a range of pages: they are zeros (or the file's) again.
+    pub fn discard(&self, pages: Range<usize>) -> Result<(), StretchError> {
+        self.check(pages.end.saturating_sub(1))?;
+        let table = self.inner.table();
+        let pager = self.shared.pager();
+        let _inside = pager.gate.enter(pages.start);
+        pager.discard(table.address(pages.start)..table.address(pages.start) + pages.len() * PAGE);
+        Ok(())
+    }
+
+    /// Writes changed pages of a mapped stretch to its file. Resident pages stay.
+    pub fn flush(&self) -> Result<(), StretchError> {
+        let pager = self.shared.pager();
+        let table = self.inner.table();
+        let mut failed = None;
+        for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
+            // What is written is what no store can change meanwhile: staged.
+            let error = pager.flush_unit(self.inner, unit);
+            failed = failed.or(error.map(|why| (table.unit_pages(unit).start, why)));
+        }
+        match failed {
+            None => Ok(()),
+            Some((page, error)) => Err(StretchError::Page {
+                page,
+                why: Failure::Unreadable(error),
+            }),
+        }
+    }
+
+    pub(super) fn check(&self, page: usize) -> Result<(), StretchError> {
+        if page >= self.pages() {
+            return Err(StretchError::Outside {
+                page,
+                pages: self.pages(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_meta(&self) -> Result<(), StretchError> {
+        let (held, stretch) = (self.rights(), self.inner.id());
+        match held.contains(Rights::META) {
+            true => Ok(()),
+            false => Err(Denied {
+                stretch,
+                needed: Rights::META,
+                held,
+            }
+            .into()),
+        }
+    }
+
+    /// The program answers faults of this kind on this stretch itself: its handler runs
+    /// on the faulting thread, as a signal handler does (entry thread: on the entry's, for
+    /// page faults). None gives them back to the driver.
+    pub fn override_fault(&self, kind: FaultKind, handler: Option<Box<Handler>>) {
+        self.inner.set_handler(kind, handler);
+    }
+}
+
+impl Drop for Stretch {
+    fn drop(&mut self) {
+        self.shared.prefetch.forget(self.inner.id());
+        let pager = self.shared.pager();
+        let table = self.inner.table();
+        if self.inner.driver().is_some_and(|d| !d.zero_is_empty())
+            && let Err(error) = self.flush()
+        {
+            pager.complain(format_args!(
+                "a mapped stretch ends with changes that could not be written: {error}"
+            ));
+        }
+        {
+            let _inside = pager.gate.enter(self.base());
+            pager.discard(table.base()..table.end());
+        }
+        pager.drain();
+        {
+            let _control = pager.control.lock();
+            pager.remove(self.inner);
+        }
+        // SAFETY: nobody finds the stretch any more; its memory is this object's.
+        let _ = unsafe {
+            translation::unmap_reservation(translation::Reservation {
+                addr: self.base(),
+                len: self.len(),
+            })
+        };
+        pager
+            .counters()
+            .sub(Counter::stretch_bytes, self.len() as u64);
+        // SAFETY: out of the directory, and whoever found it before has left the gate.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
+    }
+}
+
+/// Pages that stay resident while this lives.
+pub struct Pin<'a> {
+    stretch: &'a Stretch,
+    pages: Range<usize>,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let table = self.stretch.inner.table();
+        let pager = self.stretch.shared.pager();
+        let _inside = pager.gate.enter(self.pages.start);
+        let start = table.address(self.pages.start);
+        pager.unnail(start..start + self.pages.len() * PAGE);
+    }
+}

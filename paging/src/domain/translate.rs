@@ -1,0 +1,126 @@
+//! The translation system of a stretch: map, unmap, trans, protect (Nemesis, section 6.3).
+
+use super::{Stretch, StretchError};
+use crate::entry::Attempt;
+use crate::fill::Outcome;
+use crate::page::State;
+use crate::rights::Rights;
+use frames::Frame;
+use std::ops::Range;
+use translation::Access;
+use wired::PAGE;
+
+/// What translation knows of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trans {
+    /// The frame, where the page is resident.
+    pub frame: Option<Frame>,
+    /// Whether the program wrote the page since it came in or was marked clean
+    /// ([`Stretch::mark_clean`]), where the domain tracks that ([`Builder::track_dirty`]).
+    /// A hint for the program: eviction compares checksums and does not rely on it.
+    pub dirty: Option<bool>,
+}
+
+impl Stretch {
+    /// Maps an unused frame of the domain at a page that is not resident (Nemesis,
+    /// section 6.3): with the page's contents, or zeros.
+    pub fn map(&self, page: usize, frame: Frame) -> Result<(), StretchError> {
+        self.check(page)?;
+        self.check_meta()?;
+        let pager = self.shared.pager();
+        if pager.frames().state(frame) != Some(frames::State::Mapped) {
+            return Err(StretchError::NotYourFrame(frame));
+        }
+        let seen = self.inner.table().word(page).load().state();
+        if seen == State::Resident {
+            return Err(StretchError::State {
+                page,
+                state: seen,
+                wanted: "it must not be mapped",
+            });
+        }
+        let mut held = Some(frame);
+        let _inside = pager.gate.enter(page);
+        let mut context = pager.pool.borrow(page);
+        let addr = self.inner.table().address(page);
+        let attempt = Attempt {
+            addr,
+            write: true,
+            detached: false,
+            advice: None,
+            whole: false,
+            in_order: false,
+        };
+        match pager.attempt(self.inner, attempt, &mut held, &mut context) {
+            Outcome::Failure(why) => Err(StretchError::Page { page, why }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the mappings of a range of pages. Their contents are kept, on the standby
+    /// list; the next access faults.
+    pub fn unmap(&self, pages: Range<usize>) -> Result<(), StretchError> {
+        self.check(pages.end.saturating_sub(1))?;
+        self.check_meta()?;
+        self.shared.pager().stage_pages(self.inner, pages);
+        Ok(())
+    }
+
+    /// The mapping of a page.
+    pub fn trans(&self, page: usize) -> Result<Trans, StretchError> {
+        self.check(page)?;
+        let seen = self.inner.table().word(page).load();
+        let frame = (seen.state() == State::Resident).then(|| Frame(seen.frame()));
+        let pager = self.shared.pager();
+        let dirty = match (frame, pager.pagemap()) {
+            (Some(_), Some(pagemap)) if pager.tracks_dirty() => pagemap
+                .trans(self.inner.table().address(page))
+                .ok()
+                .and_then(|t| t.dirty),
+            _ => None,
+        };
+        Ok(Trans { frame, dirty })
+    }
+
+    /// What the process may do with the stretch: read, write and execute are enforced by
+    /// the kernel, for all threads of the process alike; meta by this library, among those
+    /// who use the stretch through it.
+    pub fn rights(&self) -> Rights {
+        self.inner.rights()
+    }
+
+    /// Changes what the process may do with the stretch. Needs the meta right; giving it
+    /// up is for good. May be called from a handler of the program's own.
+    pub fn protect(&self, rights: Rights) -> Result<(), StretchError> {
+        self.check_meta()?;
+        if rights == self.rights() {
+            return Ok(());
+        }
+        let access = Access {
+            read: rights.contains(Rights::READ),
+            write: rights.contains(Rights::WRITE),
+            execute: rights.contains(Rights::EXECUTE),
+        };
+        if access != Access::READ_WRITE {
+            self.inner.set_odd_access();
+        }
+        // SAFETY: the stretch is this object's, and what it may be used for is what is
+        // asked to change.
+        unsafe { translation::set_access(self.base(), self.len(), access) }?;
+        self.inner.set_rights(rights);
+        Ok(())
+    }
+
+    /// From now on writes to pages of `pages` that are resident are noticed: they are not
+    /// dirty until written. Needs a domain built with [`Builder::track_dirty`].
+    pub fn mark_clean(&self, pages: Range<usize>) -> Result<(), StretchError> {
+        self.check(pages.end.saturating_sub(1))?;
+        let table = self.inner.table();
+        let (addr, len) = (table.address(pages.start), pages.len() * PAGE);
+        Ok(self
+            .shared
+            .pager()
+            .userfault()
+            .write_protect(addr, len, true)?)
+    }
+}
