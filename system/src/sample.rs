@@ -33,7 +33,7 @@ pub struct Sample {
     /// Of that, what no pager answers for: neither stretches nor, in [`Sampler::worst`],
     /// pagers' own.
     pub unpaged: u64,
-    /// The pagers' own memory; known in [`Sampler::worst`] only.
+    /// The pagers' own memory, the most seen; known in [`Sampler::worst`] only.
     pub pagers: u64,
     /// Bytes of stretches that hold something, resident or stored: at least so many.
     pub held: u64,
@@ -61,6 +61,8 @@ pub struct Sampler {
     worst: Sample,
     /// The most that was unpaged with the pagers' own memory.
     most: u64,
+    /// The most that was the pagers' own.
+    pagers: u64,
 }
 
 impl Default for Sampler {
@@ -73,6 +75,7 @@ impl Default for Sampler {
             peak: Sample::default(),
             worst: Sample::default(),
             most: 0,
+            pagers: 0,
         }
     }
 }
@@ -102,6 +105,7 @@ impl Sampler {
             sample.held = sample.held.max(stored(system));
             let members = pids.iter().filter(|pid| system.slot_of(**pid).is_some());
             sample.pagers = members.map(|pid| pagers_own(*pid)).sum();
+            self.pagers = self.pagers.max(sample.pagers);
             sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
             if sample.unpaged > self.worst.unpaged {
                 self.worst = sample;
@@ -124,7 +128,10 @@ impl Sampler {
 
     /// The sample with the most unpaged memory.
     pub fn worst(&self) -> Sample {
-        self.worst
+        Sample {
+            pagers: self.pagers,
+            ..self.worst
+        }
     }
 
     /// Samples taken, and the processor time that took.

@@ -53,7 +53,7 @@ struct Memory {
     processes_at_peak: u64,
     /// Most anonymous memory no pager answered for.
     unpaged: u64,
-    /// The pagers' own memory then: tables, buffers, stacks.
+    /// The pagers' own memory, the most seen: tables, buffers, stacks.
     pagers: u64,
     /// Its share of all anonymous memory in use then, resident or stored.
     unpaged_share: f64,
@@ -231,7 +231,7 @@ impl Report {
             size(m.unpaged),
             &format!("{:.1} % of what was in use then.", m.unpaged_share * 100.0),
         );
-        row("pagers", size(m.pagers), "The pagers' own then.");
+        row("pagers", size(m.pagers), "The pagers' own, the most seen.");
         row(
             "samples",
             m.samples.to_string(),
