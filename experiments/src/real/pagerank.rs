@@ -156,7 +156,7 @@ impl Case for Pagerank {
         let done = match side {
             Side::Ours => {
                 let ours = grounds.ours(self.medium, bytes)?;
-                let command = command(&format!("linked:{}", ours.store));
+                let command = command(&format!("upcall:{}", ours.store));
                 launch::run(command, Start::WhenReady(None), grounds.limit, &mut hear)?
             }
             Side::Beside => {
