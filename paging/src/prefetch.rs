@@ -19,8 +19,16 @@ use wired::Region;
 /// Requests that may wait; those beyond are dropped, they would come too late.
 const WAITING: usize = 256;
 
-/// Tells this thread's reading from that of the program's threads.
-const CALLER: u32 = 0x7072_6566;
+/// Tells this thread's reading from that of the program's threads: the first of [`TRACKS`]
+/// numbers.
+const CALLER: u32 = 0x7072_6560;
+
+/// Sequences of requests that are told apart: a program that asks for the next of each of
+/// its arrays in turn goes through each of them in order.
+const TRACKS: usize = 4;
+
+/// Where the sequences of requests have come to: stretch, page.
+type Tracks = [(u32, usize); TRACKS];
 
 /// Pages of one stretch, in the order they are wanted.
 struct Request {
@@ -93,8 +101,10 @@ impl Prefetcher {
 
     /// The thread's work.
     pub(crate) fn serve(self: &Arc<Self>, pager: &Pager) {
+        let mut tracks = Tracks::default();
+        let mut oldest = 0;
         while let Some(request) = self.next() {
-            self.carry_out(pager, &request);
+            self.carry_out(pager, &request, &mut tracks, &mut oldest);
         }
     }
 
@@ -122,11 +132,12 @@ impl Prefetcher {
         waiting.stop || waiting.cancelled
     }
 
-    fn carry_out(&self, pager: &Pager, request: &Request) {
+    fn carry_out(&self, pager: &Pager, request: &Request, tracks: &mut Tracks, oldest: &mut usize) {
         let frames = pager.frames().contract().x as usize;
         let mut budget = frames - frames / 4;
         let locate = || pager.directory.by_id(request.stretch);
         for run in &request.runs {
+            let track = track_of(tracks, oldest, request.stretch, run);
             let mut page = run.start;
             while page < run.end {
                 if budget == 0 || self.is_cancelled() {
@@ -148,7 +159,7 @@ impl Prefetcher {
                     page,
                     nail: false,
                     window: (run.end - page).min(budget),
-                    caller: CALLER,
+                    caller: CALLER + track as u32,
                 };
                 match pager.bring(&locate, wanted) {
                     Ok(()) => budget -= 1,
@@ -160,6 +171,18 @@ impl Prefetcher {
             }
         }
     }
+}
+
+/// The sequence that a run of pages continues, or a new one in the place of the oldest.
+fn track_of(tracks: &mut Tracks, oldest: &mut usize, stretch: u32, run: &Range<usize>) -> usize {
+    let continues =
+        |(of, page): &(u32, usize)| *of == stretch && (run.start..=run.start + 1).contains(page);
+    let track = tracks.iter().position(continues).unwrap_or_else(|| {
+        *oldest = (*oldest + 1) % TRACKS;
+        *oldest
+    });
+    tracks[track] = (stretch, run.end);
+    track
 }
 
 /// The pages of a stretch in the order they came in, while they are recorded.

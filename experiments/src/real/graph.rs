@@ -55,17 +55,6 @@ pub fn layout(edges: u64) -> Layout {
     }
 }
 
-impl Layout {
-    /// The bytes of some entries of an array.
-    pub fn part_of(&self, array: &Range<usize>, entries: Range<usize>) -> Range<usize> {
-        let each = match array {
-            wide if *wide == self.ranks || *wide == self.shares => 8,
-            _ => 4,
-        };
-        array.start + entries.start * each..array.start + entries.end * each
-    }
-}
-
 /// The arrays.
 pub struct Graph<'a> {
     offsets: &'a mut [u32],

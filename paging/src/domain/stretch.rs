@@ -7,6 +7,7 @@ use crate::counters::Counter;
 use crate::driver::StretchDriver;
 use crate::entry::upcall;
 use crate::fill::Failure;
+use crate::page::State;
 use crate::rights::{Denied, Rights};
 use crate::stretch::{FaultKind, Handler, Inner};
 use std::ops::Range;
@@ -100,6 +101,12 @@ impl Stretch {
         let mut had = 0;
         let caller = upcall::thread_hint() as u32;
         for page in pages.clone() {
+            // A window has brought it already.
+            let seen = self.inner.table().word(page).load().state();
+            if !nail && seen == State::Resident {
+                had += 1;
+                continue;
+            }
             let wanted = Wanted {
                 page,
                 nail,
