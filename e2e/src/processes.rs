@@ -85,7 +85,8 @@ impl Tree {
         }
     }
 
-    /// Looks, and returns those that run now.
+    /// Looks, and returns those that run now, in the order they started: numbers say
+    /// nothing of that once they have begun again.
     pub fn look(&mut self) -> Vec<Process> {
         let mut children: BTreeMap<i32, Vec<Stat>> = BTreeMap::new();
         let mut alive = BTreeMap::new();
@@ -111,6 +112,7 @@ impl Tree {
             }
             next += 1;
         }
+        now.sort_by_key(|process| process.started);
         now
     }
 

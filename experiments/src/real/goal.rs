@@ -1,23 +1,17 @@
 //! What was promised of a measurement, and whether it holds.
 //!
-//! Each row is one figure: ours over what stands beside it, or ours alone. Its value is the
-//! ratio of the medians of all repeats; its interval is the middle 95 % of what resampling
-//! the repeats gives (the bootstrap), ours and what stands beside it drawn together,
-//! because they were taken together under the same load.
+//! Each row is one figure: ours over what stands beside it, or ours alone, with the interval
+//! it lies in ([`crate::statistics`]).
 
 use crate::ExperimentError;
-use crate::contents::mix;
 use crate::error::while_doing;
 use crate::machine::Machine;
+use crate::statistics::{self, Estimate, median};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-
-/// Resamples of the bootstrap: the interval's ends move by less than the figures' last
-/// printed digit with more.
-const RESAMPLES: u64 = 2_000;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,44 +74,30 @@ pub struct Row {
     pub failure: Option<ExperimentError>,
 }
 
-/// A value and the interval it is in.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Estimate {
-    /// The ratio of the medians, or ours alone.
-    pub value: f64,
-    /// Lower end of the interval.
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
-}
-
 impl Row {
     /// What the repeats come to.
     pub fn estimate(&self) -> Option<Estimate> {
-        let value = ratio(&self.samples.iter().collect::<Vec<_>>())?;
-        let count = self.samples.len() as u64;
-        let mut drawn: Vec<f64> = (0..RESAMPLES)
-            .filter_map(|round| {
-                let pick = |i| &self.samples[(mix(round << 16 ^ i) % count) as usize];
-                ratio(&(0..count).map(pick).collect::<Vec<_>>())
-            })
-            .collect();
-        drawn.sort_by(f64::total_cmp);
-        let at = |part: f64| drawn[((drawn.len() - 1) as f64 * part) as usize];
-        Some(Estimate {
-            value,
-            low: at(0.025),
-            high: at(0.975),
-        })
+        let (ours, beside) = self.figures();
+        match beside.is_empty() {
+            true => statistics::of_median(&ours),
+            false => statistics::of_ratio(&ours, &beside),
+        }
+    }
+
+    fn figures(&self) -> (Vec<f64>, Vec<f64>) {
+        (
+            self.samples.iter().map(|s| s.ours).collect(),
+            self.samples.iter().filter_map(|s| s.beside).collect(),
+        )
     }
 
     /// In words: whether the value is as it must be, and whether the interval leaves doubt.
     pub fn verdict(&self) -> &'static str {
-        let Some(Estimate { value, low, high }) = self.estimate() else {
+        let Some(Estimate { median, low, high }) = self.estimate() else {
             return "no figure";
         };
         let doubtful = self.bound.holds(low) != self.bound.holds(high);
-        match (self.bound.holds(value), doubtful) {
+        match (self.bound.holds(median), doubtful) {
             (true, false) => "met",
             (true, true) => "met, in doubt",
             (false, false) => "MISSED",
@@ -126,22 +106,17 @@ impl Row {
     }
 
     fn medians(&self) -> Option<(f64, Option<f64>)> {
-        let ours = median(self.samples.iter().map(|s| s.ours).collect())?;
-        Some((
-            ours,
-            median(self.samples.iter().filter_map(|s| s.beside).collect()),
-        ))
+        let (ours, beside) = self.figures();
+        Some((median(&ours)?, median(&beside)))
     }
 
     fn notes(&self) -> BTreeMap<&str, f64> {
         let names = self.samples.iter().flat_map(|s| s.notes.keys());
         names
             .filter_map(|name| {
-                let all = self
-                    .samples
-                    .iter()
-                    .filter_map(|s| s.notes.get(name).copied());
-                Some((name.as_str(), median(all.collect())?))
+                let of_name = |s: &Sample| s.notes.get(name).copied();
+                let all: Vec<_> = self.samples.iter().filter_map(of_name).collect();
+                Some((name.as_str(), median(&all)?))
             })
             .collect()
     }
@@ -161,23 +136,6 @@ impl Row {
             "failure": self.failure.as_ref().map(ToString::to_string),
         })
     }
-}
-
-fn ratio(samples: &[&Sample]) -> Option<f64> {
-    let ours = median(samples.iter().map(|s| s.ours).collect())?;
-    match median(samples.iter().filter_map(|s| s.beside).collect()) {
-        None => Some(ours),
-        Some(beside) => Some(ours / beside),
-    }
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (
-        values.get(values.len().saturating_sub(1) / 2)?,
-        values.get(values.len() / 2)?,
-    );
-    Some((low + high) / 2.0)
 }
 
 /// All rows and what they were taken on.
@@ -229,10 +187,10 @@ impl fmt::Display for Report {
             let beside = row.beside.as_ref().map(|b| format!(" / {b}"));
             let name = format!("{}{}", row.what, beside.unwrap_or_default());
             match row.estimate() {
-                Some(Estimate { value, low, high }) => writeln!(
+                Some(Estimate { median, low, high }) => writeln!(
                     f,
                     "{name:<74}{:>9}{:>18}{:>11}  {}",
-                    digits(value),
+                    digits(median),
                     format!("{} - {}", digits(low), digits(high)),
                     row.bound.to_string(),
                     row.verdict()
@@ -295,8 +253,8 @@ mod tests {
     fn the_value_is_the_ratio_of_medians_and_lies_in_its_interval() {
         let of_pairs = [(2.0, Some(1.0)), (4.0, Some(2.0)), (90.0, Some(2.0))];
         let row = row(Bound::AtMost(4.0), &of_pairs);
-        let Estimate { value, low, high } = row.estimate().unwrap();
-        assert!(value == 2.0 && low <= value && value <= high && high > 4.0);
+        let Estimate { median, low, high } = row.estimate().unwrap();
+        assert!(median == 2.0 && low <= median && median <= high && high > 4.0);
         assert_eq!(row.verdict(), "met, in doubt");
     }
 
