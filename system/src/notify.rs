@@ -1,7 +1,7 @@
 //! Direct I/O is noticed before it begins.
 //!
-//! A page that a device writes into must not be copied out and discarded (KERNEL.md,
-//! pinned pages). Checking each page costs, so pagers check only once the tree can do
+//! A page that a device writes into must not be copied out and discarded
+//! (`translation::pinned`). Checking each page costs, so pagers check only once the tree can do
 //! direct I/O at all. The few system calls that bring that about stop at a seccomp
 //! filter and wait for the system domain: it sets the board's flag, waits until every
 //! pager has seen it, and lets the call go on. Every other system call pays 32 to 55 ns.

@@ -179,7 +179,7 @@ impl Capabilities {
 
     /// Whether pages may be evicted at all. A page that a device is writing to (direct
     /// I/O) and that is copied out and discarded loses what the device writes later, and
-    /// only `UFFDIO_MOVE` tells such a page (KERNEL: 50 of 50 lost without). So: always
+    /// only `UFFDIO_MOVE` tells such a page. So: always
     /// while the process cannot do direct I/O; once it can, only by staging with
     /// [`crate::separate_pinned`].
     pub const fn may_evict(&self, direct_io_possible: bool) -> bool {

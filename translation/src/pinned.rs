@@ -22,8 +22,8 @@
 //! Measured (`cargo run --release -p translation --example costs`, one thread running, 2
 //! vCPU EPYC, Linux 6.18): a page of 512 / 64 / 8 scattered in 2 MiB costs 0.08 / 1.7 /
 //! 11.4 us by [`separate_pinned`] and 0.10 / 0.87 / 1.2 us by [`separate_pinned_sparse`], the
-//! better way unless ranges are full; [`restore_pinned`] 5.5 us. With a second thread running each run adds a flush (KERNEL:
-//! 64 present 14.5 us); not measured again, the machine was busy.
+//! better way unless ranges are full; [`restore_pinned`] 5.5 us. With a second thread running each run of
+//! pages adds a flush (`examples/costs`).
 
 use crate::capability::Feature;
 use crate::map::{MapError, Wake};

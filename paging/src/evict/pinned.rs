@@ -59,7 +59,7 @@ impl HeldByDevices {
 
 impl Pager {
     /// Careful mode: pages that a device holds go back to the program, the others to the
-    /// sieve, where they are known not to be held (KERNEL: new pins cannot arise after
+    /// sieve, where they are known not to be held (new pins cannot arise after
     /// staging). Under the unit's closed gate, while the words still say resident.
     pub(super) fn return_pinned(
         &self,
