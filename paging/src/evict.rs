@@ -49,6 +49,9 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// How long to leave others who evict to it.
 const SHORT: Duration = Duration::from_micros(50);
 
+/// How long the store must have refused everything before a fault says so.
+const REFUSED: Duration = Duration::from_millis(200);
+
 /// How long a fault goes on looking for a frame before it says that there is none.
 const STARVED: Duration = Duration::from_secs(20);
 
@@ -122,6 +125,7 @@ impl Pager {
         // free for others at any moment.
         let mut barren: Option<Instant> = None;
         let mut refused = 0;
+        let mut refused_since: Option<Instant> = None;
         loop {
             let freed = self.frames().ledger().freed_seq();
             if let Some(frame) = self.take_frame(wanted_by) {
@@ -130,12 +134,19 @@ impl Pager {
             self.counters().add(Counter::starved, 1);
             self.entries.call();
             match self.help(busy) {
-                Round::Freed(_) => (barren, refused) = (None, 0),
+                Round::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
                 // Every unit has its turn: one may hold pages that need not be written.
                 Round::Refused(_) if refused <= self.turns() => refused += 1,
                 // Copies of pages that are resident are a convenience; room for pages that
                 // must leave is not.
                 Round::Refused(_) if self.release_copies() > 0 => refused = 0,
+                Round::Refused(_) if busy => return Err(NoFrame::Busy),
+                // Others who evict may have pages in hand that need not be written.
+                Round::Refused(_)
+                    if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED =>
+                {
+                    nap(PATIENCE);
+                }
                 Round::Refused(error) => return Err(NoFrame::Never(Failure::NoFrame(error))),
                 Round::Others if busy => return Err(NoFrame::Busy),
                 Round::Others => match self.await_frame(wanted_by) {
