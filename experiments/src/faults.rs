@@ -215,15 +215,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         }
     }
     progress("");
-    print!("{report}");
-    if let Some(path) = &options.json {
-        report.save(path)?;
-        println!("all figures: {}", path.display());
-    }
-    Ok(match report.failed() {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    report.publish(options.json.as_deref())
 }
 
 fn row(measure: Measure) -> Row {

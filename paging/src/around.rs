@@ -27,7 +27,8 @@ pub(crate) struct Part {
     from: Option<*const u8>,
 }
 
-// SAFETY: the pointer is into the buffers of the context that the part is of.
+// SAFETY: the pointer is into a reader's buffers, and followed only by who filled in the
+// part, while it holds that reader.
 unsafe impl Send for Part {}
 
 /// A reader at a stream's fault.

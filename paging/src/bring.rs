@@ -1,7 +1,8 @@
 //! Bringing pages in because someone asks, not because they were touched.
 
+use crate::entry::Attempt;
 use crate::evict::NoFrame;
-use crate::fill::{Activation, Failure, Outcome, Phase};
+use crate::fill::{Failure, Outcome};
 use crate::page::State;
 use crate::pager::Pager;
 use crate::stream::Advice;
@@ -94,25 +95,17 @@ impl Pager {
             stream: wanted.caller | 1 << 31,
             stride: 1,
             window,
-            run: window,
         });
-        let mut activation = Activation {
-            pager: self,
-            stretch,
-            index: wanted.page,
+        let attempt = Attempt {
+            addr: stretch.table().address(wanted.page),
             write: true,
-            phase: Phase::Bind,
-            held: held.take(),
             detached: false,
             advice,
             whole,
             in_order: true,
-            context: &mut context,
+            at_bind: true,
         };
-        let outcome = stretch.fault(&mut activation);
-        if let Some(frame) = activation.held.take() {
-            activation.give_back(frame);
-        }
+        let outcome = self.attempt(stretch, attempt, held, &mut context);
         *more = std::mem::take(&mut context.wanted);
         outcome
     }

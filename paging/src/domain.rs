@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
-use translation::Feature;
+use translation::{Feature, Reservation};
 use wired::{PAGE, RANGE_PAGES};
 
 /// A domain: a contract, a store, stretches, and the entry that deals with their faults.
@@ -54,14 +54,7 @@ impl Domain {
             return Err(StretchError::Empty);
         }
         let reservation = translation::reserve(addr, bytes, true)?;
-        // A child of a fork must not see zeros where the parent has data.
-        let _ = forget_at_fork(reservation.addr, reservation.len);
-        let made = self.make(reservation.addr, reservation.len);
-        if made.is_err() {
-            // SAFETY: reserved above, and nobody knows of it.
-            let _ = unsafe { translation::unmap_reservation(reservation) };
-        }
-        made
+        self.make_in(reservation)
     }
 
     /// As [`Domain::allocate`], of frames of 2 MiB: the stretch is aligned to them, faults
@@ -92,13 +85,19 @@ impl Domain {
         let reservation = translation::reserve_aligned(bytes)?;
         // Else each fault makes a page table first, and a huge page is split.
         let _ = translation::advise_huge(reservation.addr, reservation.len);
+        let stretch = self.make_in(reservation)?;
+        stretch.inner.set_huge();
+        Ok(stretch)
+    }
+
+    /// The stretch of a reservation, which goes where there can be none.
+    fn make_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
         // A child of a fork must not see zeros where the parent has data.
         let _ = forget_at_fork(reservation.addr, reservation.len);
         let made = self.make(reservation.addr, reservation.len);
-        match &made {
-            Ok(stretch) => stretch.inner.set_huge(),
-            // SAFETY: reserved above, and nobody knows of it.
-            Err(_) => _ = unsafe { translation::unmap_reservation(reservation) },
+        if made.is_err() {
+            // SAFETY: just reserved, and nobody knows of it.
+            let _ = unsafe { translation::unmap_reservation(reservation) };
         }
         made
     }

@@ -27,8 +27,29 @@ const CALLER: u32 = 0x7072_6560;
 /// its arrays in turn goes through each of them in order.
 const TRACKS: usize = 4;
 
-/// Where the sequences of requests have come to: stretch, page.
-type Tracks = [(u32, usize); TRACKS];
+/// The sequences of requests.
+#[derive(Default)]
+struct Tracks {
+    /// Where each has come to: stretch, page.
+    ends: [(u32, usize); TRACKS],
+    /// The one begun last.
+    newest: usize,
+}
+
+impl Tracks {
+    /// The sequence that a run of pages continues, or a new one in the place of the oldest.
+    fn follow(&mut self, stretch: u32, run: &Range<usize>) -> usize {
+        let continues = |(of, page): &(u32, usize)| {
+            *of == stretch && (run.start..=run.start + 1).contains(page)
+        };
+        let track = self.ends.iter().position(continues).unwrap_or_else(|| {
+            self.newest = (self.newest + 1) % TRACKS;
+            self.newest
+        });
+        self.ends[track] = (stretch, run.end);
+        track
+    }
+}
 
 /// Pages of one stretch, in the order they are wanted.
 struct Request {
@@ -102,9 +123,8 @@ impl Prefetcher {
     /// The thread's work.
     pub(crate) fn serve(self: &Arc<Self>, pager: &Pager) {
         let mut tracks = Tracks::default();
-        let mut oldest = 0;
         while let Some(request) = self.next() {
-            self.carry_out(pager, &request, &mut tracks, &mut oldest);
+            self.carry_out(pager, &request, &mut tracks);
         }
     }
 
@@ -132,12 +152,12 @@ impl Prefetcher {
         waiting.stop || waiting.cancelled
     }
 
-    fn carry_out(&self, pager: &Pager, request: &Request, tracks: &mut Tracks, oldest: &mut usize) {
+    fn carry_out(&self, pager: &Pager, request: &Request, tracks: &mut Tracks) {
         let frames = pager.frames().contract().x as usize;
         let mut budget = frames - frames / 4;
         let locate = || pager.directory.by_id(request.stretch);
         for run in &request.runs {
-            let track = track_of(tracks, oldest, request.stretch, run);
+            let track = tracks.follow(request.stretch, run);
             let mut page = run.start;
             while page < run.end {
                 if budget == 0 || self.is_cancelled() {
@@ -171,18 +191,6 @@ impl Prefetcher {
             }
         }
     }
-}
-
-/// The sequence that a run of pages continues, or a new one in the place of the oldest.
-fn track_of(tracks: &mut Tracks, oldest: &mut usize, stretch: u32, run: &Range<usize>) -> usize {
-    let continues =
-        |(of, page): &(u32, usize)| *of == stretch && (run.start..=run.start + 1).contains(page);
-    let track = tracks.iter().position(continues).unwrap_or_else(|| {
-        *oldest = (*oldest + 1) % TRACKS;
-        *oldest
-    });
-    tracks[track] = (stretch, run.end);
-    track
 }
 
 /// The pages of a stretch in the order they came in, while they are recorded.

@@ -54,8 +54,6 @@ pub(crate) struct Advice {
     pub(crate) stride: isize,
     /// Pages worth bringing in now, the one of the fault among them.
     pub(crate) window: u32,
-    /// Pages of the stream before this one: how far it has proved itself.
-    pub(crate) run: u32,
 }
 
 /// One stream.
@@ -70,7 +68,6 @@ struct Stream {
     /// Accesses from its latest fault to where the next is expected: the window, or less
     /// where that was cut short.
     brought: u32,
-    run: u32,
     /// When it was last seen, counted in faults.
     seen: u32,
 }
@@ -140,7 +137,6 @@ impl Streams {
             stride,
             window: FIRST.min(widest),
             brought: FIRST.min(widest),
-            run: 1,
             seen: self.faults,
         };
         let now = self.faults;
@@ -161,7 +157,6 @@ impl Stream {
             stream: self.id,
             stride: self.stride,
             window: self.window,
-            run: self.run,
         }
     }
 
@@ -182,7 +177,6 @@ impl Stream {
         }
         self.window = (self.window * 2).min(widest);
         self.brought = self.window;
-        self.run = self.run.saturating_add(steps as u32);
         self.last = page;
         Some(self.advice())
     }

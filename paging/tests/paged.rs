@@ -5,22 +5,10 @@
     reason = "each stretch is the test's own"
 )]
 
-use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
+mod common;
 
-const PAGE: usize = 4096;
-
-fn domain(frames: u32, store: &str, entry: EntryKind, direct_io: DirectIo) -> Domain {
-    Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
-        .store(store.parse().unwrap())
-        .entry(entry)
-        .direct_io(direct_io)
-        .build()
-        .unwrap()
-}
+use common::{PAGE, domain};
+use selfpage::{Counter, DirectIo, EntryKind, Paged, Stretch};
 
 /// What page `page` holds in round `round`: half of it compressible.
 fn fill(bytes: &mut [u8], page: usize, round: u64) {

@@ -5,24 +5,17 @@
     reason = "each stretch is the test's own"
 )]
 
-use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, PageSet, Paged, Stretch};
+mod common;
+
+use common::PAGE;
+use selfpage::{Counter, DirectIo, Domain, EntryKind, PageSet, Paged, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const PAGE: usize = 4096;
 const FRAMES: u32 = 2048;
 const PAGES: usize = 8192;
 
 fn domain(store: &str, entry: EntryKind) -> Domain {
-    Domain::builder()
-        .frames(Contract {
-            g: FRAMES,
-            x: FRAMES,
-        })
-        .store(store.parse().unwrap())
-        .entry(entry)
-        .direct_io(DirectIo::PinnedOnly)
-        .build()
-        .unwrap()
+    common::domain(FRAMES, store, entry, DirectIo::PinnedOnly)
 }
 
 fn stretch(domain: &Domain) -> Stretch {
@@ -245,16 +238,7 @@ fn huge_kilobytes(stretch: &Stretch) -> u64 {
 fn pages_by_huge_frames(store: &str, entry: EntryKind, direct_io: DirectIo) {
     const FRAMES: u32 = 8192;
     const PAGES: usize = 4 * FRAMES as usize;
-    let domain = Domain::builder()
-        .frames(Contract {
-            g: FRAMES,
-            x: FRAMES,
-        })
-        .store(store.parse().unwrap())
-        .entry(entry)
-        .direct_io(direct_io)
-        .build()
-        .unwrap();
+    let domain = common::domain(FRAMES, store, entry, direct_io);
     let stretch = domain.allocate_huge(PAGES * PAGE).unwrap();
     stretch.bind(Paged).unwrap();
     (0..PAGES).for_each(|at| write(&stretch, at, 1));
@@ -320,15 +304,7 @@ fn huge_frames_are_checked_for_pins() {
 fn threads_that_share_huge_frames_lose_nothing() {
     const FRAMES: u32 = 4096;
     const PAGES: usize = 3 * FRAMES as usize;
-    let domain = Domain::builder()
-        .frames(Contract {
-            g: FRAMES,
-            x: FRAMES,
-        })
-        .store("ram:128M".parse().unwrap())
-        .direct_io(DirectIo::PinnedOnly)
-        .build()
-        .unwrap();
+    let domain = common::domain(FRAMES, "ram:128M", EntryKind::Upcall, DirectIo::PinnedOnly);
     let stretch = domain.allocate_huge(PAGES * PAGE).unwrap();
     stretch.bind(Paged).unwrap();
     std::thread::scope(|scope| {

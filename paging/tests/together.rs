@@ -5,25 +5,14 @@
     reason = "each stretch is the test's own"
 )]
 
-use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged, Stretch};
+mod common;
+
+use common::{PAGE, domain};
+use selfpage::{Counter, DirectIo, EntryKind, Paged, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const PAGE: usize = 4096;
 /// Threads that live on one stretch, each on pages of its own.
 const THREADS: usize = 4;
-
-fn domain(frames: u32, store: &str, entry: EntryKind, direct_io: DirectIo) -> Domain {
-    Domain::builder()
-        .frames(Contract {
-            g: frames,
-            x: frames,
-        })
-        .store(store.parse().unwrap())
-        .entry(entry)
-        .direct_io(direct_io)
-        .build()
-        .unwrap()
-}
 
 /// Reproducible pseudo-random numbers (xorshift64*).
 struct Random(u64);

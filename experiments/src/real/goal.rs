@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::process::ExitCode;
 
 /// What a value must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -153,14 +154,27 @@ pub struct Report {
 impl Report {
     /// Whether a row has no figure though this machine has what it needs. A target that was
     /// missed is a figure.
-    pub fn failed(&self) -> bool {
+    fn failed(&self) -> bool {
         self.rows
             .iter()
             .any(|row| !matches!(row.failure, None | Some(ExperimentError::Unavailable(_))))
     }
 
+    /// Prints it, and writes it as JSON where that is asked; the status it comes to.
+    pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode, ExperimentError> {
+        print!("{self}");
+        if let Some(path) = json {
+            self.save(path)?;
+            println!("all figures: {}", path.display());
+        }
+        Ok(match self.failed() {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        })
+    }
+
     /// Writes everything as JSON.
-    pub fn save(&self, path: &Path) -> Result<(), ExperimentError> {
+    fn save(&self, path: &Path) -> Result<(), ExperimentError> {
         let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         let all = json!({
             "experiment": self.experiment,

@@ -139,15 +139,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         report.rows.push(row);
     }
     progress("");
-    print!("{report}");
-    if let Some(path) = &options.json {
-        report.save(path)?;
-        println!("all figures: {}", path.display());
-    }
-    Ok(match report.failed() {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    report.publish(options.json.as_deref())
 }
 
 fn check(options: &Options) -> Result<(), ExperimentError> {

@@ -46,10 +46,7 @@ impl Stretch {
         let attempt = Attempt {
             addr,
             write: true,
-            detached: false,
-            advice: None,
-            whole: false,
-            in_order: false,
+            ..Attempt::default()
         };
         match pager.attempt(self.inner, attempt, &mut held, &mut context) {
             Outcome::Failure(why) => Err(StretchError::Page { page, why }),

@@ -30,7 +30,7 @@ use wired::{PAGE, RANGE, RANGE_PAGES};
 const UNITS: usize = 1 << 60;
 
 /// A fault to attempt.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Attempt {
     /// Where.
     pub(crate) addr: usize,
@@ -44,6 +44,8 @@ pub(crate) struct Attempt {
     pub(crate) whole: bool,
     /// The program goes through the stretch's units in order.
     pub(crate) in_order: bool,
+    /// Nobody has accessed the page: it is brought in because someone asks.
+    pub(crate) at_bind: bool,
 }
 
 impl Pager {
@@ -72,7 +74,7 @@ impl Pager {
     }
 
     /// One attempt at a fault: the notification handler's with no frame in hand, a
-    /// worker's with one. A frame that was not used is put back.
+    /// worker's with one, or that of a binding. A frame that was not used is put back.
     pub(crate) fn attempt(
         &self,
         stretch: &Inner,
@@ -87,16 +89,17 @@ impl Pager {
             advice,
             whole,
             in_order,
+            at_bind,
         } = attempt;
         let mut activation = Activation {
             pager: self,
             stretch,
             index: stretch.table().index(addr),
             write,
-            phase: if held.is_some() {
-                Phase::Worker
-            } else {
-                Phase::Activation
+            phase: match held {
+                _ if at_bind => Phase::Bind,
+                Some(_) => Phase::Worker,
+                None => Phase::Activation,
             },
             held: held.take(),
             detached,

@@ -200,6 +200,7 @@ impl Entry {
                 advice,
                 whole,
                 in_order,
+                at_bind: false,
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
                 // The filler's ioctl wakes whoever waits for the page.

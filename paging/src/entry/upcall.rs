@@ -217,6 +217,7 @@ impl Pager {
                     advice,
                     whole,
                     in_order,
+                    at_bind: false,
                 };
                 let outcome = self.attempt(stretch, attempt, &mut held, &mut context);
                 wanted = std::mem::take(&mut context.wanted);
