@@ -5,7 +5,7 @@ use crate::error::while_doing;
 use crate::keeper::{Debt, Keeper, Owed};
 use std::path::{Path, PathBuf};
 
-/// Where this machine keeps its memory controller.
+/// Where this machine keeps a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
     /// Version 1, mounted here.
@@ -17,16 +17,30 @@ pub enum Hierarchy {
 impl Hierarchy {
     /// The one with the memory controller.
     pub fn find() -> Result<Self, ExperimentError> {
+        Self::of("memory", "memory")
+    }
+
+    /// The one with the controller for disks.
+    pub fn of_disks() -> Result<Self, ExperimentError> {
+        Self::of("blkio", "io")
+    }
+
+    /// The one with the controller that version 1 calls `one` and version 2 `two`.
+    fn of(one: &str, two: &str) -> Result<Self, ExperimentError> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        Self::among(&mounts, |root| {
+        Self::among(&mounts, [one, two], |root| {
             std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default()
         })
         .ok_or_else(|| {
-            ExperimentError::Unavailable("there is no memory cgroup controller here".into())
+            ExperimentError::Unavailable(format!("there is no {one} cgroup controller here"))
         })
     }
 
-    fn among(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Self> {
+    fn among(
+        mounts: &str,
+        [first, second]: [&str; 2],
+        controllers: impl Fn(&Path) -> String,
+    ) -> Option<Self> {
         let mut two = None;
         for line in mounts.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -34,10 +48,10 @@ impl Hierarchy {
                 continue;
             };
             let path = PathBuf::from(path);
-            if kind == "cgroup" && options.split(',').any(|o| o == "memory") {
+            if kind == "cgroup" && options.split(',').any(|o| o == first) {
                 return Some(Self::One(path));
             }
-            if kind == "cgroup2" && controllers(&path).split_whitespace().any(|c| c == "memory") {
+            if kind == "cgroup2" && controllers(&path).split_whitespace().any(|c| c == second) {
                 two = Some(Self::Two(path));
             }
         }
@@ -85,6 +99,11 @@ impl Cgroup {
         Ok(Self { path, _owed: owed })
     }
 
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Puts a process in. What it has had so far stays charged to where it was: only its
     /// work counts.
     pub fn add(&self, pid: u32) -> Result<(), ExperimentError> {
@@ -105,15 +124,15 @@ mod tests {
                       cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n";
         let none = |_: &Path| String::new();
         assert_eq!(
-            Hierarchy::among(hybrid, none),
+            Hierarchy::among(hybrid, ["memory"; 2], none),
             Some(Hierarchy::One("/sys/fs/cgroup/memory".into()))
         );
         let unified = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
         let all = |_: &Path| "cpu memory io".to_owned();
         assert_eq!(
-            Hierarchy::among(unified, all),
+            Hierarchy::among(unified, ["blkio", "io"], all),
             Some(Hierarchy::Two("/sys/fs/cgroup".into()))
         );
-        assert_eq!(Hierarchy::among(unified, none), None);
+        assert_eq!(Hierarchy::among(unified, ["memory"; 2], none), None);
     }
 }

@@ -27,6 +27,8 @@ pub mod order;
 pub mod paging;
 pub mod pass;
 pub mod plot;
+pub mod process;
+pub mod qos;
 pub mod real;
 pub mod report;
 pub mod statistics;
@@ -54,6 +56,8 @@ pub enum Bench {
     Faults(faults::Options),
     /// Real programs: ours beside kernel swap, and beside themselves where memory suffices.
     Programs(real::Options),
+    /// Contracts beside each other: Nemesis's figures 7, 8 and 9, and the kernel's answers.
+    Qos(qos::Options),
     /// One measurement of `faults` in a process of its own.
     #[command(hide = true)]
     Fault(faults::Plan),
@@ -63,6 +67,12 @@ pub enum Bench {
     /// One arm's work in a process of its own.
     #[command(hide = true)]
     Worker(worker::Plan),
+    /// The application of Nemesis's section 7.2 in a process of its own.
+    #[command(hide = true)]
+    Pager(qos::pager::Plan),
+    /// A program that `qos` has beside another, in a process of its own.
+    #[command(hide = true)]
+    Guest(qos::guest::Plan),
     /// Undoes what a benchmark switched on, also when it was killed.
     #[command(hide = true)]
     Keeper,
@@ -102,6 +112,9 @@ pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> 
         Bench::Micro(options) => micro::run(options),
         Bench::Faults(options) => faults::run(options, myself),
         Bench::Programs(options) => real::run(options, myself),
+        Bench::Qos(options) => qos::run(options, myself),
+        Bench::Pager(plan) => qos::pager::serve(plan).map(|()| ExitCode::SUCCESS),
+        Bench::Guest(plan) => qos::guest::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Fault(plan) => faults::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Pagerank(plan) => real::pagerank::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Worker(plan) => worker::run(plan).map(|()| ExitCode::SUCCESS),

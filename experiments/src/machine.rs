@@ -96,7 +96,7 @@ pub fn field(text: &str, name: &str) -> Option<u64> {
 }
 
 /// The bracketed one of several words.
-fn chosen(words: &str) -> String {
+pub fn chosen(words: &str) -> String {
     words.split(['[', ']']).nth(1).unwrap_or(words).to_owned()
 }
 

@@ -7,14 +7,13 @@ use crate::error::while_doing;
 use crate::keeper::{Debt, Keeper, Owed};
 use crate::memory::entry_name;
 use crate::pass::Pass;
+use crate::process::Process;
 use crate::swap::{PageCluster, Swap, preallocated};
-use crate::worker::{Figures, READY};
+use crate::worker::Figures;
 use crate::{ExperimentError, Myself};
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// What a worker may have in memory besides its share: its program, libraries, stacks and
 /// a pager's tables.
@@ -192,79 +191,15 @@ impl Trials<'_> {
 }
 
 /// Starts a worker, puts it in its cgroup, lets it work, and hears its figures.
-fn work(mut command: Command, setting: &Setting) -> Result<Figures, ExperimentError> {
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    // SAFETY: one system call between fork and exec, which allocates nothing.
-    unsafe { command.pre_exec(die_with_parent) };
-    let child = command
-        .spawn()
-        .map_err(while_doing(format!("start {:?}", command.get_program())))?;
-    let mut worker = Worker(child);
-    let (Some(orders), Some(answers)) = (worker.0.stdin.take(), worker.0.stdout.take()) else {
-        return Err(ExperimentError::Worker("it has no pipes".into()));
-    };
-    let mut lines = BufReader::new(answers).lines().map_while(Result::ok);
-    if lines.next().as_deref() != Some(READY) {
-        return Err(worker.failure());
-    }
+fn work(command: Command, setting: &Setting) -> Result<Figures, ExperimentError> {
+    let mut worker = Process::start(command)?;
     if let Some(cgroup) = &setting.cgroup {
-        cgroup.add(worker.0.id())?;
+        cgroup.add(worker.id())?;
     }
-    { orders }
-        .write_all(b"go\n")
-        .map_err(while_doing("tell the worker to go"))?;
-    let Some(line) = lines.next() else {
-        return Err(worker.failure());
-    };
-    let figures = serde_json::from_str(&line).map_err(|_| worker.failure())?;
-    // Its end is part of the work being right: a pager may fail at the very end.
-    let status = worker
-        .0
-        .wait()
-        .map_err(while_doing("wait for the worker"))?;
-    if status.success() {
-        Ok(figures)
-    } else {
-        Err(worker.failure())
-    }
-}
-
-/// A benchmark that is killed leaves no worker behind, and no `selfpage run`, which takes
-/// its own worker along.
-fn die_with_parent() -> std::io::Result<()> {
-    let signal = Some(rustix::process::Signal::KILL);
-    Ok(rustix::process::set_parent_process_death_signal(signal)?)
-}
-
-/// A worker process; killed when dropped before its end.
-struct Worker(Child);
-
-impl Worker {
-    fn failure(&mut self) -> ExperimentError {
-        let status = self
-            .0
-            .wait()
-            .map_or_else(|e| e.to_string(), |s| s.to_string());
-        let mut said = String::new();
-        if let Some(mut pipe) = self.0.stderr.take() {
-            let _ = pipe.read_to_string(&mut said);
-        }
-        let said: Vec<&str> = said.trim().lines().rev().take(3).collect();
-        ExperimentError::Worker(format!(
-            "{status}: {}",
-            said.into_iter().rev().collect::<Vec<_>>().join("; ")
-        ))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    worker.tell("go")?;
+    let figures = worker.hear_as()?;
+    worker.end()?;
+    Ok(figures)
 }
 
 /// The `selfpage` command: this very program, or what SELFPAGE names.

@@ -229,6 +229,25 @@ impl Activation<'_> {
         outcome
     }
 
+    /// Fills a page with zeros though the store has a copy of it, which is never read
+    /// again: for drivers whose pages only go out (Nemesis, section 7.2.2). The copy's room
+    /// is given back when the page is written next.
+    pub fn fill_afresh(&mut self) -> Outcome {
+        let seen = self.state();
+        if seen.state() != State::Stored {
+            return self.fill();
+        }
+        let Some(frame) = self.frame() else {
+            return Outcome::Retry;
+        };
+        if !self.word().begin_fill(seen) {
+            self.give_back(frame);
+            return Outcome::Busy;
+        }
+        self.pager.counters().add(Counter::zero_filled, 1);
+        self.publish(seen, frame, None)
+    }
+
     pub(crate) fn fetch(&mut self, seen: PageState, frame: Frame) -> Outcome {
         let Some(handle) = seen.handle() else {
             unreachable!("a stored page has a handle: the word's transitions keep it");

@@ -21,6 +21,8 @@ pub enum Bound {
     AtMost(f64),
     /// No less than this.
     AtLeast(f64),
+    /// Anything: a figure to know, of which nothing was promised.
+    Open,
 }
 
 impl Bound {
@@ -29,22 +31,18 @@ impl Bound {
         match self {
             Self::AtMost(most) => value <= most,
             Self::AtLeast(least) => value >= least,
+            Self::Open => true,
         }
-    }
-
-    fn limit(self) -> f64 {
-        let (Self::AtMost(limit) | Self::AtLeast(limit)) = self;
-        limit
     }
 }
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = match self {
-            Self::AtMost(_) => "<=",
-            Self::AtLeast(_) => ">=",
-        };
-        write!(f, "{sign} {}", self.limit())
+        match self {
+            Self::AtMost(most) => write!(f, "<= {most}"),
+            Self::AtLeast(least) => write!(f, ">= {least}"),
+            Self::Open => Ok(()),
+        }
     }
 }
 
@@ -97,6 +95,9 @@ impl Row {
         let Some(Estimate { median, low, high }) = self.estimate() else {
             return "no figure";
         };
+        if self.bound == Bound::Open {
+            return "";
+        }
         let doubtful = self.bound.holds(low) != self.bound.holds(high);
         match (self.bound.holds(median), doubtful) {
             (true, false) => "met",

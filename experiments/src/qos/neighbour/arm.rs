@@ -1,0 +1,39 @@
+//! The arms: each is a way to have a program that must answer beside one that pages hard.
+
+use clap::ValueEnum;
+
+/// A way to keep two programs apart; its description is what the reports say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Arm {
+    /// `selfpage run --system`: frames and disk time by contract
+    System,
+    /// `selfpage run` with a store of its own: frames by contract, the disk as it comes
+    Run,
+    /// kernel swap, a memory cgroup each
+    Swap,
+    /// kernel swap, a memory cgroup each, the neighbour's requests throttled to its share
+    SwapThrottle,
+    /// kernel swap, a memory cgroup each, BFQ with weights in proportion to the shares
+    SwapBfq,
+}
+
+impl Arm {
+    /// As a row's head, and on the command line.
+    pub fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+
+    /// In words.
+    pub fn about(self) -> String {
+        let value = self.to_possible_value();
+        value
+            .and_then(|v| v.get_help().map(ToString::to_string))
+            .unwrap_or_default()
+    }
+
+    /// Whether it is ours.
+    pub fn ours(self) -> bool {
+        matches!(self, Self::System | Self::Run)
+    }
+}

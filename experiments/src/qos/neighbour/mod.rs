@@ -1,0 +1,438 @@
+//! A program that must answer, beside one that pages hard: ours beside what Linux offers.
+//!
+//! The victim reads pages at random over eight times its memory; the neighbour changes
+//! pages at random, by several threads, over eight times its own. In every arm they have the
+//! same data, the same memory and the same accesses at the same times. What is compared is
+//! what the victim keeps of what it had alone: both are measured in the same process, one
+//! after the other, in turn.
+//!
+//! | arm | the victim's promise |
+//! |---|---|
+//! | `system` | 125 ms of disk in 250 ms; the neighbour has 25 ms, and nothing beyond |
+//! | `run` | none: what the neighbour leaves |
+//! | `swap` | none |
+//! | `swap-throttle` | the neighbour is held to a fifth of the requests it made alone |
+//! | `swap-bfq` | BFQ weights 500 and 100 |
+
+mod arm;
+mod share;
+
+pub use arm::Arm;
+
+use super::guest::{Done, Latency, Order};
+use super::system::{Setup, System};
+use super::{Grounds, Options};
+use crate::ExperimentError;
+use crate::cgroup::Cgroup;
+use crate::keeper::Owed;
+use crate::process::Process;
+use crate::real::goal::{Bound, Row, Sample};
+use crate::real::launch::within;
+use crate::swap::Swap;
+use share::{Disk, Scheduler, Share};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+/// Times as much data as memory.
+const OVER: u64 = 8;
+
+/// Threads of the neighbour's.
+const THREADS: u64 = 4;
+
+/// How long the neighbour pages before anything is measured beside it.
+const WARM: Duration = Duration::from_secs(1);
+
+/// What each is promised of 250 ms, and the most that the victim takes of a throttled disk.
+const SHARES: [&str; 2] = ["125ms/250ms", "25ms/250ms"];
+
+/// The same as BFQ's weights.
+const WEIGHTS: [u64; 2] = [500, 100];
+
+/// The neighbour's share over the victim's, for a throttle.
+const PART: u64 = 5;
+
+/// The victim's figures, alone or beside the neighbour.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    closed: Done,
+    open: Latency,
+}
+
+/// One run of an arm.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    alone: Phase,
+    beside: Phase,
+    neighbour: Done,
+}
+
+/// A place on the machine for each of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Victim,
+    Neighbour,
+}
+
+impl Who {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Victim => "victim",
+            Self::Neighbour => "neighbour",
+        }
+    }
+
+    fn mib(self, options: &Options) -> u64 {
+        match self {
+            Self::Victim => options.victim,
+            Self::Neighbour => options.neighbour,
+        }
+    }
+}
+
+/// What an arm holds while it runs. Dropped from the top: programs end before what they use.
+struct Setting {
+    victim: Process,
+    neighbour: Process,
+    throttle: Option<Share>,
+    _shares: Vec<Share>,
+    _cgroups: Vec<Cgroup>,
+    _scheduler: Option<Scheduler>,
+    _swap: Option<Swap>,
+    _system: Option<System>,
+    _files: Vec<Owed>,
+}
+
+/// Runs every arm in turn.
+pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
+    let arms = [
+        Arm::System,
+        Arm::Run,
+        Arm::Swap,
+        Arm::SwapThrottle,
+        Arm::SwapBfq,
+    ];
+    let mut runs: Vec<(Arm, Vec<Run>, Option<ExperimentError>)> =
+        arms.iter().map(|arm| (*arm, Vec::new(), None)).collect();
+    for repeat in 0..options.repeats {
+        let count = runs.len();
+        for k in 0..count {
+            let (arm, runs, failure) = &mut runs[(k + repeat as usize) % count];
+            if failure.is_some() {
+                continue;
+            }
+            super::say(&format!("neighbour: {}, repeat {}", arm.name(), repeat + 1));
+            match run(grounds, options, *arm, repeat) {
+                Ok(run) => runs.push(run),
+                Err(why) => *failure = Some(why),
+            }
+        }
+    }
+    judged(runs)
+}
+
+fn run(
+    grounds: &Grounds<'_>,
+    options: &Options,
+    arm: Arm,
+    repeat: u64,
+) -> Result<Run, ExperimentError> {
+    let mut setting = set_up(grounds, options, arm)?;
+    for guest in [&mut setting.victim, &mut setting.neighbour] {
+        guest.tell(&Order::Fill.to_string())?;
+        guest.hear_as::<Done>()?;
+    }
+    if let Some(share) = &setting.throttle {
+        // A share of what it would do is what a throttle can be made of.
+        let disk = Disk::under(&grounds.folder)?;
+        let before = disk.requests();
+        setting.neighbour.tell(&Order::Churn(THREADS).to_string())?;
+        std::thread::sleep(WARM);
+        let done = rest(&mut setting.neighbour)?;
+        let requests = (disk.requests() - before) as f64 / (done.ns as f64 / 1e9);
+        share.throttle(&disk, (requests as u64 / PART).max(1))?;
+    }
+    // What comes first has an emptier machine, or a warmer one.
+    if repeat.is_multiple_of(2) {
+        let alone = phase(&mut setting.victim, options, repeat)?;
+        let (beside, neighbour) = beside(&mut setting, options, repeat)?;
+        return end(
+            setting,
+            Run {
+                alone,
+                beside,
+                neighbour,
+            },
+        );
+    }
+    let (beside, neighbour) = beside(&mut setting, options, repeat)?;
+    let alone = phase(&mut setting.victim, options, repeat)?;
+    end(
+        setting,
+        Run {
+            alone,
+            beside,
+            neighbour,
+        },
+    )
+}
+
+/// Both end well, or the run has no figures.
+fn end(setting: Setting, run: Run) -> Result<Run, ExperimentError> {
+    setting.victim.end()?;
+    setting.neighbour.end()?;
+    Ok(run)
+}
+
+fn phase(victim: &mut Process, options: &Options, repeat: u64) -> Result<Phase, ExperimentError> {
+    let during = Duration::from_secs_f64(options.phase);
+    victim.tell(&Order::Closed(during).to_string())?;
+    let closed = victim.hear_as()?;
+    let open = Order::Open {
+        during,
+        rate: options.rate,
+        seed: repeat + 1,
+    };
+    victim.tell(&open.to_string())?;
+    Ok(Phase {
+        closed,
+        open: victim.hear_as()?,
+    })
+}
+
+fn beside(
+    setting: &mut Setting,
+    options: &Options,
+    repeat: u64,
+) -> Result<(Phase, Done), ExperimentError> {
+    setting.neighbour.tell(&Order::Churn(THREADS).to_string())?;
+    std::thread::sleep(WARM);
+    let beside = phase(&mut setting.victim, options, repeat)?;
+    Ok((beside, rest(&mut setting.neighbour)?))
+}
+
+fn rest(neighbour: &mut Process) -> Result<Done, ExperimentError> {
+    neighbour.tell(&Order::Rest.to_string())?;
+    neighbour.hear_as()
+}
+
+fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting, ExperimentError> {
+    let both = [Who::Victim, Who::Neighbour];
+    let all = options.victim + options.neighbour;
+    let (mut files, mut cgroups, mut shares) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut swap, mut scheduler, mut system) = (None, None, None);
+    let mut guests = Vec::new();
+    match arm {
+        Arm::System => {
+            let started = System::start(grounds, &Setup::of(all / OVER + 64, all * 2))?;
+            for (who, disk) in both.into_iter().zip(SHARES) {
+                let swap = format!("{}M", who.mib(options) * 3 / 2);
+                let mut command = selfpage_run(grounds, who, options)?;
+                command.arg("--system").arg(started.socket());
+                command.args(["--disk", disk, "--swap", &swap, "--"]);
+                guests.push(Process::start(guest(
+                    grounds, command, "paged", who, options,
+                ))?);
+            }
+            system = Some(started);
+        }
+        Arm::Run => {
+            for who in both {
+                let (path, owed) = grounds.file(who.name())?;
+                files.push(owed);
+                let size = who.mib(options) * 3 / 2;
+                let mut command = selfpage_run(grounds, who, options)?;
+                command.args([
+                    "--store",
+                    &format!("disk:{},size={size}M", path.display()),
+                    "--",
+                ]);
+                guests.push(Process::start(guest(
+                    grounds, command, "paged", who, options,
+                ))?);
+            }
+        }
+        Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
+            let disk = Disk::under(&grounds.folder)?;
+            swap = Some(Swap::on_file(
+                &grounds.keeper,
+                &grounds.folder,
+                (all * 3 / 2) << 20,
+            )?);
+            if arm == Arm::SwapBfq {
+                scheduler = Some(Scheduler::bfq(&grounds.keeper, &disk)?);
+            }
+            for (who, weight) in both.into_iter().zip(WEIGHTS) {
+                let memory = (who.mib(options) / OVER) << 20;
+                let cgroup = Cgroup::new(&grounds.keeper, who.name(), memory)?;
+                let command = grounds.myself.command("guest");
+                let process = Process::start(told(command, "anonymous", who, options))?;
+                cgroup.add(process.id())?;
+                if arm != Arm::Swap {
+                    let share = Share::new(&grounds.keeper, who.name(), &cgroup)?;
+                    share.add(process.id())?;
+                    if arm == Arm::SwapBfq {
+                        share.weigh(weight)?;
+                    }
+                    shares.push(share);
+                }
+                cgroups.push(cgroup);
+                guests.push(process);
+            }
+        }
+    }
+    let (Some(neighbour), Some(victim)) = (guests.pop(), guests.pop()) else {
+        return Err(ExperimentError::Worker(
+            "two guests were not started".into(),
+        ));
+    };
+    Ok(Setting {
+        victim,
+        neighbour,
+        throttle: (arm == Arm::SwapThrottle).then(|| shares.pop()).flatten(),
+        _shares: shares,
+        _cgroups: cgroups,
+        _scheduler: scheduler,
+        _swap: swap,
+        _system: system,
+        _files: files,
+    })
+}
+
+/// `selfpage run` with the frames of one of the two.
+fn selfpage_run(
+    grounds: &Grounds<'_>,
+    who: Who,
+    options: &Options,
+) -> Result<Command, ExperimentError> {
+    let mut command = Command::new(grounds.selfpage()?);
+    let frames = format!("{}M", who.mib(options) / OVER);
+    command.args(["run", "--frames", &frames]);
+    Ok(command)
+}
+
+/// A guest behind another command.
+fn guest(
+    grounds: &Grounds<'_>,
+    outer: Command,
+    memory: &str,
+    who: Who,
+    options: &Options,
+) -> Command {
+    let guest = told(grounds.myself.command("guest"), memory, who, options);
+    within(outer, &guest)
+}
+
+fn told(mut command: Command, memory: &str, who: Who, options: &Options) -> Command {
+    let bytes = who.mib(options) << 20;
+    command.args(["--memory", memory]);
+    command.args(["--bytes", &bytes.to_string()]);
+    command.args(["--frames", &(bytes / OVER).to_string()]);
+    command
+}
+
+/// A figure of a run.
+struct Figure {
+    what: &'static str,
+    unit: &'static str,
+    of: fn(&Run) -> f64,
+}
+
+const FIGURES: [Figure; 4] = [
+    Figure {
+        what: "throughput kept beside the neighbour",
+        unit: "of alone",
+        of: |run| run.beside.closed.rate() / run.alone.closed.rate(),
+    },
+    Figure {
+        what: "p50 from due time, beside",
+        unit: "of alone",
+        of: |run| run.beside.open.p50_ns as f64 / run.alone.open.p50_ns as f64,
+    },
+    Figure {
+        what: "p99 from due time, beside",
+        unit: "of alone",
+        of: |run| run.beside.open.p99_ns as f64 / run.alone.open.p99_ns as f64,
+    },
+    Figure {
+        what: "p99.9 from due time, beside",
+        unit: "of alone",
+        of: |run| run.beside.open.p999_ns as f64 / run.alone.open.p999_ns as f64,
+    },
+];
+
+/// First ours over each of the kernel's, then every arm's own.
+fn judged(mut runs: Vec<(Arm, Vec<Run>, Option<ExperimentError>)>) -> Vec<Row> {
+    let samples = |runs: &[Run], of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
+    let mut rows = Vec::new();
+    let find = |arm: Arm| {
+        runs.iter()
+            .find(|(a, ..)| *a == arm)
+            .map_or(&[][..], |(_, r, _)| r)
+    };
+    let ours = find(Arm::System);
+    let others = runs.iter().filter(|(arm, ..)| *arm != Arm::System);
+    for (arm, theirs, _) in others.filter(|(_, theirs, _)| !ours.is_empty() && !theirs.is_empty()) {
+        for figure in &FIGURES {
+            let ours = samples(ours, figure.of);
+            let theirs = samples(theirs, figure.of);
+            let pairs = ours.iter().zip(&theirs);
+            rows.push(Row {
+                what: format!("{}: system", figure.what),
+                beside: Some(arm.name()),
+                unit: figure.unit,
+                bound: Bound::Open,
+                samples: pairs.map(|(o, t)| sample(*o, Some(*t), &[])).collect(),
+                failure: None,
+            });
+        }
+    }
+    for (arm, runs, failure) in &mut runs {
+        let samples = runs
+            .iter()
+            .map(|run| sample((FIGURES[0].of)(run), None, &notes(run)));
+        rows.push(Row {
+            what: format!("{}: {}", arm.name(), FIGURES[0].what),
+            beside: None,
+            unit: FIGURES[0].unit,
+            bound: Bound::Open,
+            samples: samples.collect(),
+            failure: failure.take(),
+        });
+    }
+    rows
+}
+
+fn sample(ours: f64, beside: Option<f64>, notes: &[(&str, f64)]) -> Sample {
+    let notes: BTreeMap<String, f64> = notes.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect();
+    Sample {
+        ours,
+        beside,
+        notes,
+    }
+}
+
+/// What is behind the ratios, so that nothing hides in them.
+fn notes(run: &Run) -> [(&'static str, f64); 11] {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let (alone, beside) = (&run.alone, &run.beside);
+    [
+        ("alone 1/s", alone.closed.rate()),
+        ("beside 1/s", beside.closed.rate()),
+        ("neighbour 1/s", run.neighbour.rate()),
+        ("alone p50 us", us(alone.open.p50_ns)),
+        ("alone p99 us", us(alone.open.p99_ns)),
+        ("alone p99.9 us", us(alone.open.p999_ns)),
+        ("beside p50 us", us(beside.open.p50_ns)),
+        ("beside p99 us", us(beside.open.p99_ns)),
+        ("beside p99.9 us", us(beside.open.p999_ns)),
+        (
+            "beside done of due",
+            beside.open.done as f64 / beside.open.due as f64,
+        ),
+        (
+            "alone done of due",
+            alone.open.done as f64 / alone.open.due as f64,
+        ),
+    ]
+}

@@ -1,0 +1,157 @@
+//! What the kernel offers to share a disk: a limit of requests, or a scheduler with weights,
+//! by cgroups of either version. What was changed is put back when dropped.
+
+use crate::ExperimentError;
+use crate::cgroup::{Cgroup, Hierarchy};
+use crate::error::while_doing;
+use crate::keeper::{Debt, Keeper, Owed};
+use crate::machine::{chosen, read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The whole disk that holds a folder.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    number: String,
+    queue: PathBuf,
+}
+
+impl Disk {
+    /// Finds it.
+    pub fn under(folder: &Path) -> Result<Self, ExperimentError> {
+        let about = std::fs::metadata(folder)
+            .map_err(while_doing(format!("look at {}", folder.display())))?;
+        let (major, minor) = (
+            rustix::fs::major(about.dev()),
+            rustix::fs::minor(about.dev()),
+        );
+        let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        // Requests are counted on the disk, not on its partition.
+        let whole = match own.join("partition").exists() {
+            true => own.join(".."),
+            false => own,
+        };
+        let number = read(&whole.join("dev").to_string_lossy());
+        if number.is_empty() {
+            return Err(ExperimentError::Unavailable(format!(
+                "{} is on no disk of its own whose requests could be shared out",
+                folder.display()
+            )));
+        }
+        Ok(Self {
+            number,
+            queue: whole.join("queue"),
+        })
+    }
+
+    /// Requests that this disk is asked for, as /proc/diskstats counts them.
+    pub fn requests(&self) -> u64 {
+        let stat = read(&self.queue.join("../stat").to_string_lossy());
+        let field = |n| stat.split_whitespace().nth(n).and_then(|w| w.parse().ok());
+        field(0).unwrap_or(0u64) + field(4).unwrap_or(0u64)
+    }
+}
+
+/// The scheduler of a disk, set for one arm.
+pub struct Scheduler {
+    _owed: Owed,
+}
+
+impl Scheduler {
+    /// BFQ.
+    pub fn bfq(keeper: &Keeper, disk: &Disk) -> Result<Self, ExperimentError> {
+        let path = disk.queue.join("scheduler");
+        let offered = read(&path.to_string_lossy());
+        if !offered
+            .split_whitespace()
+            .any(|word| word.trim_matches(['[', ']']) == "bfq")
+        {
+            return Err(ExperimentError::Unavailable(format!(
+                "the disk offers no BFQ but {offered:?} (needs CONFIG_IOSCHED_BFQ, or `modprobe bfq`)"
+            )));
+        }
+        let owed = keeper.owe(Debt::Setting {
+            path: path.clone(),
+            value: chosen(&offered),
+        })?;
+        std::fs::write(&path, "bfq")
+            .map_err(while_doing(format!("set {} (root can)", path.display())))?;
+        Ok(Self { _owed: owed })
+    }
+}
+
+/// A program's part of a disk, by the kernel's cgroups.
+pub struct Share {
+    hierarchy: Hierarchy,
+    path: PathBuf,
+    _owed: Option<Owed>,
+}
+
+impl Share {
+    /// For a program in a memory cgroup: in version 2 that is the place for the disk, too.
+    pub fn new(keeper: &Keeper, name: &str, memory: &Cgroup) -> Result<Self, ExperimentError> {
+        let hierarchy = Hierarchy::of_disks()?;
+        let (path, owed) = match &hierarchy {
+            Hierarchy::Two(root) => {
+                // Fails where it is on already, or shows where it cannot be.
+                let _ = std::fs::write(root.join("cgroup.subtree_control"), "+io");
+                (memory.path().to_owned(), None)
+            }
+            Hierarchy::One(root) => {
+                let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
+                let owed = keeper.owe(Debt::Cgroup(path.clone()))?;
+                std::fs::create_dir(&path)
+                    .map_err(while_doing(format!("make the cgroup {}", path.display())))?;
+                (path, Some(owed))
+            }
+        };
+        Ok(Self {
+            hierarchy,
+            path,
+            _owed: owed,
+        })
+    }
+
+    /// Puts a process in.
+    pub fn add(&self, pid: u32) -> Result<(), ExperimentError> {
+        self.set("cgroup.procs", &pid.to_string())
+    }
+
+    /// So many reads and as many writes a second, at most.
+    pub fn throttle(&self, disk: &Disk, requests: u64) -> Result<(), ExperimentError> {
+        let number = &disk.number;
+        match self.hierarchy {
+            Hierarchy::One(_) => {
+                let line = format!("{number} {requests}");
+                self.set("blkio.throttle.read_iops_device", &line)?;
+                self.set("blkio.throttle.write_iops_device", &line)
+            }
+            Hierarchy::Two(_) => {
+                let line = format!("{number} riops={requests} wiops={requests}");
+                self.set("io.max", &line)
+            }
+        }
+    }
+
+    /// Its weight under BFQ, of 1 to 1000.
+    pub fn weigh(&self, weight: u64) -> Result<(), ExperimentError> {
+        match self.hierarchy {
+            Hierarchy::One(_) => self.set("blkio.bfq.weight", &weight.to_string()),
+            Hierarchy::Two(_) => self.set("io.bfq.weight", &format!("default {weight}")),
+        }
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), ExperimentError> {
+        let path = self.path.join(file);
+        if !path.exists() {
+            return Err(ExperimentError::Unavailable(format!(
+                "there is no {}: this kernel, or this disk's scheduler, does not offer it",
+                path.display()
+            )));
+        }
+        std::fs::write(&path, value).map_err(while_doing(format!(
+            "write {value:?} to {}",
+            path.display()
+        )))
+    }
+}

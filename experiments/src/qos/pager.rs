@@ -1,0 +1,147 @@
+//! The application of Nemesis's paging experiments (section 7.2), in a process of its own:
+//! a stretch of 4 MiB over 16 KiB of frames, filled by demand, then gone through in order
+//! again and again, while a watch thread says every few seconds how many bytes were
+//! processed.
+//!
+//! Rule: one transaction at a time, as there. Read-ahead needs frames to put pages in, and
+//! with 4 of them has none: windows are a 64th of the frames (`selfpage`'s pager). What is
+//! read is checked, so that a page that was lost is no progress.
+
+use super::backing::Backing;
+use super::forgetful::Forgetful;
+use crate::ExperimentError;
+use crate::contents::{PAGE, PageAt};
+use crate::worker::READY;
+use selfpage::{Paged, Stretch};
+use serde::{Deserialize, Serialize};
+use std::io::BufRead;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the application is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Plan {
+    /// Where its pages go.
+    #[command(flatten)]
+    pub backing: Backing,
+    /// KiB of the stretch.
+    #[arg(long, default_value_t = 4096)]
+    pub stretch: u64,
+    /// Its driver forgets its copies on disk: pages go out only.
+    #[arg(long)]
+    pub forgets: bool,
+    /// Seconds to go on.
+    #[arg(long)]
+    pub seconds: f64,
+    /// Seconds between two words of the watch thread.
+    #[arg(long, default_value_t = 5.0)]
+    pub every: f64,
+}
+
+/// What the watch thread says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Nanoseconds since the application was told to go.
+    pub ns: u64,
+    /// Bytes it has processed since.
+    pub bytes: u64,
+}
+
+/// The life of the application.
+pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
+    let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
+    let domain = plan.backing.domain()?;
+    let stretch = domain
+        .allocate((plan.stretch as usize) << 10)
+        .map_err(|why| failed(&why))?;
+    match plan.forgets {
+        true => stretch.bind(Forgetful),
+        false => stretch.bind(Paged),
+    }
+    .map_err(|why| failed(&why))?;
+    let application = Application {
+        stretch: &stretch,
+        forgets: plan.forgets,
+        processed: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+    };
+    application.begin();
+    println!("{READY}");
+    let mut word = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut word);
+    if word.trim() != "go" {
+        return Err(failed(&"it was not told to go"));
+    }
+    let (began, end) = (Instant::now(), Duration::from_secs_f64(plan.seconds));
+    std::thread::scope(|scope| {
+        let watch = || application.watch(began, Duration::from_secs_f64(plan.every));
+        let watch = scope.spawn(watch);
+        let outcome = application.process(began, end);
+        application.over.store(true, Ordering::Relaxed);
+        watch.thread().unpark();
+        outcome
+    })
+}
+
+struct Application<'a> {
+    stretch: &'a Stretch,
+    forgets: bool,
+    processed: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Application<'_> {
+    fn page(&self, number: usize) -> PageAt {
+        // SAFETY: one of the stretch's pages, which only the main thread uses.
+        unsafe { PageAt::new(self.stretch.as_ptr(), number as u64) }
+    }
+
+    /// Reads every byte, so that each page comes as zeros, and then writes every byte.
+    fn begin(&self) {
+        for page in 0..self.stretch.pages() {
+            let first = self.stretch.base() + page * PAGE;
+            for byte in first..first + PAGE {
+                // SAFETY: one of the stretch's bytes.
+                unsafe { std::ptr::with_exposed_provenance::<u8>(byte).read_volatile() };
+            }
+        }
+        (0..self.stretch.pages()).for_each(|page| self.page(page).write(1));
+    }
+
+    fn process(&self, began: Instant, end: Duration) -> Result<(), ExperimentError> {
+        let mut version = 1;
+        loop {
+            // What the last round wrote must differ, or its pages need not go out.
+            version = u8::wrapping_add(version, 1);
+            for page in 0..self.stretch.pages() {
+                match self.forgets {
+                    true => self.page(page).write(version),
+                    false => self.page(page).check(1)?,
+                }
+                self.processed.fetch_add(PAGE as u64, Ordering::Relaxed);
+                if began.elapsed() >= end {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn watch(&self, began: Instant, every: Duration) {
+        for tick in 1u32.. {
+            let due = began + every * tick;
+            while !self.over.load(Ordering::Relaxed) && Instant::now() < due {
+                std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
+            }
+            let progress = Progress {
+                ns: began.elapsed().as_nanos() as u64,
+                bytes: self.processed.load(Ordering::Relaxed),
+            };
+            if let Ok(line) = serde_json::to_string(&progress) {
+                println!("{line}");
+            }
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
+}

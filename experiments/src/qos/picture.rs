@@ -1,0 +1,314 @@
+//! Figures 7, 8 and 9 in the paper's layout: on the left the bandwidth over time, on the
+//! right the schedule at two time scales. "Each filled box shows a transaction carried out
+//! by a given client", darkest for the smallest guarantee; "the solid lines between the
+//! transactions" are lax time; "the small arrows in each colour represent the point at
+//! which the relevant client received a new allocation" (section 7.2.1).
+
+use super::schedule::{Client, Span};
+use crate::ExperimentError;
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use std::path::Path;
+use std::time::Duration;
+
+/// Pixels.
+const SIZE: (u32, u32) = (1200, 560);
+const TITLE: u32 = 44;
+const LEFT: u32 = 480;
+
+/// The two time scales, in seconds: the second is the beginning of the first.
+const SCALES: [f64; 2] = [4.0, 1.0];
+
+/// From the smallest guarantee to the largest, as the paper has them.
+const GREYS: [RGBColor; 4] = [
+    RGBColor(40, 40, 40),
+    RGBColor(110, 110, 110),
+    RGBColor(175, 175, 175),
+    RGBColor(215, 215, 215),
+];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Plot<'a> = DrawingArea<SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Failure = Box<dyn std::error::Error>;
+
+/// A client's bandwidth.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// What it is called.
+    pub name: String,
+    /// Which grey it has, from the darkest.
+    pub grey: usize,
+    /// Whether it is broken: of a run that is shown for comparison.
+    pub beside: bool,
+    /// Seconds, and megabits a second.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Figure<'a> {
+    /// What is shown.
+    pub title: String,
+    /// On the left.
+    pub lines: Vec<Line>,
+    /// On the right, from the smallest guarantee to the largest.
+    pub clients: &'a [Client],
+    /// Where the sample begins.
+    pub from: Duration,
+}
+
+/// Draws a figure into a file.
+pub fn save(figure: &Figure<'_>, path: &Path) -> Result<(), ExperimentError> {
+    let failed = |failure: Failure| ExperimentError::System {
+        doing: format!("draw {}", path.display()),
+        source: std::io::Error::other(failure.to_string()),
+    };
+    let picture = drawn(figure).map_err(failed)?;
+    std::fs::write(path, picture).map_err(|e| failed(e.into()))
+}
+
+/// The figure, as the text of an SVG file.
+pub fn drawn(figure: &Figure<'_>) -> Result<String, Failure> {
+    let mut picture = String::new();
+    {
+        let root = SVGBackend::with_string(&mut picture, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (title, body) = root.split_vertically(TITLE);
+        title.draw(&Text::new(
+            figure.title.clone(),
+            (20, 14),
+            ("sans-serif", 18),
+        ))?;
+        let (left, right) = body.split_horizontally(LEFT);
+        bandwidth(&left, figure)?;
+        let halves = right.split_evenly((2, 1));
+        for (half, seconds) in halves.iter().zip(SCALES) {
+            schedule(half, figure, seconds)?;
+        }
+        root.present()?;
+    }
+    Ok(picture)
+}
+
+fn bandwidth(area: &Area<'_>, figure: &Figure<'_>) -> Result<(), Failure> {
+    let points = || figure.lines.iter().flat_map(|line| &line.points);
+    let last = points().map(|(at, _)| *at).fold(1.0, f64::max);
+    let most = points().map(|(_, mbit)| *mbit).fold(0.1, f64::max) * 1.15;
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .x_label_area_size(36)
+        .y_label_area_size(52)
+        .build_cartesian_2d(0.0..last, 0.0..most)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc("time (s)")
+        .y_desc("sustained bandwidth (Mbit/s)")
+        .draw()?;
+    for line in &figure.lines {
+        let grey = GREYS[line.grey.min(GREYS.len() - 1)];
+        let style = grey.stroke_width(2);
+        let points = line.points.iter().copied();
+        let drawn = match line.beside {
+            true => chart.draw_series([DashedPathElement::new(points, 6, 5, style)])?,
+            false => chart.draw_series([PathElement::new(points.collect::<Vec<_>>(), style)])?,
+        };
+        drawn
+            .label(line.name.clone())
+            .legend(move |(x, y)| Rectangle::new([(x, y - 3), (x + 14, y + 3)], grey.filled()));
+    }
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    Ok(())
+}
+
+fn schedule(area: &Area<'_>, figure: &Figure<'_>, seconds: f64) -> Result<(), Failure> {
+    let rows = figure.clients.len().max(1) as f64;
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .x_label_area_size(32)
+        .y_label_area_size(10)
+        .build_cartesian_2d(0.0..seconds, 0.0..rows)?;
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .disable_y_axis()
+        .x_desc(format!("schedule over {seconds} s"))
+        .draw()?;
+    let plot = chart.plotting_area();
+    let width = plot.dim_in_pixel().0.max(1);
+    let sample = Sample {
+        from: figure.from,
+        seconds,
+        pixel: seconds / f64::from(width),
+    };
+    for (row, client) in figure.clients.iter().enumerate() {
+        let grey = GREYS[row.min(GREYS.len() - 1)];
+        // The largest guarantee on top.
+        lane(plot, &sample, client, row as f64, grey)?;
+    }
+    Ok(())
+}
+
+/// What part of the trace is shown, and how finely.
+struct Sample {
+    from: Duration,
+    seconds: f64,
+    /// Seconds of a pixel.
+    pixel: f64,
+}
+
+impl Sample {
+    /// What is seen of spans: those less than a pixel apart are one, since nothing would be
+    /// seen between them.
+    fn of(&self, spans: &[Span]) -> Vec<(f64, f64)> {
+        let mut seen: Vec<(f64, f64)> = Vec::new();
+        for span in spans {
+            let (from, to) = (self.at(span.from), self.at(span.to));
+            if to < 0.0 || from > self.seconds {
+                continue;
+            }
+            let (from, to) = (from.max(0.0), to.min(self.seconds));
+            match seen.last_mut() {
+                Some(last) if from - last.1 < self.pixel => last.1 = last.1.max(to),
+                _ => seen.push((from, to)),
+            }
+        }
+        seen
+    }
+
+    fn at(&self, time: Duration) -> f64 {
+        time.as_secs_f64() - self.from.as_secs_f64()
+    }
+}
+
+fn lane(
+    plot: &Plot<'_>,
+    sample: &Sample,
+    client: &Client,
+    row: f64,
+    grey: RGBColor,
+) -> Result<(), Failure> {
+    for (from, to) in sample.of(&client.lax) {
+        let line = vec![(from, row + 0.5), (to, row + 0.5)];
+        plot.draw(&PathElement::new(line, grey.stroke_width(1)))?;
+    }
+    for (from, to) in sample.of(&client.transactions) {
+        let to = to.max(from + sample.pixel / 2.0);
+        let box_ = [(from, row + 0.32), (to, row + 0.68)];
+        plot.draw(&Rectangle::new(box_, grey.filled()))?;
+    }
+    let allocations = client.allocations.iter().map(|at| sample.at(*at));
+    for at in allocations.filter(|at| (0.0..=sample.seconds).contains(at)) {
+        let half = sample.pixel * 3.0;
+        let head = vec![
+            (at - half, row + 0.14),
+            (at + half, row + 0.14),
+            (at, row + 0.28),
+        ];
+        plot.draw(&PathElement::new(
+            vec![(at, row + 0.02), (at, row + 0.14)],
+            grey,
+        ))?;
+        plot.draw(&Polygon::new(head, grey.filled()))?;
+    }
+    let place = plot.map_coordinate(&(0.0, row + 0.92));
+    let (x, y) = plot.get_base_pixel();
+    plot.strip_coord_spec().draw(&Text::new(
+        client.name.clone(),
+        (place.0 - x + 2, place.1 - y),
+        ("sans-serif", 11),
+    ))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qos::schedule::Contract;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn client(name: &str) -> Client {
+        let span = |from, to| Span {
+            from: ms(from),
+            to: ms(to),
+            charged: ms(to - from),
+        };
+        Client {
+            name: name.into(),
+            contract: Contract {
+                slice: ms(25),
+                period: ms(250),
+                laxity: ms(10),
+            },
+            transactions: (0..200).map(|k| span(20 * k, 20 * k + 8)).collect(),
+            lax: (0..200).map(|k| span(20 * k + 8, 20 * k + 12)).collect(),
+            allocations: (0..16).map(|k| ms(250 * k)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_figure_has_every_client_on_both_sides_and_at_both_time_scales() {
+        let clients = [client("ten"), client("twenty")];
+        let line = |name: &str, grey| Line {
+            name: name.into(),
+            grey,
+            beside: grey == 1,
+            points: vec![(5.0, 2.0), (10.0, 3.0)],
+        };
+        let picture = drawn(&Figure {
+            title: "Paging in".into(),
+            lines: vec![line("10 %", 0), line("20 %", 1)],
+            clients: &clients,
+            from: ms(0),
+        })
+        .unwrap();
+        for words in [
+            "Paging in",
+            "10 %",
+            "schedule over 4 s",
+            "schedule over 1 s",
+        ] {
+            assert!(picture.contains(words), "{words}");
+        }
+        assert_eq!(picture.matches("twenty").count(), 2);
+        assert!(picture.contains("polygon"), "arrows");
+    }
+
+    #[test]
+    fn what_no_pixel_shows_is_not_drawn() {
+        let sample = Sample {
+            from: ms(0),
+            seconds: 4.0,
+            pixel: 0.05,
+        };
+        let spans = client("a").transactions;
+        assert_eq!(sample.of(&spans).len(), 1);
+        let finer = Sample {
+            pixel: 0.001,
+            seconds: 1.0,
+            ..sample
+        };
+        assert_eq!(finer.of(&spans).len(), 51);
+    }
+
+    #[test]
+    fn a_figure_of_nothing_can_be_drawn() {
+        let empty = Figure {
+            title: String::new(),
+            lines: Vec::new(),
+            clients: &[],
+            from: ms(0),
+        };
+        assert!(drawn(&empty).is_ok());
+    }
+}

@@ -1,0 +1,201 @@
+//! What the disk's scheduler did, and whether it kept its rules: pure.
+//!
+//! Nemesis, section 7.2.1: "a log was taken inside the USD scheduler which recorded each
+//! time a given client domain was scheduled to perform a transaction, the amount of lax time
+//! each client was charged, and the period boundaries upon which a new allocation was
+//! granted". The rules are those of section 6.7: no client is lax for longer than its
+//! laxity, and one that ends a period with a debt, of one transaction at most, has so much
+//! less in the next.
+
+use std::time::Duration;
+
+/// A client's contract for disk time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contract {
+    /// Time in each period.
+    pub slice: Duration,
+    /// The period.
+    pub period: Duration,
+    /// The longest it may be lax at a stretch.
+    pub laxity: Duration,
+}
+
+/// Time of a client's. All times are from the trace's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it began.
+    pub from: Duration,
+    /// When it ended.
+    pub to: Duration,
+    /// What the client was charged for it.
+    pub charged: Duration,
+}
+
+/// All that is known of one client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// What it is called.
+    pub name: String,
+    /// Its contract.
+    pub contract: Contract,
+    /// Its transactions, in order.
+    pub transactions: Vec<Span>,
+    /// When it was lax, in order.
+    pub lax: Vec<Span>,
+    /// When it received new allocations, in order.
+    pub allocations: Vec<Duration>,
+}
+
+/// How a client's rules were kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Whole periods that were seen.
+    pub periods: usize,
+    /// The longest it was lax at a stretch.
+    pub longest_lax: Duration,
+    /// The most it was charged beyond an allocation, less what it owed from before.
+    pub overrun: Duration,
+    /// The largest charge of one transaction.
+    pub transaction: Duration,
+    /// Periods whose overrun was more than the largest transaction of the trace. One that
+    /// is not repaid makes the next larger, until it is among these.
+    pub broken: usize,
+}
+
+impl Kept {
+    /// Whether every rule was.
+    pub fn all(&self, contract: &Contract) -> bool {
+        self.longest_lax <= contract.laxity && self.broken == 0
+    }
+}
+
+impl Client {
+    /// All it was charged, for transactions and lax time.
+    pub fn charged(&self) -> Duration {
+        self.transactions
+            .iter()
+            .chain(&self.lax)
+            .map(|s| s.charged)
+            .sum()
+    }
+
+    /// Whether the rules were kept.
+    pub fn kept(&self) -> Kept {
+        let largest = self.transactions.iter().map(|s| s.charged).max();
+        let transaction = largest.unwrap_or_default();
+        let mut kept = Kept {
+            periods: self.allocations.len().saturating_sub(1),
+            longest_lax: longest(&self.lax),
+            transaction,
+            ..Kept::default()
+        };
+        let mut owed = Duration::ZERO;
+        for bounds in self.allocations.windows(2) {
+            let used = self.used(bounds[0], bounds[1]);
+            owed = (used + owed).saturating_sub(self.contract.slice);
+            kept.overrun = kept.overrun.max(owed);
+            kept.broken += usize::from(owed > transaction);
+        }
+        kept
+    }
+
+    /// What it was charged for what began in `from..to`.
+    fn used(&self, from: Duration, to: Duration) -> Duration {
+        let within = |spans: &[Span]| -> Duration {
+            let first = spans.partition_point(|span| span.from < from);
+            let last = spans.partition_point(|span| span.from < to);
+            spans[first..last].iter().map(|span| span.charged).sum()
+        };
+        within(&self.transactions) + within(&self.lax)
+    }
+}
+
+/// The longest stretch: spans that touch are one.
+fn longest(spans: &[Span]) -> Duration {
+    let mut longest = Duration::ZERO;
+    let mut began = None;
+    let mut last = None;
+    for span in spans {
+        if last != Some(span.from) {
+            began = Some(span.from);
+        }
+        last = Some(span.to);
+        longest = longest.max(span.to.saturating_sub(began.unwrap_or(span.from)));
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn span(from: u64, to: u64) -> Span {
+        Span {
+            from: ms(from),
+            to: ms(to),
+            charged: ms(to - from),
+        }
+    }
+
+    fn client(transactions: &[(u64, u64)], lax: &[(u64, u64)]) -> Client {
+        Client {
+            name: "a".into(),
+            contract: Contract {
+                slice: ms(25),
+                period: ms(250),
+                laxity: ms(10),
+            },
+            transactions: transactions.iter().map(|(f, t)| span(*f, *t)).collect(),
+            lax: lax.iter().map(|(f, t)| span(*f, *t)).collect(),
+            allocations: (0..5).map(|k| ms(250 * k)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_slice_in_every_period_breaks_nothing() {
+        let client = client(&[(0, 20), (250, 270), (510, 535)], &[(20, 25)]);
+        let kept = client.kept();
+        assert!(kept.all(&client.contract));
+        assert_eq!((kept.periods, kept.overrun), (4, Duration::ZERO));
+        assert_eq!(client.charged(), ms(70));
+    }
+
+    #[test]
+    fn a_transaction_too_much_is_no_harm_where_it_is_repaid() {
+        // Nemesis, 7.2.2: three transactions in some periods, fewer in the one after.
+        let three_then_two = [(0, 10), (10, 20), (20, 30), (250, 260), (260, 270)];
+        let client = client(&three_then_two, &[]);
+        let kept = client.kept();
+        assert!(kept.all(&client.contract), "{kept:?}");
+        assert_eq!(kept.overrun, ms(5));
+    }
+
+    #[test]
+    fn a_debt_that_is_never_repaid_is_told() {
+        let always_three: Vec<_> = (0..4)
+            .flat_map(|k| [0, 10, 20].map(|at| (250 * k + at, 250 * k + at + 10)))
+            .collect();
+        let client = client(&always_three, &[]);
+        let kept = client.kept();
+        assert_eq!((kept.overrun, kept.broken), (ms(20), 2));
+        assert!(!kept.all(&client.contract));
+    }
+
+    #[test]
+    fn an_overrun_by_more_than_a_transaction_is_told_at_once() {
+        let client = client(&[(0, 10), (10, 20), (20, 30), (30, 40)], &[]);
+        assert_eq!(client.kept().broken, 1);
+    }
+
+    #[test]
+    fn being_lax_in_pieces_is_being_lax_at_a_stretch() {
+        let client = client(&[], &[(0, 6), (6, 11), (300, 309)]);
+        let kept = client.kept();
+        assert_eq!(kept.longest_lax, ms(11));
+        assert!(!kept.all(&client.contract));
+    }
+}
