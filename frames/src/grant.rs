@@ -1,17 +1,19 @@
-//! Taking quota and giving it back: the allocator's arithmetic and its three sources.
+//! Taking frames and giving them back: the allocator's arithmetic and its three sources.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rules, in the order
 //! they are kept:
 //!
 //! 1. A domain never owns more than x.
-//! 2. Below g a request is granted. From g on it is optimistic: granted only while the sum
-//!    of max(n, g) over all domains stays within the total, so that no other domain's
+//! 2. All domains together never own more than the limit.
+//! 3. Below g a request is granted. From g on it is optimistic: granted only while the sum
+//!    of max(n, g) over all domains stays within the limit, so that no other domain's
 //!    guarantee is lent out.
-//! 3. A granted request is met from free frames, else *transparently* from another
-//!    domain's unused frames, if that one has more than its g. It is not asked: its RamTab
-//!    entry changes hands by compare-and-swap, and it finds out when its own fails.
-//! 4. n is raised before the RamTab changes and lowered after, so whoever dies in between
-//!    leaves too high a count, never an uncounted frame.
+//! 4. A granted request is met from free frames. Where the limit leaves none it is met
+//!    *transparently* from another domain's unused frames, if that one has more than its
+//!    g. It is not asked: its RamTab entry changes hands by compare-and-swap, and it finds
+//!    out when its own fails.
+//! 5. Counts are raised before the RamTab changes and lowered after, so whoever dies in
+//!    between leaves too high a count, never an uncounted frame.
 
 use crate::contract::fair_share;
 use crate::layout::{CLOSED, Header, Memory, Slot};
@@ -74,10 +76,19 @@ pub(crate) fn lower_to_zero(count: &AtomicU32, by: u32) -> u32 {
 #[derive(PartialEq, Eq)]
 enum Grant {
     Granted,
-    /// Only in exchange for another's optimistic frame.
+    /// Only in exchange for another's unused frame.
     Full,
     /// Never, or not for now.
     No,
+}
+
+/// Whose unit of the limit a frame is to be owned under.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// One more of what the limit leaves.
+    New,
+    /// The one that the frame is owned under already.
+    Same,
 }
 
 impl Memory {
@@ -85,7 +96,7 @@ impl Memory {
     pub(crate) fn acquire(&self, actor: Owner, owner: Owner, state: State) -> Option<Frame> {
         let _activity = Activity::begin(self, actor);
         let entry = Entry::new(owner, state);
-        let frame = match self.grant(owner) {
+        let frame = match self.grant(owner, Unit::New) {
             Grant::Granted => self.find_granted(owner, entry),
             Grant::Full => self.exchange(owner, entry),
             Grant::No => None,
@@ -120,10 +131,9 @@ impl Memory {
         if let Ok(n) = slot.n.fetch_update(SeqCst, SeqCst, lower) {
             let g = slot.g.load(SeqCst);
             let before = n.max(g);
-            lower_to_zero(
-                &self.header().committed,
-                before - n.saturating_sub(by).max(g),
-            );
+            let header = self.header();
+            header.limit.give(n.min(by));
+            lower_to_zero(&header.committed, before - n.saturating_sub(by).max(g));
         }
         self.header().ring_freed();
     }
@@ -136,11 +146,12 @@ impl Memory {
 
     /// What each domain gets when all want as much as they can get.
     pub(crate) fn fair(&self) -> u32 {
-        fair_share(self.header().live.load(SeqCst), self.total())
+        let header = self.header();
+        fair_share(header.live.load(SeqCst), header.limit.limit())
     }
 
-    /// Raises n by one, if the contract and the others' guarantees allow it.
-    fn grant(&self, owner: Owner) -> Grant {
+    /// Raises n by one, if the contract, the limit and the others' guarantees allow it.
+    fn grant(&self, owner: Owner, unit: Unit) -> Grant {
         let (slot, header) = (self.slot(owner), self.header());
         let (g, x) = (slot.g.load(SeqCst), slot.x.load(SeqCst));
         loop {
@@ -153,15 +164,22 @@ impl Memory {
                 if self.others_wait(owner, n) {
                     return Grant::No;
                 }
-                if !add_within(&header.committed, 1, self.total()) {
+                if !add_within(&header.committed, 1, header.most_committed()) {
                     return Grant::Full;
                 }
             }
-            if slot.n.compare_exchange(n, n + 1, SeqCst, SeqCst).is_ok() {
+            let within = unit == Unit::Same || header.limit.take();
+            if within && slot.n.compare_exchange(n, n + 1, SeqCst, SeqCst).is_ok() {
                 return Grant::Granted;
+            }
+            if within && unit == Unit::New {
+                header.limit.give(1);
             }
             if optimistic {
                 lower_to_zero(&header.committed, 1);
+            }
+            if !within {
+                return Grant::Full;
             }
         }
     }
@@ -180,6 +198,7 @@ impl Memory {
             }
             if let Some((frame, victim)) = self.hold_unused(owner) {
                 if self.surrender(frame, victim, owner) {
+                    self.header().limit.give(1);
                     self.ramtab()
                         .change(frame, Entry::new(owner, State::Revoking), entry);
                     return Some(frame);
@@ -193,26 +212,30 @@ impl Memory {
         None
     }
 
-    /// An optimistic frame when every frame is spoken for: another's, if it has one unused.
+    /// A frame when every one within the limit is spoken for: another's, if it has one
+    /// unused. It stays under the unit of the limit that it was owned under.
     fn exchange(&self, owner: Owner, entry: Entry) -> Option<Frame> {
+        let (slot, header) = (self.slot(owner), self.header());
         let held = Entry::new(owner, State::Revoking);
         for _ in 0..LOOKS {
-            // Past the total, frames go to those below their guarantee.
-            if self.header().committed.load(SeqCst) > self.total() {
+            // Past the limit, frames go to those below their guarantee.
+            let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
+            if !guaranteed && header.committed.load(SeqCst) > header.most_committed() {
                 return None;
             }
             let (frame, victim) = self.hold_unused(owner)?;
             if !self.surrender(frame, victim, owner) {
                 continue;
             }
-            match self.grant(owner) {
+            match self.grant(owner, Unit::Same) {
                 Grant::Granted => {
                     self.ramtab().change(frame, held, entry);
                     return Some(frame);
                 }
                 grant => {
                     self.release(frame, held);
-                    self.header().ring_freed();
+                    header.limit.give(1);
+                    header.ring_freed();
                     if grant == Grant::No {
                         return None;
                     }
@@ -277,8 +300,8 @@ impl Memory {
         self.header().reach.load(SeqCst).min(self.slot_count())
     }
 
-    /// Takes the held frame off the victim's count; gives it back when the victim has no
-    /// more than its guarantee.
+    /// Takes the held frame off the victim's count, not off what is owned in all; gives it
+    /// back when the victim has no more than its guarantee.
     fn surrender(&self, frame: Frame, victim: Owner, taker: Owner) -> bool {
         let (slot, held) = (self.slot(victim), Entry::new(taker, State::Revoking));
         let state = slot.state.load(SeqCst);
