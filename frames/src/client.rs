@@ -14,10 +14,10 @@
 use crate::contract::Contract;
 use crate::contract::{Process, Refusal};
 use crate::domain::DomainId;
+use crate::grant::{Activity, lower_to_zero};
 use crate::layout::{CLOSED, Slot};
 use crate::ledger::Ledger;
-use crate::quota::{Activity, lower_to_zero};
-use crate::ramtab::{Entry, Frame, State};
+use crate::ramtab::{Entry, Frame, Owner, State};
 use crate::set::FrameSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
@@ -102,11 +102,8 @@ impl<'a> Client<'a> {
     /// guarantee. None when the contract or the others' guarantees do not allow it: evict,
     /// or [`Ledger::demand`] and wait.
     pub fn take(&self) -> Option<Frame> {
-        self.take_own().or_else(|| {
-            self.ledger
-                .memory
-                .acquire(self.id.slot, self.id.slot, State::Mapped)
-        })
+        self.take_own()
+            .or_else(|| self.acquire(self.id.slot, State::Mapped))
     }
 
     /// As many frames as can be had, at most as many as fit; how many.
@@ -201,9 +198,8 @@ impl<'a> Client<'a> {
     pub fn resident_limit(&self) -> u32 {
         let header = self.ledger.memory.header();
         let Contract { g, x } = self.contract();
-        let room = self
-            .ledger
-            .total()
+        let room = header
+            .most_committed()
             .saturating_sub(header.committed.load(Relaxed));
         x.min(self.n().max(g).saturating_add(room))
     }
@@ -254,7 +250,7 @@ impl<'a> Client<'a> {
         let reserved = Entry::new(child.slot, State::Reserved);
         let set = memory.set(child.slot);
         for got in 0..k {
-            match memory.acquire(self.id.slot, child.slot, State::Reserved) {
+            match self.acquire(child.slot, State::Reserved) {
                 Some(frame) => set.insert(frame),
                 None => {
                     let _activity = Activity::begin(memory, self.id.slot);
@@ -330,6 +326,13 @@ impl<'a> Client<'a> {
                 }
             }
         }
+    }
+
+    /// One more frame, for this domain or for its child.
+    fn acquire(&self, owner: Owner, state: State) -> Option<Frame> {
+        let frame = self.ledger.memory.acquire(self.id.slot, owner, state);
+        self.ledger.feel_limit();
+        frame
     }
 
     fn entry(&self, state: State) -> Entry {

@@ -3,13 +3,15 @@
 //! Rule: only words, each touched atomically, and each either a truth that one
 //! compare-and-swap changes or a count that can be made again from the RamTab.
 
+use crate::ledger::check;
+use crate::limit::Limit;
 use crate::ramtab::{Frame, Owner, RamTab};
 use crate::set::FrameSet;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use wired::{PAGE, Plain, Region};
 
 /// "selfledg", and the version of this layout.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg01");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg02");
 
 /// Facts about the whole ledger.
 #[repr(C, align(128))]
@@ -25,7 +27,7 @@ pub(crate) struct Header {
     pub live: AtomicU32,
     /// Sum of g.
     pub guaranteed: AtomicU32,
-    /// Sum of max(n, g): what optimistic frames may not grow past the total.
+    /// Sum of max(n, g): what optimistic frames may not grow past the limit.
     pub committed: AtomicU32,
     /// Sum of `Slot::wanted`, when somebody last asked.
     pub wants: AtomicU32,
@@ -37,6 +39,14 @@ pub(crate) struct Header {
     pub reconciling: AtomicU32,
     /// Not 0 when counts may be wrong, because a process died changing them.
     pub suspect: AtomicU32,
+    /// How many frames may be owned and how many are, in one word.
+    pub limit: Limit,
+    /// Most that the sum of g may be.
+    pub assured: AtomicU32,
+    /// What is to be evicted down to; [`u32::MAX`] when nothing was asked for.
+    pub shed_to: AtomicU32,
+    /// Not 0 when the limit is felt, until somebody raises it or says that he heard.
+    pub hungry: AtomicU32,
 }
 // SAFETY: atomics alone; zero is a value of each.
 unsafe impl Plain for Header {}
@@ -73,6 +83,14 @@ unsafe impl Plain for Slot {}
 /// Marks `Slot::n` of a domain that is being retired.
 pub(crate) const CLOSED: u32 = 1 << 31;
 
+impl Slot {
+    /// Wakes the domain's pager.
+    pub(crate) fn ring(&self) {
+        self.bell.fetch_add(1, SeqCst);
+        wired::futex::wake_all(&self.bell);
+    }
+}
+
 /// Where each part starts, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
@@ -97,6 +115,21 @@ impl Layout {
             sets,
             length,
         }
+    }
+
+    /// Of the ledger of `length` bytes that has this `first` page, if it is one: what the
+    /// page says may be anybody's invention.
+    pub(crate) fn read(first: &Region, length: u64) -> Option<Self> {
+        let header = &first.slice::<Header>(0, 1)[0];
+        let (total, slots) = (header.total.load(SeqCst), header.slots.load(SeqCst));
+        let sane =
+            header.magic.load(SeqCst) == MAGIC && check(total, slots.wrapping_sub(1)).is_ok();
+        let layout = sane.then(|| Self::new(total, slots))?;
+        (layout.length as u64 == length).then_some(layout)
+    }
+
+    pub(crate) fn total(&self) -> u32 {
+        self.total
     }
 }
 
@@ -149,4 +182,5 @@ impl Memory {
 }
 
 const _: () = assert!(size_of::<Header>().is_multiple_of(align_of::<Slot>()));
+const _: () = assert!(size_of::<Header>() <= PAGE);
 const _: () = assert!(Frame::MOST < CLOSED);

@@ -8,11 +8,12 @@
 use crate::client::Client;
 use crate::contract::{Contract, Process, Refusal};
 use crate::domain::{DomainId, Phase, Word};
+use crate::grant::{Activity, add_within, lower_to_zero};
+use crate::hunger::Bell;
 use crate::layout::{CLOSED, Layout, MAGIC, Memory, Slot};
-use crate::quota::{Activity, add_within, lower_to_zero};
-use crate::ramtab::{Entry, Frame, Owner, State};
+use crate::ramtab::{Entry, Frame, Owner};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 use wired::{PAGE, Region};
 
@@ -42,59 +43,7 @@ pub enum LedgerError {
 /// The books of `total` frames, shared by all who hold the descriptor.
 pub struct Ledger {
     pub(crate) memory: Memory,
-}
-
-/// What the ledger knows of a domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DomainView {
-    /// Its name.
-    pub id: DomainId,
-    /// Where it is in its life.
-    pub phase: Phase,
-    /// The process that holds it.
-    pub process: Process,
-    /// {g, x}.
-    pub contract: Contract,
-    /// Frames it owns.
-    pub n: u32,
-    /// Those of them with nothing resident, about.
-    pub unused: u32,
-    /// Frames it was asked to give back and has not.
-    pub asked: u32,
-    /// Frames it waits for.
-    pub wanted: u32,
-    /// Frames it took over from others, transparently, since it was admitted.
-    pub taken_over: u64,
-    /// Frames others took over from it.
-    pub lost: u64,
-    /// Frames it was ever asked for, intrusively.
-    pub asked_ever: u64,
-    /// Frames it gave back because it was asked.
-    pub answered: u64,
-    /// Requests of its that found no frame.
-    pub refused: u64,
-}
-
-/// How many of a domain's frames are in each state, by the RamTab.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
-    /// With nothing resident.
-    pub unused: u32,
-    /// With a page mapped.
-    pub mapped: u32,
-    /// With a page staged.
-    pub standby: u32,
-    /// With a page that must stay.
-    pub nailed: u32,
-    /// Set aside for a child, or changing hands.
-    pub other: u32,
-}
-
-impl Census {
-    /// Frames in all.
-    pub fn total(&self) -> u32 {
-        self.unused + self.mapped + self.standby + self.nailed + self.other
-    }
+    pub(crate) bell: Bell,
 }
 
 impl Ledger {
@@ -105,6 +54,16 @@ impl Ledger {
     /// New books of `total` frames, all free, for at most `max_domains` domains at once;
     /// with the descriptor to hand to their processes.
     pub fn create(total: u32, max_domains: u32) -> Result<(Self, OwnedFd), LedgerError> {
+        Self::create_limited(total, total, max_domains)
+    }
+
+    /// New books of which at most `limit` frames may be owned, until whoever attaches a
+    /// [`crate::Quota`] to the descriptor raises that; `total` is the most it can be raised to.
+    pub fn create_limited(
+        total: u32,
+        limit: u32,
+        max_domains: u32,
+    ) -> Result<(Self, OwnedFd), LedgerError> {
         let slots = check(total, max_domains)?;
         let layout = Layout::new(total, slots);
         let (region, fd) = Region::shared(layout.length, "selfpage-ledger")
@@ -117,8 +76,11 @@ impl Ledger {
         header.length.store(layout.length as u64, SeqCst);
         header.total.store(total, SeqCst);
         header.slots.store(slots, SeqCst);
+        header.limit.set(limit.min(total));
+        header.assured.store(total, SeqCst);
+        header.shed_to.store(u32::MAX, SeqCst);
         header.magic.store(MAGIC, SeqCst);
-        Ok((Self { memory }, fd))
+        Ok((Self::new(memory), fd))
     }
 
     /// The books behind a descriptor from [`Ledger::create`], in another process.
@@ -129,22 +91,16 @@ impl Ledger {
         if length < PAGE as u64 {
             return Err(LedgerError::NotALedger);
         }
-        let (total, slots) = {
-            let first = map(PAGE)?;
-            let header = &first.slice::<crate::layout::Header>(0, 1)[0];
-            if header.magic.load(SeqCst) != MAGIC {
-                return Err(LedgerError::NotALedger);
-            }
-            (header.total.load(SeqCst), header.slots.load(SeqCst))
-        };
-        let fits = check(total, slots.wrapping_sub(1)).is_ok();
-        if !fits || Layout::new(total, slots).length as u64 != length {
-            return Err(LedgerError::NotALedger);
+        let first = map(PAGE)?;
+        let layout = Layout::read(&first, length).ok_or(LedgerError::NotALedger)?;
+        Ok(Self::new(Memory::new(map(layout.length)?, layout)))
+    }
+
+    fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            bell: Bell::default(),
         }
-        let layout = Layout::new(total, slots);
-        Ok(Self {
-            memory: Memory::new(map(layout.length)?, layout),
-        })
     }
 
     /// Admits a domain, nascent until its process takes it up with [`Ledger::adopt`].
@@ -165,11 +121,12 @@ impl Ledger {
         }
         let _activity = Activity::begin(&self.memory, creator);
         let header = self.memory.header();
-        if !add_within(&header.guaranteed, g, self.total()) {
+        let assured = header.assured.load(SeqCst);
+        if !add_within(&header.guaranteed, g, assured) {
             return Err(Refusal::Guarantee {
                 asked: g,
                 admitted: header.guaranteed.load(SeqCst),
-                total: self.total(),
+                total: assured,
                 domains: header.live.load(SeqCst),
             });
         }
@@ -292,6 +249,7 @@ impl Ledger {
         }
         if n & CLOSED == 0 {
             let g = slot.g.load(SeqCst);
+            header.limit.give(n);
             lower_to_zero(&header.committed, n.max(g));
             lower_to_zero(&header.guaranteed, g);
             lower_to_zero(&header.live, 1);
@@ -317,59 +275,10 @@ impl Ledger {
         );
     }
 
-    /// Asks domains with more than their guarantee to give back frames, so that `id` can
-    /// have `k`: the largest n - g first. Frames asked for before and still on their way
-    /// count. Returns how many are on their way in all; fewer than `k` when the others
-    /// have no more to give. What happens to a domain that does not answer in time is the
-    /// supervisor's to decide: see [`DomainView::asked`].
-    ///
-    /// From g on `id` is no better than the others: they are asked down to the fair share
-    /// only, and until `id` has its frames none above that share gets more.
-    pub fn demand(&self, id: DomainId, k: u32) -> u32 {
-        let Some(slot) = self.find(id) else { return 0 };
-        let slots = || (1..self.memory.reach()).map(|owner| self.memory.slot(owner));
-        slot.wanted.store(k, SeqCst);
-        let wants = slots()
-            .map(|slot| slot.wanted.load(SeqCst))
-            .fold(0, u32::saturating_add);
-        self.memory.header().wants.store(wants, SeqCst);
-        let coming = || {
-            slots()
-                .map(|slot| slot.asked.load(SeqCst))
-                .fold(0, u32::saturating_add)
-        };
-        let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
-        let keep = if guaranteed { 0 } else { self.memory.fair() };
-        while coming() < wants {
-            let others = (1..self.memory.reach()).filter(|owner| *owner != id.slot);
-            let spare = |owner: &Owner| {
-                let slot = self.memory.slot(*owner);
-                let above = self.memory.surplus(*owner);
-                let asked = slot.asked.load(SeqCst);
-                above
-                    .min(slot.n.load(SeqCst).saturating_sub(keep))
-                    .saturating_sub(asked)
-            };
-            let Some(victim) = others.max_by_key(spare).filter(|v| spare(v) > 0) else {
-                break;
-            };
-            let (most, missing) = (spare(&victim), wants.saturating_sub(coming()));
-            let more = most.min(missing);
-            let victim = self.memory.slot(victim);
-            victim.asked.fetch_add(more, SeqCst);
-            victim.asked_ever.fetch_add(u64::from(more), Relaxed);
-            ring(victim);
-            if more == 0 {
-                break;
-            }
-        }
-        coming()
-    }
-
     /// Wakes a domain's pager.
     pub fn ring(&self, id: DomainId) {
         if let Some(slot) = self.find(id) {
-            ring(slot);
+            slot.ring();
         }
     }
 
@@ -384,12 +293,34 @@ impl Ledger {
         self.memory.header().wait_freed(seq, limit);
     }
 
-    /// Frames in all.
+    /// Most that the guarantees of all domains may sum to: the tenant's own guarantee, where
+    /// the books are a tenant's. Those admitted already stay.
+    pub fn assure(&self, frames: u32) {
+        let frames = frames.min(self.total());
+        self.memory.header().assured.store(frames, SeqCst);
+    }
+
+    /// How many frames may be owned now.
+    pub fn limit(&self) -> u32 {
+        self.memory.header().limit.limit()
+    }
+
+    /// Frames owned by all domains.
+    pub fn owned(&self) -> u32 {
+        self.memory.header().limit.owned()
+    }
+
+    /// Sum of max(n, g): frames owned, and those still owed to guarantees.
+    pub fn committed(&self) -> u32 {
+        self.memory.header().committed.load(SeqCst)
+    }
+
+    /// Frames in all, the most there can ever be.
     pub fn total(&self) -> u32 {
         self.memory.total()
     }
 
-    /// Free frames, about.
+    /// Frames nobody owns, about; the limit may keep them from being taken.
     pub fn free(&self) -> u32 {
         self.memory.set(0).len()
     }
@@ -402,61 +333,6 @@ impl Ledger {
     /// Domains admitted.
     pub fn domains(&self) -> u32 {
         self.memory.header().live.load(SeqCst)
-    }
-
-    /// What the ledger knows of a domain.
-    pub fn view(&self, id: DomainId) -> Option<DomainView> {
-        self.views().find(|view| view.id == id)
-    }
-
-    /// All domains admitted.
-    pub fn views(&self) -> impl Iterator<Item = DomainView> {
-        (1..self.memory.reach()).filter_map(|owner| {
-            let slot = self.memory.slot(owner);
-            let word = Word::unpack(slot.state.load(SeqCst));
-            word.admitted().then(|| DomainView {
-                id: DomainId {
-                    slot: owner,
-                    generation: word.generation,
-                },
-                phase: word.phase,
-                process: Process {
-                    pid: slot.pid.load(SeqCst),
-                    start: slot.start.load(SeqCst),
-                },
-                contract: Contract {
-                    g: slot.g.load(SeqCst),
-                    x: slot.x.load(SeqCst),
-                },
-                n: slot.n.load(SeqCst) & !CLOSED,
-                unused: self.memory.set(owner).len(),
-                asked: slot.asked.load(SeqCst),
-                wanted: slot.wanted.load(SeqCst),
-                taken_over: slot.taken_over.load(Relaxed),
-                lost: slot.lost.load(Relaxed),
-                asked_ever: slot.asked_ever.load(Relaxed),
-                answered: slot.answered.load(Relaxed),
-                refused: slot.refused.load(Relaxed),
-            })
-        })
-    }
-
-    /// Counts a domain's frames in the RamTab: for statistics, 1 us for 4,000 frames.
-    pub fn census(&self, id: DomainId) -> Census {
-        let mut census = Census::default();
-        for (_, entry) in self.memory.ramtab().entries() {
-            if entry.owner() == id.slot {
-                match entry.state() {
-                    State::Free => (),
-                    State::Unused => census.unused += 1,
-                    State::Mapped => census.mapped += 1,
-                    State::Standby => census.standby += 1,
-                    State::Nailed => census.nailed += 1,
-                    State::Reserved | State::Revoking => census.other += 1,
-                }
-            }
-        }
-        census
     }
 
     pub(crate) fn find(&self, id: DomainId) -> Option<&Slot> {
@@ -528,12 +404,7 @@ impl Ledger {
     }
 }
 
-fn ring(slot: &Slot) {
-    slot.bell.fetch_add(1, SeqCst);
-    wired::futex::wake_all(&slot.bell);
-}
-
-fn check(total: u32, max_domains: u32) -> Result<u32, LedgerError> {
+pub(crate) fn check(total: u32, max_domains: u32) -> Result<u32, LedgerError> {
     if total == 0 || total > Frame::MOST {
         return Err(LedgerError::Total(total));
     }

@@ -30,15 +30,22 @@
 mod client;
 mod contract;
 mod domain;
+mod grant;
+mod hunger;
 mod layout;
 mod ledger;
+mod limit;
 mod quota;
 mod ramtab;
 mod reconcile;
+mod revocation;
 mod set;
+mod view;
 
 pub use client::{Client, Misuse, Short};
 pub use contract::{Contract, Process, Refusal, fair_share, tree};
 pub use domain::{DomainId, Phase};
-pub use ledger::{Census, DomainView, Ledger, LedgerError};
+pub use ledger::{Ledger, LedgerError};
+pub use quota::{Quota, QuotaError};
 pub use ramtab::{Frame, State};
+pub use view::{Census, DomainView};

@@ -1,330 +1,191 @@
-//! Taking quota and giving it back: the allocator's arithmetic and its three sources.
+//! A tenant's ledger as the frames allocator of the whole machine sees it.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rules, in the order
-//! they are kept:
-//!
-//! 1. A domain never owns more than x.
-//! 2. Below g a request is granted. From g on it is optimistic: granted only while the sum
-//!    of max(n, g) over all domains stays within the total, so that no other domain's
-//!    guarantee is lent out.
-//! 3. A granted request is met from free frames, else *transparently* from another
-//!    domain's unused frames, if that one has more than its g. It is not asked: its RamTab
-//!    entry changes hands by compare-and-swap, and it finds out when its own fails.
-//! 4. n is raised before the RamTab changes and lowered after, so whoever dies in between
-//!    leaves too high a count, never an uncounted frame.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. A tenant is granted frames
+//! by raising its ledger's limit and loses unused ones, transparently, by lowering it. Rule:
+//! nothing that is read is believed. The ledger is the tenant's to write: it can spoil its own
+//! books and nothing else, so values are clamped, no loop waits for it, and the limit that
+//! counts is the one remembered here.
 
-use crate::contract::fair_share;
-use crate::layout::{CLOSED, Header, Memory, Slot};
-use crate::ramtab::{Entry, Frame, Owner, State};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::time::Duration;
+use crate::layout::{Header, Layout};
+use crate::limit::Bound;
+use crate::ramtab::Frame;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use wired::{PAGE, Region};
 
-/// How often to look through sets that others change before giving up on a frame that
-/// must be somewhere.
-const LOOKS: u32 = 64;
+/// How often the limit is tried to be lowered against a tenant that takes and gives frames at
+/// the same time: each attempt fails only for one that took or gave.
+const ATTEMPTS: u32 = 1000;
 
-/// Longest a count change waits for counts being made again, and how often: a stopped
-/// supervisor must not stop a domain.
-const PAUSE: Duration = Duration::from_millis(1);
-const PAUSES: u32 = 20;
+/// Where the kernel keeps memfds: tmpfs, whose pages are always there to be had.
+const TMPFS: u64 = 0x0102_1994;
 
-/// Marks count changes by `actor` as under way until dropped.
-pub(crate) struct Activity<'a>(&'a Slot);
+/// Why a descriptor was not taken for a tenant's ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum QuotaError {
+    /// Not a memfd.
+    #[error(
+        "the descriptor is not a memfd: hand over the one that came with Ledger::create_limited"
+    )]
+    NotAMemfd,
+    /// It could be shrunk, and whoever touches it then is killed by the kernel.
+    #[error(
+        "the memfd can be shrunk: hand over one sealed with F_SEAL_SHRINK, as \
+         Ledger::create_limited makes it"
+    )]
+    Shrinkable,
+    /// It says it is something else, or its length is not what it says.
+    #[error(
+        "the memfd of {length} bytes is not a frames ledger of this version: make it with the same \
+         selfpage as the system daemon is of"
+    )]
+    NotALedger {
+        /// Bytes it has.
+        length: u64,
+    },
+    /// The kernel refused.
+    #[error("mapping a tenant's frames ledger: {0}; the descriptor must be open for writing")]
+    Map(std::io::Error),
+}
 
-impl<'a> Activity<'a> {
-    pub(crate) fn begin(memory: &'a Memory, actor: Owner) -> Self {
-        let (slot, pause) = (memory.slot(actor), &memory.header().pause);
-        for _ in 0..PAUSES {
-            slot.activity.fetch_add(1 << 32 | 1, SeqCst);
-            match pause.load(SeqCst) {
-                0 => return Self(slot),
-                word => {
-                    slot.activity.fetch_sub(1, SeqCst);
-                    wired::futex::wait(pause, word, Some(PAUSE));
-                }
-            }
+impl From<rustix::io::Errno> for QuotaError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Map(error.into())
+    }
+}
+
+/// The limit of one tenant's ledger, for the frames allocator that moves it.
+pub struct Quota {
+    first: Region,
+    total: u32,
+    limit: u32,
+}
+
+impl Quota {
+    /// The quota in the ledger behind a descriptor from a tenant. Its limit is what the ledger
+    /// says: a caller that knows better, or was told too much, corrects it with
+    /// [`Quota::set_limit`].
+    pub fn attach(fd: impl AsFd) -> Result<Self, QuotaError> {
+        let fd = fd.as_fd();
+        let seals = fcntl_get_seals(fd).map_err(|_| QuotaError::NotAMemfd)?;
+        if fstatfs(fd)?.f_type as u64 != TMPFS {
+            return Err(QuotaError::NotAMemfd);
         }
-        slot.activity.fetch_add(1 << 32 | 1, SeqCst);
-        Self(slot)
-    }
-}
-
-impl Drop for Activity<'_> {
-    fn drop(&mut self) {
-        self.0.activity.fetch_sub(1, SeqCst);
-    }
-}
-
-/// Adds `by` to `count` if it then is at most `most`.
-pub(crate) fn add_within(count: &AtomicU32, by: u32, most: u32) -> bool {
-    let add = |now: u32| now.checked_add(by).filter(|sum| *sum <= most);
-    count.fetch_update(SeqCst, SeqCst, add).is_ok()
-}
-
-/// Takes `by` from `count`, stopping at zero.
-pub(crate) fn lower_to_zero(count: &AtomicU32, by: u32) -> u32 {
-    let lower = |now: u32| Some(now.saturating_sub(by));
-    count
-        .fetch_update(SeqCst, SeqCst, lower)
-        .unwrap_or(0)
-        .min(by)
-}
-
-/// What came of asking for one more frame of quota.
-#[derive(PartialEq, Eq)]
-enum Grant {
-    Granted,
-    /// Only in exchange for another's optimistic frame.
-    Full,
-    /// Never, or not for now.
-    No,
-}
-
-impl Memory {
-    /// A frame for `owner` in `state`, obtained by `actor` (its parent, before a fork).
-    pub(crate) fn acquire(&self, actor: Owner, owner: Owner, state: State) -> Option<Frame> {
-        let _activity = Activity::begin(self, actor);
-        let entry = Entry::new(owner, state);
-        let frame = match self.grant(owner) {
-            Grant::Granted => self.find_granted(owner, entry),
-            Grant::Full => self.exchange(owner, entry),
-            Grant::No => None,
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(QuotaError::Shrinkable);
+        }
+        let length = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        if length < PAGE as u64 {
+            return Err(QuotaError::NotALedger { length });
+        }
+        let first = Region::attach(fd, PAGE)?;
+        let layout = Layout::read(&first, length).ok_or(QuotaError::NotALedger { length })?;
+        let total = layout.total().min(Frame::MOST);
+        let mut quota = Self {
+            first,
+            total,
+            limit: 0,
         };
-        let slot = self.slot(owner);
-        match frame {
-            Some(_) if slot.wanted.load(Relaxed) != 0 => self.want_less(owner, 1),
-            Some(_) => (),
-            None => {
-                slot.refused.fetch_add(1, Relaxed);
-            }
-        }
-        frame
+        quota.limit = quota.bound().limit.min(total);
+        Ok(quota)
     }
 
-    /// Makes `frame` nobody's, if it is `owner`'s in `state`, without lowering n.
-    pub(crate) fn release(&self, frame: Frame, from: Entry) -> bool {
-        let changed = self.ramtab().change(frame, from, Entry::FREE);
-        if changed {
-            self.set(0).insert(frame);
-        }
-        changed
+    /// The most that the limit can be raised to: the tenant's x.
+    pub fn total(&self) -> u32 {
+        self.total
     }
 
-    /// Takes `by` frames from n, after they were released.
-    pub(crate) fn lower(&self, owner: Owner, by: u32) {
-        if by == 0 {
-            return;
-        }
-        let slot = self.slot(owner);
-        let lower = |n: u32| (n & CLOSED == 0).then(|| n.saturating_sub(by));
-        if let Ok(n) = slot.n.fetch_update(SeqCst, SeqCst, lower) {
-            let g = slot.g.load(SeqCst);
-            let before = n.max(g);
-            lower_to_zero(
-                &self.header().committed,
-                before - n.saturating_sub(by).max(g),
-            );
-        }
-        self.header().ring_freed();
+    /// Frames the tenant may own: {n} of its contract.
+    pub fn limit(&self) -> u32 {
+        self.limit
     }
 
-    /// Withdraws `by` of what `owner` waits for.
-    pub(crate) fn want_less(&self, owner: Owner, by: u32) {
-        let less = lower_to_zero(&self.slot(owner).wanted, by);
-        lower_to_zero(&self.header().wants, less);
+    /// Frames the tenant says it owns, at most the limit.
+    pub fn owned(&self) -> u32 {
+        self.bound().owned.min(self.limit)
     }
 
-    /// What each domain gets when all want as much as they can get.
-    pub(crate) fn fair(&self) -> u32 {
-        fair_share(self.header().live.load(SeqCst), self.total())
+    /// Frames the tenant says it owns or owes to guarantees of its own, at most the limit:
+    /// what lies above can be taken transparently.
+    pub fn committed(&self) -> u32 {
+        let committed = self.header().committed.load(SeqCst);
+        self.owned().max(committed).min(self.limit)
     }
 
-    /// Raises n by one, if the contract and the others' guarantees allow it.
-    fn grant(&self, owner: Owner) -> Grant {
-        let (slot, header) = (self.slot(owner), self.header());
-        let (g, x) = (slot.g.load(SeqCst), slot.x.load(SeqCst));
-        loop {
-            let n = slot.n.load(SeqCst);
-            if n >= x || n & CLOSED != 0 {
-                return Grant::No;
-            }
-            let optimistic = n >= g;
-            if optimistic {
-                if self.others_wait(owner, n) {
-                    return Grant::No;
-                }
-                if !add_within(&header.committed, 1, self.total()) {
-                    return Grant::Full;
-                }
-            }
-            if slot.n.compare_exchange(n, n + 1, SeqCst, SeqCst).is_ok() {
-                return Grant::Granted;
-            }
-            if optimistic {
-                lower_to_zero(&header.committed, 1);
-            }
-        }
-    }
-
-    /// Whether someone else waits for frames and this domain has its share of them.
-    fn others_wait(&self, owner: Owner, n: u32) -> bool {
+    /// Frames that processes of the tenant say they wait for, at most what the limit could
+    /// be raised by.
+    pub fn wanted(&self) -> u32 {
         let wants = self.header().wants.load(SeqCst);
-        wants > self.slot(owner).wanted.load(SeqCst) && n >= self.fair()
+        wants.min(self.total - self.limit)
     }
 
-    /// Finds the frame that a granted request is owed.
-    fn find_granted(&self, owner: Owner, entry: Entry) -> Option<Frame> {
-        for _ in 0..LOOKS {
-            if let Some(frame) = self.pop_free(entry) {
-                return Some(frame);
-            }
-            if let Some((frame, victim)) = self.hold_unused(owner) {
-                if self.surrender(frame, victim, owner) {
-                    self.ramtab()
-                        .change(frame, Entry::new(owner, State::Revoking), entry);
-                    return Some(frame);
+    /// Whether the tenant said that it feels its limit, since that was raised or heard.
+    pub fn hungry(&self) -> bool {
+        self.header().hungry.load(SeqCst) != 0
+    }
+
+    /// Lets the tenant say again that it feels its limit: for when it could not be raised
+    /// and now may be.
+    pub fn heard(&self) {
+        self.header().hungry.store(0, SeqCst);
+    }
+
+    /// Raises the limit by `k` frames, up to the total, and wakes those who wait for frames.
+    /// By how many it did. What was to be shed is so no longer.
+    pub fn raise(&mut self, k: u32) -> u32 {
+        let k = k.min(self.total - self.limit);
+        self.limit += k;
+        let header = self.header();
+        header.limit.raise(k);
+        header.lift_shedding();
+        self.heard();
+        wake(&header.freed);
+        k
+    }
+
+    /// Lowers the limit by up to `k` frames that the tenant has unused, without its help. By
+    /// how many it did.
+    pub fn take_unused(&mut self, k: u32) -> u32 {
+        for _ in 0..ATTEMPTS {
+            let seen = self.bound();
+            let committed = self.header().committed.load(SeqCst);
+            let kept = seen.owned.max(committed).min(self.limit);
+            let next = self.limit.saturating_sub(k).max(kept);
+            if self.header().limit.replace(seen, next) {
+                let taken = self.limit - next;
+                self.limit = next;
+                if self.header().shed_to.load(SeqCst) >= next {
+                    self.header().lift_shedding();
                 }
-            } else if self.set(0).len() == 0 {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        self.lower(owner, 1);
-        None
-    }
-
-    /// An optimistic frame when every frame is spoken for: another's, if it has one unused.
-    fn exchange(&self, owner: Owner, entry: Entry) -> Option<Frame> {
-        let held = Entry::new(owner, State::Revoking);
-        for _ in 0..LOOKS {
-            // Past the total, frames go to those below their guarantee.
-            if self.header().committed.load(SeqCst) > self.total() {
-                return None;
-            }
-            let (frame, victim) = self.hold_unused(owner)?;
-            if !self.surrender(frame, victim, owner) {
-                continue;
-            }
-            match self.grant(owner) {
-                Grant::Granted => {
-                    self.ramtab().change(frame, held, entry);
-                    return Some(frame);
-                }
-                grant => {
-                    self.release(frame, held);
-                    self.header().ring_freed();
-                    if grant == Grant::No {
-                        return None;
-                    }
-                }
+                return taken;
             }
         }
-        None
+        0
     }
 
-    fn pop_free(&self, entry: Entry) -> Option<Frame> {
-        let free = self.set(0);
-        while let Some(frame) = free.pop() {
-            if self.ramtab().change(frame, Entry::FREE, entry) {
-                return Some(frame);
+    /// Makes `limit` the limit, whatever the ledger says, for a tenant that is taken back
+    /// after a restart.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.min(self.total);
+        for _ in 0..ATTEMPTS {
+            if self.header().limit.replace(self.bound(), self.limit) {
+                return;
             }
         }
-        None
     }
 
-    /// Takes hold of an unused frame of the domain furthest above its guarantee.
-    fn hold_unused(&self, owner: Owner) -> Option<(Frame, Owner)> {
-        let held = Entry::new(owner, State::Revoking);
-        let mut above = u32::MAX;
-        // From the largest surplus down; each is looked at once.
-        while let Some((surplus, victims)) = self.next_surplus(owner, above) {
-            above = surplus;
-            for victim in victims {
-                let unused = Entry::new(victim, State::Unused);
-                let set = self.set(victim);
-                let found = set.find(|frame| self.ramtab().change(frame, unused, held));
-                if let Some(frame) = found {
-                    set.remove(frame);
-                    return Some((frame, victim));
-                }
-            }
-        }
-        None
+    fn bound(&self) -> Bound {
+        self.header().limit.read()
     }
 
-    /// The largest surplus below `below`, and the domains that have it.
-    fn next_surplus(&self, owner: Owner, below: u32) -> Option<(u32, impl Iterator<Item = Owner>)> {
-        let surplus = |victim: &Owner| self.surplus(*victim);
-        let others = move || (1..self.reach()).filter(move |victim| *victim != owner);
-        let largest = others()
-            .map(|v| surplus(&v))
-            .filter(|s| (1..below).contains(s))
-            .max()?;
-        Some((largest, others().filter(move |v| surplus(v) == largest)))
-    }
-
-    /// n - g: how many frames may be taken from a domain.
-    pub(crate) fn surplus(&self, victim: Owner) -> u32 {
-        let slot = self.slot(victim);
-        match slot.n.load(SeqCst) {
-            n if n & CLOSED != 0 => 0,
-            n => n.saturating_sub(slot.g.load(SeqCst)),
-        }
-    }
-
-    /// Slots worth looking at are 1 up to this.
-    pub(crate) fn reach(&self) -> Owner {
-        self.header().reach.load(SeqCst).min(self.slot_count())
-    }
-
-    /// Takes the held frame off the victim's count; gives it back when the victim has no
-    /// more than its guarantee.
-    fn surrender(&self, frame: Frame, victim: Owner, taker: Owner) -> bool {
-        let (slot, held) = (self.slot(victim), Entry::new(taker, State::Revoking));
-        let state = slot.state.load(SeqCst);
-        let g = slot.g.load(SeqCst);
-        let less = |n: u32| (n & CLOSED == 0 && n > g).then(|| n - 1);
-        if slot.n.fetch_update(SeqCst, SeqCst, less).is_ok() {
-            lower_to_zero(&self.header().committed, 1);
-            slot.lost.fetch_add(1, Relaxed);
-            self.slot(taker).taken_over.fetch_add(1, Relaxed);
-            return true;
-        }
-        let unused = Entry::new(victim, State::Unused);
-        self.ramtab().change(frame, held, unused);
-        self.set(victim).insert(frame);
-        // A domain retired meanwhile may have been swept before it got this back.
-        let gone = slot.n.load(SeqCst) & CLOSED != 0 || slot.state.load(SeqCst) != state;
-        if gone && self.release(frame, unused) {
-            self.header().ring_freed();
-        }
-        false
+    fn header(&self) -> &Header {
+        &self.first.slice::<Header>(0, 1)[0]
     }
 }
 
-impl Header {
-    const SLEEPS: u32 = 1;
-
-    /// Tells those who wait that frames became free.
-    pub(crate) fn ring_freed(&self) {
-        let next = |word: u32| Some((word & !Self::SLEEPS).wrapping_add(2));
-        let before = self.freed.fetch_update(SeqCst, SeqCst, next).unwrap_or(0);
-        if before & Self::SLEEPS != 0 {
-            wired::futex::wake_all(&self.freed);
-        }
-    }
-
-    /// A value that changes when frames become free.
-    pub(crate) fn freed_seq(&self) -> u32 {
-        self.freed.load(SeqCst) & !Self::SLEEPS
-    }
-
-    /// Sleeps until frames became free since `seq`, or the limit.
-    pub(crate) fn wait_freed(&self, seq: u32, limit: Option<Duration>) {
-        let asleep = seq | Self::SLEEPS;
-        let mark = self.freed.compare_exchange(seq, asleep, SeqCst, SeqCst);
-        if mark.is_ok() || mark == Err(asleep) {
-            wired::futex::wait(&self.freed, asleep, limit);
-        }
-    }
+/// Wakes all that wait on a word which its owner may be writing without end.
+fn wake(freed: &AtomicU32) {
+    freed.fetch_add(2, SeqCst);
+    wired::futex::wake_all(freed);
 }

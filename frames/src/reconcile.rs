@@ -75,6 +75,7 @@ impl Ledger {
             &header.wants,
         ];
         let said = totals.map(|word| word.load(SeqCst));
+        let said_owned = header.limit.owned();
         if all.iter().any(|reading| reading.activity as u32 != 0) {
             return false;
         }
@@ -116,6 +117,7 @@ impl Ledger {
         for ((word, said), truth) in totals.into_iter().zip(said).zip(true_totals) {
             correct(word, said, truth);
         }
+        header.limit.correct(said_owned, sum(|r| r.owned));
         memory.set(0).correct(miscount);
         for (frame, entry) in strays {
             memory.release(frame, entry);
@@ -175,9 +177,11 @@ mod tests {
     /// Where a taker can die: each is what its words look like then.
     #[test]
     fn wherever_a_taker_dies_the_books_are_right_after_it_is_retired() {
-        let steps: [fn(&Ledger, Owner, Owner); 6] = [
+        let steps: [fn(&Ledger, Owner, Owner); 7] = [
             // Optimistic quota taken, n not raised.
             |ledger, _, _| assert_eq!(ledger.memory.header().committed.fetch_add(1, SeqCst), 20),
+            // A unit of the limit taken, n not raised.
+            |ledger, _, _| assert!(ledger.memory.header().limit.take()),
             // n raised, no frame found.
             |ledger, dead, _| assert_eq!(ledger.memory.slot(dead).n.fetch_add(1, SeqCst), 10),
             // A frame out of the free set, and not in the RamTab.
@@ -227,7 +231,10 @@ mod tests {
             assert_eq!(header.suspect.load(SeqCst), 0);
             let n = ledger.census(other.id()).total();
             assert_eq!((other.n(), ledger.free()), (n, 30 - n));
-            assert_eq!(header.committed.load(SeqCst), n.max(5));
+            assert_eq!(
+                (header.committed.load(SeqCst), header.limit.owned()),
+                (n.max(5), n)
+            );
             assert_eq!((ledger.guaranteed(), ledger.domains()), (5, 1));
             let rest = (0..30).map_while(|_| other.take()).count() as u32;
             assert_eq!(rest, 30 - n + u32::from(n == 10), "every frame can be had");

@@ -2,23 +2,14 @@
 
 mod common;
 
-use common::{audit, gets_its_guarantee};
-use frames::{Client, Contract, DomainId, Frame, Ledger, Misuse, Process, Refusal, State};
+use common::{admit, audit, gets_its_guarantee, take};
+use frames::{Contract, DomainId, Frame, Ledger, Misuse, Process, Refusal, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn ledger(total: u32) -> Ledger {
     Ledger::create(total, 8).unwrap().0
-}
-
-fn admit(ledger: &Ledger, g: u32, x: u32) -> Client<'_> {
-    let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
-    ledger.adopt(id, Process { pid: 1, start: 1 }).unwrap()
-}
-
-fn take(client: &Client<'_>, count: u32) -> Vec<Frame> {
-    (0..count).map_while(|_| client.take()).collect()
 }
 
 #[test]

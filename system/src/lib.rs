@@ -15,6 +15,8 @@
 
 pub mod board;
 pub mod client;
+pub mod control;
+pub mod daemon;
 mod doors;
 mod fence;
 mod figures;
@@ -24,6 +26,8 @@ pub mod pageable;
 pub mod sample;
 pub mod server;
 pub mod socket;
+pub mod tenant;
+pub mod terms;
 pub mod tree;
 pub mod wire;
 

@@ -180,7 +180,7 @@ fn stored(system: &System) -> u64 {
 
 /// Pss_Anon and Pss_Shmem of a process, in bytes. None where it has gone, or is not ours
 /// to look at.
-fn rollup(pid: Pid) -> Option<(u64, u64)> {
+pub(crate) fn rollup(pid: Pid) -> Option<(u64, u64)> {
     let text =
         std::fs::read_to_string(format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero())).ok()?;
     Some((

@@ -1,7 +1,7 @@
 //! Memory of the pager's own, mapped by raw system calls.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ptr::NonNull;
@@ -60,11 +60,13 @@ impl Region {
     }
 
     /// Memory shared with every process that holds the descriptor and across fork.
-    /// `name` is what /proc shows.
+    /// `name` is what /proc shows. Its size is sealed: nobody who holds the descriptor can
+    /// take the memory away under the others, whose next access would end them.
     pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)> {
         let len = round(len)?;
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::attach(&fd, len)?, fd))
     }
 

@@ -1,6 +1,19 @@
 //! What holds of a ledger whenever nobody is at work on it.
 
-use frames::{DomainId, Ledger};
+use frames::{Client, Contract, DomainId, Frame, Ledger, Process};
+
+/// A domain with {g, x} in the ledger.
+#[allow(dead_code, reason = "each test uses what it needs")]
+pub fn admit(ledger: &Ledger, g: u32, x: u32) -> Client<'_> {
+    let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
+    ledger.adopt(id, Process { pid: 1, start: 1 }).unwrap()
+}
+
+/// As many of `count` frames as the domain gets.
+#[allow(dead_code, reason = "each test uses what it needs")]
+pub fn take(client: &Client<'_>, count: u32) -> Vec<Frame> {
+    (0..count).map_while(|_| client.take()).collect()
+}
 
 /// Panics unless the books agree with the RamTab.
 pub fn audit(ledger: &Ledger) {
@@ -23,7 +36,8 @@ pub fn audit(ledger: &Ledger) {
     }
     assert_eq!(guaranteed, ledger.guaranteed());
     assert!(guaranteed <= ledger.total());
-    assert!(owned <= ledger.total());
+    assert!(owned <= ledger.limit(), "never past the limit");
+    assert_eq!(owned, ledger.owned(), "what is owned is counted");
     assert_eq!(
         owned + ledger.free(),
         ledger.total(),

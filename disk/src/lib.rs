@@ -1,0 +1,13 @@
+//! The user-safe backing store: disk space and disk time under contract.
+//!
+//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: the swap
+//! filesystem decides who owns which part of a disk, the user-safe disk who may use it when.
+//!
+//! Rule: control is apart from data. Nothing on the way of a page allocates extents, and
+//! nothing that allocates extents waits for a page.
+
+pub mod atropos;
+pub mod model;
+pub mod swapfs;
+pub mod time;
+pub mod trace;

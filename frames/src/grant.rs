@@ -1,0 +1,353 @@
+//! Taking frames and giving them back: the allocator's arithmetic and its three sources.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rules, in the order
+//! they are kept:
+//!
+//! 1. A domain never owns more than x.
+//! 2. All domains together never own more than the limit.
+//! 3. Below g a request is granted. From g on it is optimistic: granted only while the sum
+//!    of max(n, g) over all domains stays within the limit, so that no other domain's
+//!    guarantee is lent out.
+//! 4. A granted request is met from free frames. Where the limit leaves none it is met
+//!    *transparently* from another domain's unused frames, if that one has more than its
+//!    g. It is not asked: its RamTab entry changes hands by compare-and-swap, and it finds
+//!    out when its own fails.
+//! 5. Counts are raised before the RamTab changes and lowered after, so whoever dies in
+//!    between leaves too high a count, never an uncounted frame.
+
+use crate::contract::fair_share;
+use crate::layout::{CLOSED, Header, Memory, Slot};
+use crate::ramtab::{Entry, Frame, Owner, State};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+/// How often to look through sets that others change before giving up on a frame that
+/// must be somewhere.
+const LOOKS: u32 = 64;
+
+/// Longest a count change waits for counts being made again, and how often: a stopped
+/// supervisor must not stop a domain.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSES: u32 = 20;
+
+/// Marks count changes by `actor` as under way until dropped.
+pub(crate) struct Activity<'a>(&'a Slot);
+
+impl<'a> Activity<'a> {
+    pub(crate) fn begin(memory: &'a Memory, actor: Owner) -> Self {
+        let (slot, pause) = (memory.slot(actor), &memory.header().pause);
+        for _ in 0..PAUSES {
+            slot.activity.fetch_add(1 << 32 | 1, SeqCst);
+            match pause.load(SeqCst) {
+                0 => return Self(slot),
+                word => {
+                    slot.activity.fetch_sub(1, SeqCst);
+                    wired::futex::wait(pause, word, Some(PAUSE));
+                }
+            }
+        }
+        slot.activity.fetch_add(1 << 32 | 1, SeqCst);
+        Self(slot)
+    }
+}
+
+impl Drop for Activity<'_> {
+    fn drop(&mut self) {
+        self.0.activity.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Adds `by` to `count` if it then is at most `most`.
+pub(crate) fn add_within(count: &AtomicU32, by: u32, most: u32) -> bool {
+    let add = |now: u32| now.checked_add(by).filter(|sum| *sum <= most);
+    count.fetch_update(SeqCst, SeqCst, add).is_ok()
+}
+
+/// Takes `by` from `count`, stopping at zero.
+pub(crate) fn lower_to_zero(count: &AtomicU32, by: u32) -> u32 {
+    let lower = |now: u32| Some(now.saturating_sub(by));
+    count
+        .fetch_update(SeqCst, SeqCst, lower)
+        .unwrap_or(0)
+        .min(by)
+}
+
+/// What came of asking for one more frame of quota.
+#[derive(PartialEq, Eq)]
+enum Grant {
+    Granted,
+    /// Only in exchange for another's unused frame.
+    Full,
+    /// Never, or not for now.
+    No,
+}
+
+/// Whose unit of the limit a frame is to be owned under.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unit {
+    /// One more of what the limit leaves.
+    New,
+    /// The one that the frame is owned under already.
+    Same,
+}
+
+impl Memory {
+    /// A frame for `owner` in `state`, obtained by `actor` (its parent, before a fork).
+    pub(crate) fn acquire(&self, actor: Owner, owner: Owner, state: State) -> Option<Frame> {
+        let _activity = Activity::begin(self, actor);
+        let entry = Entry::new(owner, state);
+        let frame = match self.grant(owner, Unit::New) {
+            Grant::Granted => self.find_granted(owner, entry),
+            Grant::Full => self.exchange(owner, entry),
+            Grant::No => None,
+        };
+        let slot = self.slot(owner);
+        match frame {
+            Some(_) if slot.wanted.load(Relaxed) != 0 => self.want_less(owner, 1),
+            Some(_) => (),
+            None => {
+                slot.refused.fetch_add(1, Relaxed);
+            }
+        }
+        frame
+    }
+
+    /// Makes `frame` nobody's, if it is `owner`'s in `state`, without lowering n.
+    pub(crate) fn release(&self, frame: Frame, from: Entry) -> bool {
+        let changed = self.ramtab().change(frame, from, Entry::FREE);
+        if changed {
+            self.set(0).insert(frame);
+        }
+        changed
+    }
+
+    /// Takes `by` frames from n, after they were released.
+    pub(crate) fn lower(&self, owner: Owner, by: u32) {
+        if by == 0 {
+            return;
+        }
+        let slot = self.slot(owner);
+        let lower = |n: u32| (n & CLOSED == 0).then(|| n.saturating_sub(by));
+        if let Ok(n) = slot.n.fetch_update(SeqCst, SeqCst, lower) {
+            let g = slot.g.load(SeqCst);
+            let before = n.max(g);
+            let header = self.header();
+            header.limit.give(n.min(by));
+            lower_to_zero(&header.committed, before - n.saturating_sub(by).max(g));
+        }
+        self.header().ring_freed();
+    }
+
+    /// Withdraws `by` of what `owner` waits for.
+    pub(crate) fn want_less(&self, owner: Owner, by: u32) {
+        let less = lower_to_zero(&self.slot(owner).wanted, by);
+        lower_to_zero(&self.header().wants, less);
+    }
+
+    /// What each domain gets when all want as much as they can get.
+    pub(crate) fn fair(&self) -> u32 {
+        let header = self.header();
+        fair_share(header.live.load(SeqCst), header.limit.limit())
+    }
+
+    /// Raises n by one, if the contract, the limit and the others' guarantees allow it.
+    fn grant(&self, owner: Owner, unit: Unit) -> Grant {
+        let (slot, header) = (self.slot(owner), self.header());
+        let (g, x) = (slot.g.load(SeqCst), slot.x.load(SeqCst));
+        loop {
+            let n = slot.n.load(SeqCst);
+            if n >= x || n & CLOSED != 0 {
+                return Grant::No;
+            }
+            let optimistic = n >= g;
+            if optimistic {
+                if self.others_wait(owner, n) {
+                    return Grant::No;
+                }
+                if !add_within(&header.committed, 1, header.most_committed()) {
+                    return Grant::Full;
+                }
+            }
+            let within = unit == Unit::Same || header.limit.take();
+            if within && slot.n.compare_exchange(n, n + 1, SeqCst, SeqCst).is_ok() {
+                return Grant::Granted;
+            }
+            if within && unit == Unit::New {
+                header.limit.give(1);
+            }
+            if optimistic {
+                lower_to_zero(&header.committed, 1);
+            }
+            if !within {
+                return Grant::Full;
+            }
+        }
+    }
+
+    /// Whether someone else waits for frames and this domain has its share of them.
+    fn others_wait(&self, owner: Owner, n: u32) -> bool {
+        let wants = self.header().wants.load(SeqCst);
+        wants > self.slot(owner).wanted.load(SeqCst) && n >= self.fair()
+    }
+
+    /// Finds the frame that a granted request is owed.
+    fn find_granted(&self, owner: Owner, entry: Entry) -> Option<Frame> {
+        for _ in 0..LOOKS {
+            if let Some(frame) = self.pop_free(entry) {
+                return Some(frame);
+            }
+            if let Some((frame, victim)) = self.hold_unused(owner) {
+                if self.surrender(frame, victim, owner) {
+                    self.header().limit.give(1);
+                    self.ramtab()
+                        .change(frame, Entry::new(owner, State::Revoking), entry);
+                    return Some(frame);
+                }
+            } else if self.set(0).len() == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.lower(owner, 1);
+        None
+    }
+
+    /// A frame when every one within the limit is spoken for: another's, if it has one
+    /// unused. It stays under the unit of the limit that it was owned under.
+    fn exchange(&self, owner: Owner, entry: Entry) -> Option<Frame> {
+        let (slot, header) = (self.slot(owner), self.header());
+        let held = Entry::new(owner, State::Revoking);
+        for _ in 0..LOOKS {
+            // Past the limit, frames go to those below their guarantee.
+            let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
+            if !guaranteed && header.committed.load(SeqCst) > header.most_committed() {
+                return None;
+            }
+            let (frame, victim) = self.hold_unused(owner)?;
+            if !self.surrender(frame, victim, owner) {
+                continue;
+            }
+            match self.grant(owner, Unit::Same) {
+                Grant::Granted => {
+                    self.ramtab().change(frame, held, entry);
+                    return Some(frame);
+                }
+                grant => {
+                    self.release(frame, held);
+                    header.limit.give(1);
+                    header.ring_freed();
+                    if grant == Grant::No {
+                        return None;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn pop_free(&self, entry: Entry) -> Option<Frame> {
+        let free = self.set(0);
+        while let Some(frame) = free.pop() {
+            if self.ramtab().change(frame, Entry::FREE, entry) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Takes hold of an unused frame of the domain furthest above its guarantee.
+    fn hold_unused(&self, owner: Owner) -> Option<(Frame, Owner)> {
+        let held = Entry::new(owner, State::Revoking);
+        let mut above = u32::MAX;
+        // From the largest surplus down; each is looked at once.
+        while let Some((surplus, victims)) = self.next_surplus(owner, above) {
+            above = surplus;
+            for victim in victims {
+                let unused = Entry::new(victim, State::Unused);
+                let set = self.set(victim);
+                let found = set.find(|frame| self.ramtab().change(frame, unused, held));
+                if let Some(frame) = found {
+                    set.remove(frame);
+                    return Some((frame, victim));
+                }
+            }
+        }
+        None
+    }
+
+    /// The largest surplus below `below`, and the domains that have it.
+    fn next_surplus(&self, owner: Owner, below: u32) -> Option<(u32, impl Iterator<Item = Owner>)> {
+        let surplus = |victim: &Owner| self.surplus(*victim);
+        let others = move || (1..self.reach()).filter(move |victim| *victim != owner);
+        let largest = others()
+            .map(|v| surplus(&v))
+            .filter(|s| (1..below).contains(s))
+            .max()?;
+        Some((largest, others().filter(move |v| surplus(v) == largest)))
+    }
+
+    /// n - g: how many frames may be taken from a domain.
+    pub(crate) fn surplus(&self, victim: Owner) -> u32 {
+        let slot = self.slot(victim);
+        match slot.n.load(SeqCst) {
+            n if n & CLOSED != 0 => 0,
+            n => n.saturating_sub(slot.g.load(SeqCst)),
+        }
+    }
+
+    /// Slots worth looking at are 1 up to this.
+    pub(crate) fn reach(&self) -> Owner {
+        self.header().reach.load(SeqCst).min(self.slot_count())
+    }
+
+    /// Takes the held frame off the victim's count, not off what is owned in all; gives it
+    /// back when the victim has no more than its guarantee.
+    fn surrender(&self, frame: Frame, victim: Owner, taker: Owner) -> bool {
+        let (slot, held) = (self.slot(victim), Entry::new(taker, State::Revoking));
+        let state = slot.state.load(SeqCst);
+        let g = slot.g.load(SeqCst);
+        let less = |n: u32| (n & CLOSED == 0 && n > g).then(|| n - 1);
+        if slot.n.fetch_update(SeqCst, SeqCst, less).is_ok() {
+            lower_to_zero(&self.header().committed, 1);
+            slot.lost.fetch_add(1, Relaxed);
+            self.slot(taker).taken_over.fetch_add(1, Relaxed);
+            return true;
+        }
+        let unused = Entry::new(victim, State::Unused);
+        self.ramtab().change(frame, held, unused);
+        self.set(victim).insert(frame);
+        // A domain retired meanwhile may have been swept before it got this back.
+        let gone = slot.n.load(SeqCst) & CLOSED != 0 || slot.state.load(SeqCst) != state;
+        if gone && self.release(frame, unused) {
+            self.header().ring_freed();
+        }
+        false
+    }
+}
+
+impl Header {
+    const SLEEPS: u32 = 1;
+
+    /// Tells those who wait that frames became free.
+    pub(crate) fn ring_freed(&self) {
+        let next = |word: u32| Some((word & !Self::SLEEPS).wrapping_add(2));
+        let before = self.freed.fetch_update(SeqCst, SeqCst, next).unwrap_or(0);
+        if before & Self::SLEEPS != 0 {
+            wired::futex::wake_all(&self.freed);
+        }
+    }
+
+    /// A value that changes when frames become free.
+    pub(crate) fn freed_seq(&self) -> u32 {
+        self.freed.load(SeqCst) & !Self::SLEEPS
+    }
+
+    /// Sleeps until frames became free since `seq`, or the limit.
+    pub(crate) fn wait_freed(&self, seq: u32, limit: Option<Duration>) {
+        let asleep = seq | Self::SLEEPS;
+        let mark = self.freed.compare_exchange(seq, asleep, SeqCst, SeqCst);
+        if mark.is_ok() || mark == Err(asleep) {
+            wired::futex::wait(&self.freed, asleep, limit);
+        }
+    }
+}

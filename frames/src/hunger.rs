@@ -1,0 +1,93 @@
+//! Saying that a ledger's limit is felt, so that its owner may raise it.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: frames are asked for, and
+//! granted at once where they can be. Rule: whoever feels the limit says so once, by a word
+//! and a bell, and nobody says it again before he was heard. It happens on the page path: no
+//! allocation, one system call, and nobody waits for an answer.
+
+use crate::ledger::Ledger;
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Frames still to be had below which the limit is felt: a sixteenth of the most there can
+/// be, at most 4 MiB. A pager that keeps as many unused asks before it evicts.
+const LOW_WATER: u32 = 1024;
+
+/// This process's eventfd to ring; -1 when none was given.
+pub(crate) struct Bell(AtomicI32);
+
+const NONE: RawFd = -1;
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self(AtomicI32::new(NONE))
+    }
+}
+
+impl Bell {
+    fn ring(&self) {
+        let fd = self.0.load(SeqCst);
+        if fd != NONE {
+            // SAFETY: the descriptor is owned here, and its number never closed meanwhile:
+            // another one is put in its place.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn set(&self, bell: OwnedFd) -> rustix::io::Result<()> {
+        let number = bell.as_raw_fd();
+        match self.0.compare_exchange(NONE, number, SeqCst, SeqCst) {
+            Ok(_) => {
+                let _ = bell.into_raw_fd();
+                Ok(())
+            }
+            Err(before) => {
+                // SAFETY: owned here since it was put there; given up again below.
+                let mut place = unsafe { OwnedFd::from_raw_fd(before) };
+                let swapped = rustix::io::dup3(&bell, &mut place, rustix::io::DupFlags::CLOEXEC);
+                let _ = place.into_raw_fd();
+                swapped
+            }
+        }
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let fd = self.0.load(SeqCst);
+        if fd != NONE {
+            // SAFETY: owned here, and this is its end.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+}
+
+impl Ledger {
+    /// The word that says that the limit is felt: not 0 from then on until the limit is
+    /// raised, or [`crate::Quota::heard`] was called.
+    pub fn hunger(&self) -> &AtomicU32 {
+        &self.memory.header().hungry
+    }
+
+    /// The eventfd that this process rings when it is the first to feel the limit. Another
+    /// one takes the place of the one before. It must not be closed behind the ledger's back,
+    /// and should not block: 8 bytes are written to it on the page path.
+    pub fn set_bell(&self, bell: OwnedFd) -> std::io::Result<()> {
+        Ok(self.bell.set(bell)?)
+    }
+
+    /// To be called after a frame was asked for.
+    pub(crate) fn feel_limit(&self) {
+        let (total, header) = (self.total(), self.memory.header());
+        let limit = header.limit.limit();
+        if limit >= total {
+            return;
+        }
+        let low = (total / 16).clamp(1, LOW_WATER);
+        let felt = header.committed.load(Relaxed).saturating_add(low) >= limit;
+        if felt && header.hungry.load(Relaxed) == 0 && header.hungry.swap(1, SeqCst) == 0 {
+            self.bell.ring();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! How many frames all domains of a ledger may own, and how many they do.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2, where unused frames are
+//! revoked transparently. A tree of processes may itself be the tenant of a frames allocator
+//! in another process, which moves the limit. Rule: limit and owned are one word, so that a
+//! tree can take up to its limit, and the allocator take back all that is not owned, at the
+//! same moment and without each other's help. Owned never passes the limit.
+
+use crate::layout::Header;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use wired::Plain;
+
+/// The word: the limit in its high half, the frames owned in its low one.
+#[repr(transparent)]
+pub(crate) struct Limit(AtomicU64);
+// SAFETY: an atomic; every bit pattern is a value.
+unsafe impl Plain for Limit {}
+
+/// What a [`Limit`] says at one moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub limit: u32,
+    pub owned: u32,
+}
+
+impl Bound {
+    fn unpack(word: u64) -> Self {
+        Self {
+            limit: (word >> 32) as u32,
+            owned: word as u32,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.limit) << 32 | u64::from(self.owned)
+    }
+
+    fn with(self, owned: u32) -> Self {
+        Self { owned, ..self }
+    }
+}
+
+impl Limit {
+    pub(crate) fn read(&self) -> Bound {
+        Bound::unpack(self.0.load(SeqCst))
+    }
+
+    pub(crate) fn limit(&self) -> u32 {
+        self.read().limit
+    }
+
+    pub(crate) fn owned(&self) -> u32 {
+        self.read().owned
+    }
+
+    /// For a ledger that nobody else knows yet.
+    pub(crate) fn set(&self, limit: u32) {
+        self.0.store(Bound { limit, owned: 0 }.pack(), SeqCst);
+    }
+
+    /// Counts one more frame as owned, if the limit allows it.
+    pub(crate) fn take(&self) -> bool {
+        let more = |bound: Bound| (bound.owned < bound.limit).then(|| bound.with(bound.owned + 1));
+        self.update(more)
+    }
+
+    /// Counts `by` frames as owned no longer.
+    pub(crate) fn give(&self, by: u32) {
+        self.update(|bound| Some(bound.with(bound.owned.saturating_sub(by))));
+    }
+
+    /// Moves owned by how far `said` is from `truth`.
+    pub(crate) fn correct(&self, said: u32, truth: u32) {
+        let difference = truth.wrapping_sub(said);
+        self.update(|bound| Some(bound.with(bound.owned.wrapping_add(difference))));
+    }
+
+    /// Raises the limit in one step, which nobody can be in the way of.
+    pub(crate) fn raise(&self, by: u32) {
+        self.0.fetch_add(u64::from(by) << 32, SeqCst);
+    }
+
+    /// Makes `limit` the limit if the word still is as it was `seen`.
+    pub(crate) fn replace(&self, seen: Bound, limit: u32) -> bool {
+        let next = Bound { limit, ..seen }.pack();
+        let swapped = self.0.compare_exchange(seen.pack(), next, SeqCst, SeqCst);
+        swapped.is_ok()
+    }
+
+    fn update(&self, next: impl Fn(Bound) -> Option<Bound>) -> bool {
+        let next = |word| next(Bound::unpack(word)).map(Bound::pack);
+        self.0.fetch_update(SeqCst, SeqCst, next).is_ok()
+    }
+}
+
+impl Header {
+    /// What the sum of max(n, g) may grow to by optimistic frames: the limit, or what is
+    /// being evicted down to.
+    pub(crate) fn most_committed(&self) -> u32 {
+        self.limit.limit().min(self.shed_to.load(SeqCst))
+    }
+
+    /// Nothing is to be evicted down to any more.
+    pub(crate) fn lift_shedding(&self) {
+        self.shed_to.store(u32::MAX, SeqCst);
+    }
+}

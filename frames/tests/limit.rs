@@ -1,0 +1,324 @@
+//! A ledger whose limit somebody else moves, and who feels it.
+
+mod common;
+
+use common::{admit, audit, take};
+use frames::{Contract, Ledger, Process, Quota, QuotaError};
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A tenant's ledger and the quota in it, as the allocator has it.
+fn limited(total: u32, limit: u32) -> (Ledger, Quota) {
+    let (ledger, fd) = Ledger::create_limited(total, limit, 8).unwrap();
+    (ledger, Quota::attach(fd).unwrap())
+}
+
+fn bell() -> (OwnedFd, OwnedFd) {
+    let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+    (fd.try_clone().unwrap(), fd)
+}
+
+/// How often the bell was rung since it was last looked at.
+fn rung(bell: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    match rustix::io::read(bell, &mut count) {
+        Ok(_) => u64::from_ne_bytes(count),
+        Err(_) => 0,
+    }
+}
+
+#[test]
+fn no_more_is_owned_than_the_limit_until_it_is_raised() {
+    let (ledger, mut quota) = limited(100, 30);
+    let client = admit(&ledger, 4, 100);
+    assert_eq!(take(&client, 100).len(), 30);
+    assert_eq!((client.resident_limit(), ledger.owned()), (30, 30));
+    assert_eq!(quota.raise(20), 20);
+    assert_eq!(client.resident_limit(), 50);
+    assert_eq!(take(&client, 100).len(), 20);
+    assert_eq!(quota.raise(1000), 50, "never past the total");
+    assert_eq!(take(&client, 100).len(), 50);
+    audit(&ledger);
+}
+
+#[test]
+fn what_is_not_owned_is_taken_without_the_trees_help() {
+    let (ledger, mut quota) = limited(100, 80);
+    let client = admit(&ledger, 10, 100);
+    let frames = take(&client, 50);
+    assert_eq!(
+        (quota.limit(), quota.owned(), quota.committed()),
+        (80, 50, 50)
+    );
+    assert_eq!(quota.take_unused(10), 10);
+    assert_eq!(quota.take_unused(100), 20, "not what is owned");
+    assert_eq!((quota.limit(), ledger.limit()), (50, 50));
+    assert_eq!(client.take(), None);
+    client.put_batch(&frames[..45]).unwrap();
+    client.give_back(45);
+    assert_eq!(
+        quota.take_unused(100),
+        40,
+        "nor what is guaranteed to a domain"
+    );
+    audit(&ledger);
+}
+
+#[test]
+fn within_a_full_limit_unused_frames_still_change_hands() {
+    let (ledger, _quota) = limited(100, 20);
+    let idle = admit(&ledger, 2, 100);
+    let frames = take(&idle, 20);
+    idle.put_batch(&frames[..10]).unwrap();
+    let busy = admit(&ledger, 0, 100);
+    let held = take(&busy, 100);
+    assert_eq!(held.len(), 10);
+    let late = admit(&ledger, 8, 8);
+    assert_eq!(late.take(), None, "refused for now, guaranteed as it is");
+    assert_eq!(ledger.demand(late.id(), 8), 8);
+    busy.put_batch(&held[..8]).unwrap();
+    assert_eq!(busy.answer(busy.asked()), 8);
+    assert_eq!(take(&late, 8).len(), 8);
+    assert_eq!((ledger.owned(), ledger.limit()), (20, 20));
+    audit(&ledger);
+}
+
+#[test]
+fn guarantees_are_admitted_up_to_what_the_tenant_is_guaranteed_itself() {
+    let (ledger, _quota) = limited(100, 10);
+    ledger.assure(30);
+    admit(&ledger, 20, 100);
+    let refusal = ledger.admit(Contract { g: 11, x: 50 }, Process::default());
+    assert!(refusal.unwrap_err().to_string().contains("20 of 30 frames"));
+}
+
+#[test]
+fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
+    let (ledger, mut quota) = limited(160, 60);
+    let (mine, theirs) = bell();
+    ledger.set_bell(theirs).unwrap();
+    let client = admit(&ledger, 4, 160);
+    take(&client, 49);
+    assert_eq!((rung(&mine), quota.hungry()), (0, false));
+    client.take();
+    assert_eq!(
+        (rung(&mine), quota.hungry()),
+        (1, true),
+        "ten frames are a sixteenth"
+    );
+    assert_eq!(take(&client, 100).len(), 10);
+    assert_eq!(rung(&mine), 0, "it was said already");
+    quota.heard();
+    assert_eq!(client.take(), None);
+    assert_eq!(rung(&mine), 1);
+    let (other, others) = bell();
+    ledger.set_bell(others).unwrap();
+    quota.raise(100);
+    assert!(!quota.hungry());
+    assert_eq!(take(&client, 200).len(), 100);
+    assert_eq!(rung(&other) + rung(&mine), 0, "there is no more to be had");
+    quota.take_unused(0);
+    audit(&ledger);
+}
+
+#[test]
+fn a_second_bell_takes_the_place_of_the_first() {
+    let (ledger, _quota) = limited(160, 5);
+    let ((first, one), (second, other)) = (bell(), bell());
+    ledger.set_bell(one).unwrap();
+    ledger.set_bell(other).unwrap();
+    take(&admit(&ledger, 4, 160), 5);
+    assert_eq!((rung(&first), rung(&second)), (0, 1));
+}
+
+#[test]
+fn shedding_asks_those_above_their_guarantee_in_proportion() {
+    let (ledger, mut quota) = limited(100, 100);
+    let clients = [(10, 30), (10, 50), (20, 20)].map(|(g, n)| {
+        let client = admit(&ledger, g, 100);
+        (client, take(&client, n))
+    });
+    assert_eq!(ledger.shed(70), 30);
+    assert_eq!(clients.each_ref().map(|(c, _)| c.asked()), [10, 20, 0]);
+    assert_eq!(ledger.shed(70), 30, "asking again does not ask for more");
+    assert_eq!(clients[2].0.take(), None, "nothing is granted meanwhile");
+    assert_eq!(quota.take_unused(30), 0);
+    for (client, frames) in &clients {
+        assert!(!ledger.shed_done(70));
+        let asked = client.asked();
+        client.put_batch(&frames[..asked as usize]).unwrap();
+        assert_eq!(client.answer(asked), asked);
+        if ledger.shed_done(70) {
+            break;
+        }
+    }
+    assert_eq!(
+        clients[1].0.take(),
+        None,
+        "it is not the tree's to take again"
+    );
+    assert_eq!(quota.take_unused(30), 30);
+    assert_eq!(quota.raise(5), 5);
+    assert_eq!(take(&clients[2].0, 100).len(), 5, "what was shed is past");
+    audit(&ledger);
+}
+
+#[test]
+fn shedding_asks_for_nothing_that_is_guaranteed() {
+    let (ledger, _quota) = limited(100, 100);
+    let clients = [30, 50].map(|g| {
+        let client = admit(&ledger, g, 100);
+        take(&client, 50);
+        client
+    });
+    assert_eq!(ledger.shed(10), 20);
+    assert_eq!(clients.map(|c| c.asked()), [20, 0]);
+    assert_eq!(ledger.shed(100), 0, "lifted");
+    assert_eq!(
+        ledger.demand(clients[1].id(), 0),
+        20,
+        "what was asked for is on its way"
+    );
+}
+
+#[test]
+fn one_who_waits_for_frames_is_woken_when_the_limit_is_raised() {
+    let (ledger, mut quota) = limited(100, 4);
+    let ledger = &ledger;
+    let client = admit(ledger, 0, 100);
+    take(&client, 4);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || {
+            loop {
+                let seq = ledger.freed_seq();
+                match client.take() {
+                    Some(frame) => break frame,
+                    None => ledger.wait_freed(seq, Some(Duration::from_secs(20))),
+                }
+            }
+        });
+        while !quota.hungry() {
+            std::thread::yield_now();
+        }
+        quota.raise(1);
+        waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn a_descriptor_that_is_no_sealed_ledger_is_refused_with_the_reason() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(matches!(Quota::attach(&file), Err(QuotaError::NotAMemfd)));
+    let memfd = |length: u64, seals: SealFlags| {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("selfpage-test", flags).unwrap();
+        ftruncate(&fd, length).unwrap();
+        fcntl_add_seals(&fd, seals).unwrap();
+        Quota::attach(fd)
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default()
+    };
+    assert!(memfd(1 << 20, SealFlags::GROW).contains("F_SEAL_SHRINK"));
+    assert!(memfd(100, SealFlags::SHRINK).contains("100 bytes"));
+    assert!(memfd(1 << 20, SealFlags::SHRINK).contains("not a frames ledger"));
+}
+
+proptest! {
+    /// Whatever a tenant writes into its books, its allocator's figures stay within bounds.
+    #[test]
+    fn nothing_a_tenant_writes_moves_the_limit_that_counts(
+        words in prop::collection::vec((0usize..32, any::<u32>()), 1..60),
+        steps in prop::collection::vec((any::<bool>(), 0u32..200), 1..60),
+    ) {
+        let (_ledger, fd) = Ledger::create_limited(100, 40, 2).unwrap();
+        let hostile = wired::Region::attach(&fd, wired::PAGE).unwrap();
+        let mut quota = Quota::attach(&fd).unwrap();
+        let mut limit = 40;
+        for ((word, value), (raise, k)) in words.into_iter().zip(steps) {
+            hostile.slice::<std::sync::atomic::AtomicU32>(word * 4, 1)[0].store(value, SeqCst);
+            limit = match raise {
+                true => limit + quota.raise(k),
+                false => limit - quota.take_unused(k),
+            };
+            prop_assert_eq!(quota.limit(), limit);
+            prop_assert!(limit <= 100);
+            prop_assert!(quota.owned() <= quota.committed() && quota.committed() <= limit);
+            prop_assert!(quota.wanted() <= 100 - limit);
+        }
+    }
+
+    #[test]
+    fn owned_stays_within_the_limit_after_any_sequence_of_requests(
+        steps in prop::collection::vec((0u8..8, 0usize..3, 0u32..40), 1..200),
+    ) {
+        let (ledger, mut quota) = limited(120, 40);
+        let mut clients = [(5, 120), (20, 60), (0, 120)]
+            .map(|(g, x)| (admit(&ledger, g, x), Vec::new()));
+        for (what, which, k) in steps {
+            let (client, frames) = &mut clients[which];
+            match what {
+                0..=2 => frames.extend(take(client, k)),
+                3 => {
+                    let some = (k as usize).min(frames.len());
+                    client.put_batch(&frames.split_off(frames.len() - some)).unwrap();
+                    client.give_back(k / 2);
+                }
+                4 => {
+                    let asked = client.asked().min(frames.len() as u32);
+                    client.put_batch(&frames.split_off(frames.len() - asked as usize)).unwrap();
+                    client.answer(asked);
+                }
+                5 => { quota.raise(k); }
+                6 => { quota.take_unused(k); }
+                _ => {
+                    ledger.shed(k * 4);
+                    ledger.demand(client.id(), k);
+                }
+            }
+            prop_assert_eq!(ledger.limit(), quota.limit());
+            prop_assert_eq!(ledger.owned(), quota.owned());
+            audit(&ledger);
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_moves_all_the_time_is_never_passed_and_nothing_is_lost() {
+    let (ledger, mut quota) = limited(500, 100);
+    let (ledger, stop) = (&ledger, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for g in [0, 20, 50] {
+            let client = admit(ledger, g, 500);
+            scope.spawn(move || {
+                while !stop.load(SeqCst) {
+                    let frames = take(&client, 300);
+                    client.put_batch(&frames).unwrap();
+                    client.give_back(100);
+                }
+            });
+        }
+        for round in 0..20_000u32 {
+            match round % 3 {
+                0 => quota.raise(1 + round % 97),
+                _ => quota.take_unused(1 + round % 89),
+            };
+            assert!(ledger.owned() <= quota.limit(), "at no moment");
+        }
+        stop.store(true, SeqCst);
+    });
+    audit(ledger);
+    quota.raise(500);
+    let owned: u32 = ledger.views().map(|view| view.n).sum();
+    let more = admit(ledger, 0, 500);
+    let unused: u32 = ledger
+        .views()
+        .map(|v| v.n.saturating_sub(v.contract.g))
+        .sum();
+    let spare = 500 - ledger.committed() + unused;
+    assert_eq!(take(&more, 500).len() as u32, spare, "{owned} were owned");
+}

@@ -1,0 +1,268 @@
+//! What a tenant, or who looks after tenants, and the daemon say to each other.
+//!
+//! One datagram a message over a SOCK_SEQPACKET socket, in postcard behind a version word.
+//! Descriptors come along with SCM_RIGHTS, in the order the message's documentation gives.
+//! The daemon believes nothing it reads: any bytes are a message or are not one.
+//!
+//! Rule: nothing here is on the page path. A tenant asks once, and is then asked now and
+//! then for frames; its faults go over its IO channels.
+
+use crate::terms::{DiskTerms, FrameTerms, Terms};
+use crate::wire::MESSAGE;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::time::Duration;
+
+/// First word of every message: "SPS" and the version.
+const VERSION: u32 = 0x5350_5301;
+
+/// Longest name of a tenant, in bytes; longer ones are cut.
+pub const NAME: usize = 64;
+
+/// Longest text, in bytes; longer ones are cut.
+pub const TEXT: usize = MESSAGE - 64;
+
+/// Shows that a tenant is the one it says, to a daemon that was started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket(pub [u8; 16]);
+
+/// A tenant's number, for people.
+pub type TenantNumber = u32;
+
+/// An IO channel's number among those of its tenant.
+pub type ChannelNumber = u32;
+
+/// What a tenant, or who looks after tenants, says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Asks for a contract; what is `None` is by the daemon's default.
+    Join {
+        /// What it is called, for people.
+        name: String,
+        /// Frames.
+        frames: Option<FrameTerms>,
+        /// Disk.
+        disk: Option<DiskTerms>,
+        /// Bytes of swap.
+        swap: Option<u64>,
+    },
+    /// Makes the ledger known that was made for the frames of [`Say::Admitted`]. With its
+    /// descriptor.
+    Ledger,
+    /// Comes back, after the daemon was started again. With both bells of [`Say::Admitted`]
+    /// and the ledger's descriptor.
+    Rejoin {
+        /// As the first daemon gave it.
+        ticket: Ticket,
+        /// Channels that follow, each by [`Ask::Channel`].
+        channels: u32,
+    },
+    /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell.
+    Channel(ChannelNumber),
+    /// Asks for a new channel.
+    Open {
+        /// Operations at a time.
+        depth: u16,
+        /// Comes back with the answer.
+        cookie: u64,
+    },
+    /// A channel is no longer used. It is answered when nothing of it is under way.
+    Close(ChannelNumber),
+    /// A revocation was done: the tenant owns no more than it was asked to.
+    Answered {
+        /// The number of the revocation.
+        round: u32,
+    },
+    /// Asks for disk time for a file of the asker's, which comes along as a descriptor. A
+    /// contract for the disk alone; channels are opened as by a tenant.
+    File {
+        /// What it is called, for people.
+        name: String,
+        /// Disk time.
+        disk: DiskTerms,
+    },
+    /// Asks for the contracts there are.
+    List,
+    /// Asks for a tenant's contract to be changed; what is `None` stays.
+    Set {
+        /// Whose.
+        tenant: TenantNumber,
+        /// Frames.
+        frames: Option<FrameTerms>,
+        /// Disk.
+        disk: Option<DiskTerms>,
+        /// Bytes of swap: it can grow.
+        swap: Option<u64>,
+    },
+    /// Asks for the disk scheduler's trace.
+    Trace,
+}
+
+/// What the daemon says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Say {
+    /// There is a contract. With the doorbell (one for all channels) and, for tenants with
+    /// frames, the bell to ring when more frames are wanted.
+    Admitted {
+        /// The tenant's number.
+        tenant: TenantNumber,
+        /// To come back by.
+        ticket: Ticket,
+        /// The contract.
+        terms: Terms,
+        /// How far the guarantee of frames goes beyond what the kernel lets us promise.
+        note: String,
+    },
+    /// The ledger is known: frames come.
+    Started,
+    /// A channel. With its memory, the client's end of its bell, and the daemon's end, to be
+    /// kept for the next daemon.
+    Opened {
+        /// As asked with.
+        cookie: u64,
+        /// The channel's number.
+        channel: ChannelNumber,
+    },
+    /// Nothing of the channel is under way any more.
+    Closed(ChannelNumber),
+    /// The tenant is to own no more than `keep` frames within this time, and to say so.
+    Revoke {
+        /// The number of this revocation.
+        round: u32,
+        /// Frames that may be kept.
+        keep: u32,
+        /// How long it has.
+        within: Duration,
+    },
+    /// The contract changes: what becomes less does so after `notice`.
+    Changed {
+        /// What it will be.
+        terms: Terms,
+        /// How long the old one still holds.
+        notice: Duration,
+    },
+    /// A tenant. [`Say::End`] follows the last.
+    Tenant(Listed),
+    /// The end of a list, and what was asked is done.
+    End,
+    /// The trace's memory comes along.
+    Trace,
+    /// No, and why.
+    Refused(String),
+}
+
+/// A tenant as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its number.
+    pub tenant: TenantNumber,
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its contract.
+    pub terms: Terms,
+    /// Frames it owns: n.
+    pub n: u32,
+    /// Frames of those it uses.
+    pub used: u32,
+    /// Frames resident by the kernel's count.
+    pub resident: u32,
+    /// Disk time it was charged.
+    pub charged: Duration,
+    /// Transactions it did.
+    pub transactions: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+}
+
+/// A message as it travels, or why it cannot: it is too long.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    bytes.extend(postcard::to_stdvec(message)?);
+    match bytes.len() > MESSAGE {
+        true => Err(postcard::Error::SerializeBufferFull),
+        false => Ok(bytes),
+    }
+}
+
+/// A message that arrived; `None` where it is not one of ours.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (version, rest) = bytes.split_first_chunk::<4>()?;
+    if u32::from_le_bytes(*version) != VERSION {
+        return None;
+    }
+    match postcard::take_from_bytes(rest) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}
+
+/// The first bytes of a text, cut where a character ends.
+pub fn cut(text: &str, most: usize) -> String {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn terms() -> Terms {
+        Terms {
+            frames: "64M+64M".parse().unwrap(),
+            disk: "25ms/250ms".parse().unwrap(),
+            swap: 1 << 30,
+        }
+    }
+
+    #[test]
+    fn the_longest_messages_fit() {
+        let name = "n".repeat(NAME);
+        let listed = Listed {
+            tenant: u32::MAX,
+            name,
+            pid: u32::MAX,
+            uid: u32::MAX,
+            terms: terms(),
+            n: u32::MAX,
+            used: u32::MAX,
+            resident: u32::MAX,
+            charged: Duration::MAX,
+            transactions: u64::MAX,
+            bytes: u64::MAX,
+        };
+        for say in [
+            Say::Tenant(listed),
+            Say::Refused("x".repeat(TEXT)),
+            Say::Admitted {
+                tenant: u32::MAX,
+                ticket: Ticket([255; 16]),
+                terms: terms(),
+                note: "x".repeat(TEXT / 2),
+            },
+        ] {
+            let bytes = encode(&say).unwrap();
+            assert_eq!(decode::<Say>(&bytes), Some(say));
+        }
+        assert!(encode(&Say::Refused("x".repeat(MESSAGE))).is_err());
+        assert_eq!(cut("aé", 2), "a");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_are_not(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let _ = decode::<Ask>(&bytes);
+            let mut ours = VERSION.to_le_bytes().to_vec();
+            ours.extend(bytes);
+            if let Some(ask) = decode::<Ask>(&ours) {
+                prop_assert_eq!(decode::<Ask>(&encode(&ask).unwrap()), Some(ask));
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The daemon's configuration: a TOML file, checked whole before any of it is used.
+//!
+//! Everything has a default but the swap file, which is somebody's disk space. What a
+//! running daemon can take over from a file that has changed is [`Config::differs`]'s to
+//! say; the rest needs a new daemon, and tenants live through that.
+
+use super::access::Rule;
+use crate::terms::{DiskTerms, FrameTerms, Terms, from_text, parse_time};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use store::Bytes;
+
+/// Where the daemon listens if nothing else is said.
+pub const SOCKET: &str = "/run/selfpage/system.sock";
+
+/// Why a configuration is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {why}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// The file is not a configuration.
+    #[error("{}:{line}:{column}: {why}", path.display())]
+    Text {
+        /// Which file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What was expected.
+        why: String,
+    },
+    /// It says something that cannot be.
+    #[error("{}: {what}", path.display())]
+    Sense {
+        /// Which file.
+        path: PathBuf,
+        /// What, and what would be right.
+        what: String,
+    },
+}
+
+/// A size in bytes, written as `512M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = store::ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        store::parse_size(text).map(Self)
+    }
+}
+
+/// A length of time, written as `100ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl std::str::FromStr for Span {
+    type Err = crate::terms::TermsError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_time(text).map(Self)
+    }
+}
+
+macro_rules! read_as_text {
+    ($($type:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from_text(from)
+            }
+        }
+    )*};
+}
+read_as_text!(Size, Span);
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The control socket.
+    #[serde(default = "socket")]
+    pub socket: PathBuf,
+    /// Frames.
+    #[serde(default)]
+    pub memory: Memory,
+    /// The disk that pages go to.
+    pub disk: Disk,
+    /// What those get who do not say.
+    #[serde(default)]
+    pub default: Defaults,
+    /// Who may ask, and for how much. Without any: root and the daemon's own user.
+    #[serde(default)]
+    pub allow: Vec<Rule>,
+}
+
+/// Frames.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// All there is to promise; half of the machine's memory if not said.
+    pub managed: Option<Size>,
+    /// How long a tenant has to give back what it is asked for.
+    pub revocation: Span,
+    /// How long a lowered guarantee still holds.
+    pub notice: Span,
+    /// How long a daemon that starts again waits for tenants it had.
+    pub grace: Span,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            managed: None,
+            // Nemesis's example (6.2).
+            revocation: Span(Duration::from_millis(100)),
+            // "On the order of tens of seconds" (6.2).
+            notice: Span(Duration::from_secs(30)),
+            grace: Span(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// A disk, and the part of it that is ours.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// A partition, or a file to make and keep.
+    pub swap: PathBuf,
+    /// Bytes; the whole of a partition if not said.
+    pub size: Option<Size>,
+    /// Share of the disk's time that may be promised.
+    #[serde(default = "capacity")]
+    pub capacity: f64,
+    /// Requests at a time: 1 is the paper's way. As many as calibration finds useful if not
+    /// said.
+    pub depth: Option<u32>,
+    /// How long the disk's thread looks for work before it sleeps.
+    #[serde(default = "spin")]
+    pub spin: Span,
+    /// Where the figures of the device are kept.
+    pub calibration: Option<PathBuf>,
+}
+
+/// What those get who do not say.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// Frames.
+    #[serde(deserialize_with = "from_text")]
+    pub frames: FrameTerms,
+    /// Disk.
+    #[serde(deserialize_with = "from_text")]
+    pub disk: DiskTerms,
+    /// Swap; four times the most frames if not said.
+    pub swap: Option<Size>,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            frames: FrameTerms {
+                g: 16_384,
+                x: 16_384,
+            },
+            disk: DiskTerms {
+                slice: Duration::from_millis(25),
+                period: Duration::from_millis(250),
+                extra: true,
+                laxity: Duration::from_millis(10),
+            },
+            swap: None,
+        }
+    }
+}
+
+impl Defaults {
+    /// The bytes of swap for so many frames at most.
+    pub fn swap_for(&self, x: u32) -> u64 {
+        self.swap
+            .map_or(u64::from(x) * wired::PAGE as u64 * 4, |size| size.0)
+    }
+
+    /// What is asked for, with what was not said filled in.
+    pub fn terms(
+        &self,
+        frames: Option<FrameTerms>,
+        disk: Option<DiskTerms>,
+        swap: Option<u64>,
+    ) -> Terms {
+        let frames = frames.unwrap_or(self.frames);
+        Terms {
+            frames,
+            disk: disk.unwrap_or(self.disk),
+            swap: swap.unwrap_or_else(|| self.swap_for(frames.x)),
+        }
+    }
+}
+
+fn socket() -> PathBuf {
+    SOCKET.into()
+}
+
+/// The rest is for what the scheduler cannot plan: its own time, a device's bad moments.
+fn capacity() -> f64 {
+    0.95
+}
+
+fn spin() -> Span {
+    Span(Duration::from_micros(20))
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read {
+            path: path.into(),
+            why,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads its text; `path` is for what is said of it.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start).min(text.len());
+            let before = &text.as_bytes()[..at];
+            let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+            let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
+            ConfigError::Text {
+                path: path.into(),
+                line,
+                column,
+                why: error.message().to_owned(),
+            }
+        })?;
+        match config.nonsense() {
+            Some(what) => Err(ConfigError::Sense {
+                path: path.into(),
+                what,
+            }),
+            None => Ok(config),
+        }
+    }
+
+    fn nonsense(&self) -> Option<String> {
+        let Self { memory, disk, .. } = self;
+        if !(0.01..=1.0).contains(&disk.capacity) {
+            let asked = disk.capacity;
+            return Some(format!(
+                "disk.capacity is {asked}: the share of the disk's time to promise is between 0.01 and 1.0"
+            ));
+        }
+        if disk.depth == Some(0) {
+            return Some("disk.depth is 0: at least one request at a time must be possible".into());
+        }
+        let limits = [
+            ("memory.revocation", memory.revocation, 1, 60_000),
+            ("memory.notice", memory.notice, 0, 3_600_000),
+            ("memory.grace", memory.grace, 0, 600_000),
+        ];
+        for (name, Span(asked), least, most) in limits {
+            let range = Duration::from_millis(least)..=Duration::from_millis(most);
+            if !range.contains(&asked) {
+                return Some(format!(
+                    "{name} is {}: it can be from {least}ms to {most}ms",
+                    crate::terms::Time(asked)
+                ));
+            }
+        }
+        if let Some(Size(managed)) = memory.managed
+            && managed < 1 << 20
+        {
+            let asked = Bytes(managed);
+            return Some(format!(
+                "memory.managed is {asked}: less than the 1MiB of one small contract"
+            ));
+        }
+        self.allow
+            .iter()
+            .enumerate()
+            .find_map(|(at, rule)| Some(format!("rule {} of allow: {}", at + 1, rule.nonsense()?)))
+    }
+
+    /// What in `new` a running daemon cannot take over.
+    pub fn differs(&self, new: &Self) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        if self.socket != new.socket {
+            found.push("socket");
+        }
+        if self.disk != new.disk {
+            found.push("disk");
+        }
+        found
+    }
+
+    /// Bytes of memory to promise, of a machine with `total`.
+    pub fn managed(&self, total: u64) -> u64 {
+        self.memory.managed.map_or(total / 2, |size| size.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("x.toml")).map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn the_least_that_must_be_said_is_where_the_swap_file_is() {
+        let config = parse("[disk]\nswap = \"/var/lib/selfpage/swap\"\nsize = \"4G\"\n").unwrap();
+        assert_eq!(config.socket, Path::new(SOCKET));
+        assert_eq!(config.managed(8 << 30), 4 << 30);
+        assert_eq!(config.default.swap_for(16_384), 256 << 20);
+    }
+
+    #[test]
+    fn a_slip_is_told_with_its_line_and_what_was_expected() {
+        let wrong = parse("[disk]\nswap = \"x\"\nsiez = \"4G\"\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:3:1: "), "{wrong}");
+        assert!(wrong.contains("siez") && wrong.contains("size"), "{wrong}");
+        let wrong = parse("[disk]\nswap = \"x\"\nsize = \"4X\"\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:3:8: ") && wrong.contains("4X"), "{wrong}");
+        let wrong = parse("[disk]\nswap = \"x\"\n[default]\ndisk = \"3s/2s\"\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:4:8: "), "{wrong}");
+        let wrong = parse("[disk\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:1:"), "{wrong}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let disk = "[disk]\nswap = \"x\"\n";
+        for (text, part) in [
+            ("capacity = 1.5\n", "disk.capacity is 1.5"),
+            ("depth = 0\n", "disk.depth is 0"),
+            ("[memory]\nrevocation = \"0ms\"\n", "memory.revocation is 0ns"),
+            ("[memory]\nmanaged = \"4K\"\n", "memory.managed is 4KiB"),
+            ("[[allow]]\nframes = \"1G\"\n", "rule 1 of allow"),
+        ] {
+            let wrong = parse(&format!("{disk}{text}")).unwrap_err();
+            assert!(wrong.contains(part), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What the kernel says a tenant has, and its end.
+//!
+//! A tenant's processes are put in a control group of their own, where the daemon may make
+//! one: the kernel then knows them all, whatever they do, and ends them at one stroke
+//! (`cgroup.kill`). Elsewhere they are the process that asked and all below it.
+//!
+//! Rule: what is resident is counted by the kernel and never believed; whoever is killed is
+//! helped to give its memory back at once (`process_mrelease`).
+
+use crate::tree;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where the second version of control groups may be mounted.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The folder of the daemon's groups.
+const OURS: &str = "selfpage";
+
+/// How often a killed tenant is looked at until its memory has come back.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The control groups of tenants, where there can be any.
+pub struct Groups {
+    root: Option<PathBuf>,
+    /// Whether the kernel's own swap can be kept off guaranteed frames.
+    protects: bool,
+}
+
+/// One tenant's processes.
+pub struct Group {
+    path: Option<PathBuf>,
+    leader: Pid,
+    /// When the leader started: with its number, its name for good.
+    start: u64,
+}
+
+/// Why the guarantee of frames is weaker than it should be.
+const SWAPS: &str = "the kernel's own swap is on and no control group can keep it away from guaranteed frames: \
+     they are best effort (swapoff, or the memory controller of control groups version 2, mends it)";
+
+impl Groups {
+    /// Those of the daemon whose socket has this name.
+    pub fn open(name: &str) -> Self {
+        let root = MOUNTS.iter().map(Path::new).find_map(|mount| {
+            let group = mount.join(OURS).join(name);
+            let usable = mount.join("cgroup.procs").exists()
+                && fs::create_dir_all(&group).is_ok()
+                && group.join("cgroup.kill").exists();
+            usable.then_some(group)
+        });
+        let protects = root.as_ref().is_some_and(|root| {
+            let controllers = fs::read_to_string(root.join("cgroup.controllers"));
+            let memory = controllers.is_ok_and(|all| all.split_whitespace().any(|c| c == "memory"));
+            memory && fs::write(root.join("cgroup.subtree_control"), "+memory").is_ok()
+        });
+        Self { root, protects }
+    }
+
+    /// Puts a tenant into a group: the process that asks, and all it starts from now on.
+    pub fn take_in(&self, leader: Pid, number: u32) -> Group {
+        let start = tree::process(leader).start;
+        let path = self.root.as_ref().and_then(|root| {
+            let path = root.join(number.to_string());
+            fs::create_dir_all(&path).ok()?;
+            let pid = leader.as_raw_nonzero().to_string();
+            match fs::write(path.join("cgroup.procs"), pid) {
+                Ok(()) => Some(path),
+                Err(_) => {
+                    let _ = fs::remove_dir(&path);
+                    None
+                }
+            }
+        });
+        Group {
+            path,
+            leader,
+            start,
+        }
+    }
+
+    /// Keeps the kernel's own swap away from `guaranteed` bytes of the group; if it cannot,
+    /// says so.
+    pub fn protect(&self, group: &Group, guaranteed: u64) -> &'static str {
+        let swaps = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
+        let done = group.path.as_ref().filter(|_| self.protects).is_some_and(|path| {
+            fs::write(path.join("memory.min"), guaranteed.to_string()).is_ok()
+                && fs::write(path.join("memory.swap.max"), "0").is_ok()
+        });
+        match swaps && !done {
+            true => SWAPS,
+            false => "",
+        }
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        // Those with live tenants in them stay, for the daemon that comes after.
+        if let Some(root) = &self.root {
+            let _ = fs::remove_dir(root);
+            let _ = root.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+impl Group {
+    /// Whether the process that asked still runs.
+    pub fn is_alive(&self) -> bool {
+        is_alive(self.leader, self.start)
+    }
+
+    /// The processes there are now.
+    pub fn processes(&self) -> Vec<Pid> {
+        if let Some(text) = self
+            .path
+            .as_ref()
+            .and_then(|path| fs::read_to_string(path.join("cgroup.procs")).ok())
+        {
+            let pids = text.lines().filter_map(|line| line.parse().ok());
+            return pids.filter_map(Pid::from_raw).collect();
+        }
+        if !self.is_alive() {
+            return Vec::new();
+        }
+        let mut all = vec![self.leader];
+        all.extend(tree::below(self.leader));
+        all
+    }
+
+    /// Bytes of anonymous memory resident, by the kernel's count; pages that several
+    /// processes share after a fork count once.
+    pub fn resident(&self) -> u64 {
+        let count = |pid: &Pid| crate::sample::rollup(*pid).map_or(0, |(anonymous, _)| anonymous);
+        self.processes().iter().map(count).sum()
+    }
+
+    /// Kills all of it and waits, at most `limit`, until its memory is free again. Returns
+    /// how many processes there were.
+    pub fn kill(&self, limit: Duration) -> usize {
+        let begin = Instant::now();
+        let mut held: Vec<(Pid, OwnedFd)> = Vec::new();
+        loop {
+            // Held before they are killed: their memory is freed through these.
+            for pid in self.processes() {
+                if held.iter().all(|(known, _)| *known != pid)
+                    && let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
+                {
+                    held.push((pid, fd));
+                }
+            }
+            let at_once = self.path.as_ref().is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
+            for (_, fd) in &held {
+                if !at_once {
+                    let _ = pidfd_send_signal(fd, Signal::KILL);
+                }
+                release_memory(fd);
+            }
+            let left = self.processes().into_iter().filter(|pid| {
+                tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead())
+            });
+            if left.count() == 0 || begin.elapsed() > limit {
+                return held.len();
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The group is not needed any more.
+    pub fn remove(&self) {
+        let _ = self.path.as_ref().map(fs::remove_dir);
+    }
+}
+
+/// Whether a process of this number, started then, still runs.
+pub fn is_alive(pid: Pid, start: u64) -> bool {
+    tree::Stat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
+}
+
+/// Frees the memory of a process that is being killed, without waiting for it to run.
+fn release_memory(pidfd: &OwnedFd) {
+    // SAFETY: takes a descriptor and flags, touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn group_of(script: &str) -> (Groups, Group, std::process::Child) {
+        let groups = Groups::open(&format!("test-{}", std::process::id()));
+        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let group = groups.take_in(Pid::from_child(&child), child.id());
+        (groups, group, child)
+    }
+
+    #[test]
+    fn a_tenant_dies_with_all_that_it_started() {
+        let (_groups, group, mut child) = group_of("(sleep 1000 & sleep 1000) & sleep 1000");
+        let begin = Instant::now();
+        while group.processes().len() < 4 && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(LOOK);
+        }
+        let there = group.processes();
+        assert_eq!(there.len(), 4);
+        assert!(group.is_alive() && group.resident() > 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| child.wait());
+            assert!(group.kill(Duration::from_secs(5)) >= 4);
+        });
+        assert!(!group.is_alive());
+        let alive = |pid: &&Pid| tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
+        assert_eq!(there.iter().filter(alive).count(), 0);
+        group.remove();
+    }
+}

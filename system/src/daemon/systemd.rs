@@ -1,0 +1,38 @@
+//! What systemd gives and wants to hear: the socket it opened, and that we are ready.
+//!
+//! Two small protocols over the environment (sd_listen_fds(3), sd_notify(3)); nothing of
+//! systemd is needed for either, and without it both do nothing.
+
+use rustix::fd::{FromRawFd, OwnedFd, RawFd};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+
+/// The number of the first descriptor that systemd passes.
+const FIRST: RawFd = 3;
+
+/// The listening socket that systemd opened for this process, if it did.
+///
+/// # Safety
+/// Nothing else in the process may own descriptor 3. Call once, at the start.
+pub unsafe fn listener() -> Option<OwnedFd> {
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    let ours = number("LISTEN_PID")? == std::process::id() && number("LISTEN_FDS")? == 1;
+    // SAFETY: passed to this process, and the caller's promise.
+    ours.then(|| unsafe { OwnedFd::from_raw_fd(FIRST) })
+}
+
+/// Tells systemd something: `READY=1`, `RELOADING=1`, `STATUS=...`.
+pub fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let bytes = path.as_encoded_bytes();
+    let address = match bytes.strip_prefix(b"@") {
+        Some(name) => SocketAddrUnix::new_abstract_name(name),
+        None => SocketAddrUnix::new(bytes),
+    };
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None);
+    if let (Ok(socket), Ok(address)) = (socket, address) {
+        // Nobody listens: nobody waits to hear it.
+        let _ = rustix::net::sendto(&socket, state.as_bytes(), SendFlags::NOSIGNAL, &address);
+    }
+}
