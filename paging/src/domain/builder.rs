@@ -23,10 +23,19 @@ pub enum DirectIo {
     PinnedOnly,
 }
 
+/// Where pages go that are taken.
+enum Keeping {
+    /// A store to be made.
+    New(StoreConfig),
+    /// One that was made.
+    Made(SharedStore),
+}
+
 /// How a domain is to be.
 pub struct Builder {
     contract: Contract,
-    store: Option<StoreConfig>,
+    ledger: Option<Ledger>,
+    store: Option<Keeping>,
     entry: EntryKind,
     direct_io: DirectIo,
     capabilities: Option<Capabilities>,
@@ -42,6 +51,7 @@ impl Builder {
                 g: 16_384,
                 x: 16_384,
             },
+            ledger: None,
             store: None,
             entry: EntryKind::Upcall,
             direct_io: DirectIo::default(),
@@ -57,10 +67,23 @@ impl Builder {
         self
     }
 
+    /// Books that somebody else can look into, and whose limit he may move: of a program
+    /// that has its contract from the system domain. Books of its own by default.
+    pub fn ledger(mut self, ledger: Ledger) -> Self {
+        self.ledger = Some(ledger);
+        self
+    }
+
     /// Where pages go that are taken. None by default: then only nailed, physical and
     /// mapped stretches can be had.
     pub fn store(mut self, store: StoreConfig) -> Self {
-        self.store = Some(store);
+        self.store = Some(Keeping::New(store));
+        self
+    }
+
+    /// The same, where the store was made already, for one holder at least.
+    pub fn shared_store(mut self, store: SharedStore) -> Self {
+        self.store = Some(Keeping::Made(store));
         self
     }
 
@@ -117,7 +140,10 @@ impl Builder {
             async_write_protect: self.track_dirty,
         };
         let userfault = Userfault::open_with(self.entry, &capabilities, options)?;
-        let (ledger, _descriptor) = Ledger::create(x, 1)?;
+        let ledger = match self.ledger {
+            Some(ledger) => ledger,
+            None => Ledger::create(x, 1)?.0,
+        };
         let ledger = Owned::new(ledger);
         let me = frames::Process {
             pid: std::process::id(),
@@ -127,14 +153,15 @@ impl Builder {
         let (books, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
         let client = books.adopt(books.admit(self.contract, me)?, me)?;
         let holder = client.id().slot() as store::Holder;
-        let store = match &self.store {
+        let store = match self.store {
             None => None,
-            Some(config) => {
-                let (store, _descriptors) = SharedStore::create(config, holder + 1)?;
-                store.set_holder(holder)?;
-                Some(Owned::new(store))
-            }
+            Some(Keeping::New(config)) => Some(SharedStore::create(&config, holder + 1)?.0),
+            Some(Keeping::Made(store)) => Some(store),
         };
+        if let Some(store) = &store {
+            store.set_holder(holder)?;
+        }
+        let store = store.map(Owned::new);
         let careful = Owned::new(AtomicU32::new(u32::from(
             self.direct_io == DirectIo::Anytime,
         )));
