@@ -1,35 +1,92 @@
-//! Where a linked worker's pages go.
+//! Where a linked worker's pages go: a store of its own, or a contract with the system
+//! domain.
 
+use super::tenancy::{Answers, Tenancy};
 use crate::ExperimentError;
 use crate::contents::PAGE;
 use selfpage::{Contract, DirectIo, Domain, StoreConfig};
+use std::path::PathBuf;
+use system::tenant::Wanted;
+use system::terms::{DiskTerms, FrameTerms};
 
-/// A store of its own.
+/// Either of the two.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Backing {
     /// A store of its own, written as `selfpage run` takes it.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "system")]
     pub store: Option<StoreConfig>,
+    /// The system domain's socket.
+    #[arg(long)]
+    pub system: Option<PathBuf>,
+    /// What the worker is called there.
+    #[arg(long, default_value = "worker")]
+    pub name: String,
+    /// Disk time there.
+    #[arg(long)]
+    pub disk: Option<DiskTerms>,
+    /// MiB of swap there.
+    #[arg(long, default_value_t = 16)]
+    pub swap: u64,
     /// KiB of frames.
     #[arg(long, default_value_t = 16)]
     pub frames: u64,
+    /// KiB of frames on top that are not guaranteed.
+    #[arg(long, default_value_t = 0)]
+    pub extra: u64,
+    /// It does not give frames back that it is asked for.
+    #[arg(long)]
+    pub refuses: bool,
+}
+
+/// A domain, and the contract it has from elsewhere. Dropped from the top.
+pub struct Housed {
+    /// The domain.
+    pub domain: Domain,
+    _tenancy: Option<Tenancy>,
 }
 
 impl Backing {
+    /// Whether the pages of a domain go anywhere.
+    pub fn is_some(&self) -> bool {
+        self.store.is_some() || self.system.is_some()
+    }
+
     /// A domain over it. The worker does no direct I/O, and says so.
-    pub fn domain(&self) -> Result<Domain, ExperimentError> {
-        let count = (self.frames << 10) / PAGE as u64;
-        let count = u32::try_from(count).map_err(|_| {
-            ExperimentError::Options(format!("{} KiB are too many frames", self.frames))
-        })?;
-        let mut builder = Domain::builder()
-            .frames(Contract { g: count, x: count })
-            .direct_io(DirectIo::PinnedOnly);
+    pub fn domain(&self) -> Result<Housed, ExperimentError> {
+        let terms = FrameTerms {
+            g: count(self.frames)?,
+            x: count(self.frames + self.extra)?,
+        };
+        let mut builder = Domain::builder().direct_io(DirectIo::PinnedOnly);
+        let mut tenancy = None;
+        if let Some(path) = &self.system {
+            let wanted = Wanted {
+                name: self.name.clone(),
+                frames: Some(terms),
+                disk: self.disk,
+                swap: Some(self.swap << 20),
+            };
+            let answers = match self.refuses {
+                true => Answers::Never,
+                false => Answers::Always,
+            };
+            let (joined, ledger, store) = Tenancy::join(path, &wanted, answers)?;
+            builder = builder.ledger(ledger).shared_store(store);
+            tenancy = Some(joined);
+        }
         if let Some(store) = &self.store {
             builder = builder.store(store.clone());
         }
-        builder
-            .build()
-            .map_err(|why| ExperimentError::Worker(why.to_string()))
+        let FrameTerms { g, x } = terms;
+        let domain = builder.frames(Contract { g, x }).build();
+        Ok(Housed {
+            domain: domain.map_err(|why| ExperimentError::Worker(why.to_string()))?,
+            _tenancy: tenancy,
+        })
     }
+}
+
+fn count(kib: u64) -> Result<u32, ExperimentError> {
+    u32::try_from((kib << 10) / PAGE as u64)
+        .map_err(|_| ExperimentError::Options(format!("{kib} KiB are too many frames")))
 }

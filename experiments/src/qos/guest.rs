@@ -9,11 +9,13 @@
 //! and a program that is held up is not spared the accesses it did not come to.
 
 use crate::ExperimentError;
+use super::backing::{Backing, Housed};
 use crate::contents::{PAGE, PageAt, mix};
 use crate::error::while_doing;
 use crate::memory::{Kind, Memory};
 use crate::worker::READY;
 use hdrhistogram::Histogram;
+use selfpage::{Paged, Stretch};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{BufRead, Write};
@@ -38,15 +40,15 @@ const MOST: Duration = Duration::from_secs(600);
 /// What a guest is.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
-    /// Which memory.
-    #[arg(long)]
+    /// Which memory, where it is not a domain's of its own.
+    #[arg(long, default_value = "anonymous")]
     pub memory: Kind,
-    /// Bytes of it.
+    /// MiB of it.
     #[arg(long)]
-    pub bytes: u64,
-    /// Bytes of frames, for a domain of its own.
-    #[arg(long)]
-    pub frames: u64,
+    pub mib: u64,
+    /// Where the pages of a domain of its own go.
+    #[command(flatten)]
+    pub backing: Backing,
 }
 
 /// What a guest is told to do.
@@ -141,12 +143,32 @@ pub struct Latency {
     pub most_ns: u64,
 }
 
+impl Latency {
+    /// What was recorded of `due` accesses of which so many were done.
+    pub fn of(times: &Histogram<u64>, due: u64, done: u64) -> Self {
+        Self {
+            due,
+            done,
+            p50_ns: times.value_at_quantile(0.5),
+            p99_ns: times.value_at_quantile(0.99),
+            p999_ns: times.value_at_quantile(0.999),
+            most_ns: times.max(),
+        }
+    }
+}
+
+/// Room for latencies in nanoseconds.
+pub fn latencies() -> Result<Histogram<u64>, ExperimentError> {
+    Histogram::new_with_max(MOST.as_nanos() as u64, 3)
+        .map_err(|why| ExperimentError::Worker(format!("has no histogram: {why}")))
+}
+
 /// The life of a guest.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
-    let pages = plan.bytes / PAGE as u64;
-    let memory = Memory::new(&plan.memory, pages, plan.frames)?;
+    let pages = (plan.mib << 20) / PAGE as u64;
+    let place = Place::new(plan, pages)?;
     let guest = Guest {
-        base: memory.start().addr(),
+        base: place.start().addr(),
         pages,
         resting: AtomicBool::new(false),
         failed: Mutex::new(None),
@@ -166,6 +188,32 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
         }
     }
     Ok(())
+}
+
+/// Where a guest's pages are. Dropped from the top.
+enum Place {
+    Memory(Memory),
+    Stretch(Stretch, #[allow(dead_code, reason = "kept for its end")] Housed),
+}
+
+impl Place {
+    fn new(plan: &Plan, pages: u64) -> Result<Self, ExperimentError> {
+        if !plan.backing.is_some() {
+            return Ok(Self::Memory(Memory::new(&plan.memory, pages, 0)?));
+        }
+        let failed = |why: selfpage::StretchError| ExperimentError::Worker(why.to_string());
+        let housed = plan.backing.domain()?;
+        let stretch = housed.domain.allocate(pages as usize * PAGE).map_err(failed)?;
+        stretch.bind(Paged).map_err(failed)?;
+        Ok(Self::Stretch(stretch, housed))
+    }
+
+    fn start(&self) -> *mut u8 {
+        match self {
+            Self::Memory(memory) => memory.start(),
+            Self::Stretch(stretch, _) => stretch.as_ptr(),
+        }
+    }
 }
 
 fn answer(value: &impl Serialize) -> Result<(), ExperimentError> {
@@ -208,8 +256,7 @@ impl Guest {
 
     fn open(&self, during: Duration, rate: f64, seed: u64) -> Result<Latency, ExperimentError> {
         let schedule = schedule(during, rate, seed);
-        let mut times = Histogram::<u64>::new_with_max(MOST.as_nanos() as u64, 3)
-            .map_err(|why| ExperimentError::Worker(format!("has no histogram: {why}")))?;
+        let mut times = latencies()?;
         let began = Instant::now();
         let mut done = 0;
         for (k, due) in schedule.iter().enumerate() {
@@ -222,14 +269,7 @@ impl Guest {
             let late = began.elapsed().saturating_sub(*due);
             times.saturating_record(late.as_nanos() as u64);
         }
-        Ok(Latency {
-            due: schedule.len() as u64,
-            done,
-            p50_ns: times.value_at_quantile(0.5),
-            p99_ns: times.value_at_quantile(0.99),
-            p999_ns: times.value_at_quantile(0.999),
-            most_ns: times.max(),
-        })
+        Ok(Latency::of(&times, schedule.len() as u64, done))
     }
 
     /// Each thread has a part of the pages of its own.

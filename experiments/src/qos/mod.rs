@@ -12,6 +12,7 @@ pub mod guest;
 pub mod neighbour;
 pub mod pager;
 pub mod picture;
+pub mod progress;
 pub mod schedule;
 pub mod shares;
 mod system;

@@ -9,14 +9,12 @@
 
 use super::backing::Backing;
 use super::forgetful::Forgetful;
+use super::progress::{Span, Watched};
 use crate::ExperimentError;
 use crate::contents::{PAGE, PageAt};
 use crate::worker::READY;
 use selfpage::{Paged, Stretch};
-use serde::{Deserialize, Serialize};
 use std::io::BufRead;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// What the application is told.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,28 +28,17 @@ pub struct Plan {
     /// Its driver forgets its copies on disk: pages go out only.
     #[arg(long)]
     pub forgets: bool,
-    /// Seconds to go on.
-    #[arg(long)]
-    pub seconds: f64,
-    /// Seconds between two words of the watch thread.
-    #[arg(long, default_value_t = 5.0)]
-    pub every: f64,
-}
-
-/// What the watch thread says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
-    /// Nanoseconds since the application was told to go.
-    pub ns: u64,
-    /// Bytes it has processed since.
-    pub bytes: u64,
+    /// How long.
+    #[command(flatten)]
+    pub span: Span,
 }
 
 /// The life of the application.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
-    let domain = plan.backing.domain()?;
-    let stretch = domain
+    let housed = plan.backing.domain()?;
+    let stretch = housed
+        .domain
         .allocate((plan.stretch as usize) << 10)
         .map_err(|why| failed(&why))?;
     match plan.forgets {
@@ -62,8 +49,6 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let application = Application {
         stretch: &stretch,
         forgets: plan.forgets,
-        processed: AtomicU64::new(0),
-        over: AtomicBool::new(false),
     };
     application.begin();
     println!("{READY}");
@@ -72,22 +57,12 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     if word.trim() != "go" {
         return Err(failed(&"it was not told to go"));
     }
-    let (began, end) = (Instant::now(), Duration::from_secs_f64(plan.seconds));
-    std::thread::scope(|scope| {
-        let watch = || application.watch(began, Duration::from_secs_f64(plan.every));
-        let watch = scope.spawn(watch);
-        let outcome = application.process(began, end);
-        application.over.store(true, Ordering::Relaxed);
-        watch.thread().unpark();
-        outcome
-    })
+    plan.span.watch(|watched| application.process(watched))
 }
 
 struct Application<'a> {
     stretch: &'a Stretch,
     forgets: bool,
-    processed: AtomicU64,
-    over: AtomicBool,
 }
 
 impl Application<'_> {
@@ -108,7 +83,7 @@ impl Application<'_> {
         (0..self.stretch.pages()).for_each(|page| self.page(page).write(1));
     }
 
-    fn process(&self, began: Instant, end: Duration) -> Result<(), ExperimentError> {
+    fn process(&self, watched: &Watched) -> Result<(), ExperimentError> {
         let mut version = 1;
         loop {
             // What the last round wrote must differ, or its pages need not go out.
@@ -118,29 +93,9 @@ impl Application<'_> {
                     true => self.page(page).write(version),
                     false => self.page(page).check(1)?,
                 }
-                self.processed.fetch_add(PAGE as u64, Ordering::Relaxed);
-                if began.elapsed() >= end {
+                if !watched.processed(PAGE as u64) {
                     return Ok(());
                 }
-            }
-        }
-    }
-
-    fn watch(&self, began: Instant, every: Duration) {
-        for tick in 1u32.. {
-            let due = began + every * tick;
-            while !self.over.load(Ordering::Relaxed) && Instant::now() < due {
-                std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
-            }
-            let progress = Progress {
-                ns: began.elapsed().as_nanos() as u64,
-                bytes: self.processed.load(Ordering::Relaxed),
-            };
-            if let Ok(line) = serde_json::to_string(&progress) {
-                println!("{line}");
-            }
-            if self.over.load(Ordering::Relaxed) {
-                return;
             }
         }
     }

@@ -7,6 +7,8 @@
 //! laxity, and one that ends a period with a debt, of one transaction at most, has so much
 //! less in the next.
 
+use disk::time::{Nanos, Time};
+use disk::trace::Event;
 use std::time::Duration;
 
 /// A client's contract for disk time.
@@ -70,6 +72,43 @@ impl Kept {
 }
 
 impl Client {
+    /// What the trace says of client `number`. `events` are in the order in which they were
+    /// recorded, a transaction when it ended; slack time is nobody's charge.
+    pub fn of(name: &str, contract: Contract, number: u32, events: &[Event]) -> Self {
+        let mut client = Self {
+            name: name.to_owned(),
+            contract,
+            transactions: Vec::new(),
+            lax: Vec::new(),
+            allocations: Vec::new(),
+        };
+        for event in events.iter().filter(|event| event.client() == number) {
+            match *event {
+                Event::Transaction {
+                    started,
+                    elapsed,
+                    charge,
+                    slack,
+                    ..
+                } => client.transactions.push(Span {
+                    from: since(started),
+                    to: since(started + elapsed),
+                    charged: if slack { Duration::ZERO } else { charge.into() },
+                }),
+                Event::Lax { from, to, .. } => client.lax.push(Span {
+                    from: since(from),
+                    to: since(to),
+                    charged: (to - from).into(),
+                }),
+                Event::Allocation { at, .. } => client.allocations.push(since(at)),
+            }
+        }
+        client.transactions.sort_by_key(|span| span.from);
+        client.lax.sort_by_key(|span| span.from);
+        client.allocations.sort();
+        client
+    }
+
     /// All it was charged, for transactions and lax time.
     pub fn charged(&self) -> Duration {
         self.transactions
@@ -108,6 +147,10 @@ impl Client {
         };
         within(&self.transactions) + within(&self.lax)
     }
+}
+
+fn since(time: Time) -> Duration {
+    Nanos(time.0).into()
 }
 
 /// The longest stretch: spans that touch are one.
@@ -153,6 +196,39 @@ mod tests {
             lax: lax.iter().map(|(f, t)| span(*f, *t)).collect(),
             allocations: (0..5).map(|k| ms(250 * k)).collect(),
         }
+    }
+
+    #[test]
+    fn what_the_trace_says_of_others_or_of_slack_time_is_not_charged() {
+        let transaction = |client, at, slack| Event::Transaction {
+            started: Time(at),
+            elapsed: Nanos(10),
+            charge: Nanos(7),
+            client,
+            op: disk::model::Op::Read,
+            bytes: 4096,
+            slack,
+        };
+        let events = [
+            Event::Allocation {
+                at: Time(1),
+                client: 3,
+                remaining: 0,
+                deadline: Time(100),
+            },
+            transaction(3, 40, false),
+            transaction(4, 45, false),
+            transaction(3, 20, true),
+            Event::Lax {
+                from: Time(50),
+                to: Time(55),
+                client: 3,
+            },
+        ];
+        let client = Client::of("a", client(&[], &[]).contract, 3, &events);
+        assert_eq!(client.charged(), Duration::from_nanos(12));
+        assert_eq!(client.allocations, [Duration::from_nanos(1)]);
+        assert!(client.transactions.is_sorted_by_key(|span| span.from));
     }
 
     #[test]

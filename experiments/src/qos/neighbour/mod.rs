@@ -324,10 +324,8 @@ fn guest(
 }
 
 fn told(mut command: Command, memory: &str, who: Who, options: &Options) -> Command {
-    let bytes = who.mib(options) << 20;
     command.args(["--memory", memory]);
-    command.args(["--bytes", &bytes.to_string()]);
-    command.args(["--frames", &(bytes / OVER).to_string()]);
+    command.args(["--mib", &who.mib(options).to_string()]);
     command
 }
 

@@ -1,0 +1,349 @@
+//! Figures 7, 8 and 9: applications that page, and one that reads a file, each with its
+//! share of the disk.
+//!
+//! "The experiment uses three applications: one is allocated 25ms per 250ms, the second
+//! allocated 50ms per 250ms, and the third allocated 100ms per 250ms. No domain is eligible
+//! for slack time, and all domains have a laxity value of 10ms" (section 7.2.1). In the third
+//! the client that reads a file "is guaranteed 50% of the disk. It is first run on its own",
+//! then "concurrently with two paging applications having 10% and 20% guarantees" (7.3).
+//!
+//! Rule: what each was charged is the scheduler's own count, what each got is its own, and
+//! whether the rules were kept is told from the trace of every transaction.
+
+use super::picture::{self, Line};
+use super::progress::{Progress, bandwidth};
+use super::schedule::{Client, Contract, Kept};
+use super::system::{Setup, System};
+use super::{Grounds, Options, fact, shares};
+use crate::ExperimentError;
+use crate::process::Process;
+use crate::real::goal::{Bound, Row};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The paper's, of every client.
+const PERIOD: Duration = Duration::from_millis(250);
+const LAXITY: Duration = Duration::from_millis(10);
+
+/// MiB of swap of each application, and of the file that is read.
+const SWAP: u64 = 16;
+const FILE: u64 = 64;
+
+/// Requests of the client that reads a file, outstanding at once.
+const PIPELINE: u32 = 32;
+
+/// How often the trace is read: it holds the last of it only.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the paper shows of the schedule.
+const SAMPLE: Duration = Duration::from_secs(4);
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Pages in.
+    Pager,
+    /// Pages out: its driver forgets what it has on disk.
+    Forgetter,
+    /// Reads a file.
+    Reader,
+}
+
+/// One of those who take part.
+#[derive(Clone, Copy, Debug)]
+struct Actor {
+    role: Role,
+    /// Milliseconds of the disk in each period.
+    slice: u64,
+}
+
+impl Actor {
+    fn contract(self) -> Contract {
+        Contract {
+            slice: Duration::from_millis(self.slice),
+            period: PERIOD,
+            laxity: LAXITY,
+        }
+    }
+
+    /// As `--disk` takes it.
+    fn disk(self) -> String {
+        let (period, laxity) = (PERIOD.as_millis(), LAXITY.as_millis());
+        format!("{}ms/{period}ms,laxity={laxity}ms", self.slice)
+    }
+
+    fn name(self) -> String {
+        let role = match self.role {
+            Role::Pager | Role::Forgetter => "pager",
+            Role::Reader => "file client",
+        };
+        format!("{role} {} ms", self.slice)
+    }
+
+    fn command(self, stage: &Stage<'_, '_>) -> Command {
+        let mut command = match self.role {
+            Role::Pager | Role::Forgetter => {
+                let mut command = stage.grounds.myself.command("pager");
+                command.args(["--swap", &SWAP.to_string()]);
+                if self.role == Role::Forgetter {
+                    command.arg("--forgets");
+                }
+                command
+            }
+            Role::Reader => {
+                let mut command = stage.grounds.myself.command("reader");
+                command.arg("--file").arg(&stage.file);
+                command.args(["--depth", &PIPELINE.to_string()]);
+                command
+            }
+        };
+        command.arg("--system").arg(stage.system.socket());
+        command.args(["--name", &self.name(), "--disk", &self.disk()]);
+        let seconds = |time: f64| time.to_string();
+        command.args(["--seconds", &seconds(stage.options.seconds)]);
+        command.args(["--every", &seconds(stage.options.every)]);
+        command
+    }
+}
+
+/// What those who take part share.
+struct Stage<'a, 'b> {
+    grounds: &'a Grounds<'b>,
+    options: &'a Options,
+    system: &'a System,
+    /// What readers read.
+    file: PathBuf,
+}
+
+/// What became of one of them.
+struct Part {
+    progress: Vec<Progress>,
+    charged: Duration,
+    client: Client,
+}
+
+impl Part {
+    fn bytes(&self) -> f64 {
+        self.progress.last().map_or(0.0, |last| last.bytes as f64)
+    }
+}
+
+/// What became of all.
+struct Play {
+    parts: Vec<Part>,
+    /// Events that the trace had forgotten before they were read.
+    lost: u64,
+    /// When the sample of the schedule begins.
+    from: Duration,
+}
+
+impl Play {
+    fn charged(&self) -> Vec<f64> {
+        let each = self.parts.iter().map(|part| part.charged.as_secs_f64());
+        each.collect()
+    }
+
+    fn lines(&self, beside: bool) -> Vec<Line> {
+        let line = |(grey, part): (usize, &Part)| Line {
+            name: part.client.name.clone(),
+            grey,
+            beside,
+            points: bandwidth(&part.progress),
+        };
+        self.parts.iter().enumerate().map(line).collect()
+    }
+}
+
+/// Figure 7 or 8.
+pub fn paging(grounds: &Grounds<'_>, options: &Options, out: bool) -> Vec<Row> {
+    let (number, title, role) = match out {
+        false => (7, "Figure 7: paging in", Role::Pager),
+        true => (8, "Figure 8: paging out", Role::Forgetter),
+    };
+    let actors = [25, 50, 100].map(|slice| Actor { role, slice });
+    let outcome = play(grounds, options, &actors).and_then(|play| {
+        save(options, number, title, play.lines(false), &play)?;
+        Ok(play)
+    });
+    match outcome {
+        Ok(play) => judged(number, &play, &actors),
+        Err(failure) => vec![super::failed(format!("figure {number}"), failure)],
+    }
+}
+
+/// Figure 9.
+pub fn file_system(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
+    let reader = Actor {
+        role: Role::Reader,
+        slice: 125,
+    };
+    let pagers = [25, 50].map(|slice| Actor {
+        role: Role::Pager,
+        slice,
+    });
+    let all = [pagers[0], pagers[1], reader];
+    let outcome = play(grounds, options, &[reader]).and_then(|alone| {
+        let beside = play(grounds, options, &all)?;
+        let mut lines = beside.lines(false);
+        lines.extend(alone.lines(true).into_iter().map(|line| Line {
+            name: format!("{}, alone", line.name),
+            grey: 2,
+            ..line
+        }));
+        save(options, 9, "Figure 9: a file client beside pagers", lines, &beside)?;
+        Ok((alone, beside))
+    });
+    let (alone, beside) = match outcome {
+        Ok(both) => both,
+        Err(failure) => return vec![super::failed("figure 9".into(), failure)],
+    };
+    let bytes = |play: &Play| play.parts.last().map_or(0.0, Part::bytes);
+    let megabits = |bytes: f64| bytes * 8.0 / 1e6 / options.seconds;
+    let mut rows = vec![super::ratio(
+        "figure 9: the file client's bandwidth beside two pagers",
+        "alone",
+        "Mbit/s",
+        Bound::AtLeast(0.95),
+        (megabits(bytes(&beside)), megabits(bytes(&alone))),
+    )];
+    rows.extend(rules(9, &beside));
+    rows
+}
+
+/// Starts everybody, has them begin at once, and listens.
+fn play(
+    grounds: &Grounds<'_>,
+    options: &Options,
+    actors: &[Actor],
+) -> Result<Play, ExperimentError> {
+    let setup = Setup {
+        depth: Some(options.depth),
+        ..Setup::of(16, SWAP * actors.len() as u64 + 16)
+    };
+    let system = System::start(grounds, &setup)?;
+    let (file, _owed) = super::data(grounds, FILE)?;
+    let stage = Stage {
+        grounds,
+        options,
+        system: &system,
+        file,
+    };
+    let mut processes = Vec::new();
+    for actor in actors {
+        super::say(&format!("{} of {} start: {}", processes.len() + 1, actors.len(), actor.name()));
+        processes.push(Process::start(actor.command(&stage))?);
+    }
+    let before = system.tenants()?;
+    let mut tracer = system.tracer()?;
+    // What was before does not count.
+    tracer.read().map_err(super::silent)?;
+    let began = Instant::now();
+    for process in &mut processes {
+        process.tell("go")?;
+    }
+    let (mut events, mut lost) = (Vec::new(), 0);
+    let during = Duration::from_secs_f64(options.seconds);
+    while began.elapsed() < during {
+        std::thread::sleep(LOOK.min(during.saturating_sub(began.elapsed())));
+        let seen = tracer.read().map_err(super::silent)?;
+        events.extend(seen.events);
+        lost += seen.lost;
+        super::say(&format!("{:.0} of {} s", began.elapsed().as_secs_f64(), options.seconds));
+    }
+    let after = system.tenants()?;
+    let mut parts = Vec::new();
+    for (actor, process) in actors.iter().zip(processes) {
+        let name = actor.name();
+        let of = |all: &[super::system::Tenant]| {
+            all.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(|| {
+                ExperimentError::Worker(format!("the system domain knows no {name:?}"))
+            })
+        };
+        let (before, after) = (of(&before)?, of(&after)?);
+        let client = Client::of(&name, actor.contract(), after.client, &events);
+        let said = process.end()?;
+        let progress = said.iter().filter_map(|line| serde_json::from_str(line).ok());
+        parts.push(Part {
+            progress: progress.collect(),
+            charged: after.charged.saturating_sub(before.charged),
+            client,
+        });
+    }
+    // From the middle, where everybody has long begun.
+    let first = events.first().map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));
+    let from = first + during.saturating_sub(SAMPLE) / 2;
+    Ok(Play { parts, lost, from })
+}
+
+fn save(
+    options: &Options,
+    number: u32,
+    title: &str,
+    lines: Vec<Line>,
+    play: &Play,
+) -> Result<(), ExperimentError> {
+    let Some(folder) = &options.svg else {
+        return Ok(());
+    };
+    let clients: Vec<Client> = play.parts.iter().map(|part| part.client.clone()).collect();
+    let figure = picture::Figure {
+        title: title.to_owned(),
+        lines,
+        clients: &clients,
+        from: play.from,
+    };
+    picture::save(&figure, &folder.join(format!("figure-{number}.svg")))
+}
+
+fn judged(number: u32, play: &Play, actors: &[Actor]) -> Vec<Row> {
+    let promised: Vec<f64> = actors.iter().map(|actor| actor.slice as f64).collect();
+    let (charged, bytes) = (play.charged(), play.parts.iter().map(Part::bytes).collect::<Vec<_>>());
+    let notes: Vec<(String, f64)> = play
+        .parts
+        .iter()
+        .map(|part| (format!("{}, Mbit/s", part.client.name), mean(&part.progress)))
+        .chain(play.parts.iter().map(|part| {
+            (format!("{}, charged s", part.client.name), part.charged.as_secs_f64())
+        }))
+        .collect();
+    let row = |what: &str, bound, value| fact(format!("figure {number}: {what}"), bound, value);
+    let mut rows = vec![
+        row("charged time, farthest from 1:2:4", Bound::AtMost(0.02), shares::worst(&charged, &promised)),
+        row("charged time, Jain's index", Bound::AtLeast(0.999), shares::jain(&charged, &promised)),
+        row("bytes, farthest from 1:2:4", Bound::AtMost(0.05), shares::worst(&bytes, &promised)),
+    ];
+    rows[0].samples[0].notes.extend(notes);
+    rows.extend(rules(number, play));
+    rows
+}
+
+/// Megabits a second, of all the time.
+fn mean(progress: &[Progress]) -> f64 {
+    let last = progress.last().filter(|last| last.ns > 0);
+    last.map_or(0.0, |last| last.bytes as f64 * 8e3 / last.ns as f64)
+}
+
+/// The scheduler's rules, of the client that came nearest to breaking each.
+fn rules(number: u32, play: &Play) -> Vec<Row> {
+    let kept: Vec<(Kept, Contract)> = play
+        .parts
+        .iter()
+        .map(|part| (part.client.kept(), part.client.contract))
+        .collect();
+    let most = |of: fn(&(Kept, Contract)) -> f64| kept.iter().map(of).fold(0.0, f64::max);
+    let row = |what: &str, value| {
+        let mut row = fact(format!("figure {number}: {what}"), Bound::AtMost(1.0), value);
+        let lost = ("events lost".to_owned(), play.lost as f64);
+        row.samples[0].notes.extend([lost]);
+        row
+    };
+    vec![
+        row("longest lax time / laxity", most(|(kept, contract)| {
+            kept.longest_lax.as_secs_f64() / contract.laxity.as_secs_f64()
+        })),
+        row("largest overrun of a period, repaid / a transaction", most(|(kept, _)| {
+            kept.overrun.as_secs_f64() / kept.transaction.as_secs_f64().max(1e-9)
+        })),
+    ]
+}

@@ -1,0 +1,122 @@
+//! The paper's watch thread: it "wakes up every 5 seconds and logs the number of bytes
+//! processed" (section 7.2.1).
+
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the watch thread says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Nanoseconds since the application was told to go.
+    pub ns: u64,
+    /// Bytes it has processed since.
+    pub bytes: u64,
+}
+
+/// How long an application goes on, and what is said of it meanwhile.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Span {
+    /// Seconds to go on.
+    #[arg(long)]
+    pub seconds: f64,
+    /// Seconds between two words of the watch thread.
+    #[arg(long, default_value_t = 5.0)]
+    pub every: f64,
+}
+
+/// An application's count, and when it is to end.
+pub struct Watched {
+    began: Instant,
+    end: Duration,
+    bytes: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Watched {
+    /// Counts more. False when the application is to end.
+    pub fn processed(&self, bytes: u64) -> bool {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.began.elapsed() < self.end
+    }
+}
+
+impl Span {
+    /// Does the work, which ends when [`Watched::processed`] says so, beside a watch thread.
+    pub fn watch<T>(&self, work: impl FnOnce(&Watched) -> T) -> T {
+        let watched = Watched {
+            began: Instant::now(),
+            end: Duration::from_secs_f64(self.seconds),
+            bytes: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        };
+        let every = Duration::from_secs_f64(self.every);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| log(&watched, every));
+            let outcome = work(&watched);
+            watched.over.store(true, Ordering::Relaxed);
+            thread.thread().unpark();
+            outcome
+        })
+    }
+}
+
+fn log(watched: &Watched, every: Duration) {
+    for tick in 1u32.. {
+        let due = watched.began + every * tick;
+        while !watched.over.load(Ordering::Relaxed) && Instant::now() < due {
+            std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
+        }
+        let progress = Progress {
+            ns: watched.began.elapsed().as_nanos() as u64,
+            bytes: watched.bytes.load(Ordering::Relaxed),
+        };
+        if let Ok(line) = serde_json::to_string(&progress) {
+            println!("{line}");
+        }
+        if watched.over.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// Seconds and megabits a second, of each time between two words: the paper's left-hand
+/// plots.
+pub fn bandwidth(progress: &[Progress]) -> Vec<(f64, f64)> {
+    let start = Progress { ns: 0, bytes: 0 };
+    let before = std::iter::once(&start).chain(progress);
+    let between = before.zip(progress).filter(|(from, to)| to.ns > from.ns);
+    between
+        .map(|(from, to)| {
+            let seconds = (to.ns - from.ns) as f64 / 1e9;
+            let megabits = (to.bytes - from.bytes) as f64 * 8.0 / 1e6;
+            (to.ns as f64 / 1e9, megabits / seconds)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_is_of_the_time_since_the_last_word() {
+        let progress = [(2_000_000_000, 1_000_000), (4_000_000_000, 4_000_000)];
+        let progress = progress.map(|(ns, bytes)| Progress { ns, bytes });
+        assert_eq!(bandwidth(&progress), [(2.0, 4.0), (4.0, 12.0)]);
+        assert!(bandwidth(&[]).is_empty());
+    }
+
+    #[test]
+    fn work_is_ended_by_its_time() {
+        let span = Span {
+            seconds: 0.01,
+            every: 5.0,
+        };
+        let counted = span.watch(|watched| {
+            while watched.processed(1) {}
+            watched.bytes.load(Ordering::Relaxed)
+        });
+        assert!(counted > 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! The client that reads a file (Nemesis, section 7.3), in a process of its own: it "performs
+//! significant pipelining of its transaction requests (i.e. it trades off additional buffer
+//! space against disk latency)", and "for homogeneity, its transactions are each the same
+//! size as a page".
+//!
+//! With a pause it is the opposite: somebody who comes now and then with one request, and is
+//! timed from when it asks.
+
+use super::guest::{Latency, latencies};
+use super::progress::{Span, Watched};
+use crate::ExperimentError;
+use crate::contents::{PAGE, mix};
+use crate::error::while_doing;
+use crate::worker::READY;
+use std::fs::File;
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use system::file::ReservedFile;
+use system::terms::DiskTerms;
+
+/// What the client is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Plan {
+    /// The file, of whole pages.
+    #[arg(long)]
+    pub file: PathBuf,
+    /// The system domain's socket.
+    #[arg(long)]
+    pub system: PathBuf,
+    /// What the client is called there.
+    #[arg(long, default_value = "reader")]
+    pub name: String,
+    /// Disk time there.
+    #[arg(long)]
+    pub disk: DiskTerms,
+    /// Requests outstanding at once.
+    #[arg(long, default_value_t = 16)]
+    pub depth: usize,
+    /// Reads pages at random, not in order.
+    #[arg(long)]
+    pub random: bool,
+    /// Milliseconds between an answer and the next request, one at a time; its latencies are
+    /// said at the end.
+    #[arg(long)]
+    pub pause: Option<f64>,
+    /// How long.
+    #[command(flatten)]
+    pub span: Span,
+}
+
+/// The life of the client.
+pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
+    let file =
+        File::open(&plan.file).map_err(while_doing(format!("open {}", plan.file.display())))?;
+    let mut reading = Reading {
+        file: ReservedFile::open(&plan.system, &plan.name, &file, plan.disk, plan.depth, 1)
+            .map_err(failed)?,
+        random: plan.random,
+        next: 0,
+    };
+    println!("{READY}");
+    let mut word = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut word);
+    if word.trim() != "go" {
+        return Err(ExperimentError::Worker("was not told to go".into()));
+    }
+    let Some(pause) = plan.pause else {
+        return plan.span.watch(|watched| reading.pipeline(watched));
+    };
+    let pause = Duration::from_secs_f64(pause / 1e3);
+    let latency = reading.now_and_then(Duration::from_secs_f64(plan.span.seconds), pause)?;
+    let line = serde_json::to_string(&latency);
+    println!("{}", line.map_err(failed)?);
+    Ok(())
+}
+
+fn failed(why: impl std::fmt::Display) -> ExperimentError {
+    ExperimentError::Worker(why.to_string())
+}
+
+struct Reading {
+    file: ReservedFile,
+    random: bool,
+    next: u64,
+}
+
+impl Reading {
+    fn begin(&mut self, slot: usize) {
+        let pages = (self.file.size() / PAGE as u64).max(1);
+        let page = match self.random {
+            true => mix(self.next) % pages,
+            false => self.next % pages,
+        };
+        self.next += 1;
+        self.file.read(slot, page * PAGE as u64);
+    }
+
+    /// The number of a request that was answered with a page.
+    fn answer(&mut self) -> Result<usize, ExperimentError> {
+        match self.file.next() {
+            Some(Ok(over)) if over.data.len() == PAGE => Ok(over.slot),
+            Some(Ok(over)) => Err(failed(format!("was given {} bytes of a page", over.data.len()))),
+            Some(Err(why)) => Err(failed(why)),
+            None => Err(failed("nothing is under way in the channel")),
+        }
+    }
+
+    fn pipeline(&mut self, watched: &Watched) -> Result<(), ExperimentError> {
+        (0..self.file.depth()).for_each(|slot| self.begin(slot));
+        while watched.processed(0) {
+            let slot = self.answer()?;
+            watched.processed(PAGE as u64);
+            self.begin(slot);
+        }
+        Ok(())
+    }
+
+    fn now_and_then(
+        &mut self,
+        during: Duration,
+        pause: Duration,
+    ) -> Result<Latency, ExperimentError> {
+        let mut times = latencies()?;
+        let began = Instant::now();
+        while began.elapsed() < during {
+            std::thread::sleep(pause);
+            let asked = Instant::now();
+            self.begin(0);
+            self.answer()?;
+            times.saturating_record(asked.elapsed().as_nanos() as u64);
+        }
+        Ok(Latency::of(&times, times.len(), times.len()))
+    }
+}

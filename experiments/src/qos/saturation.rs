@@ -1,0 +1,159 @@
+//! A device that is promised whole: clients whose contracts sum to all of its capacity, each
+//! with many requests outstanding.
+//!
+//! Not in the paper, whose disk does one thing at a time. What must hold: shares as if each
+//! had a slower disk of its own, hardly less in all than the device gives where nobody
+//! schedules it, and a client that was idle is served at once when it comes back.
+
+use super::progress::Progress;
+use super::system::{Setup, System};
+use super::{Grounds, Options, fact, shares, unscheduled};
+use crate::ExperimentError;
+use crate::process::Process;
+use crate::real::goal::{Bound, Row};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Milliseconds of each client's in a period of [`PERIOD`]; with [`NEWCOMER`] all of it.
+const SLICES: [u64; 3] = [50, 75, 115];
+const PERIOD: u64 = 250;
+
+/// Of the client that comes now and then.
+const NEWCOMER: u64 = 10;
+
+/// How often it comes: every time long after its last period began.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Requests that each has outstanding.
+const DEPTH: u32 = 16;
+
+/// MiB of the file that all read.
+const FILE: u64 = 256;
+
+/// What the clients came to.
+struct Shared {
+    charged: Vec<f64>,
+    bytes: Vec<f64>,
+    /// The newcomer's first requests, each.
+    first: super::guest::Latency,
+}
+
+/// All of the device, by contract and by nobody.
+pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
+    match take(grounds, options) {
+        Ok(rows) => rows,
+        Err(failure) => vec![super::failed("saturation".into(), failure)],
+    }
+}
+
+fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
+    let (file, _owed) = super::data(grounds, FILE)?;
+    let depth = DEPTH * SLICES.len() as u32;
+    let seconds = options.seconds / f64::from(2 * options.repeats as u32);
+    let during = Duration::from_secs_f64(seconds);
+    let (mut plays, mut samples) = (Vec::new(), Vec::new());
+    // In turn, so that what else the machine does is in both.
+    for repeat in 0..options.repeats {
+        super::say(&format!("saturation, repeat {}", repeat + 1));
+        let free = unscheduled::read(&file, FILE << 20, depth, during)?;
+        let shared = share(grounds, options, &file, seconds)?;
+        let rate = shared.bytes.iter().sum::<f64>() / 4096.0 / seconds;
+        samples.push((rate, free.rate()));
+        plays.push(shared);
+    }
+    let promised = SLICES.map(|slice| slice as f64);
+    let sum = |of: fn(&Shared) -> &Vec<f64>| -> Vec<f64> {
+        let each = |k: usize| plays.iter().map(|play| of(play)[k]).sum();
+        (0..SLICES.len()).map(each).collect()
+    };
+    let (charged, bytes) = (sum(|play| &play.charged), sum(|play| &play.bytes));
+    let row = |what: &str, bound, value| fact(format!("saturation: {what}"), bound, value);
+    let mut throughput = super::ratio(
+        "saturation: reads a second, contracts for all of the device",
+        "unscheduled",
+        "1/s",
+        Bound::AtLeast(0.85),
+        samples[0],
+    );
+    throughput.samples = samples.iter().map(|(o, f)| super::sample(*o, Some(*f), &[])).collect();
+    let bound = grounds.model()?.bound;
+    let mut first = row(
+        "a newly active client's first request, us",
+        Bound::Open,
+        plays[0].first.p50_ns as f64 / 1e3,
+    );
+    first.samples = plays
+        .iter()
+        .map(|play| {
+            let us = |ns: u64| ns as f64 / 1e3;
+            super::sample(us(play.first.p50_ns), None, &[
+                ("p99 us", us(play.first.p99_ns)),
+                ("most us", us(play.first.most_ns)),
+                ("bound us", us(bound.0)),
+            ])
+        })
+        .collect();
+    Ok(vec![
+        row("charged time, farthest from the shares", Bound::AtMost(0.02), shares::worst(&charged, &promised)),
+        row("charged time, Jain's index", Bound::AtLeast(0.999), shares::jain(&charged, &promised)),
+        row("bytes, farthest from the shares", Bound::AtMost(0.05), shares::worst(&bytes, &promised)),
+        throughput,
+        first,
+    ])
+}
+
+fn share(
+    grounds: &Grounds<'_>,
+    options: &Options,
+    file: &Path,
+    seconds: f64,
+) -> Result<Shared, ExperimentError> {
+    let system = System::start(grounds, &Setup::of(16, 16))?;
+    let reader = |slice: u64, extra: &[&str]| {
+        let mut command: Command = grounds.myself.command("reader");
+        command.arg("--file").arg(file).arg("--system").arg(system.socket());
+        command.args(["--name", &format!("{slice} ms"), "--random"]);
+        command.args(["--disk", &format!("{slice}ms/{PERIOD}ms,laxity=0ms")]);
+        command.args(["--seconds", &seconds.to_string(), "--every", &options.every.to_string()]);
+        command.args(extra);
+        Process::start(command)
+    };
+    let depth = DEPTH.to_string();
+    let mut readers = Vec::new();
+    for slice in SLICES {
+        readers.push(reader(slice, &["--depth", &depth])?);
+    }
+    let pause = PAUSE.as_millis().to_string();
+    readers.push(reader(NEWCOMER, &["--depth", "1", "--pause", &pause])?);
+    let before = system.tenants()?;
+    for reader in &mut readers {
+        reader.tell("go")?;
+    }
+    // All are at work until then; what is charged later is not of all.
+    std::thread::sleep(Duration::from_secs_f64(seconds * 0.95));
+    let after = system.tenants()?;
+    let charged = SLICES.map(|slice| {
+        let name = format!("{slice} ms");
+        let of = |all: &[super::system::Tenant]| {
+            let one = all.iter().find(|tenant| tenant.name == name);
+            one.map_or(0.0, |tenant| tenant.charged.as_secs_f64())
+        };
+        of(&after) - of(&before)
+    });
+    let mut said = Vec::new();
+    for reader in readers {
+        said.push(reader.end()?);
+    }
+    let newcomer = said.pop().unwrap_or_default();
+    let first = newcomer.last().and_then(|line| serde_json::from_str(line).ok());
+    let bytes = said.iter().map(|lines| {
+        let last = lines.iter().filter_map(|line| serde_json::from_str::<Progress>(line).ok());
+        last.last().map_or(0.0, |last| last.bytes as f64)
+    });
+    Ok(Shared {
+        charged: charged.to_vec(),
+        bytes: bytes.collect(),
+        first: first.ok_or_else(|| ExperimentError::Worker("the newcomer said nothing".into()))?,
+    })
+}
