@@ -34,7 +34,7 @@ const OPERATIONS: [Operation; 9] = [
     |fs| {
         let mut scrub = fs.scrub(id(fs, 3))?.unwrap();
         scrub.run().map_err(|_| FileError::Damaged)?;
-        fs.scrubbed(&scrub)
+        fs.scrubbed(scrub)
     },
     |fs| fs.release(id(fs, 2)),
     |fs| fs.create(name(1), 10 * UNIT, &[]).map(drop),
