@@ -200,7 +200,7 @@ impl<M: Medium> SwapFs<M> {
     }
 
     /// Gives the file out as far as `scrub`, which is done, went.
-    pub fn scrubbed(&mut self, scrub: &Scrub<M>) -> Result<(), FileError> {
+    pub fn scrubbed(&mut self, scrub: Scrub<M>) -> Result<(), FileError> {
         let id = scrub.file();
         let own = self.scrubs.iter().find(|(file, _)| *file == id);
         let until = scrub.outcome(own.map(|(_, permit)| permit))?;
