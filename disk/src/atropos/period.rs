@@ -1,0 +1,144 @@
+//! Where a client stands: runnable, waiting for its next allocation, or idle.
+
+use super::client::Place;
+use super::slack::Slack;
+use super::{Atropos, Charging};
+use crate::time::Time;
+use crate::trace::{Event, Trace};
+
+impl<T: Trace> Atropos<T> {
+    /// Gives new allocations to those whose time has come.
+    pub(super) fn allocate_due(&mut self, now: Time) {
+        while let Some((_, at)) = self.waiting.get(0).filter(|&(due, _)| due <= now) {
+            self.allocate(now, at);
+        }
+        let mut first = 0;
+        while let Some((_, at)) = self.runnable.get(first).filter(|&(due, _)| due <= now) {
+            match self.is_late(now, at) {
+                true => first += 1,
+                false => self.allocate(now, at),
+            }
+        }
+    }
+
+    /// Whether it was not served by its deadline though it always could have been. It then
+    /// keeps that deadline for a while, and so goes before all that are on time.
+    fn is_late(&self, now: Time, at: u32) -> bool {
+        let client = &self.clients[at as usize];
+        let patience = client.deadline + client.contract.period;
+        self.was_present(at) && client.is_able(&self.correction) && now < patience
+    }
+
+    /// Whether it was there to be served at all times since its allocation: with work, in
+    /// the only transaction, or kept the disk for.
+    pub(super) fn was_present(&self, at: u32) -> bool {
+        let client = &self.clients[at as usize];
+        if !client.present {
+            return false;
+        }
+        match self.charging {
+            Charging::Modelled { .. } => !client.jobs.is_empty(),
+            Charging::Elapsed => !client.is_unready() || self.is_held_throughout(at),
+        }
+    }
+
+    fn allocate(&mut self, now: Time, at: u32) {
+        self.dequeue(at);
+        let client = &mut self.clients[at as usize];
+        client.allocate(now, &self.correction);
+        let lapsed = client.is_unready() && client.patience() <= now && client.remaining > 0;
+        let (without, extra) = (client.contract.slice.0 == 0, client.contract.extra);
+        self.allocated(now, at);
+        if extra {
+            self.share_slack(at);
+        }
+        match lapsed || without {
+            true => self.clients[at as usize].present = false,
+            false => self.enqueue(at),
+        }
+    }
+
+    fn allocated(&mut self, now: Time, at: u32) {
+        let client = &self.clients[at as usize];
+        self.trace.record(Event::Allocation {
+            at: now,
+            client: client.number,
+            remaining: client.remaining,
+            deadline: client.deadline,
+        });
+    }
+
+    /// An idle client has work: it goes on with its period or starts one.
+    pub(super) fn wake(&mut self, now: Time, at: u32) {
+        let client = &mut self.clients[at as usize];
+        if client.contract.slice.0 == 0 {
+            return;
+        }
+        let charge = client.next_charge(&self.correction).signed();
+        // As much as its share of the time up to its deadline cannot make others late.
+        let fair = client.share().in_period(client.deadline - now).signed();
+        let over = client.deadline <= now;
+        if over || (client.remaining > fair && fair < charge) {
+            client.begin_anew(now);
+            self.allocated(now, at);
+        } else {
+            client.remaining = client.remaining.min(fair);
+        }
+        let client = &mut self.clients[at as usize];
+        let rested = client
+            .preferred
+            .is_none_or(|then| then + client.contract.period <= now);
+        if rested && charge <= client.remaining {
+            client.preferred = Some(now);
+            self.urgent.push_back(at);
+        }
+        self.enqueue(at);
+    }
+
+    /// Puts a client that is in no queue into the one where it belongs.
+    pub(super) fn enqueue(&mut self, at: u32) {
+        let client = &mut self.clients[at as usize];
+        let able = client.is_able(&self.correction);
+        let (queue, place) = match able {
+            true => (&mut self.runnable, Place::Runnable),
+            false => (&mut self.waiting, Place::Waiting),
+        };
+        queue.insert(client.deadline, at);
+        client.place = place;
+    }
+
+    /// Takes a client out of its queue: it is idle then.
+    pub(super) fn dequeue(&mut self, at: u32) {
+        let client = &mut self.clients[at as usize];
+        match client.place {
+            Place::Runnable => self.runnable.remove(client.deadline, at),
+            Place::Waiting => self.waiting.remove(client.deadline, at),
+            Place::Idle | Place::Gone => return,
+        }
+        client.place = Place::Idle;
+    }
+
+    /// Moves a client to the other queue if what it has left is for that one.
+    pub(super) fn requeue(&mut self, at: u32) {
+        let client = &self.clients[at as usize];
+        let belongs = match client.is_able(&self.correction) {
+            true => Place::Runnable,
+            false => Place::Waiting,
+        };
+        let queued = matches!(client.place, Place::Runnable | Place::Waiting);
+        if queued && client.place != belongs {
+            self.dequeue(at);
+            self.enqueue(at);
+        }
+    }
+
+    /// Lets a client share slack as long as it has x and work, and only then.
+    pub(super) fn share_slack(&mut self, at: u32) {
+        let client = &mut self.clients[at as usize];
+        if client.contract.extra && !client.jobs.is_empty() && client.place != Place::Gone {
+            self.slack.join(at, &mut client.tag);
+        } else if let Some((moved, place)) = self.slack.leave(&mut client.tag) {
+            Slack::moved(&mut self.clients[moved as usize].tag, place);
+        }
+    }
+}

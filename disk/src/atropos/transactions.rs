@@ -1,0 +1,80 @@
+//! Transactions arrive and finish.
+
+use super::client::{ClientId, Place};
+use super::flight::Ticket;
+use super::{Atropos, Charging, Job};
+use crate::time::{Nanos, Time};
+use crate::trace::{Event, Trace};
+
+impl<T: Trace> Atropos<T> {
+    /// A client asks for a transaction. `false`: there is no such client.
+    pub fn arrive(&mut self, now: Time, id: ClientId, job: Job) -> bool {
+        let Some(at) = self.find(id) else {
+            return false;
+        };
+        self.settle(now);
+        let client = &self.clients[at as usize];
+        // Its patience may have run out with nobody asking what goes next.
+        let lapsed = client.place == Place::Runnable && client.patience() <= now;
+        if client.is_unready() {
+            let present = self.was_present(at);
+            self.clients[at as usize].present = present;
+            self.let_go_of(at);
+            if lapsed {
+                self.dequeue(at);
+            }
+        }
+        let client = &mut self.clients[at as usize];
+        client.jobs.push_back(job);
+        match client.place {
+            Place::Idle => self.wake(now, at),
+            _ => self.requeue(at),
+        }
+        self.share_slack(at);
+        true
+    }
+
+    /// A transaction ended, well or not, `elapsed` after it was given to the device.
+    pub fn finish(&mut self, now: Time, ticket: Ticket, elapsed: Nanos) {
+        let Some(flight) = self.flights.take(ticket) else {
+            return;
+        };
+        self.settle(now);
+        let charge = match self.charging {
+            Charging::Elapsed => {
+                self.correction.alone(elapsed, flight.job.cost);
+                elapsed
+            }
+            Charging::Modelled { .. } => {
+                self.correction.shared(now, flight.job.cost);
+                flight.charge
+            }
+        };
+        let at = flight.client;
+        let client = &mut self.clients[at as usize];
+        client.in_flight -= 1;
+        client.totals.transactions += 1;
+        client.totals.bytes += u64::from(flight.job.bytes);
+        client.last_charge = charge;
+        match flight.slack {
+            true => client.totals.slack = client.totals.slack - flight.charge + charge,
+            false => client.recharge(flight.charge, charge),
+        }
+        if client.is_unready() {
+            client.unready = now;
+        }
+        self.trace.record(Event::Transaction {
+            started: flight.started,
+            elapsed,
+            charge,
+            client: client.number,
+            op: flight.job.op,
+            bytes: flight.job.bytes,
+            slack: flight.slack,
+        });
+        match client.place {
+            Place::Gone => self.bury(at),
+            _ => self.requeue(at),
+        }
+    }
+}
