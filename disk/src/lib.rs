@@ -8,6 +8,7 @@
 //! nothing that allocates extents waits for a page.
 
 pub mod atropos;
+pub mod calibrate;
 pub mod model;
 pub mod swapfs;
 pub mod time;
