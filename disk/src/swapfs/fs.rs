@@ -3,7 +3,7 @@
 use super::copies::Copies;
 use super::device::{Device, Format};
 use super::error::{FileError, OpenError};
-use super::extents::{Extents, between};
+use super::extents::{Extent, Extents, between};
 use super::file::{File, FileId, FileName};
 use super::medium::Medium;
 use super::scrub::{Permit, Scrub};
@@ -181,6 +181,12 @@ impl<M: Medium> SwapFs<M> {
     /// Where the part of the file lies that may be given out.
     pub fn extents(&self, id: FileId) -> Result<Extents, FileError> {
         self.table.file(id).map(Extents::of)
+    }
+
+    /// Where all of the file lies, for a measurement that shows nobody what it reads.
+    pub(crate) fn unscrubbed(&self, id: FileId) -> Result<Vec<Extent>, FileError> {
+        let file = self.table.file(id)?;
+        Ok(between(file, 0, file.units()))
     }
 
     /// The work that is left before all of the file may be given out; nothing if none is.

@@ -1,16 +1,19 @@
 //! The disk under the daemon: its swap filesystem, its figures, its thread.
 
 use super::config::Disk;
-use super::{DaemonError, call};
+use super::DaemonError;
 use disk::atropos::{Charging, Share};
-use disk::calibrate::{self, Calibration};
-use disk::model::Model;
+use disk::calibrate::{Calibration, TIME};
+use disk::model::{Model, Op};
 use disk::swapfs::{Format, OpenError, SwapFs};
+use disk::time::Nanos;
 use disk::usd::{Backing, Settings, Usd};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use wired::PAGE;
 
 /// How long a device may take to let go of the daemon before, which was killed with I/O
 /// under way.
@@ -26,15 +29,18 @@ pub(super) struct Opened {
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
 /// where its figures are not known.
 pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, DaemonError> {
-    let swap = open_swap(disk, told)?;
+    let mut swap = open_swap(disk, told)?;
     for note in swap.medium().notes() {
         told(&format!("{}: {note}", disk.swap.display()));
     }
-    let model = figures(disk, &swap, told)?.model(Share::try_from(disk.capacity).unwrap_or(Share::WHOLE));
+    let mut model = figures(disk, &mut swap, told)?.model;
+    let most = Share::try_from(disk.capacity).unwrap_or(Share::WHOLE);
+    model.capacity = model.capacity.min(most);
+    let page = model.cost(Op::Read, PAGE as u32);
     let charging = match disk.depth {
         Some(1) => Charging::Elapsed,
         Some(depth) => Charging::Modelled {
-            bound: calibrate::bound(&model, depth),
+            bound: Nanos(page.0.saturating_mul(depth.into())),
         },
         None => Charging::Modelled { bound: model.bound },
     };
@@ -49,23 +55,34 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
 
 fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
+    let format = |told: &mut dyn FnMut(&str)| {
+        let options = Format {
+            size: disk.size.map(|size| size.0),
+            // What else may be there is not overwritten.
+            force: false,
+        };
+        told(&format!("making a swap filesystem on {}", disk.swap.display()));
+        Ok(SwapFs::format(&disk.swap, &options)?)
+    };
+    if !disk.swap.exists() {
+        return format(told);
+    }
     loop {
         match SwapFs::open(&disk.swap) {
             Err(OpenError::Held { .. }) if begin.elapsed() < HELD => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            // Nothing of ours is there. What else may be there is not overwritten.
-            Err(OpenError::Missing { .. } | OpenError::NotOurs { .. }) => {
-                let options = Format {
-                    size: disk.size.map(|size| size.0),
-                    force: false,
-                };
-                told(&format!("making a swap filesystem on {}", disk.swap.display()));
-                return Ok(SwapFs::format(&disk.swap, &options)?);
-            }
+            Err(OpenError::NotOurs { .. }) => return format(told),
             other => return Ok(other?),
         }
     }
+}
+
+/// Figures that are kept, and of which filesystem.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    filesystem: [u8; 16],
+    figures: Calibration,
 }
 
 /// Where the figures of a device are kept.
@@ -81,31 +98,44 @@ pub fn calibration_file(disk: &Disk) -> PathBuf {
     })
 }
 
-fn figures(disk: &Disk, swap: &SwapFs, told: &mut dyn FnMut(&str)) -> Result<Calibration, DaemonError> {
-    let path = calibration_file(disk);
-    if let Some(known) = std::fs::read_to_string(&path).ok().and_then(|text| toml::from_str(&text).ok()) {
-        return Ok(known);
+fn figures(
+    disk: &Disk,
+    swap: &mut SwapFs,
+    told: &mut dyn FnMut(&str),
+) -> Result<Calibration, DaemonError> {
+    let text = std::fs::read_to_string(calibration_file(disk)).ok();
+    match text.and_then(|text| toml::from_str::<Kept>(&text).ok()) {
+        Some(known) if known.filesystem == swap.id() => Ok(known.figures),
+        _ => {
+            told("measuring the disk, once, for some seconds");
+            measure(disk, swap)
+        }
     }
-    told("measuring the disk, once, for some seconds");
-    measure(disk, swap)
 }
 
 /// Measures the device under a swap filesystem, and keeps the figures.
-fn measure(disk: &Disk, swap: &SwapFs) -> Result<Calibration, DaemonError> {
-    let found = calibrate::calibrate(swap.medium()).map_err(|why| DaemonError::Disk(why.to_string()))?;
+fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
+    let fail = |why: &dyn std::fmt::Display| DaemonError::Disk(why.to_string());
+    let figures = Calibration::of(swap, TIME, &mut |_| {}).map_err(|why| fail(&why))?;
+    let kept = Kept {
+        filesystem: swap.id(),
+        figures,
+    };
     let path = calibration_file(disk);
-    let text = toml::to_string(&found).map_err(|why| DaemonError::Disk(why.to_string()))?;
+    let text = toml::to_string(&kept).map_err(|why| fail(&why))?;
     if let Some(folder) = path.parent() {
+        // If it cannot be made, writing says so.
         let _ = std::fs::create_dir_all(folder);
     }
-    std::fs::write(&path, text).map_err(|why| DaemonError::Disk(format!("{}: {why}", path.display())))?;
-    Ok(found)
+    std::fs::write(&path, text)
+        .map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
+    Ok(kept.figures)
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.
 pub fn calibrate_disk(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<(Calibration, PathBuf), DaemonError> {
-    let swap = open_swap(disk, told)?;
-    Ok((measure(disk, &swap)?, calibration_file(disk)))
+    let mut swap = open_swap(disk, told)?;
+    Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
 
 /// A file that somebody brings, to be read and written by the disk's thread as its
@@ -128,7 +158,6 @@ pub(super) fn file(fd: OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
     let flags = fcntl_getfl(&fd).map_err(|errno| errno.to_string())?;
     fcntl_setfl(&fd, flags | OFlags::DIRECT)
         .map_err(|errno| format!("the file's file system has no direct I/O ({errno})"))?;
-    let _ = call("");
     Ok(Backing::File {
         fd,
         size: stat.st_size as u64,
