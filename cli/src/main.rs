@@ -11,10 +11,14 @@ macro_rules! say {
 pub(crate) use say;
 
 mod bench;
+mod contract;
+mod disk;
 mod doctor;
 mod machine;
 mod preload;
 mod run;
+mod system;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,6 +38,10 @@ struct Command {
 #[derive(Subcommand)]
 enum What {
     Run(run::Args),
+    System(system::Args),
+    Contract(contract::Args),
+    Disk(disk::Args),
+    Trace(trace::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
 }
@@ -53,6 +61,10 @@ fn main() -> ExitCode {
     };
     let outcome = match command.what {
         What::Run(args) => run::run(args),
+        What::System(args) => system::system(args),
+        What::Contract(args) => contract::contract(args),
+        What::Disk(args) => disk::disk(args),
+        What::Trace(args) => trace::trace(args),
         What::Doctor(args) => doctor::doctor(args),
         What::Bench(args) => bench::bench(args),
     };

@@ -1,4 +1,5 @@
-//! The user-safe backing store: disk space and disk time under contract.
+//! The user-safe backing store: disk space and disk time under contract, where many programs
+//! page to one disk.
 //!
 //! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: the swap
 //! filesystem decides who owns which part of a disk, the user-safe disk who may use it when.
@@ -7,6 +8,7 @@
 //! nothing that allocates extents waits for a page.
 
 pub mod atropos;
+pub mod calibrate;
 pub mod model;
 pub mod swapfs;
 pub mod time;

@@ -83,7 +83,7 @@ pub enum Refusal {
 }
 
 /// Frames as people read them.
-struct Kib(u32);
+pub(crate) struct Kib(pub u32);
 
 impl std::fmt::Display for Kib {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -124,6 +124,8 @@ pub struct Joined {
     pub store: [Option<OwnedFd>; 12],
     /// /dev/userfaultfd, where `run` could open it.
     pub userfaultfd: Option<OwnedFd>,
+    /// What is rung when the tree wants more frames, where it has them of the system.
+    pub hunger: Option<OwnedFd>,
 }
 
 impl Joined {
@@ -238,6 +240,23 @@ impl Port {
         self.ask(Hello::Release { parent, child }).map(|_| ())
     }
 
+    /// Gets an IO channel to the system's disk: its memory, the doorbell and the client's
+    /// bell. Waits for the system's daemon, if that is away.
+    pub fn open_channel(&self, domain: Domain, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
+        let (_, mut answer) = self.ask(Hello::Channel { domain, depth })?;
+        match Answer::decode(answer.as_slice()) {
+            Some(Answer::Channel) => {}
+            Some(Answer::Refused(text)) => return Err(JoinError::Refused(Text::new(text))),
+            _ => return Err(JoinError::OtherBuild),
+        }
+        let [memory, doorbell, bell, ..] = &mut answer.fds;
+        match (memory.take(), doorbell.take(), bell.take()) {
+            (Some(memory), Some(doorbell), Some(bell)) => Ok([memory, doorbell, bell]),
+            // This process has no descriptors left.
+            _ => Err(JoinError::Unreachable(Errno::MFILE)),
+        }
+    }
+
     /// Says something before, or without, coming in.
     pub fn say(&self, what: Say) -> Result<(), JoinError> {
         let bytes = what.encode();
@@ -320,7 +339,7 @@ fn sort<const N: usize>(
     connection: Connection,
     fds: [Option<OwnedFd>; N],
 ) -> Result<Joined, JoinError> {
-    let (mut ledger, mut board, mut userfaultfd) = (None, None, None);
+    let (mut ledger, mut board, mut userfaultfd, mut hunger) = (None, None, None, None);
     let mut store = [const { None }; 12];
     let mut stored = 0;
     for (role, fd) in welcome.roles.iter().zip(fds) {
@@ -329,6 +348,7 @@ fn sort<const N: usize>(
             Role::Ledger => ledger = fd,
             Role::Board => board = fd,
             Role::Userfaultfd => userfaultfd = fd,
+            Role::Hunger => hunger = fd,
             Role::Store => {
                 *store.get_mut(stored).ok_or(JoinError::OtherBuild)? = fd;
                 stored += 1;
@@ -347,6 +367,7 @@ fn sort<const N: usize>(
         board,
         store,
         userfaultfd,
+        hunger,
     })
 }
 

@@ -90,11 +90,12 @@ pub enum Ask {
         frames: Option<FrameTerms>,
         /// Disk.
         disk: Option<DiskTerms>,
-        /// Bytes of swap: it can grow.
-        swap: Option<u64>,
     },
     /// Asks for the disk scheduler's trace.
-    Trace,
+    Trace {
+        /// From this event on: 0, or the number the last answer ended with.
+        from: u64,
+    },
 }
 
 /// What the daemon says.
@@ -169,8 +170,12 @@ pub struct Listed {
     pub used: u32,
     /// Frames resident by the kernel's count.
     pub resident: u32,
+    /// Its number in the disk scheduler's trace.
+    pub client: u32,
     /// Disk time it was charged.
     pub charged: Duration,
+    /// Of that, time that the disk waited for it.
+    pub lax: Duration,
     /// Transactions it did.
     pub transactions: u64,
     /// Bytes they moved.
@@ -233,7 +238,9 @@ mod tests {
             n: u32::MAX,
             used: u32::MAX,
             resident: u32::MAX,
+            client: u32::MAX,
             charged: Duration::MAX,
+            lax: Duration::MAX,
             transactions: u64::MAX,
             bytes: u64::MAX,
         };

@@ -20,6 +20,7 @@ pub mod daemon;
 mod doors;
 mod fence;
 mod figures;
+pub mod file;
 mod members;
 pub mod notify;
 pub mod pageable;
@@ -28,7 +29,9 @@ pub mod server;
 pub mod socket;
 pub mod tenant;
 pub mod terms;
+pub mod trace;
 pub mod tree;
+mod upstream;
 pub mod wire;
 
 pub use board::{Board, Figure};

@@ -10,6 +10,9 @@ use crate::doors::{self, Doors};
 use crate::fence::Fence;
 use crate::figures::Past;
 use crate::members::{Member, Members};
+use crate::tenant::{Tenant, TenantError};
+use crate::terms::Terms;
+use crate::upstream::Upstream;
 use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Options, Role, Say, Slot, Welcome, slot_of};
 use crate::{MAX_PROCESSES, MIN_FRAMES, socket, tree};
 use frames::{Contract, DomainId, Ledger, LedgerError, Phase, Process};
@@ -38,6 +41,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 const PORT: u64 = 0;
 const LISTENER: u64 = 1;
+const UPSTREAM: u64 = 2;
 const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
@@ -52,6 +56,9 @@ pub struct Settings {
     pub options: Options,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
+    /// The contract with the system's daemon that the tree lives on; `frames` are then the
+    /// most of it, and the store's disk is the daemon's.
+    pub tenant: Option<Tenant>,
 }
 
 /// Why the system domain could not start.
@@ -82,6 +89,9 @@ pub enum StartError {
     /// The store.
     #[error(transparent)]
     Store(#[from] SetupError),
+    /// The system's daemon.
+    #[error(transparent)]
+    Tenant(#[from] TenantError),
 }
 
 impl StartError {
@@ -134,6 +144,8 @@ pub enum Event {
         /// Why.
         text: String,
     },
+    /// The system's daemon is there again.
+    Back,
 }
 
 /// A connection made through the listening socket that has not said who it is.
@@ -161,6 +173,7 @@ pub struct System {
     next_stranger: u64,
     past: Past,
     swept: Instant,
+    upstream: Option<Upstream>,
 }
 
 fn call(what: &'static str) -> impl Fn(Errno) -> StartError {
@@ -169,13 +182,25 @@ fn call(what: &'static str) -> impl Fn(Errno) -> StartError {
 
 impl System {
     /// Makes the shared memory and the store, and opens both doors.
-    pub fn start(settings: Settings) -> Result<Self, StartError> {
+    pub fn start(mut settings: Settings) -> Result<Self, StartError> {
         if settings.frames < MIN_FRAMES {
             return Err(StartError::TooFew {
                 frames: settings.frames,
             });
         }
-        let (ledger, ledger_fd) = Ledger::create(settings.frames, u32::from(MAX_PROCESSES) - 1)?;
+        // Frames of a contract come as they are granted.
+        let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
+        let (ledger, ledger_fd) =
+            Ledger::create_limited(settings.frames, limit, u32::from(MAX_PROCESSES) - 1)?;
+        let upstream = match settings.tenant.take() {
+            None => None,
+            Some(mut tenant) => {
+                let copy = io::fcntl_dupfd_cloexec(&ledger_fd, 0);
+                tenant.start(copy.map_err(call("copy a descriptor"))?)?;
+                ledger.assure(tenant.terms().frames.g);
+                Some(Upstream::new(tenant))
+            }
+        };
         let store = settings
             .store
             .as_ref()
@@ -211,7 +236,9 @@ impl System {
             next_stranger: 0,
             past: Past::default(),
             swept: Instant::now(),
+            upstream,
         };
+        it.watch_upstream();
         it.watch(&it.doors.port, PORT)
             .map_err(call("watch the port"))?;
         it.watch(&it.doors.listener, LISTENER)
@@ -227,10 +254,21 @@ impl System {
     /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
     pub fn patience(&self) -> Duration {
         let busy = self.members.is_any_leaving() || !self.unfinished.is_empty();
-        if busy {
-            Duration::from_millis(2)
-        } else {
-            SWEEP
+        let here = if busy { Duration::from_millis(2) } else { SWEEP };
+        let upstream = self.upstream.as_ref().and_then(Upstream::patience);
+        upstream.map_or(here, |there| here.min(there))
+    }
+
+    /// The contract with the system's daemon, where there is one.
+    pub fn terms(&self) -> Option<Terms> {
+        self.upstream.as_ref().map(Upstream::terms)
+    }
+
+    /// Watches the connection to the daemon; the one before has ended, and left the epoll.
+    fn watch_upstream(&self) {
+        if let Some(fd) = self.upstream.as_ref().and_then(Upstream::fd) {
+            let data = epoll::EventData::new_u64(UPSTREAM);
+            let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN);
         }
     }
 
@@ -311,6 +349,12 @@ impl System {
                 (_, CONNECTION) => self.at_member(token as Slot, &mut happened),
                 (_, PIDFD) => self.retire(token as Slot, &mut happened),
                 _ => {}
+            }
+        }
+        if let Some(upstream) = &mut self.upstream {
+            upstream.dispatch(&self.ledger, &mut happened);
+            if happened.contains(&Event::Back) {
+                self.watch_upstream();
             }
         }
         for slot in self.members.left_since(LAST_STEPS) {
@@ -398,6 +442,9 @@ impl System {
                 Ok(domain) => return answer(&connection, Answer::Reserved(domain.raw()), &[]),
                 Err(text) => Err(text),
             },
+            Hello::Channel { domain, depth } => {
+                return self.open_channel(connection, pid, domain, depth);
+            }
             Hello::Release { parent, child } => {
                 if self.is(parent, pid) && self.claim(child).is_ok() {
                     self.take_back(DomainId::from_raw(child));
@@ -440,6 +487,18 @@ impl System {
             ));
         }
         self.admit(pid)
+    }
+
+    /// A process asks for a channel to the system's disk.
+    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
+        let is_its_own = self.is(domain, pid);
+        match &mut self.upstream {
+            Some(upstream) if is_its_own => {
+                upstream.open(slot_of(domain), depth.min(u16::MAX.into()) as u16, connection)
+            }
+            Some(_) => refuse(&connection, "a channel is asked for in another process's name"),
+            None => refuse(&connection, "this tree has a disk of its own, and no channels"),
+        }
     }
 
     /// Whether a process is the one it says.
@@ -510,6 +569,11 @@ impl System {
                 .userfaultfd
                 .as_ref()
                 .map(|fd| (Role::Userfaultfd, fd.as_fd())),
+        );
+        fds.extend(
+            self.upstream
+                .as_ref()
+                .map(|upstream| (Role::Hunger, upstream.hunger())),
         );
         let own = self
             .fence
@@ -585,9 +649,13 @@ impl System {
     }
 
     /// Pages before frames: once the ledger has the slot back another process may get it.
-    fn try_take_back(&self, domain: DomainId, late: bool) -> bool {
+    fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
         let slot = slot_of(domain.raw());
-        let quiet = late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot));
+        let quiet = match &mut self.upstream {
+            // The daemon may be away for as long as it likes: it still has the requests.
+            Some(upstream) => upstream.is_quiet(slot),
+            None => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
+        };
         let free = quiet && self.store().is_none_or(|store| store.retire(slot));
         if free {
             self.ledger.retire(domain);

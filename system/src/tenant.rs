@@ -8,7 +8,7 @@
 //! channels; a daemon that was started again is handed them and goes on where the first
 //! stopped. Meanwhile faults that need the disk wait, and frames stay as they are.
 
-use crate::control::{Ask, ChannelNumber, NAME, Say, TenantNumber, Ticket, cut, decode, encode};
+use crate::control::{Ask, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode};
 use crate::socket::{self, Received};
 use crate::terms::{DiskTerms, FrameTerms, Terms};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,7 +75,7 @@ pub enum Heard {
         /// The channel's memory.
         memory: OwnedFd,
         /// What is rung for its client.
-        completions: OwnedFd,
+        bell: OwnedFd,
     },
     /// A channel that was asked for cannot be had.
     NotOpened {
@@ -115,7 +115,7 @@ pub enum Heard {
 struct Held {
     memory: OwnedFd,
     /// The daemon's end of what is rung for the client.
-    bell: OwnedFd,
+    server_bell: OwnedFd,
 }
 
 /// A contract with the daemon.
@@ -160,7 +160,7 @@ impl Tenant {
         else {
             return Err(TenantError::OtherBuild);
         };
-        let [doorbell, hunger] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
+        let [doorbell, hunger, _] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
         Ok(Self {
             path: path.into(),
             connection: Some(connection),
@@ -281,11 +281,11 @@ impl Tenant {
             Say::Opened { cookie, channel } => {
                 self.opening.retain(|(open, _)| *open != cookie);
                 match self.hold(channel, &mut message) {
-                    Some((memory, completions)) => Heard::Opened {
+                    Some((memory, bell)) => Heard::Opened {
                         cookie,
                         channel,
                         memory,
-                        completions,
+                        bell,
                     },
                     None => {
                         self.close(channel);
@@ -328,11 +328,15 @@ impl Tenant {
         channel: ChannelNumber,
         message: &mut Received,
     ) -> Option<(OwnedFd, OwnedFd)> {
-        let [memory, completions, bell, ..] = &mut message.fds;
-        let (memory, completions, bell) = (memory.take()?, completions.take()?, bell.take()?);
+        let [memory, bell, server_bell, ..] = &mut message.fds;
+        let (memory, bell, server_bell) = (memory.take()?, bell.take()?, server_bell.take()?);
         let copy = io::fcntl_dupfd_cloexec(&memory, 0).ok()?;
-        self.channels.insert(channel, Held { memory: copy, bell });
-        Some((memory, completions))
+        let held = Held {
+            memory: copy,
+            server_bell,
+        };
+        self.channels.insert(channel, held);
+        Some((memory, bell))
     }
 
     fn forget(&mut self, channel: ChannelNumber) {
@@ -360,7 +364,7 @@ impl Tenant {
             _ => return Ok(false),
         }
         for (number, held) in &self.channels {
-            let fds = [held.memory.as_fd(), held.bell.as_fd()];
+            let fds = [held.memory.as_fd(), held.server_bell.as_fd()];
             if send(&connection, &Ask::Channel(*number), &fds).is_err() {
                 return Ok(false);
             }
@@ -390,13 +394,21 @@ pub(crate) fn send(to: impl AsFd, message: &impl serde::Serialize, fds: &[Borrow
     socket::send(to, &bytes, fds, SendFlags::empty())
 }
 
-/// Says something and waits for the answer, and the first two descriptors with it.
-fn converse(
+/// An answer, and the first descriptors with it.
+type Answer = (Say, [Option<OwnedFd>; 3]);
+
+/// Says something and waits for the answer.
+pub(crate) fn converse(
     connection: &OwnedFd,
     ask: &Ask,
     fds: &[BorrowedFd<'_>],
-) -> Result<(Say, [Option<OwnedFd>; 2]), TenantError> {
+) -> Result<Answer, TenantError> {
     send(connection, ask, fds).map_err(TenantError::Silent)?;
+    hear(connection)
+}
+
+/// Waits for the next answer.
+pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
     wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
     let mut message =
         socket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
@@ -405,7 +417,7 @@ fn converse(
     }
     match decode(message.as_slice()).ok_or(TenantError::OtherBuild)? {
         Say::Refused(why) => Err(TenantError::Refused(why)),
-        say => Ok((say, [message.fds[0].take(), message.fds[1].take()])),
+        say => Ok((say, std::array::from_fn(|at| message.fds[at].take()))),
     }
 }
 
@@ -433,4 +445,42 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket)
+}
+
+/// The contracts that the daemon at `path` keeps, as far as the caller may see them.
+pub fn list(path: &Path) -> Result<Vec<Listed>, TenantError> {
+    ask_for_list(path, &Ask::List)
+}
+
+/// Changes a contract: what is `None` stays. Returns what it is now.
+pub fn set(
+    path: &Path,
+    tenant: TenantNumber,
+    frames: Option<FrameTerms>,
+    disk: Option<DiskTerms>,
+) -> Result<Listed, TenantError> {
+    let ask = Ask::Set {
+        tenant,
+        frames,
+        disk,
+    };
+    let changed = ask_for_list(path, &ask)?.pop();
+    changed.ok_or(TenantError::OtherBuild)
+}
+
+fn ask_for_list(path: &Path, ask: &Ask) -> Result<Vec<Listed>, TenantError> {
+    let connection = connect(path).map_err(|why| TenantError::Nobody {
+        path: path.into(),
+        why,
+    })?;
+    let mut listed = Vec::new();
+    let mut next = converse(&connection, ask, &[])?.0;
+    loop {
+        match next {
+            Say::Tenant(one) => listed.push(one),
+            Say::End => return Ok(listed),
+            _ => return Err(TenantError::OtherBuild),
+        }
+        next = hear(&connection)?.0;
+    }
 }

@@ -50,6 +50,14 @@ pub enum Hello {
         /// The asking process's domain.
         parent: Domain,
     },
+    /// A process asks for an IO channel to the system's disk. The connection ends with the
+    /// answer.
+    Channel {
+        /// The asking process's domain.
+        domain: Domain,
+        /// Operations at a time.
+        depth: u32,
+    },
     /// The fork did not happen: the domain goes.
     Release {
         /// The asking process's domain.
@@ -95,6 +103,8 @@ pub enum Role {
     Store = 3,
     /// /dev/userfaultfd, opened while `run` was allowed to.
     Userfaultfd = 4,
+    /// What is rung when the tree wants more frames of the system.
+    Hunger = 5,
 }
 
 impl Role {
@@ -104,6 +114,7 @@ impl Role {
             2 => Self::Board,
             3 => Self::Store,
             4 => Self::Userfaultfd,
+            5 => Self::Hunger,
             _ => Self::Nothing,
         }
     }
@@ -133,6 +144,8 @@ pub enum Answer<'a> {
     Reserved(Domain),
     /// The domain is gone.
     Released,
+    /// A channel: its memory, the doorbell and the client's bell come along.
+    Channel,
     /// No, and why: the text says what was asked, what there is and what to do.
     Refused(&'a [u8]),
 }
@@ -221,6 +234,7 @@ impl Hello {
             Self::Fork { parent, child } => pair(2, parent, child),
             Self::Reserve { parent } => pair(3, parent, 0),
             Self::Release { parent, child } => pair(4, parent, child),
+            Self::Channel { domain, depth } => pair(5, domain, depth),
         }
     }
 
@@ -239,6 +253,10 @@ impl Hello {
             4 => Self::Release {
                 parent: reader.u32()?,
                 child: reader.u32()?,
+            },
+            5 => Self::Channel {
+                domain: reader.u32()?,
+                depth: reader.u32()?,
             },
             _ => return None,
         })
@@ -284,6 +302,7 @@ impl<'a> Answer<'a> {
             Self::Welcome(welcome) => welcome.encode(),
             Self::Reserved(slot) => pair(33, slot, 0),
             Self::Released => pair(34, 0, 0),
+            Self::Channel => pair(36, 0, 0),
             Self::Refused(text) => {
                 let mut bytes = Bytes::new(35);
                 bytes.text(text);
@@ -300,6 +319,7 @@ impl<'a> Answer<'a> {
             33 => Self::Reserved(reader.u32()?),
             34 => Self::Released,
             35 => Self::Refused(reader.rest()),
+            36 => Self::Channel,
             _ => return None,
         })
     }
@@ -363,6 +383,10 @@ mod tests {
                 parent: 9,
                 child: 10,
             },
+            Hello::Channel {
+                domain: 9,
+                depth: 64,
+            },
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
         }
@@ -386,6 +410,7 @@ mod tests {
             Answer::Welcome(welcome),
             Answer::Reserved(4),
             Answer::Released,
+            Answer::Channel,
             Answer::Refused(b"no"),
         ] {
             assert_eq!(Answer::decode(answer.encode().as_slice()), Some(answer));

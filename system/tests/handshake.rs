@@ -20,6 +20,7 @@ fn start(frames: u32) -> System {
         store: None,
         options: Default::default(),
         userfaultfd: None,
+        tenant: None,
     })
     .unwrap()
 }

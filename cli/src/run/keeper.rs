@@ -17,9 +17,10 @@ use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use store::SetupError;
+use store::{DiskConfig, SetupError, StoreConfig};
 use system::notify::{self, Notifier};
 use system::sample::Sampler;
+use system::tenant::Tenant;
 use system::{Event, Settings, StartError, System, tree};
 
 /// How long processes may run on before `run` says that it waits for them.
@@ -129,15 +130,32 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
 /// The system domain. A default store whose file cannot be made after all (a disk quota,
 /// say) is in RAM alone.
 fn start(plan: &mut Plan) -> Result<System, StartError> {
-    let settings = |plan: &Plan| Settings {
+    let tenant = plan.system.as_ref().map(|(socket, wanted)| Tenant::join(socket, wanted));
+    let tenant = tenant.transpose()?;
+    if let Some(tenant) = &tenant {
+        let terms = tenant.terms();
+        plan.frames = terms.frames.x;
+        plan.store = Some(StoreConfig {
+            ram: None,
+            disk: Some(DiskConfig::by_system(terms.swap)),
+        });
+        if plan.options.verbosity > 0 {
+            crate::say!("selfpage: contract {}: {terms}", tenant.number());
+        }
+        if !tenant.note().is_empty() {
+            crate::say!("selfpage: {}", tenant.note());
+        }
+    }
+    let settings = |plan: &Plan, tenant| Settings {
         frames: plan.frames,
         store: plan.store.clone(),
         options: plan.options,
         userfaultfd: plan.userfaultfd.as_ref().and_then(|fd| fd.try_clone().ok()),
+        tenant,
     };
-    match System::start(settings(plan)) {
+    match System::start(settings(plan, tenant)) {
         Err(StartError::Store(why @ (SetupError::Path { .. } | SetupError::NoRoom { .. })))
-            if !plan.asked_for_store =>
+            if !plan.asked_for_store && plan.system.is_none() =>
         {
             let store = super::store::without_a_file(u64::from(plan.frames) * wired::PAGE as u64);
             crate::say!(
@@ -145,7 +163,7 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
                 super::store::notice(&store, &why.to_string())
             );
             plan.store = Some(store);
-            System::start(settings(plan))
+            System::start(settings(plan, None))
         }
         started => started,
     }
@@ -253,6 +271,7 @@ impl Keeper {
                     pid.as_raw_nonzero()
                 );
             }
+            Event::Back => crate::say!("selfpage: the system domain is there again"),
             Event::Joined { .. } | Event::Left { .. } => {}
         }
     }

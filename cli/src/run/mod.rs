@@ -21,6 +21,8 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use system::daemon::config::SOCKET;
+use system::terms::{DiskTerms, FrameTerms};
 
 /// Run a program in a given number of frames.
 ///
@@ -35,9 +37,35 @@ use std::process::ExitCode;
 /// PROGRAM, and once that has ended to what it left running.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Physical memory for the whole tree: a whole number and a unit, 64M or 2GiB
-    #[arg(long, value_name = "SIZE", value_parser = plan::parse_frames)]
-    frames: u32,
+    /// Physical memory for the whole tree: a whole number and a unit, 64M or 2GiB. With
+    /// --system also what it may have beyond that while nobody else needs it: 64M+32M
+    #[arg(
+        long,
+        value_name = "SIZE[+EXTRA]",
+        value_parser = plan::parse_frames,
+        required_unless_present = "system"
+    )]
+    frames: Option<FrameTerms>,
+
+    /// Under a contract with the system's daemon (`selfpage system`), beside others under
+    /// theirs. What is not asked for is by the daemon's default
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = SOCKET,
+        conflicts_with = "store"
+    )]
+    system: Option<PathBuf>,
+
+    /// Time of the system's disk: SLICE/PERIOD[,extra][,laxity=TIME], as in 25ms/250ms
+    #[arg(long, value_name = "SLICE/PERIOD", requires = "system")]
+    disk: Option<DiskTerms>,
+
+    /// Room on the system's disk
+    #[arg(long, value_name = "SIZE", requires = "system", value_parser = ::store::parse_size)]
+    swap: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +
     ///

@@ -11,6 +11,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use store::{Bytes, StoreConfig};
 use system::client::{PORT_VARIABLE, Port, SOCKET_VARIABLE};
+use system::tenant::Wanted;
+use system::terms::FrameTerms;
 use system::{MIN_FRAMES, Options};
 use translation::{Capabilities, Feature, Report};
 use wired::PAGE;
@@ -24,6 +26,8 @@ pub struct Plan {
     pub store: Option<StoreConfig>,
     /// Whether that is what the user asked for.
     pub asked_for_store: bool,
+    /// The daemon to ask for a contract, and which.
+    pub system: Option<(PathBuf, Wanted)>,
     pub options: Options,
     pub userfaultfd: Option<OwnedFd>,
     pub stats: Option<Format>,
@@ -69,14 +73,29 @@ enum Asked {
     },
     #[error("cannot write the figures to {}: {why}; give --stats-json another path", path.display())]
     Figures { path: PathBuf, why: std::io::Error },
+    #[error(
+        "--frames {0}: frames beyond those guaranteed are lent by the system's daemon; ask for them with --system, or \
+         for all of them without `+`"
+    )]
+    Extra(FrameTerms),
     #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
     Without(translation::UnknownFeature),
 }
 
-/// Reads --frames: bytes, in whole pages.
-pub fn parse_frames(text: &str) -> Result<u32, String> {
+/// Reads --frames: SIZE, or SIZE+EXTRA.
+pub fn parse_frames(text: &str) -> Result<FrameTerms, String> {
+    let (guaranteed, extra) = text.split_once('+').map_or((text, None), |(g, x)| (g, Some(x)));
+    let g = parse_guaranteed(guaranteed)?;
+    match extra {
+        None => Ok(FrameTerms { g, x: g }),
+        Some(_) => text.parse().map_err(|why: system::terms::TermsError| why.to_string()),
+    }
+}
+
+/// Bytes, in whole pages.
+fn parse_guaranteed(text: &str) -> Result<u32, String> {
     let bytes = store::parse_size(text).map_err(|e| e.to_string())?;
     let least = Bytes(u64::from(MIN_FRAMES) * PAGE as u64);
     if bytes < least.0 {
@@ -120,9 +139,22 @@ impl Plan {
             }
         };
         let program = Program::find(args.command).map_err(Refusal::Program)?;
-        let frames = u64::from(args.frames) * PAGE as u64;
+        let system = args.system.map(|socket| {
+            let wanted = Wanted {
+                name: program.name(),
+                frames: args.frames,
+                disk: args.disk,
+                swap: args.swap,
+            };
+            (socket, wanted)
+        });
+        let asked = args.frames.unwrap_or(FrameTerms { g: 0, x: 0 });
+        if system.is_none() && asked.x > asked.g {
+            return Err(Asked::Extra(asked).into());
+        }
+        let frames = u64::from(asked.x) * PAGE as u64;
         let nested = is_nested();
-        if !nested {
+        if !nested && system.is_none() {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
             limits::check(
                 args.store.as_ref(),
@@ -149,6 +181,8 @@ impl Plan {
                 None
             }
             (false, Some(asked)) => Some(asked),
+            // The daemon's disk, once the contract says how much of it.
+            (false, None) if system.is_some() => None,
             (false, None) => {
                 let (store, lack) = super::store::choose(frames);
                 if let Some(why) = lack {
@@ -178,9 +212,10 @@ impl Plan {
         Ok(Self {
             program,
             preload,
-            frames: args.frames,
+            frames: asked.x,
             store,
             asked_for_store,
+            system: system.filter(|_| !nested),
             options,
             userfaultfd: translation::userfault::open_device().ok(),
             stats: args.stats,

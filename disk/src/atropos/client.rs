@@ -43,6 +43,8 @@ pub struct Totals {
     pub lax: Nanos,
     /// Transactions in slack time, charged to nobody.
     pub slack: Nanos,
+    /// What the model says that all its finished transactions cost, uncorrected.
+    pub modelled: Nanos,
     /// Transactions finished.
     pub transactions: u64,
     /// Bytes they moved.
@@ -155,7 +157,8 @@ impl Client {
         self.remaining >= self.reasonable(correction)
     }
 
-    /// Starts its next period, or the first that is not over yet.
+    /// Starts its next period. Periods that went by are passed over, for who has work all but
+    /// the last of them.
     pub(super) fn allocate(&mut self, now: Time, correction: &Correction) {
         // What it had no reasonable use for counts on; what it did not want does not.
         let left = self.remaining.min(self.reasonable(correction));
@@ -163,7 +166,11 @@ impl Client {
             self.contract = contract;
         }
         let Contract { period, slice, .. } = self.contract;
-        let begun = 1 + (now - self.deadline).0 / period.0;
+        let late = (now - self.deadline).0 / period.0;
+        let begun = match self.jobs.is_empty() {
+            true => 1 + late,
+            false => late.max(1),
+        };
         let repaid = i64::try_from(slice.0.saturating_mul(begun)).unwrap_or(i64::MAX);
         let most = slice.signed() + left.max(0);
         self.remaining = left.saturating_add(repaid).min(most);

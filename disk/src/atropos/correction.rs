@@ -27,9 +27,19 @@ pub struct Correction {
     factor: f64,
     /// The factor in 65536ths, for sums in whole numbers.
     scaled: u64,
-    busy: Nanos,
+    /// Of transactions that had the device to themselves.
+    alone: Busy,
+    saturated: bool,
+    /// Since the first transaction that ended on the saturated device, which is not counted,
+    /// as some of its time was before.
+    shared: Option<(Time, Nanos)>,
+}
+
+/// How long the device was busy, and how long it should have been.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    elapsed: Nanos,
     modelled: Nanos,
-    saturated: Option<Time>,
 }
 
 impl Default for Correction {
@@ -37,9 +47,9 @@ impl Default for Correction {
         Self {
             factor: 1.0,
             scaled: 1 << 16,
-            busy: Nanos::ZERO,
-            modelled: Nanos::ZERO,
-            saturated: None,
+            alone: Busy::default(),
+            saturated: false,
+            shared: None,
         }
     }
 }
@@ -52,54 +62,57 @@ impl Correction {
 
     /// A modelled cost, corrected.
     pub(super) fn of(&self, cost: Nanos) -> Nanos {
-        let corrected = u128::from(cost.0) * u128::from(self.scaled) >> 16;
+        let corrected = (u128::from(cost.0) * u128::from(self.scaled)) >> 16;
         Nanos(u64::try_from(corrected).unwrap_or(u64::MAX).max(1))
     }
 
     /// From now on the device has as much as it may have.
-    pub(super) fn saturated(&mut self, now: Time) {
-        if self.saturated.is_none() {
-            self.saturated = Some(now);
-            self.modelled = Nanos::ZERO;
-        }
+    pub(super) fn saturated(&mut self) {
+        self.saturated = true;
     }
 
     /// From now on it has not.
     pub(super) fn unsaturated(&mut self) {
-        self.saturated = None;
+        self.saturated = false;
+        self.shared = None;
     }
 
     /// A transaction ended on a device that several share.
     pub(super) fn shared(&mut self, now: Time, cost: Nanos) {
-        let Some(since) = self.saturated else {
+        if !self.saturated {
+            return;
+        }
+        let Some((since, before)) = self.shared else {
+            self.shared = Some((now, Nanos::ZERO));
             return;
         };
-        self.modelled += cost;
-        self.busy = now - since;
-        if self.step() {
-            self.saturated = Some(now);
-        }
+        let modelled = before + cost;
+        let elapsed = now - since;
+        self.shared = match self.step(Busy { elapsed, modelled }) {
+            true => Some((now, Nanos::ZERO)),
+            false => Some((since, modelled)),
+        };
     }
 
     /// A transaction ended that had the device to itself.
     pub(super) fn alone(&mut self, elapsed: Nanos, cost: Nanos) {
-        self.modelled += cost;
-        self.busy += elapsed;
-        self.step();
+        self.alone.modelled += cost;
+        self.alone.elapsed += elapsed;
+        if self.step(self.alone) {
+            self.alone = Busy::default();
+        }
     }
 
     /// Takes a full window on.
-    fn step(&mut self) -> bool {
-        if self.busy < WINDOW {
+    fn step(&mut self, busy: Busy) -> bool {
+        if busy.elapsed < WINDOW {
             return false;
         }
-        let seen = self.busy.0 as f64 / self.modelled.0.max(1) as f64;
+        let seen = busy.elapsed.0 as f64 / busy.modelled.0.max(1) as f64;
         // Bounded before it is taken on: else one stall of a second would count for all of it.
         let seen = seen.clamp(1.0 / MOST, MOST);
         self.factor += (seen - self.factor) * SMOOTH;
         self.scaled = (self.factor * 65536.0).round() as u64;
-        self.busy = Nanos::ZERO;
-        self.modelled = Nanos::ZERO;
         true
     }
 }
@@ -125,7 +138,7 @@ mod tests {
             correction.shared(Time(turn * 1_000_000), Nanos::micros(10));
         }
         assert_eq!(correction.factor(), 1.0);
-        correction.saturated(Time(0));
+        correction.saturated();
         for turn in 1..1000 {
             correction.shared(Time(turn * 1_000_000), Nanos::micros(800));
         }

@@ -20,15 +20,16 @@
 //!   period and if it fits the slice. It is charged as any other, so others lose its time from
 //!   one period to the next at most, never their share.
 //! - **Lateness.** A client that always had work and was not served by its deadline keeps
-//!   that deadline, hence precedence, until it was, for up to a period.
+//!   that deadline, hence precedence, until it was, for up to a period. So what others' single
+//!   transactions take from it comes back; what a disk that stands still for longer takes is
+//!   lost, lest everybody's arrears starve whoever comes next.
 //! - **Slack.** Time that no slice covers goes to those with `x`, to the one who had the least
 //!   of it in proportion to its share (`slack.rs`).
 //!
-//! A disk that serves several requests at once is charged for by modelled cost when a
-//! transaction starts ([`Charging::Modelled`], [`crate::model`]), corrected by what is seen
-//! ([`Correction`]). The cost in flight is bounded, so that a request first in line waits for
-//! at most the bound, or one transaction that is larger. One transaction at a time
-//! ([`Charging::Elapsed`]) is the paper's disk, and is charged what it took.
+//! The cost in flight is bounded: a request first in line waits for at most the bound, or for
+//! one transaction that is larger. A transaction that has the disk to itself is charged what
+//! it took. Those that share it are charged their modelled cost ([`crate::model`]), corrected
+//! by what is seen ([`Correction`]). A bound of nothing is the paper's disk: one at a time.
 //!
 //! Rule: no clock, no I/O and, once the queues have their working size, no allocation. The
 //! caller says what time it is, which never goes backwards. It calls [`Atropos::next`] until
@@ -36,10 +37,10 @@
 //! that it named.
 //!
 //! ```
-//! use disk::atropos::{Atropos, Charging, Contract, Decision, Job, Share};
+//! use disk::atropos::{Atropos, Contract, Decision, Job, Share};
 //! use disk::{model::Op, time::{Nanos, Time}};
 //!
-//! let mut disk = Atropos::new(Share::percent(90), Charging::Elapsed, ());
+//! let mut disk = Atropos::new(Share::percent(90), Nanos::ZERO, ());
 //! let contract = Contract {
 //!     period: Nanos::millis(250),
 //!     slice: Nanos::millis(25),
@@ -82,18 +83,6 @@ use schedule::Hold;
 use slack::Slack;
 use std::collections::VecDeque;
 
-/// What a transaction is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Charging {
-    /// The time it took. One is in flight at a time, for else that time is shared.
-    Elapsed,
-    /// Its corrected modelled cost, from when it starts.
-    Modelled {
-        /// Cost that may be in flight. One transaction always may.
-        bound: Nanos,
-    },
-}
-
 /// A transaction asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Job {
@@ -129,7 +118,7 @@ pub struct Start {
     pub client: ClientId,
     /// What was asked for.
     pub job: Job,
-    /// What it is charged, for now or for good.
+    /// What it is charged, until it has ended or for good.
     pub charge: Nanos,
     /// Whether it is done in slack time.
     pub slack: bool,
@@ -139,7 +128,7 @@ pub struct Start {
 #[derive(Debug)]
 pub struct Atropos<T> {
     capacity: Share,
-    charging: Charging,
+    bound: Nanos,
     clients: Vec<Client>,
     /// Places in `clients` to be used again.
     unused: Vec<u32>,
@@ -158,11 +147,12 @@ pub struct Atropos<T> {
 }
 
 impl<T: Trace> Atropos<T> {
-    /// A scheduler without clients, which promises at most `capacity` of the disk's time.
-    pub fn new(capacity: Share, charging: Charging, trace: T) -> Self {
+    /// A scheduler without clients, which promises at most `capacity` of the disk's time and
+    /// has transactions in flight that cost at most `bound`, or one.
+    pub fn new(capacity: Share, bound: Nanos, trace: T) -> Self {
         Self {
             capacity,
-            charging,
+            bound,
             clients: Vec::new(),
             unused: Vec::new(),
             admitted: 0,
@@ -180,6 +170,11 @@ impl<T: Trace> Atropos<T> {
     /// What may be promised in all.
     pub fn capacity(&self) -> Share {
         self.capacity
+    }
+
+    /// The cost that may be in flight.
+    pub fn bound(&self) -> Nanos {
+        self.bound
     }
 
     /// How the model is corrected at present.

@@ -1,8 +1,8 @@
 //! Where a client stands: runnable, waiting for its next allocation, or idle.
 
+use super::Atropos;
 use super::client::Place;
 use super::slack::Slack;
-use super::{Atropos, Charging};
 use crate::time::Time;
 use crate::trace::{Event, Trace};
 
@@ -29,17 +29,11 @@ impl<T: Trace> Atropos<T> {
         self.was_present(at) && client.is_able(&self.correction) && now < patience
     }
 
-    /// Whether it was there to be served at all times since its allocation: with work, in
-    /// the only transaction, or kept the disk for.
+    /// Whether it was there to be served at all times since its allocation: with work, or
+    /// with the disk to itself, for a transaction or for lax time.
     pub(super) fn was_present(&self, at: u32) -> bool {
         let client = &self.clients[at as usize];
-        if !client.present {
-            return false;
-        }
-        match self.charging {
-            Charging::Modelled { .. } => !client.jobs.is_empty(),
-            Charging::Elapsed => !client.is_unready() || self.is_held_throughout(at),
-        }
+        client.present && (!client.is_unready() || self.is_held_throughout(at))
     }
 
     fn allocate(&mut self, now: Time, at: u32) {

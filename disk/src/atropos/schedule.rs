@@ -2,7 +2,7 @@
 
 use super::client::Place;
 use super::flight::Flight;
-use super::{Atropos, Charging, Decision, Start};
+use super::{Atropos, Decision, Start};
 use crate::time::{Nanos, Time};
 use crate::trace::{Event, Trace};
 
@@ -29,7 +29,7 @@ impl<T: Trace> Atropos<T> {
         self.settle(now);
         if self.is_full() {
             self.release(None);
-            self.correction.saturated(now);
+            self.correction.saturated();
             return Decision::Full;
         }
         self.allocate_due(now);
@@ -105,12 +105,7 @@ impl<T: Trace> Atropos<T> {
     }
 
     fn is_full(&self) -> bool {
-        match self.charging {
-            Charging::Elapsed => self.flights.count() > 0,
-            Charging::Modelled { bound } => {
-                self.flights.count() > 0 && self.flights.cost() >= bound
-            }
-        }
+        self.flights.count() > 0 && self.flights.cost() >= self.bound
     }
 
     /// The first of those that come from idleness, if it still can be served so.
@@ -174,11 +169,8 @@ impl<T: Trace> Atropos<T> {
     fn start(&mut self, now: Time, at: u32, slack: bool) -> Decision {
         let client = &mut self.clients[at as usize];
         let charge = client.next_charge(&self.correction);
-        if let Charging::Modelled { bound } = self.charging
-            && self.flights.count() > 0
-            && self.flights.cost() + charge > bound
-        {
-            self.correction.saturated(now);
+        if self.flights.count() > 0 && self.flights.cost() + charge > self.bound {
+            self.correction.saturated();
             return Decision::Full;
         }
         let Some(job) = client.jobs.pop_front() else {
@@ -195,9 +187,8 @@ impl<T: Trace> Atropos<T> {
             false => client.charge(charge),
         }
         if client.jobs.is_empty() {
-            if let Charging::Modelled { .. } = self.charging {
-                client.present = false;
-            }
+            // What shares the disk uses it while others do: it could have used more.
+            client.present &= charge >= self.bound;
             self.share_slack(at);
         }
         if self.urgent.front() == Some(&at) {

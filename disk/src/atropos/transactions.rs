@@ -2,7 +2,7 @@
 
 use super::client::{ClientId, Place};
 use super::flight::Ticket;
-use super::{Atropos, Charging, Job};
+use super::{Atropos, Job};
 use crate::time::{Nanos, Time};
 use crate::trace::{Event, Trace};
 
@@ -14,9 +14,10 @@ impl<T: Trace> Atropos<T> {
         };
         self.settle(now);
         let client = &self.clients[at as usize];
-        // Its patience may have run out with nobody asking what goes next.
-        let lapsed = client.place == Place::Runnable && client.patience() <= now;
-        if client.is_unready() {
+        // Work that comes as an answer goes, before anybody asked what is next, is no absence.
+        if client.is_unready() && client.unready < now {
+            // Its patience may have run out with nobody asking either.
+            let lapsed = client.place == Place::Runnable && client.patience() <= now;
             let present = self.was_present(at);
             self.clients[at as usize].present = present;
             self.let_go_of(at);
@@ -40,20 +41,19 @@ impl<T: Trace> Atropos<T> {
             return;
         };
         self.settle(now);
-        let charge = match self.charging {
-            Charging::Elapsed => {
-                self.correction.alone(elapsed, flight.job.cost);
-                elapsed
-            }
-            Charging::Modelled { .. } => {
-                self.correction.shared(now, flight.job.cost);
-                flight.charge
-            }
-        };
+        // As large as the bound, it had the disk to itself.
+        let alone = flight.charge >= self.bound;
+        match alone {
+            true if self.bound == Nanos::ZERO => self.correction.alone(elapsed, flight.job.cost),
+            true => self.correction.unsaturated(),
+            false => self.correction.shared(now, flight.job.cost),
+        }
+        let charge = if alone { elapsed } else { flight.charge };
         let at = flight.client;
         let client = &mut self.clients[at as usize];
         client.in_flight -= 1;
         client.totals.transactions += 1;
+        client.totals.modelled += flight.job.cost;
         client.totals.bytes += u64::from(flight.job.bytes);
         client.last_charge = charge;
         match flight.slack {

@@ -64,11 +64,12 @@ pub(super) fn describe(medium: &impl Medium) -> Result<Option<Found>, Errno> {
     medium.read(bytes.as_mut_slice(), 0)?;
     let start = bytes.as_slice();
     let has = |at: usize, signature: &[u8]| start[at..].starts_with(signature);
-    if has(0, &MAGIC) || has((DATA / 2) as usize, &MAGIC) {
-        return Ok(Some(Found::Ours));
-    }
+    // Ours last: what was made over ours need not have touched all of it.
     if let Some((_, _, what)) = SIGNATURES.iter().find(|(at, sign, _)| has(*at, sign)) {
         return Ok(Some(Found::Known(what)));
+    }
+    if has(0, &MAGIC) || has((DATA / 2) as usize, &MAGIC) {
+        return Ok(Some(Found::Ours));
     }
     if let Some(at) = first_set(start) {
         return Ok(Some(Found::Data(at)));

@@ -3,7 +3,7 @@
 use super::copies::Copies;
 use super::device::{Device, Format};
 use super::error::{FileError, OpenError};
-use super::extents::{Extents, between};
+use super::extents::{Extent, Extents, between};
 use super::file::{File, FileId, FileName};
 use super::medium::Medium;
 use super::scrub::{Permit, Scrub};
@@ -183,6 +183,12 @@ impl<M: Medium> SwapFs<M> {
         self.table.file(id).map(Extents::of)
     }
 
+    /// Where all of the file lies, for a measurement that shows nobody what it reads.
+    pub(crate) fn unscrubbed(&self, id: FileId) -> Result<Vec<Extent>, FileError> {
+        let file = self.table.file(id)?;
+        Ok(between(file, 0, file.units()))
+    }
+
     /// The work that is left before all of the file may be given out; nothing if none is.
     /// Another scrub of the same file is given up, after the step in hand.
     pub fn scrub(&mut self, id: FileId) -> Result<Option<Scrub<M>>, FileError> {
@@ -200,7 +206,7 @@ impl<M: Medium> SwapFs<M> {
     }
 
     /// Gives the file out as far as `scrub`, which is done, went.
-    pub fn scrubbed(&mut self, scrub: &Scrub<M>) -> Result<(), FileError> {
+    pub fn scrubbed(&mut self, scrub: Scrub<M>) -> Result<(), FileError> {
         let id = scrub.file();
         let own = self.scrubs.iter().find(|(file, _)| *file == id);
         let until = scrub.outcome(own.map(|(_, permit)| permit))?;

@@ -213,3 +213,127 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::UNIT;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn table() -> Table {
+        let mut table = Table::new([3; 16], 100);
+        for tag in 0..5 {
+            let name = FileName::new(&[tag; 17]).unwrap();
+            table.create(name, 9 * UNIT, &[tag; 40]).unwrap();
+        }
+        table.release(FileId(2)).unwrap();
+        table.grow(FileId(3), 20 * UNIT).unwrap();
+        table.cleaned(FileId(4), 4).unwrap();
+        table
+    }
+
+    fn image(table: &Table) -> Vec<u8> {
+        let mut bytes = vec![0; MAX_IMAGE];
+        let len = encode(table, 77, &mut bytes);
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// Makes bytes whole again after they were changed.
+    fn sign(bytes: &mut [u8]) {
+        let checksum = xxh3_64(&bytes[PREFIX..]);
+        bytes[16..24].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written() {
+        assert_eq!(decode(&image(&table())), Ok((table(), 77)));
+    }
+
+    #[test]
+    fn full_tables_have_room() {
+        let mut table = Table::new([0; 16], u32::MAX);
+        for file in 0..MAX_FILES {
+            let mut name = [0; FileName::MAX];
+            name[..8].copy_from_slice(&file.to_le_bytes());
+            let each = MAX_EXTENTS / MAX_FILES;
+            let runs = (0..each).map(|at| Run {
+                first: 2 * (file * each + at) as u32,
+                count: 1,
+            });
+            table.files.push(File {
+                id: FileId(file as u64),
+                name: FileName::new(&name).unwrap(),
+                blob: vec![0xFF; MAX_BLOB],
+                clean: 0,
+                runs: runs.collect(),
+            });
+        }
+        table.next = MAX_FILES as u64;
+        let image = image(&table);
+        assert_eq!(image.len(), MAX_IMAGE);
+        assert_eq!(decode(&image), Ok((table, 77)));
+    }
+
+    #[test]
+    fn a_later_version_is_not_guessed_at() {
+        let mut bytes = image(&table());
+        bytes[8] = 9;
+        assert_eq!(decode(&bytes), Err(Unreadable::Newer(9)));
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        assert_eq!(decode(&bytes), Err(Unreadable::Torn));
+    }
+
+    #[test]
+    fn a_whole_image_of_overlapping_files_is_refused() {
+        let mut table = table();
+        let run = table.files[0].runs[0];
+        table.files[1].runs = vec![run];
+        let refused = decode(&image(&table));
+        assert!(
+            matches!(refused, Err(Unreadable::Nonsense(_))),
+            "{refused:?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut whole = MAGIC.to_vec();
+            whole.extend(VERSION.to_le_bytes());
+            whole.extend(((PREFIX + bytes.len()) as u32).to_le_bytes());
+            whole.extend([0; 8]);
+            whole.extend(&bytes);
+            prop_assert!(decode(&bytes).is_err());
+            prop_assert!(decode(&whole).is_err());
+            sign(&mut whole);
+            let _ = decode(&whole);
+        }
+
+        /// Forged, too: what is believed can be written again and is the same.
+        #[test]
+        fn what_is_believed_makes_sense(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+            signed: bool,
+        ) {
+            let mut bytes = image(&table());
+            for (at, value) in changes {
+                let at = PREFIX + at.index(bytes.len() - PREFIX);
+                bytes[at] = value;
+            }
+            let changed = bytes != image(&table());
+            if signed {
+                sign(&mut bytes);
+            }
+            match decode(&bytes) {
+                Ok((table, _)) => {
+                    prop_assert!(signed || !changed);
+                    prop_assert!(table.space().is_some());
+                    prop_assert_eq!(image(&table)[32..].to_vec(), bytes[32..].to_vec());
+                }
+                Err(unreadable) => prop_assert!(signed || unreadable == Unreadable::Torn),
+            }
+        }
+    }
+}

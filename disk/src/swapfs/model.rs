@@ -143,7 +143,7 @@ fn scrub(tag: u8, fs: &mut SwapFs<Simulated>, model: &mut Model) {
         return;
     };
     scrub.run().unwrap();
-    fs.scrubbed(&scrub).unwrap();
+    fs.scrubbed(scrub).unwrap();
     let extents = fs.extents(file.id).unwrap();
     for unit in 0..file.units {
         let piece = extents.translate(unit * UNIT, 512).unwrap().next().unwrap();

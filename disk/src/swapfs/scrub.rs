@@ -8,10 +8,12 @@
 //! was never written reads as zeros.
 //!
 //! It costs one pass of writing over the size of the file. A partition is asked to make zeros
-//! itself. A file is always written, though a file system can declare a range unwritten a
-//! hundred times as fast: the tenant's writes would then each change the file system's tables
-//! (10 % slower one at a time, 3 times slower many at a time), and declaring it waits for
-//! everybody's I/O on the file. Figures: `cargo run --release -p disk --example scrub`.
+//! itself. A file is always written, though a file system can declare a range unwritten far
+//! faster: the tenant's first write to every page would then change the file system's tables,
+//! and declaring waits for everybody's I/O on the file. On ext4 here a GiB took 0.3 s written
+//! and 0.008 s declared; writing all of its pages by 8 threads then took 2.7 to 2.9 s and 4.0
+//! to 5.1 s (two runs of `cargo run --release -p disk --example scrub FILE`, each the median
+//! of five rounds).
 //!
 //! Rules:
 //! - It is driven by whoever likes, on any thread, a [`UNIT`] at a time, as slowly as they

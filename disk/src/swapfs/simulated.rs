@@ -45,6 +45,12 @@ impl Simulated {
         self.state.lock().unwrap().left = Some(steps);
     }
 
+    /// It was not the power, and is over. What was not flushed still is not.
+    pub fn recover_in_place(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.left, state.lost) = (None, false);
+    }
+
     pub fn has_lost_power(&self) -> bool {
         self.state.lock().unwrap().lost
     }

@@ -138,7 +138,7 @@ impl Event {
 }
 
 fn pair(high: u32, low: u32) -> u64 {
-    u64::from(high) << 32 | u64::from(low)
+    (u64::from(high) << 32) | u64::from(low)
 }
 
 #[cfg(test)]

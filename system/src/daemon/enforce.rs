@@ -31,6 +31,7 @@ pub struct Groups {
 }
 
 /// One tenant's processes.
+#[derive(Clone, Debug)]
 pub struct Group {
     path: Option<PathBuf>,
     leader: Pid,
@@ -131,11 +132,19 @@ impl Group {
         all
     }
 
-    /// Bytes of anonymous memory resident, by the kernel's count; pages that several
-    /// processes share after a fork count once.
-    pub fn resident(&self) -> u64 {
-        let count = |pid: &Pid| crate::sample::rollup(*pid).map_or(0, |(anonymous, _)| anonymous);
-        self.processes().iter().map(count).sum()
+    /// Bytes of anonymous memory resident, by the kernel's count, less `own` for the pager of
+    /// each process. Pages that several processes share after a fork count once, if there is
+    /// more than `enough` with them counted in each, which is cheap to find out.
+    pub fn resident(&self, enough: u64, own: u64) -> u64 {
+        let pids = self.processes();
+        let own = own * pids.len() as u64;
+        let quick = |pid: &Pid| anonymous(*pid).unwrap_or(0);
+        let sum: u64 = pids.iter().map(quick).sum();
+        if sum <= enough + own {
+            return sum.saturating_sub(own);
+        }
+        let exact = |pid: &Pid| crate::sample::rollup(*pid).map_or(0, |(anonymous, _)| anonymous);
+        pids.iter().map(exact).sum::<u64>().saturating_sub(own)
     }
 
     /// Kills all of it and waits, at most `limit`, until its memory is free again. Returns
@@ -180,6 +189,12 @@ pub fn is_alive(pid: Pid, start: u64) -> bool {
     tree::Stat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
 }
 
+/// RssAnon of a process, in bytes.
+fn anonymous(pid: Pid) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    crate::sample::field(&status, "RssAnon:")
+}
+
 /// Frees the memory of a process that is being killed, without waiting for it to run.
 fn release_memory(pidfd: &OwnedFd) {
     // SAFETY: takes a descriptor and flags, touches no memory of ours.
@@ -207,7 +222,7 @@ mod tests {
         }
         let there = group.processes();
         assert_eq!(there.len(), 4);
-        assert!(group.is_alive() && group.resident() > 0);
+        assert!(group.is_alive() && group.resident(u64::MAX, 0) > 0 && group.resident(0, 0) > 0);
         std::thread::scope(|scope| {
             scope.spawn(|| child.wait());
             assert!(group.kill(Duration::from_secs(5)) >= 4);

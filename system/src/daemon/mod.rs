@@ -1,6 +1,477 @@
-//! The system domain as a daemon.
+//! The system domain of a machine: contracts across programs.
+//!
+//! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: one trusted domain
+//! owns the frames allocator, the swap filesystem and the user-safe disk. Programs ask it for
+//! contracts, and then resolve their own faults; it moves limits, schedules the disk and ends
+//! those that break their word.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `config`, `access` | what there is to give out, and to whom |
+//! | `requests`, `admission`, `rejoin` | what tenants ask: contracts, channels; coming back |
+//! | `books`, `enforce` | what the frames allocator orders; what the kernel says |
+//! | `signals`, `systemd` | what the machine's operator wants |
+//! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
+//! | `backing` | the swap filesystem, the device's figures and the disk's thread |
+//!
+//! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
+//! what it must know again is in the swap filesystem and in their hands. Whatever a tenant
+//! sends or writes into memory it shares, the others notice nothing.
 
 pub mod access;
+mod admission;
+mod backing;
+mod books;
 pub mod config;
 pub mod enforce;
+mod errand;
+mod record;
+mod rejoin;
+mod requests;
+mod signals;
 pub mod systemd;
+mod tenancy;
+mod wipe;
+
+use crate::control::{Say, TenantNumber, encode};
+use crate::socket;
+use access::Asker;
+pub use backing::calibrate_disk;
+use config::{Config, ConfigError};
+use disk::model::Model;
+use disk::swapfs::{FileError, OpenError, SwapFs};
+use disk::usd::{News, Usd};
+use enforce::Groups;
+use errand::{Done, Errands};
+use frames::allocator::{Allocator, Places, Settings, TenantId};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{SendFlags, SocketFlags, sockopt};
+use rustix::process::Pid;
+use signals::Signals;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tenancy::{Phase, Tenancy};
+use wired::PAGE;
+
+/// How often what is resident is compared with what is owned.
+const COUNT: Duration = Duration::from_secs(1);
+
+/// Frames a tenant may have resident beyond its own before it is asked: what the kernel
+/// counts and what a ledger says are never of one moment.
+const ALLOWANCE: u32 = 2048;
+
+const LISTENER: u64 = 0;
+const ERRANDS: u64 = 1;
+const DISK: u64 = 2;
+const SIGNALS: u64 = 3;
+const CONNECTION: u64 = 1 << 32;
+const HUNGER: u64 = 2 << 32;
+
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Its configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The swap file.
+    #[error(transparent)]
+    Swap(#[from] OpenError),
+    /// Its tables.
+    #[error("the swap filesystem cannot be used: {0}")]
+    Table(#[from] FileError),
+    /// The disk.
+    #[error("the disk cannot be used: {0}")]
+    Disk(String),
+    /// The socket.
+    #[error("cannot listen at {}: {why}", path.display())]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A call failed that nothing can be done without.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What it was for.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// One end of the control socket.
+struct Connection {
+    fd: OwnedFd,
+    asker: Asker,
+    pid: Pid,
+    tenant: Option<TenantNumber>,
+}
+
+/// The daemon.
+pub struct Daemon {
+    path: PathBuf,
+    config: Config,
+    begin: Instant,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    tenants: BTreeMap<TenantNumber, Tenancy>,
+    next_tenant: TenantNumber,
+    allocator: Allocator,
+    /// Number of the last revocation.
+    round: u32,
+    swap: SwapFs,
+    usd: Usd,
+    model: Model,
+    groups: Groups,
+    errands: Errands,
+    /// Tenants that have contracts: who wipes goes slowly then.
+    served: Arc<AtomicUsize>,
+    counted: Instant,
+    signals: Signals,
+}
+
+fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
+    move |errno| DaemonError::Call { what, errno }
+}
+
+impl Daemon {
+    /// Reads the configuration, opens the disk, finds the tenants there were, and listens.
+    /// `told` hears what takes long.
+    pub fn start(path: &Path, told: &mut dyn FnMut(&str)) -> Result<Self, DaemonError> {
+        let config = Config::read(path)?;
+        // Before there are threads, which then hear none of them.
+        let signals = Signals::open().map_err(call("hear signals"))?;
+        // SAFETY: the program's first doing; systemd passes the descriptor or nobody has it.
+        let passed = unsafe { systemd::listener() };
+        let listener = match passed {
+            Some(listener) => listener,
+            None => listen(&config.socket)?,
+        };
+        let backing = backing::open(&config.disk, told)?;
+        let total = total_memory();
+        let managed = u32::try_from(config.managed(total) / PAGE as u64).unwrap_or(u32::MAX);
+        let settings = Settings {
+            managed: managed.min(frames::Frame::MOST),
+            deadline: config.memory.revocation.0,
+            notice: config.memory.notice.0,
+            allowance: ALLOWANCE,
+            places: places(),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"))?;
+        let name = config.socket.to_string_lossy().replace(['/', '.'], "-");
+        let mut it = Self {
+            path: path.into(),
+            begin: Instant::now(),
+            epoll,
+            listener,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            tenants: BTreeMap::new(),
+            next_tenant: 1,
+            allocator: Allocator::restarted(settings, config.memory.grace.0),
+            round: 0,
+            swap: backing.swap,
+            usd: backing.usd,
+            model: backing.model,
+            groups: Groups::open(name.trim_start_matches('-')),
+            errands: Errands::new().map_err(call("make an eventfd"))?,
+            served: Arc::new(AtomicUsize::new(0)),
+            counted: Instant::now(),
+            signals,
+            config,
+        };
+        for (fd, token) in [
+            (it.listener.as_fd(), LISTENER),
+            (it.errands.fd(), ERRANDS),
+            (it.usd.news_fd(), DISK),
+            (it.signals.fd(), SIGNALS),
+        ] {
+            let data = epoll::EventData::new_u64(token);
+            epoll::add(&it.epoll, fd, data, epoll::EventFlags::IN).map_err(call("poll"))?;
+        }
+        it.find_tenants()?;
+        Ok(it)
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.config.socket
+    }
+
+    /// What the device does, as measured.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Serves until told to stop. Tenants live on, and wait for the next daemon.
+    pub fn run(&mut self) -> Result<(), DaemonError> {
+        loop {
+            let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
+            let wait = self.patience();
+            let limit = rustix::event::Timespec {
+                tv_sec: wait.as_secs() as i64,
+                tv_nsec: wait.subsec_nanos().into(),
+            };
+            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&limit)) {
+                Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+                Err(Errno::INTR) => Vec::new(),
+                Err(errno) => return Err(call("wait")(errno)),
+            };
+            for token in tokens {
+                match (token, token & !0xffff_ffff) {
+                    (LISTENER, _) => self.accept(),
+                    (ERRANDS, _) => self.errand_done(),
+                    (DISK, _) => self.disk_news(),
+                    (SIGNALS, _) if self.signalled() => return Ok(()),
+                    (_, CONNECTION) => self.at_connection(token),
+                    (_, HUNGER) => self.hungry(token as TenantNumber),
+                    _ => {}
+                }
+            }
+            let now = self.now();
+            if self.allocator.next().is_some_and(|next| next <= now) {
+                let numbers: Vec<_> = self.tenants.keys().copied().collect();
+                numbers.into_iter().for_each(|number| self.report(number));
+                let orders = self.allocator.tick(now);
+                self.carry_out(orders);
+            }
+            if self.counted.elapsed() >= COUNT {
+                self.counted = Instant::now();
+                self.count_resident();
+                self.end_the_lost();
+            }
+        }
+    }
+
+    /// Does what signals ask for; whether that is to end.
+    fn signalled(&mut self) -> bool {
+        while let Some(signal) = self.signals.next() {
+            match signal {
+                libc::SIGHUP => {
+                    systemd::notify("RELOADING=1");
+                    self.reload();
+                    systemd::notify("READY=1");
+                }
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    /// Takes over what has changed in the configuration, as far as a running daemon can.
+    fn reload(&mut self) {
+        let new = match Config::read(&self.path) {
+            Ok(new) => new,
+            Err(why) => return self.log(format_args!("the configuration stays as it was: {why}")),
+        };
+        for what in self.config.differs(&new) {
+            self.log(format_args!(
+                "{what} in the configuration needs a restart, which tenants live through"
+            ));
+        }
+        let managed = u32::try_from(new.managed(total_memory()) / PAGE as u64).unwrap_or(u32::MAX);
+        match self.allocator.set_managed(managed.min(frames::Frame::MOST), self.now()) {
+            Ok(orders) => self.carry_out(orders),
+            Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
+        }
+        let (socket, disk) = (self.config.socket.clone(), self.config.disk.clone());
+        self.config = Config { socket, disk, ..new };
+        self.log(format_args!("the configuration was read again"));
+    }
+
+    fn patience(&self) -> Duration {
+        let next = self.allocator.next().map(|next| next.saturating_sub(self.now()));
+        let count = COUNT.saturating_sub(self.counted.elapsed());
+        next.map_or(count, |next| next.min(count))
+    }
+
+    /// Time since the start, as the allocator counts it.
+    fn now(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn log(&self, line: std::fmt::Arguments<'_>) {
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "selfpage system: {line}");
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(fd) = rustix::net::accept_with(&self.listener, flags) {
+            let Ok(peer) = sockopt::socket_peercred(&fd) else {
+                continue;
+            };
+            let token = CONNECTION | (self.next_connection & 0xffff_ffff);
+            self.next_connection += 1;
+            let data = epoll::EventData::new_u64(token);
+            if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_err() {
+                continue;
+            }
+            let connection = Connection {
+                asker: Asker::of(&peer),
+                pid: peer.pid,
+                fd,
+                tenant: None,
+            };
+            self.connections.insert(token, connection);
+        }
+    }
+
+    /// Says something to a tenant, if it is there. One that does not read what it is told
+    /// loses it, and nobody waits.
+    fn say(&self, number: TenantNumber, say: &Say) {
+        let tenancy = self.tenants.get(&number);
+        if let Some(token) = tenancy.and_then(|tenancy| tenancy.connection) {
+            self.say_at(token, say, &[]);
+        }
+    }
+
+    fn say_at(&self, token: u64, say: &Say, fds: &[rustix::fd::BorrowedFd<'_>]) {
+        if let (Some(connection), Ok(bytes)) = (self.connections.get(&token), encode(say)) {
+            let _ = socket::send(&connection.fd, &bytes, fds, SendFlags::DONTWAIT);
+        }
+    }
+
+    fn refuse(&self, token: u64, why: impl std::fmt::Display) {
+        let why = crate::control::cut(&why.to_string(), crate::control::TEXT);
+        self.say_at(token, &Say::Refused(why), &[]);
+    }
+
+    fn errand_done(&mut self) {
+        while let Some(done) = self.errands.next() {
+            match done {
+                Done::Wiped(number, wiped) => self.wiped(number, *wiped),
+                Done::Killed(number) => self.forget(number),
+            }
+        }
+    }
+
+    fn disk_news(&mut self) {
+        while let Some(news) = self.usd.news() {
+            match news {
+                News::Closed(id) => self.channel_closed(id),
+                News::CutOff { channel, why } => {
+                    let own = |(number, t): (&TenantNumber, &Tenancy)| {
+                        t.channels.values().any(|c| c.id == channel).then_some(*number)
+                    };
+                    if let Some(number) = self.tenants.iter().find_map(own) {
+                        self.log(format_args!("tenant {number} is cut off: {why}"));
+                        self.kill(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tenant has ended: gives everything back that was its.
+    fn forget(&mut self, number: TenantNumber) {
+        let Some(mut tenancy) = self.tenants.remove(&number) else {
+            return;
+        };
+        let name = &tenancy.record.name;
+        self.log(format_args!("tenant {number} ({name}) has ended: all it had is free"));
+        if let Some(token) = tenancy.connection {
+            self.close(token);
+        }
+        // The disk first: nothing is given to others while I/O of this one is under way.
+        if let Some(client) = tenancy.client.take() {
+            self.usd.remove(client);
+        }
+        if let Some(file) = tenancy.file
+            && let Err(why) = self.swap.release(file)
+        {
+            self.log(format_args!("the swap file of tenant {number} stays taken: {why}"));
+        }
+        if let Some(frames) = &tenancy.frames {
+            frames.group.remove();
+        }
+        self.count_served();
+        let orders = self.allocator.gone(TenantId(number), self.now());
+        self.carry_out(orders);
+    }
+
+    fn close(&mut self, token: u64) {
+        if let Some(connection) = self.connections.remove(&token) {
+            let _ = epoll::delete(&self.epoll, &connection.fd);
+        }
+    }
+
+    fn count_served(&self) {
+        let served = self.tenants.values().filter(|t| t.phase == Phase::Admitted);
+        self.served.store(served.count(), Ordering::Relaxed);
+    }
+
+    /// Ends tenants whose process has gone without their connection telling, and those that
+    /// did not come back to this daemon in time.
+    fn end_the_lost(&mut self) {
+        let grace = self.config.memory.grace.0;
+        let lost = |tenancy: &Tenancy| match tenancy.phase {
+            Phase::Away(since) => {
+                tenancy.record.process().is_none() || since.elapsed() > grace
+            }
+            Phase::Admitted => tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive()),
+            Phase::Wiping | Phase::Ending => false,
+        };
+        let lost: Vec<_> = (self.tenants.iter())
+            .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))
+            .collect();
+        lost.into_iter().for_each(|number| self.kill(number));
+    }
+}
+
+/// Listens at `path`. A socket that nobody listens at any more is taken away.
+fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
+    let fail = |why: String| DaemonError::Listen {
+        path: path.into(),
+        why,
+    };
+    if crate::tenant::connect(path).is_ok() {
+        return Err(fail("another daemon does already; stop that one first".into()));
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|why| fail(format!("{}: {why}", folder.display())))?;
+    }
+    let is_socket = std::fs::symlink_metadata(path)
+        .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
+    if is_socket {
+        let _ = std::fs::remove_file(path);
+    }
+    let bound = || -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
+        let socket = rustix::net::socket_with(family, kind, flags, None)?;
+        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
+        // Who may ask is decided by who he is, not by the file's rights.
+        rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
+        rustix::net::listen(&socket, 128)?;
+        Ok(socket)
+    };
+    bound().map_err(|errno| fail(errno.to_string()))
+}
+
+/// Bytes of the machine's memory.
+pub fn total_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// What particular frames this machine has.
+fn places() -> Places {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(1, |all| {
+        let named = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
+        all.flatten().filter(|entry| entry.file_name().to_str().is_some_and(named)).count()
+    });
+    Places {
+        huge: enabled.is_ok_and(|text| !text.contains("[never]")),
+        nodes: nodes.max(1) as u32,
+    }
+}

@@ -1,0 +1,85 @@
+//! `selfpage contract`: the contracts that a daemon keeps.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use store::Bytes;
+use ::system::control::{Listed, TenantNumber};
+use ::system::daemon::config::SOCKET;
+use ::system::tenant::{list, set};
+use ::system::terms::{DiskTerms, FrameTerms};
+use wired::PAGE;
+
+/// Show or change the contracts that a daemon keeps.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The daemon's socket
+    #[arg(long, value_name = "SOCKET", default_value = SOCKET, global = true)]
+    system: PathBuf,
+
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// What is promised to whom, and what they have
+    Show {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a contract. What becomes more does so at once; a guarantee that becomes less
+    /// holds for as long as the daemon's configuration says (memory.notice)
+    Set {
+        /// The tenant's number, as `show` prints it
+        tenant: TenantNumber,
+        /// Frames guaranteed, and more while nobody else needs them: 512M+128M
+        #[arg(long, value_name = "SIZE[+EXTRA]")]
+        frames: Option<FrameTerms>,
+        /// Disk time: 25ms/250ms,extra,laxity=10ms
+        #[arg(long, value_name = "SLICE/PERIOD")]
+        disk: Option<DiskTerms>,
+    },
+}
+
+/// Shows or changes.
+pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    match args.what {
+        What::Show { json: true } => {
+            println!("{}", serde_json::to_string_pretty(&list(&args.system)?)?);
+        }
+        What::Show { json: false } => show(&list(&args.system)?),
+        What::Set {
+            tenant,
+            frames,
+            disk,
+        } => show(&[set(&args.system, tenant, frames, disk)?]),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(all: &[Listed]) {
+    if all.is_empty() {
+        println!("nobody has a contract");
+    }
+    for one in all {
+        let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
+        println!(
+            "{} {} (process {}, user {})\n  contract  {}\n  frames    {} owned, {} used, {} resident by the kernel's count\n  \
+             disk      {:.3} s charged, {:.3} s of it waiting for its requests; {} transactions, {}",
+            one.tenant,
+            one.name,
+            one.pid,
+            one.uid,
+            one.terms,
+            size(one.n),
+            size(one.used),
+            size(one.resident),
+            one.charged.as_secs_f64(),
+            one.lax.as_secs_f64(),
+            one.transactions,
+            Bytes(one.bytes)
+        );
+    }
+}

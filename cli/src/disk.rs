@@ -1,0 +1,145 @@
+//! `selfpage disk`: files read in disk time that was promised.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use store::Bytes;
+use ::system::daemon::config::SOCKET;
+use ::system::file::ReservedFile;
+use ::system::terms::{DiskTerms, parse_time};
+use wired::PAGE;
+
+/// Read files in disk time that was promised.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Read a file to standard output, with many requests under way
+    Read {
+        /// The file, on the disk whose time the daemon gives out
+        file: PathBuf,
+
+        /// Disk time: 125ms/250ms,extra,laxity=10ms
+        #[arg(long, value_name = "SLICE/PERIOD")]
+        disk: DiskTerms,
+
+        /// The daemon's socket
+        #[arg(long, value_name = "SOCKET", default_value = SOCKET)]
+        system: PathBuf,
+
+        /// Requests under way
+        #[arg(long, value_name = "COUNT", default_value_t = 16)]
+        depth: usize,
+
+        /// Pages of a request, 1 to 32
+        #[arg(long, value_name = "COUNT", default_value_t = 1)]
+        pages: usize,
+
+        /// Read it over and over for so long, and print nothing but the bytes read so far,
+        /// each interval
+        #[arg(long, value_name = "TIME", value_parser = parse_time)]
+        repeat: Option<Duration>,
+
+        /// How often the bytes read are printed with --repeat
+        #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+        interval: Duration,
+    },
+}
+
+/// Reads.
+pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let What::Read {
+        file: path,
+        disk,
+        system,
+        depth,
+        pages,
+        repeat,
+        interval,
+    } = args.what;
+    let file = File::open(&path).map_err(|why| format!("cannot read {}: {why}", path.display()))?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let mut file = ReservedFile::open(&system, &name, &file, disk, depth, pages)?;
+    if file.size() == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    match repeat {
+        Some(time) => over_and_over(&mut file, pages, time, interval)?,
+        None => {
+            let begin = Instant::now();
+            let bytes = in_order(&mut file, pages)?;
+            let seconds = begin.elapsed().as_secs_f64();
+            crate::say!("selfpage: {} in {seconds:.2} s", Bytes(bytes));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the file to standard output; what comes early waits for what is before it.
+fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>> {
+    let step = (pages.clamp(1, 32) * PAGE) as u64;
+    let mut offsets = vec![0; file.depth()];
+    let mut early: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let (size, mut next, mut written) = (file.size(), 0, 0);
+    for (slot, offset) in offsets.iter_mut().enumerate() {
+        if next < size {
+            *offset = next;
+            file.read(slot, next);
+            next += step;
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    while let Some(over) = file.next() {
+        let over = over?;
+        let slot = over.slot;
+        early.insert(offsets[slot], over.data.to_vec());
+        while let Some(data) = early.remove(&written) {
+            out.write_all(&data)?;
+            written += step;
+        }
+        if next < size {
+            offsets[slot] = next;
+            file.read(slot, next);
+            next += step;
+        }
+    }
+    out.flush()?;
+    Ok(size)
+}
+
+fn over_and_over(
+    file: &mut ReservedFile,
+    pages: usize,
+    time: Duration,
+    interval: Duration,
+) -> Result<(), Box<dyn Error>> {
+    let step = (pages.clamp(1, 32) * PAGE) as u64;
+    let (size, begin) = (file.size(), Instant::now());
+    let (mut next, mut read, mut told) = (0, 0, interval);
+    for slot in 0..file.depth() {
+        file.read(slot, next % size / step * step);
+        next += step;
+    }
+    while begin.elapsed() < time {
+        let Some(over) = file.next() else { break };
+        let over = over?;
+        read += over.data.len() as u64;
+        let slot = over.slot;
+        file.read(slot, next % size / step * step);
+        next += step;
+        if begin.elapsed() >= told {
+            println!("{:.3} {read}", begin.elapsed().as_secs_f64());
+            told += interval;
+        }
+    }
+    println!("{:.3} {read}", begin.elapsed().as_secs_f64());
+    Ok(())
+}

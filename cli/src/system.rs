@@ -1,0 +1,69 @@
+//! `selfpage system`: the daemon that keeps contracts across programs.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use store::Bytes;
+use ::system::daemon::config::Config;
+use ::system::daemon::{Daemon, calibrate_disk, systemd};
+
+/// Keep contracts across programs: frames, swap space and disk time.
+///
+/// A daemon that listens for `selfpage run --system` and for programs that link the library,
+/// admits their contracts, and keeps them. SIGHUP has it read its configuration again;
+/// SIGTERM ends it. Those with contracts live on: what they have stays theirs, and faults that
+/// need the disk wait, until it is started again.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The configuration
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/selfpage.toml",
+        global = true
+    )]
+    config: PathBuf,
+
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Measure the disk anew, for some seconds, while no daemon runs
+    Calibrate,
+    /// Check the configuration, and say what it comes to
+    Check,
+}
+
+/// Runs the daemon, or one of its helpers.
+pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let mut tell = |line: &str| crate::say!("selfpage system: {line}");
+    match args.what {
+        None => {
+            let mut daemon = Daemon::start(&args.config, &mut tell)?;
+            tell(&format!("listening at {}", daemon.socket().display()));
+            systemd::notify("READY=1");
+            daemon.run()?;
+            systemd::notify("STOPPING=1");
+        }
+        Some(What::Calibrate) => {
+            let config = Config::read(&args.config)?;
+            let (found, path) = calibrate_disk(&config.disk, &mut tell)?;
+            println!("{found}\nkept in {}", path.display());
+        }
+        Some(What::Check) => {
+            let config = Config::read(&args.config)?;
+            let total = ::system::daemon::total_memory();
+            println!(
+                "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}",
+                config.socket.display(),
+                Bytes(config.managed(total)),
+                Bytes(total),
+                config.disk.swap.display(),
+                config.default.terms(None, None, None)
+            );
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,69 @@
+//! `selfpage trace`: what the disk's scheduler does, as a picture.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use ::system::daemon::config::SOCKET;
+use ::system::tenant::list;
+use ::system::terms::parse_time;
+use ::system::trace::Tracer;
+
+/// How often the daemon is asked: before its memory of events is full.
+const ASK: Duration = Duration::from_millis(100);
+
+/// Write down what the disk's scheduler does: a trace for ui.perfetto.dev.
+///
+/// Each transaction, whose it is, what it was charged; the time that the disk was kept for
+/// somebody with nothing to submit; the boundaries of periods. As in the right-hand plots of
+/// figures 7 and 8 of the paper.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The daemon's socket
+    #[arg(long, value_name = "SOCKET", default_value = SOCKET)]
+    system: PathBuf,
+
+    /// For how long
+    #[arg(long = "for", value_name = "TIME", default_value = "4s", value_parser = parse_time)]
+    time: Duration,
+
+    /// Where to
+    #[arg(long, short, value_name = "FILE", default_value = "selfpage-trace.json")]
+    output: PathBuf,
+}
+
+/// Writes a trace.
+pub fn trace(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let mut tracer = Tracer::open(&args.system, u64::MAX)?;
+    let mut seen = tracer.read()?;
+    let begin = Instant::now();
+    while begin.elapsed() < args.time {
+        std::thread::sleep(ASK.min(args.time));
+        let more = tracer.read()?;
+        seen.events.extend(more.events);
+        seen.lost += more.lost;
+    }
+    let names: Vec<_> = list(&args.system)?
+        .into_iter()
+        .map(|one| (one.client, format!("{} {}", one.tenant, one.name)))
+        .collect();
+    let name = |client: u32| {
+        let known = names.iter().find(|(number, _)| *number == client);
+        known.map_or_else(|| format!("client {client}"), |(_, name)| name.clone())
+    };
+    let fail = |why: std::io::Error| format!("cannot write {}: {why}", args.output.display());
+    let mut file = BufWriter::new(File::create(&args.output).map_err(fail)?);
+    ::disk::trace::write_perfetto(&mut file, &seen.events, name).map_err(fail)?;
+    crate::say!(
+        "selfpage: {} events in {}{}",
+        seen.events.len(),
+        args.output.display(),
+        match seen.lost {
+            0 => String::new(),
+            lost => format!("; {lost} were lost: the scheduler was faster than this could read"),
+        }
+    );
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,266 @@
+//! A disk of the mind: a device that takes what it takes, clients with habits, a clock that
+//! only moves when something happens.
+
+use disk::atropos::{Atropos, ClientId, Contract, Decision, Job, Ticket, View};
+use disk::model::Op;
+use disk::time::{Nanos, Time};
+use disk::trace::Event;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How a client goes about it.
+#[derive(Clone, Copy, Debug)]
+pub enum Habit {
+    /// Always that many outstanding.
+    Backlog { outstanding: u32 },
+    /// One at a time, and a while between an answer and the next request.
+    Serial { think: Nanos },
+    /// Bursts of requests, and idleness after each burst is answered.
+    Bursts { burst: u32, idle: Nanos },
+    /// All of them at the beginning, answered or not.
+    Flood { requests: u32 },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    pub contract: Contract,
+    pub habit: Habit,
+    /// What the device really takes for one of its transactions.
+    pub cost: Nanos,
+    pub begins: Time,
+}
+
+/// How wrong the model is, in hundredths: 130 is a device slower than modelled.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    /// Cost that may be in flight.
+    pub bound: Nanos,
+    pub slower: u64,
+    /// Of each transaction on top, while which others are served as well.
+    pub latency: Nanos,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Finish(usize),
+    Arrive(usize),
+    Look,
+}
+
+pub struct Run {
+    pub events: Vec<Event>,
+    pub views: Vec<View>,
+    /// Of each client, how long each request waited before it was started.
+    pub waits: Vec<Vec<Nanos>>,
+    /// Time in which the device had nothing though somebody had work that it might have had:
+    /// lax time is not in it.
+    pub wasted: Nanos,
+    pub factor: f64,
+    /// What was charged to slices at the end, in order of start.
+    pub charges: Vec<Charge>,
+}
+
+/// A transaction that was charged to a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge {
+    pub client: usize,
+    /// How many events had been recorded when it started.
+    pub after: usize,
+    pub time: Nanos,
+}
+
+struct Flying {
+    ticket: Ticket,
+    client: usize,
+    started: Time,
+}
+
+/// Lets the clients do as they do for a while.
+pub fn run(device: Device, clients: &[Client], capacity: disk::atropos::Share, time: Nanos) -> Run {
+    let mut atropos = Atropos::new(capacity, device.bound, Vec::new());
+    let ids: Vec<ClientId> = clients
+        .iter()
+        .map(|client| atropos.admit(client.contract).expect("within capacity"))
+        .collect();
+    let mut agenda = BinaryHeap::new();
+    let mut flying: Vec<Flying> = Vec::new();
+    let mut burst_left = vec![0u32; clients.len()];
+    let mut asked: Vec<Vec<Time>> = vec![Vec::new(); clients.len()];
+    let mut waits = vec![Vec::new(); clients.len()];
+    for (at, client) in clients.iter().enumerate() {
+        let count = match client.habit {
+            Habit::Backlog { outstanding } => outstanding,
+            Habit::Serial { .. } => 1,
+            Habit::Bursts { burst, .. } => burst,
+            Habit::Flood { requests } => requests,
+        };
+        burst_left[at] = count;
+        (0..count).for_each(|_| agenda.push(Reverse((client.begins, What::Arrive(at)))));
+    }
+    let (mut free_at, mut now, mut wasted, mut idle_from) = (Time(0), Time(0), Nanos(0), None);
+    let mut charges: Vec<Charge> = Vec::new();
+    let mut looked = Time::NEVER;
+    while let Some(Reverse((then, what))) = agenda.pop() {
+        if then > Time(0) + time {
+            break;
+        }
+        if let Some(from) = idle_from.take() {
+            wasted += then - from;
+        }
+        now = then;
+        match what {
+            What::Look => {}
+            What::Arrive(at) => {
+                let cost = Nanos((clients[at].cost.0 * 100 / device.slower).max(1));
+                let job = Job {
+                    op: Op::Read,
+                    bytes: 4096,
+                    cost,
+                    tag: at as u64,
+                };
+                assert!(atropos.arrive(now, ids[at], job));
+                asked[at].push(now);
+            }
+            What::Finish(at) => {
+                let Flying {
+                    ticket,
+                    client,
+                    started,
+                } = flying[at];
+                atropos.finish(now, ticket, now - started);
+                if let Some(Event::Transaction {
+                    charge,
+                    slack: false,
+                    ..
+                }) = atropos.trace().last()
+                {
+                    charges[at].time = *charge;
+                }
+                let next = match clients[client].habit {
+                    Habit::Backlog { .. } => Some((now, 1)),
+                    Habit::Serial { think } => Some((now + think, 1)),
+                    Habit::Flood { .. } => None,
+                    Habit::Bursts { burst, idle } => {
+                        burst_left[client] -= 1;
+                        (burst_left[client] == 0).then(|| {
+                            burst_left[client] = burst;
+                            (now + idle, burst)
+                        })
+                    }
+                };
+                let (then, count) = next.unwrap_or((now, 0));
+                (0..count).for_each(|_| agenda.push(Reverse((then, What::Arrive(client)))));
+            }
+        }
+        // Everything of this moment is told before anything is decided.
+        if agenda.peek().is_some_and(|Reverse((next, _))| *next == now) {
+            continue;
+        }
+        loop {
+            match atropos.next(now) {
+                Decision::Start(start) => {
+                    let client = start.job.tag as usize;
+                    let at = waits[client].len();
+                    waits[client].push(now - asked[client][at]);
+                    free_at = free_at.max(now) + clients[client].cost;
+                    let done = free_at + device.latency;
+                    flying.push(Flying {
+                        ticket: start.ticket,
+                        client,
+                        started: now,
+                    });
+                    agenda.push(Reverse((done, What::Finish(flying.len() - 1))));
+                    charges.push(Charge {
+                        client,
+                        after: atropos.trace().len(),
+                        time: Nanos::ZERO,
+                    });
+                    let (count, cost) = (atropos.in_flight(), atropos.cost_in_flight());
+                    assert!(
+                        count == 1 || cost <= device.bound,
+                        "{count} that cost {cost}"
+                    );
+                }
+                Decision::WaitUntil(until) => {
+                    assert!(until > now, "waits for {until:?} at {now:?}");
+                    if until != looked || until <= now {
+                        agenda.push(Reverse((until, What::Look)));
+                        looked = until;
+                    }
+                    break;
+                }
+                Decision::Full | Decision::Idle => break,
+            }
+        }
+        let entitled = ids.iter().filter_map(|&id| atropos.client(id)).any(|view| {
+            view.queued > 0
+                && (view.contract.extra || view.remaining > view.contract.slice.0 as i64 / 2)
+        });
+        let lax = ids.iter().filter_map(|&id| atropos.client(id)).any(|view| {
+            !view.idle && view.queued == 0 && view.in_flight == 0 && view.remaining > 0
+        });
+        if entitled && !lax && atropos.in_flight() == 0 {
+            idle_from = Some(now);
+        }
+    }
+    atropos.next(now);
+    let views = ids
+        .iter()
+        .map(|&id| atropos.client(id).expect("there"))
+        .collect();
+    let factor = atropos.correction().factor();
+    let events = atropos.trace().clone();
+    Run {
+        events,
+        views,
+        waits,
+        wasted,
+        factor,
+        charges,
+    }
+}
+
+/// A contract of so many milliseconds each.
+pub fn contract(slice: u64, period: u64, laxity: u64) -> Contract {
+    Contract {
+        period: Nanos::millis(period),
+        slice: Nanos::millis(slice),
+        extra: false,
+        laxity: Nanos::millis(laxity),
+    }
+}
+
+/// What a client was charged in each of its periods, whole ones only, with the period's length.
+#[allow(dead_code, reason = "not every test file looks at periods")]
+pub fn periods(run: &Run, client: usize) -> Vec<(Nanos, Nanos)> {
+    let of_client = |(_, event): &(usize, &Event)| event.client() == client as u32;
+    let mut starts: Vec<(usize, Time)> = Vec::new();
+    for (number, event) in run.events.iter().enumerate().filter(of_client) {
+        if let Event::Allocation { at, .. } = *event {
+            starts.push((number, at));
+        }
+    }
+    let mut charged = vec![Nanos(0); starts.len()];
+    for charge in run.charges.iter().filter(|charge| charge.client == client) {
+        let period = starts.partition_point(|&(number, _)| number < charge.after);
+        charged[period - 1] += charge.time;
+    }
+    for (_, event) in run.events.iter().enumerate().filter(of_client) {
+        if let Event::Lax { from, to, .. } = *event {
+            // It may go on over the end of a period.
+            let ends = starts
+                .iter()
+                .skip(1)
+                .map(|&(_, at)| at)
+                .chain([Time::NEVER]);
+            for ((&(_, begin), end), charged) in starts.iter().zip(ends).zip(&mut charged) {
+                *charged += to.min(end) - from.max(begin);
+            }
+        }
+    }
+    let lengths = starts.windows(2).map(|pair| pair[1].1 - pair[0].1);
+    lengths
+        .zip(charged)
+        .map(|(length, charged)| (charged, length))
+        .collect()
+}

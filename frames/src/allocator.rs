@@ -1,0 +1,433 @@
+//! The frames allocator of the whole machine: who may own how many frames, and who loses some.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Every tenant has a
+//! contract {g, x} and n frames. Below g a request is always granted, by revocation if it
+//! must; from g to x when frames are free, those guaranteed to others but not asked for
+//! included. What is revoked comes from whoever has the largest n - g: transparently where it
+//! has frames unused, else intrusively, by a deadline that its own disk slice lets it keep.
+//! Who is late or lies is killed.
+//!
+//! Rule: pure. Events go in with the time since start, orders come out, and the daemon carries
+//! them out, in order and at once. Whatever tenants do, the sum of n is never more than the
+//! frames managed, and a guarantee waits for nobody's good will: frames promised by a deadline
+//! are there then, or their holder is killed.
+
+mod order;
+mod refused;
+mod request;
+mod revocation;
+mod tenant;
+mod verdict;
+
+pub use order::{Notice, Offence, Order};
+pub use refused::Refused;
+pub use request::{Kind, Places, Request, Waiting};
+
+use crate::contract::Contract;
+use request::Wish;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tenant::Tenant;
+
+/// A tenant's number, of the daemon's choosing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+impl std::fmt::Display for TenantId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What the allocator goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Frames of main memory it gives out.
+    pub managed: u32,
+    /// T: how long a victim has at least, when it is asked for frames.
+    pub deadline: Duration,
+    /// How long a guarantee stays after it was said that it will be lowered.
+    pub notice: Duration,
+    /// Frames a tenant may have resident above those granted: the pager's own.
+    pub allowance: u32,
+    /// Which particular frames there are.
+    pub places: Places,
+}
+
+/// How fast a tenant can clean frames by its own disk slice, or by compressing them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleaning {
+    /// Frames a second, in the long run.
+    pub frames_per_second: u32,
+    /// Longest it may have to wait before it begins: the rest of a period when its slice has
+    /// just ended. Nothing where the slice comes at once.
+    pub delay: Duration,
+}
+
+/// What a tenant uses of its frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Frames it owns, as its quota says: the rest can be taken without its help.
+    pub used: u32,
+    /// Those of them that it undertakes to give up without writing, such as clean ones on its
+    /// standby list. A tenant that overstates this is asked for more than it can give.
+    pub ready: u32,
+}
+
+/// What the allocator knows of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantView {
+    /// Who.
+    pub tenant: TenantId,
+    /// {g, x} in force.
+    pub contract: Contract,
+    /// What they will be, and from when on.
+    pub later: Option<(Contract, Duration)>,
+    /// Frames granted.
+    pub n: u32,
+    /// What was last seen to be used of them.
+    pub usage: Usage,
+    /// Frames it was asked for and has not given.
+    pub owed: u32,
+    /// Guaranteed frames it waits for.
+    pub waiting: u32,
+    /// Optimistic frames it would like.
+    pub wished: u32,
+    /// Whether it is being killed.
+    pub condemned: bool,
+}
+
+/// The books of all tenants.
+pub struct Allocator {
+    settings: Settings,
+    tenants: BTreeMap<TenantId, Tenant>,
+    waiting: Vec<Waiting>,
+    wishes: Vec<Wish>,
+    /// Until when tenants of the daemon before may come back.
+    grace: Duration,
+    /// When to look again for victims that can be asked for more.
+    round: Option<Duration>,
+    orders: Vec<Order>,
+}
+
+impl Allocator {
+    /// Books without tenants.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            tenants: BTreeMap::new(),
+            waiting: Vec::new(),
+            wishes: Vec::new(),
+            grace: Duration::ZERO,
+            round: None,
+            orders: Vec::new(),
+        }
+    }
+
+    /// Books after a restart of the daemon: until `grace` tenants come back with what they
+    /// own ([`Allocator::readmit`]), and no optimistic frames are given out.
+    pub fn restarted(settings: Settings, grace: Duration) -> Self {
+        Self {
+            grace,
+            ..Self::new(settings)
+        }
+    }
+
+    /// Admits a tenant, with no frames yet.
+    pub fn admit(
+        &mut self,
+        tenant: TenantId,
+        contract: Contract,
+        cleaning: Cleaning,
+    ) -> Result<(), Refused> {
+        self.check(tenant, contract)?;
+        let new = Tenant::new(contract, 0, cleaning);
+        self.tenants.insert(tenant, new);
+        Ok(())
+    }
+
+    /// Takes a tenant of the daemon before back, with the `n` frames it owns.
+    pub fn readmit(
+        &mut self,
+        tenant: TenantId,
+        contract: Contract,
+        n: u32,
+        cleaning: Cleaning,
+    ) -> Result<(), Refused> {
+        self.check(tenant, contract)?;
+        let (x, free, managed) = (contract.x, self.free(), self.settings.managed);
+        if n > x || n > free {
+            return Err(Refused::Returned {
+                n,
+                x,
+                free,
+                managed,
+            });
+        }
+        let back = Tenant::new(contract, n, cleaning);
+        self.tenants.insert(tenant, back);
+        Ok(())
+    }
+
+    fn check(&self, tenant: TenantId, contract: Contract) -> Result<(), Refused> {
+        match self.tenants.contains_key(&tenant) {
+            true => Err(Refused::Known(tenant)),
+            false => self.check_contract(tenant, contract),
+        }
+    }
+
+    fn check_contract(&self, tenant: TenantId, contract: Contract) -> Result<(), Refused> {
+        let Contract { g, x } = contract;
+        if x == 0 || g > x {
+            return Err(Refused::Contract { g, x });
+        }
+        let others = || self.tenants.iter().filter(|(other, _)| **other != tenant);
+        let guaranteed: u32 = others().map(|(_, tenant)| tenant.contract.g).sum();
+        let managed = self.settings.managed;
+        match guaranteed.checked_add(g) {
+            Some(sum) if sum <= managed => Ok(()),
+            _ => Err(Refused::Guarantee {
+                asked: g,
+                guaranteed,
+                managed,
+                tenants: others().count() as u32,
+            }),
+        }
+    }
+
+    /// Changes a tenant's contract. What is raised is so at once, what is lowered after the
+    /// notice; the tenant is told. A most that is lowered, not below the guarantee, is so at
+    /// once: optimistic frames can be revoked at short notice.
+    pub fn set_contract(
+        &mut self,
+        tenant: TenantId,
+        contract: Contract,
+        now: Duration,
+    ) -> Result<Vec<Order>, Refused> {
+        self.check_contract(tenant, contract)?;
+        let from = now + self.settings.notice;
+        let own = self.live(tenant)?;
+        let g = own.contract.g.max(contract.g);
+        own.contract = Contract {
+            g,
+            x: contract.x.max(g),
+        };
+        let lowered = own.contract != contract;
+        own.later = lowered.then_some((contract, from));
+        let from = if lowered { from } else { now };
+        let notice = Notice::Contract { contract, from };
+        self.orders.push(Order::Tell { tenant, notice });
+        self.trim(tenant, now);
+        Ok(self.settle(now))
+    }
+
+    /// Changes what there is to give out.
+    pub fn set_managed(&mut self, managed: u32, now: Duration) -> Result<Vec<Order>, Refused> {
+        let (guaranteed, owned) = (self.guaranteed(), self.owned());
+        if managed < guaranteed.max(owned) {
+            return Err(Refused::Managed {
+                asked: managed,
+                guaranteed,
+                owned,
+            });
+        }
+        self.settings.managed = managed;
+        Ok(self.settle(now))
+    }
+
+    /// Changes how fast a tenant can clean.
+    pub fn set_cleaning(&mut self, tenant: TenantId, cleaning: Cleaning) {
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.cleaning = cleaning;
+        }
+    }
+
+    /// A tenant asks for more frames. Guaranteed ones come at once or after a revocation,
+    /// optimistic ones when there are any, whenever that is; a second request adds to the
+    /// guaranteed ones waited for, and replaces the optimistic ones. Refused when nothing of
+    /// it could ever be granted.
+    pub fn request(
+        &mut self,
+        tenant: TenantId,
+        request: Request,
+        now: Duration,
+    ) -> Result<Vec<Order>, Refused> {
+        self.settings.places.check(request)?;
+        let waiting = self.waiting_of(tenant);
+        let own = self.live(tenant)?;
+        let Contract { g, x } = own.contract;
+        let n = own.n + waiting;
+        let k = request.k.min(x.saturating_sub(n));
+        let guaranteed = k.min(g.saturating_sub(n));
+        let revocable = own.cleaning.frames_per_second > 0;
+        let optimistic = if revocable { k - guaranteed } else { 0 };
+        if request.k > 0 && guaranteed + optimistic == 0 {
+            let asked = request.k;
+            return Err(match k {
+                0 => Refused::Most { asked, n, x },
+                _ => Refused::Irrevocable { asked },
+            });
+        }
+        self.withdraw(tenant);
+        self.wait(tenant, guaranteed, now);
+        if optimistic > 0 {
+            self.wishes.push(Wish {
+                tenant,
+                k: optimistic,
+                fresh: true,
+            });
+        }
+        Ok(self.settle(now))
+    }
+
+    /// A tenant does not want the optimistic frames any more that it asked for.
+    pub fn withdraw(&mut self, tenant: TenantId) {
+        self.wishes.retain(|wish| wish.tenant != tenant);
+    }
+
+    /// What a tenant's quota says it uses. Worth saying before a request is made, and now and
+    /// then.
+    pub fn report(&mut self, tenant: TenantId, usage: Usage) {
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.usage = Usage {
+                used: usage.used.min(tenant.n),
+                ..usage
+            };
+        }
+    }
+
+    /// A tenant has ended, by itself or killed, and its memory is the machine's again.
+    pub fn gone(&mut self, tenant: TenantId, now: Duration) -> Vec<Order> {
+        self.tenants.remove(&tenant);
+        self.forget(tenant);
+        self.settle(now)
+    }
+
+    /// To be called when [`Allocator::next`] says so, after what tenants said until then was
+    /// passed on.
+    pub fn tick(&mut self, now: Duration) -> Vec<Order> {
+        let mut changed = Vec::new();
+        for (id, tenant) in &mut self.tenants {
+            if let Some((contract, _)) = tenant.later.filter(|(_, from)| *from <= now) {
+                (tenant.contract, tenant.later) = (contract, None);
+                changed.push(*id);
+            }
+        }
+        changed.into_iter().for_each(|id| self.trim(id, now));
+        self.condemn_late(now);
+        self.settle(now)
+    }
+
+    /// When there is something to do, whatever happens until then.
+    pub fn next(&self) -> Option<Duration> {
+        let later = self.tenants.values().filter_map(|t| t.later.map(|l| l.1));
+        let live = self.tenants.values().filter(|t| t.condemned.is_none());
+        // Late is who has not answered by then: the moment after.
+        let late = live
+            .filter_map(|t| t.debts.front())
+            .map(|debt| debt.by + Duration::from_nanos(1));
+        let grace = Some(self.grace).filter(|grace| !grace.is_zero());
+        later.chain(late).chain(grace).chain(self.round).min()
+    }
+
+    /// Frames of main memory given out or to give out.
+    pub fn managed(&self) -> u32 {
+        self.settings.managed
+    }
+
+    /// Frames nobody owns.
+    pub fn free(&self) -> u32 {
+        self.settings.managed.saturating_sub(self.owned())
+    }
+
+    /// Sum of the guarantees in force.
+    pub fn guaranteed(&self) -> u32 {
+        self.tenants.values().map(|t| t.contract.g).sum()
+    }
+
+    /// All tenants, in the order of their numbers.
+    pub fn views(&self) -> impl Iterator<Item = TenantView> {
+        self.tenants.iter().map(|(id, tenant)| TenantView {
+            tenant: *id,
+            contract: tenant.contract,
+            later: tenant.later,
+            n: tenant.n,
+            usage: tenant.usage,
+            owed: tenant.owed(),
+            waiting: self.waiting_of(*id),
+            wished: self.wishes_of(*id),
+            condemned: tenant.condemned.is_some(),
+        })
+    }
+
+    /// One of them.
+    pub fn view(&self, tenant: TenantId) -> Option<TenantView> {
+        self.views().find(|view| view.tenant == tenant)
+    }
+
+    /// Guaranteed frames that tenants wait for.
+    pub fn waiting(&self) -> &[Waiting] {
+        &self.waiting
+    }
+
+    fn owned(&self) -> u32 {
+        self.tenants.values().map(|tenant| tenant.n).sum()
+    }
+
+    fn waiting_of(&self, tenant: TenantId) -> u32 {
+        let own = self.waiting.iter().filter(|w| w.tenant == tenant);
+        own.map(|waiting| waiting.k).sum()
+    }
+
+    fn wishes_of(&self, tenant: TenantId) -> u32 {
+        let own = self.wishes.iter().filter(|wish| wish.tenant == tenant);
+        own.map(|wish| wish.k).sum()
+    }
+
+    /// A tenant that is not being killed.
+    fn live(&mut self, tenant: TenantId) -> Result<&mut Tenant, Refused> {
+        let live = self.tenants.get_mut(&tenant);
+        live.filter(|tenant| tenant.condemned.is_none())
+            .ok_or(Refused::Unknown(tenant))
+    }
+
+    /// Nobody waits for frames on this tenant's behalf any more.
+    fn forget(&mut self, tenant: TenantId) {
+        self.waiting.retain(|waiting| waiting.tenant != tenant);
+        self.withdraw(tenant);
+    }
+
+    /// Makes what a tenant waits for and wishes fit its changed contract.
+    fn trim(&mut self, tenant: TenantId, now: Duration) {
+        let wished = self.wishes_of(tenant);
+        let Some(own) = self.tenants.get(&tenant) else {
+            return;
+        };
+        let Contract { g, x } = own.contract;
+        let (mut owed, room) = (g.saturating_sub(own.n), x.saturating_sub(own.n));
+        for waiting in self.waiting.iter_mut().filter(|w| w.tenant == tenant) {
+            waiting.k = waiting.k.min(owed);
+            owed -= waiting.k;
+        }
+        self.waiting.retain(|waiting| waiting.k > 0);
+        // What was a wish may be guaranteed now.
+        self.wait(tenant, wished.min(owed), now);
+        let waiting = self.waiting_of(tenant);
+        let left = (wished - wished.min(owed)).min(room - waiting);
+        for wish in self.wishes.iter_mut().filter(|w| w.tenant == tenant) {
+            wish.k = left;
+        }
+        self.wishes.retain(|wish| wish.k > 0);
+    }
+
+    fn wait(&mut self, tenant: TenantId, k: u32, since: Duration) {
+        if k > 0 {
+            self.waiting.push(Waiting {
+                tenant,
+                k,
+                since,
+                due: None,
+            });
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Giving out what is free, and choosing who loses frames when that is not enough.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: the victim is the domain
+//! with the most optimistic frames; unused ones are taken transparently, others are asked for.
+//! Rules: guaranteed frames that are waited for come before optimistic ones. Only for those,
+//! and from whoever has more than its contract, is anybody asked. Frames on their way are not
+//! asked for twice, and whoever waits is promised a time only on frames that come by then.
+
+use super::tenant::{Debt, Take, Tenant};
+use super::{Allocator, Order, TenantId, Waiting};
+use std::time::Duration;
+
+/// Parts of T after which victims that could do no more are looked at again.
+const ROUNDS: u32 = 4;
+
+impl Allocator {
+    /// After any event: serves, revokes, promises; and hands over the orders.
+    pub(super) fn settle(&mut self, now: Duration) -> Vec<Order> {
+        if self.grace <= now {
+            self.grace = Duration::ZERO;
+        }
+        self.serve();
+        self.round = None;
+        // What comes of a taking is known before anybody is asked.
+        if !self.is_taking() {
+            self.take_unused();
+        }
+        if !self.is_taking() {
+            self.wishes.iter_mut().for_each(|wish| wish.fresh = false);
+            self.revoke(now);
+            self.promise();
+        }
+        std::mem::take(&mut self.orders)
+    }
+
+    fn is_taking(&self) -> bool {
+        self.tenants.values().any(|tenant| tenant.taking.is_some())
+    }
+
+    /// Gives out free frames.
+    fn serve(&mut self) {
+        let mut free = self.free();
+        self.waiting.sort_by_key(Waiting::rank);
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for waiting in &mut waiting {
+            waiting.k -= self.grant(waiting.tenant, waiting.k, &mut free);
+        }
+        waiting.retain(|waiting| waiting.k > 0);
+        self.waiting = waiting;
+        if self.waiting.is_empty() && self.grace.is_zero() {
+            let mut wishes = std::mem::take(&mut self.wishes);
+            for wish in &mut wishes {
+                wish.k -= self.grant(wish.tenant, wish.k, &mut free);
+            }
+            wishes.retain(|wish| wish.k > 0);
+            self.wishes = wishes;
+        }
+    }
+
+    fn grant(&mut self, tenant: TenantId, k: u32, free: &mut u32) -> u32 {
+        let k = k.min(*free);
+        if let Some(own) = self.tenants.get_mut(&tenant).filter(|_| k > 0) {
+            own.n += k;
+            *free -= k;
+            self.orders.push(Order::Grant { tenant, k });
+        }
+        k
+    }
+
+    /// Guaranteed frames waited for that are not on their way.
+    fn missing(&self) -> u32 {
+        let wanted: u32 = self.waiting.iter().map(|waiting| waiting.k).sum();
+        let coming = self.supply().into_iter().map(|part| part.k);
+        wanted.saturating_sub(coming.fold(0, u32::saturating_add))
+    }
+
+    /// Orders unused frames to be taken: those above contracts, and those that are wanted.
+    fn take_unused(&mut self) {
+        for victim in self.victims(Tenant::excess) {
+            self.take(victim, u32::MAX);
+        }
+        let fresh = |k: u32, wish: &super::Wish| k + if wish.fresh { wish.k } else { 0 };
+        let mut missing = match self.waiting.is_empty() && self.grace.is_zero() {
+            true => self.wishes.iter().fold(0, fresh),
+            false => self.missing(),
+        };
+        for victim in self.victims(Tenant::unused) {
+            let wishes = self.wishes.iter().any(|wish| wish.tenant == victim);
+            if missing > 0 && !wishes {
+                missing -= self.take(victim, missing);
+            }
+        }
+    }
+
+    /// Orders up to `most` of a victim's unused frames to be taken; how many.
+    fn take(&mut self, victim: TenantId, most: u32) -> u32 {
+        let Some(tenant) = self.tenants.get_mut(&victim) else {
+            return 0;
+        };
+        let k = tenant.unused().min(most);
+        if k == 0 || tenant.taking.is_some() {
+            return 0;
+        }
+        tenant.taking = Some(Take { k, claimed: false });
+        self.orders.push(Order::TakeUnused { victim, k });
+        k
+    }
+
+    /// Asks for what nobody has unused.
+    fn revoke(&mut self, now: Duration) {
+        for victim in self.victims(Tenant::excess) {
+            let excess = self.tenants[&victim].excess();
+            self.ask(victim, excess, now);
+        }
+        let mut missing = self.missing();
+        for victim in self.victims(Tenant::surplus) {
+            let surplus = self.tenants[&victim].surplus();
+            missing -= self.ask(victim, missing.min(surplus), now);
+        }
+        let excess = self.tenants.values().any(|tenant| tenant.excess() > 0);
+        if missing > 0 || excess {
+            self.round = Some(now + self.settings.deadline / ROUNDS);
+        }
+    }
+
+    /// Asks a victim for up to `most` frames, as many as it can clean in time; how many.
+    fn ask(&mut self, victim: TenantId, most: u32, now: Duration) -> u32 {
+        let deadline = self.settings.deadline;
+        let Some(tenant) = self.tenants.get_mut(&victim).filter(|_| most > 0) else {
+            return 0;
+        };
+        let Some((able, by)) = tenant.able(now, deadline) else {
+            return 0;
+        };
+        let k = most.min(able);
+        tenant.ask(Debt { k, by }, now);
+        let keep = tenant.n.saturating_sub(tenant.owed());
+        self.orders.push(Order::Revoke {
+            victim,
+            k,
+            keep,
+            by,
+        });
+        k
+    }
+
+    /// Tenants with something to lose by this measure, those with the largest n - g first.
+    fn victims(&self, measure: fn(&Tenant) -> u32) -> Vec<TenantId> {
+        let with = self.tenants.iter().filter(|(_, t)| measure(t) > 0);
+        let mut victims: Vec<_> = with.map(|(id, t)| (t.surplus(), *id)).collect();
+        victims.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(&other.1)));
+        victims.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Frames on their way and when they come, the earliest first: all of a tenant that is
+    /// being killed, and what others were asked for.
+    fn supply(&self) -> Vec<Debt> {
+        let condemned = |t: &Tenant| t.condemned.map(|by| Debt { k: t.n, by });
+        let tenants = || self.tenants.values();
+        let mut supply: Vec<_> = tenants().filter_map(condemned).collect();
+        supply.extend(tenants().flat_map(|tenant| &tenant.debts));
+        supply.sort_by_key(|part| part.by);
+        supply
+    }
+
+    /// Promises frames on their way to those who wait: what is promised already comes first.
+    fn promise(&mut self) {
+        self.waiting.sort_by_key(Waiting::rank);
+        let promised: u32 = self.waiting.iter().map_while(|w| w.due.map(|_| w.k)).sum();
+        let mut skip = promised;
+        let mut supply = self.supply().into_iter().filter_map(|part| {
+            let skipped = skip.min(part.k);
+            skip -= skipped;
+            (part.k > skipped).then(|| Debt {
+                k: part.k - skipped,
+                ..part
+            })
+        });
+        let (mut left, mut by) = (0, None);
+        let mut waiting = Vec::with_capacity(self.waiting.len() + 1);
+        for mut one in self.waiting.drain(..) {
+            while one.due.is_none() && left < one.k {
+                let Some(part) = supply.next() else { break };
+                (left, by) = (left + part.k, Some(part.by));
+            }
+            if one.due.is_some() || left >= one.k {
+                left -= if one.due.is_some() { 0 } else { one.k };
+                one.due = one.due.or(by);
+                waiting.push(one);
+            } else {
+                let later = one.k - left;
+                if left > 0 {
+                    one.k = left;
+                    one.due = by;
+                    waiting.push(one);
+                }
+                one.k = later;
+                one.due = None;
+                waiting.push(one);
+                left = 0;
+            }
+        }
+        self.waiting = waiting;
+    }
+}

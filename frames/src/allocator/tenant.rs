@@ -1,0 +1,192 @@
+//! One tenant in the allocator's books: its contract, its frames, what it was asked for.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rule: a tenant is asked for
+//! no more by a deadline than its own disk slice can clean until then, all it was asked for
+//! before included, so that an honest one is never late.
+
+use super::{Cleaning, Usage};
+use crate::contract::Contract;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A part of a round too small to ask a tenant again for while it owes some: fewer, larger
+/// revocations.
+const LITTLE: u32 = 4;
+
+const NANOS: u64 = 1_000_000_000;
+
+pub(crate) struct Tenant {
+    /// {g, x} in force.
+    pub contract: Contract,
+    /// What they will be, and from when on.
+    pub later: Option<(Contract, Duration)>,
+    /// Frames granted.
+    pub n: u32,
+    /// What it was last seen to use of them.
+    pub usage: Usage,
+    pub cleaning: Cleaning,
+    /// Revocations it has not paid, the earliest first.
+    pub debts: VecDeque<Debt>,
+    /// Frames it says are unused, of those it owes, that are still to be looked for.
+    pub claimed: u32,
+    /// A [`super::Order::TakeUnused`] whose outcome is not known.
+    pub taking: Option<Take>,
+    /// Since it owed nothing last.
+    busy: Option<Busy>,
+    /// Reports in a row by which it had too much resident; when that must have ended.
+    pub over: u32,
+    pub over_by: Option<Duration>,
+    /// When it was ordered to be killed.
+    pub condemned: Option<Duration>,
+}
+
+/// Frames asked for by a deadline.
+#[derive(Clone, Copy)]
+pub(crate) struct Debt {
+    pub k: u32,
+    pub by: Duration,
+}
+
+/// Unused frames on their way.
+#[derive(Clone, Copy)]
+pub(crate) struct Take {
+    pub k: u32,
+    /// Whether the tenant said that they are there.
+    pub claimed: bool,
+}
+
+/// The time since which a tenant has been cleaning for others without a pause.
+#[derive(Clone, Copy)]
+struct Busy {
+    since: Duration,
+    /// Frames it was asked for meanwhile.
+    asked: u32,
+    /// Frames it had undertaken, at the start, to give up without writing them.
+    ready: u32,
+}
+
+impl Tenant {
+    pub(crate) fn new(contract: Contract, n: u32, cleaning: Cleaning) -> Self {
+        Self {
+            contract,
+            later: None,
+            n,
+            usage: Usage { used: n, ready: 0 },
+            cleaning,
+            debts: VecDeque::new(),
+            claimed: 0,
+            taking: None,
+            busy: None,
+            over: 0,
+            over_by: None,
+            condemned: None,
+        }
+    }
+
+    /// Frames it was asked for and has not given.
+    pub(crate) fn owed(&self) -> u32 {
+        self.debts.iter().map(|debt| debt.k).sum()
+    }
+
+    /// Frames above its guarantee that it was not asked for yet.
+    pub(crate) fn surplus(&self) -> u32 {
+        let kept = self.contract.g.saturating_add(self.owed());
+        match self.condemned {
+            None => self.n.saturating_sub(kept),
+            Some(_) => 0,
+        }
+    }
+
+    /// Frames above its contract that it was not asked for yet.
+    pub(crate) fn excess(&self) -> u32 {
+        let kept = self.contract.x.saturating_add(self.owed());
+        match self.condemned {
+            None => self.n.saturating_sub(kept),
+            Some(_) => 0,
+        }
+    }
+
+    /// Frames that can probably be taken without its help. While it prepares frames that it
+    /// owes there are none but those.
+    pub(crate) fn unused(&self) -> u32 {
+        match self.debts.is_empty() {
+            true => self.n.saturating_sub(self.usage.used).min(self.surplus()),
+            false => 0,
+        }
+    }
+
+    /// What it can be asked for now, and by when: at least by `now` + `deadline`, later if
+    /// its slice may not come before. None where it is at work for others and can do no more
+    /// than a little in that time.
+    pub(crate) fn able(&self, now: Duration, deadline: Duration) -> Option<(u32, Duration)> {
+        let Cleaning { delay, .. } = self.cleaning;
+        let busy = self.busy.unwrap_or(Busy {
+            since: now,
+            asked: 0,
+            ready: self.usage.ready,
+        });
+        let by = (now + deadline).max(self.debts.back().map_or(Duration::ZERO, |debt| debt.by));
+        let worked = self
+            .cleaning
+            .frames_in(by.saturating_sub(busy.since + delay));
+        let able = worked.saturating_add(busy.ready).saturating_sub(busy.asked);
+        if self.debts.is_empty() {
+            if able > 0 {
+                return Some((able, by));
+            }
+            // A frame at a time if it must be: this round ends later.
+            let window = deadline.max(self.cleaning.time_for(1));
+            let able = self.cleaning.frames_in(window).max(1);
+            return Some((able, now + delay + window));
+        }
+        let little = self.cleaning.frames_in(deadline) / LITTLE;
+        (able > little).then_some((able, by))
+    }
+
+    /// Notes that it was asked for frames.
+    pub(crate) fn ask(&mut self, debt: Debt, now: Duration) {
+        let ready = self.usage.ready;
+        let busy = self.busy.get_or_insert(Busy {
+            since: now,
+            asked: 0,
+            ready,
+        });
+        busy.asked = busy.asked.saturating_add(debt.k);
+        self.debts.push_back(debt);
+    }
+
+    /// Takes `k` frames from it, which pay what it owes first.
+    pub(crate) fn lose(&mut self, k: u32) {
+        self.n = self.n.saturating_sub(k);
+        self.usage.used = self.usage.used.min(self.n);
+        let mut paid = k;
+        while let Some(debt) = self.debts.front_mut() {
+            let part = debt.k.min(paid);
+            (debt.k, paid) = (debt.k - part, paid - part);
+            if debt.k > 0 {
+                break;
+            }
+            self.debts.pop_front();
+        }
+        self.claimed = self.claimed.min(self.owed());
+        if self.debts.is_empty() {
+            self.busy = None;
+        }
+    }
+}
+
+impl Cleaning {
+    /// Frames cleaned in this time.
+    pub(crate) fn frames_in(&self, time: Duration) -> u32 {
+        let frames = u128::from(self.frames_per_second) * time.as_nanos() / u128::from(NANOS);
+        u32::try_from(frames).unwrap_or(u32::MAX)
+    }
+
+    /// How long it takes to clean frames; not at all where there is nothing to clean with.
+    pub(crate) fn time_for(&self, frames: u32) -> Duration {
+        match u64::from(self.frames_per_second) {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos((u64::from(frames) * NANOS).div_ceil(rate)),
+        }
+    }
+}

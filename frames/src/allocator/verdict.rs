@@ -1,0 +1,121 @@
+//! What tenants answer, and what becomes of those who do not keep their word.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: if the frames are not all
+//! unused, or the application fails to reply by time T, the domain is killed and all of its
+//! frames reclaimed. Rule: an answer counts for nothing until the frames were taken.
+
+use super::tenant::Take;
+use super::{Allocator, Notice, Offence, Order, TenantId};
+use std::time::Duration;
+
+/// Times in a row that a tenant has too much resident before it is told: once may be a
+/// fault under way or a count taken meanwhile.
+const TWICE: u32 = 2;
+
+impl Allocator {
+    /// A tenant says that `k` more of the frames it was asked for are unused. They are looked
+    /// for at once.
+    pub fn answered(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Order> {
+        if let Ok(tenant) = self.live(victim) {
+            tenant.claimed = tenant.claimed.saturating_add(k).min(tenant.owed());
+        }
+        self.look(victim);
+        self.settle(now)
+    }
+
+    /// What came of [`Order::TakeUnused`]: the victim's limit is lower by `k`.
+    pub fn took(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Order> {
+        let Some(tenant) = self.tenants.get_mut(&victim) else {
+            return self.settle(now);
+        };
+        let take = tenant.taking.take().unwrap_or(Take { k, claimed: false });
+        // What was paid since it was said to be there need not be there any more.
+        let said = take.k.min(tenant.owed());
+        tenant.lose(k);
+        if k < take.k {
+            tenant.usage.used = tenant.n;
+        }
+        if take.claimed && k < said {
+            let (answered, found) = (said, k);
+            self.condemn(victim, Offence::Lied { answered, found }, now);
+        }
+        self.look(victim);
+        self.settle(now)
+    }
+
+    /// The kernel's count of a tenant's resident frames. One that has too many twice in a row
+    /// is told, and killed if it still has when it has had the time to clean them.
+    pub fn resident(&mut self, tenant: TenantId, frames: u32, now: Duration) -> Vec<Order> {
+        let (allowance, deadline) = (self.settings.allowance, self.settings.deadline);
+        let Ok(own) = self.live(tenant) else {
+            return self.settle(now);
+        };
+        let n = own.n;
+        if frames <= n.saturating_add(allowance) {
+            (own.over, own.over_by) = (0, None);
+            return self.settle(now);
+        }
+        own.over += 1;
+        match own.over_by {
+            Some(by) if now > by => {
+                let resident = frames;
+                self.condemn(tenant, Offence::Over { resident, n }, now);
+            }
+            None if own.over >= TWICE => {
+                let needed = own.cleaning.time_for(own.owed().saturating_add(frames - n));
+                let by = now + own.cleaning.delay + deadline.max(needed);
+                own.over_by = Some(by);
+                let resident = frames;
+                let notice = Notice::Over { resident, n, by };
+                self.orders.push(Order::Tell { tenant, notice });
+            }
+            _ => (),
+        }
+        self.settle(now)
+    }
+
+    /// Looks for frames that a tenant says are unused.
+    fn look(&mut self, victim: TenantId) {
+        let Ok(tenant) = self.live(victim) else {
+            return;
+        };
+        let k = tenant.claimed.min(tenant.owed());
+        if k > 0 && tenant.taking.is_none() {
+            tenant.claimed = 0;
+            tenant.taking = Some(Take { k, claimed: true });
+            self.orders.push(Order::TakeUnused { victim, k });
+        }
+    }
+
+    /// Condemns those whose deadline is over.
+    pub(super) fn condemn_late(&mut self, now: Duration) {
+        let late = |tenant: &super::Tenant| {
+            let debt = tenant.debts.front().filter(|debt| debt.by < now)?;
+            let due = tenant.debts.iter().filter(|other| other.by < now);
+            let missing = due.map(|debt| debt.k).sum();
+            Some(Offence::Late {
+                missing,
+                by: debt.by,
+            })
+        };
+        let offences: Vec<_> = self
+            .tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.condemned.is_none())
+            .filter_map(|(id, tenant)| late(tenant).map(|offence| (*id, offence)))
+            .collect();
+        for (victim, offence) in offences {
+            self.condemn(victim, offence, now);
+        }
+    }
+
+    fn condemn(&mut self, victim: TenantId, offence: Offence, now: Duration) {
+        if let Ok(tenant) = self.live(victim) {
+            tenant.condemned = Some(now);
+            tenant.debts.clear();
+            (tenant.claimed, tenant.taking) = (0, None);
+            self.forget(victim);
+            self.orders.push(Order::Kill { victim, offence });
+        }
+    }
+}

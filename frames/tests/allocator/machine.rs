@@ -1,0 +1,319 @@
+//! A machine on a virtual clock: tenants of every character, and the allocator's orders
+//! carried out.
+
+use frames::Contract;
+use frames::allocator::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Longest from the order to kill until the frames are back.
+pub const KILLING: Duration = Duration::from_millis(50);
+
+/// How a tenant takes a revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Character {
+    /// Cleans as fast as its slice allows, begins as late as that may come, and answers.
+    Honest,
+    /// The same, but answers after the deadline.
+    Slow,
+    /// Answers at once, with nothing unused.
+    Liar,
+    /// Does not answer.
+    Refuser,
+}
+
+/// A tenant's side.
+pub struct Holder {
+    pub character: Character,
+    pub cleaning: Cleaning,
+    pub limit: u32,
+    pub used: u32,
+    pub ready: u32,
+    /// When it will have cleaned all it was asked for.
+    busy: Duration,
+}
+
+enum Event {
+    Answer {
+        tenant: TenantId,
+        k: u32,
+        honest: bool,
+    },
+    Gone(TenantId),
+}
+
+/// Everything.
+pub struct Machine {
+    pub allocator: Allocator,
+    pub now: Duration,
+    pub holders: BTreeMap<TenantId, Holder>,
+    pub killed: Vec<(TenantId, Offence)>,
+    pub told: Vec<(TenantId, Notice)>,
+    pub revocations: u32,
+    pub granted: BTreeMap<TenantId, u32>,
+    /// How long each killing takes.
+    pub killing: Duration,
+    events: BTreeMap<(Duration, u64), Event>,
+    sequence: u64,
+}
+
+/// T = 100 ms, as the paper proposes.
+pub fn settings(managed: u32) -> Settings {
+    Settings {
+        managed,
+        deadline: Duration::from_millis(100),
+        notice: Duration::from_secs(10),
+        allowance: 4,
+        places: Places {
+            huge: true,
+            nodes: 1,
+        },
+    }
+}
+
+impl Machine {
+    pub fn new(managed: u32) -> Self {
+        Self::over(Allocator::new(settings(managed)))
+    }
+
+    pub fn over(allocator: Allocator) -> Self {
+        Self {
+            allocator,
+            now: Duration::ZERO,
+            holders: BTreeMap::new(),
+            killed: Vec::new(),
+            told: Vec::new(),
+            revocations: 0,
+            granted: BTreeMap::new(),
+            killing: KILLING,
+            events: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
+
+    pub fn admit(
+        &mut self,
+        id: u32,
+        (g, x): (u32, u32),
+        frames_per_second: u32,
+        character: Character,
+    ) -> Result<TenantId, Refused> {
+        let cleaning = Cleaning {
+            frames_per_second,
+            delay: Duration::ZERO,
+        };
+        self.admit_with(id, (g, x), cleaning, character)
+    }
+
+    pub fn admit_with(
+        &mut self,
+        id: u32,
+        (g, x): (u32, u32),
+        cleaning: Cleaning,
+        character: Character,
+    ) -> Result<TenantId, Refused> {
+        let id = TenantId(id);
+        self.allocator.admit(id, Contract { g, x }, cleaning)?;
+        let holder = Holder {
+            character,
+            cleaning,
+            limit: 0,
+            used: 0,
+            ready: 0,
+            busy: Duration::ZERO,
+        };
+        self.holders.insert(id, holder);
+        Ok(id)
+    }
+
+    /// Says what all use, as the daemon does before it passes a request on.
+    pub fn report(&mut self) {
+        for (id, holder) in &self.holders {
+            let Holder { used, ready, .. } = *holder;
+            self.allocator.report(*id, Usage { used, ready });
+        }
+    }
+
+    pub fn request(&mut self, tenant: TenantId, k: u32) -> Result<(), Refused> {
+        self.report();
+        let request = Request { k, kind: Kind::Any };
+        let orders = self.allocator.request(tenant, request, self.now)?;
+        self.execute(orders);
+        Ok(())
+    }
+
+    /// Asks for frames and uses all that come at once.
+    pub fn fill(&mut self, tenant: TenantId, k: u32) {
+        self.request(tenant, k).unwrap();
+        self.use_all(tenant);
+    }
+
+    pub fn use_all(&mut self, tenant: TenantId) {
+        if let Some(holder) = self.holders.get_mut(&tenant) {
+            holder.used = holder.limit;
+        }
+    }
+
+    pub fn n(&self, tenant: TenantId) -> u32 {
+        self.allocator.view(tenant).map_or(0, |view| view.n)
+    }
+
+    pub fn gone(&mut self, tenant: TenantId) {
+        self.holders.remove(&tenant);
+        let orders = self.allocator.gone(tenant, self.now);
+        self.execute(orders);
+    }
+
+    pub fn set_contract(&mut self, tenant: TenantId, (g, x): (u32, u32)) -> Result<(), Refused> {
+        let contract = Contract { g, x };
+        let orders = self.allocator.set_contract(tenant, contract, self.now)?;
+        self.execute(orders);
+        Ok(())
+    }
+
+    /// Lets time pass, with everything that happens in it.
+    pub fn run_until(&mut self, end: Duration) {
+        loop {
+            let event = self.events.keys().next().copied();
+            let tick = self.allocator.next().map(|at| at.max(self.now));
+            // What tenants say is passed on before the clock is looked at.
+            match (event, tick) {
+                (Some((at, number)), tick) if at <= end && tick.is_none_or(|tick| at <= tick) => {
+                    self.now = at;
+                    if let Some(event) = self.events.remove(&(at, number)) {
+                        self.happen(event);
+                    }
+                }
+                (_, Some(at)) if at <= end => {
+                    self.now = at;
+                    let orders = self.allocator.tick(at);
+                    self.execute(orders);
+                }
+                _ => break,
+            }
+            self.check();
+        }
+        self.now = end;
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        self.run_until(self.now + time);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Gone(tenant) => self.gone(tenant),
+            Event::Answer { tenant, k, honest } => {
+                if let Some(holder) = self.holders.get_mut(&tenant) {
+                    if honest {
+                        holder.used = holder.used.saturating_sub(k);
+                    }
+                    let orders = self.allocator.answered(tenant, k, self.now);
+                    self.execute(orders);
+                }
+            }
+        }
+    }
+
+    fn later(&mut self, at: Duration, event: Event) {
+        self.sequence += 1;
+        self.events.insert((at.max(self.now), self.sequence), event);
+    }
+
+    pub fn execute(&mut self, orders: Vec<Order>) {
+        let mut orders = VecDeque::from(orders);
+        while let Some(order) = orders.pop_front() {
+            match order {
+                Order::Grant { tenant, k } => {
+                    *self.granted.entry(tenant).or_default() += k;
+                    self.holders.get_mut(&tenant).expect("a tenant").limit += k;
+                }
+                Order::TakeUnused { victim, k } => {
+                    let holder = self.holders.get_mut(&victim);
+                    let took = holder.map_or(0, |holder| {
+                        let took = k.min(holder.limit - holder.used.min(holder.limit));
+                        holder.limit -= took;
+                        took
+                    });
+                    orders.extend(self.allocator.took(victim, took, self.now));
+                }
+                Order::Revoke {
+                    victim,
+                    k,
+                    keep,
+                    by,
+                } => self.revoke(victim, k, keep, by),
+                Order::Kill { victim, offence } => {
+                    self.killed.push((victim, offence));
+                    self.later(self.now + self.killing, Event::Gone(victim));
+                }
+                Order::Tell { tenant, notice } => self.told.push((tenant, notice)),
+            }
+        }
+        self.check();
+    }
+
+    fn revoke(&mut self, victim: TenantId, k: u32, keep: u32, by: Duration) {
+        self.revocations += 1;
+        let now = self.now;
+        assert!(by > now, "a deadline is in the future");
+        let Some(holder) = self.holders.get_mut(&victim) else {
+            return;
+        };
+        assert!(keep < holder.limit, "something is to be given");
+        let clean = k.min(holder.ready);
+        holder.ready -= clean;
+        let start = match holder.busy > now {
+            true => holder.busy,
+            false => now + holder.cleaning.delay,
+        };
+        let rate = u64::from(holder.cleaning.frames_per_second.max(1));
+        let work = u64::from(k - clean) * 1_000_000_000;
+        let done = start + Duration::from_nanos(work.div_ceil(rate));
+        let honest = holder.character != Character::Liar;
+        let at = match holder.character {
+            Character::Honest => {
+                assert!(done <= by, "{k} frames by {by:?} are too many: {done:?}");
+                done
+            }
+            Character::Slow => by + Duration::from_micros(1),
+            Character::Liar => now,
+            Character::Refuser => return,
+        };
+        holder.busy = done;
+        self.later(
+            at,
+            Event::Answer {
+                tenant: victim,
+                k,
+                honest,
+            },
+        );
+    }
+
+    /// What holds at any moment.
+    pub fn check(&self) {
+        let views: Vec<_> = self.allocator.views().collect();
+        let owned: u32 = views.iter().map(|view| view.n).sum();
+        assert!(
+            owned <= self.allocator.managed(),
+            "never more than there is"
+        );
+        assert!(self.allocator.guaranteed() <= self.allocator.managed());
+        for view in &views {
+            let limit = self.holders[&view.tenant].limit;
+            assert_eq!(view.n, limit, "the books and the limit agree");
+        }
+        for waiting in self.allocator.waiting() {
+            let due = waiting.due.unwrap_or(self.now);
+            assert!(
+                due + KILLING >= self.now,
+                "promised by {due:?}: {waiting:?}"
+            );
+        }
+        for (victim, offence) in &self.killed {
+            let character = self.holders.get(victim).map(|holder| holder.character);
+            assert_ne!(character, Some(Character::Honest), "{offence}");
+        }
+    }
+}

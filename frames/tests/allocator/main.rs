@@ -1,0 +1,359 @@
+//! The frames allocator of the machine: admission, grants, revocation by deadline.
+
+mod machine;
+mod promises;
+
+use frames::Contract;
+use frames::allocator::*;
+use machine::{Character::*, KILLING, Machine, settings};
+use std::time::Duration;
+
+const T: Duration = Duration::from_millis(100);
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+#[test]
+fn guarantees_past_the_memory_managed_are_refused_with_the_figures() {
+    let mut machine = Machine::new(1000);
+    machine.admit(1, (600, 900), 100, Honest).unwrap();
+    let text = machine
+        .admit(2, (500, 500), 100, Honest)
+        .unwrap_err()
+        .to_string();
+    for part in [
+        "500 guaranteed",
+        "600 of 1000",
+        "1 others",
+        "at most 400 frames (1600 KiB)",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    machine.admit(2, (400, 400), 100, Honest).unwrap();
+    assert_eq!(
+        machine.admit(2, (0, 1), 1, Honest),
+        Err(Refused::Known(TenantId(2)))
+    );
+    assert!(
+        machine
+            .admit(3, (5, 4), 1, Honest)
+            .unwrap_err()
+            .to_string()
+            .contains("contradicts")
+    );
+}
+
+#[test]
+fn guaranteed_frames_nobody_asked_for_are_lent_and_come_back_at_once_where_unused() {
+    let mut machine = Machine::new(1000);
+    let hog = machine.admit(1, (100, 1000), 100, Honest).unwrap();
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(hog, 1000).unwrap();
+    assert_eq!(machine.n(hog), 1000);
+    machine.request(late, 500).unwrap();
+    assert_eq!((machine.n(hog), machine.n(late)), (500, 500));
+    assert_eq!(machine.revocations, 0, "transparently");
+}
+
+#[test]
+fn nobody_gets_more_than_x_nor_loses_what_is_guaranteed() {
+    let mut machine = Machine::new(1000);
+    let [one, other] = [1, 2].map(|id| machine.admit(id, (300, 400), 100, Honest).unwrap());
+    machine.fill(one, 1000);
+    assert_eq!(machine.n(one), 400);
+    assert!(matches!(
+        machine.request(one, 1),
+        Err(Refused::Most { x: 400, .. })
+    ));
+    machine.fill(other, 1000);
+    let third = machine.admit(3, (400, 1000), 100, Honest).unwrap();
+    machine.request(third, 1000).unwrap();
+    machine.run_for(ms(5000));
+    assert_eq!([one, other, third].map(|id| machine.n(id)), [300, 300, 400]);
+}
+
+#[test]
+fn the_victim_is_who_has_most_above_its_guarantee() {
+    let mut machine = Machine::new(1000);
+    let one = machine.admit(1, (300, 1000), 10_000, Honest).unwrap();
+    let other = machine.admit(2, (100, 1000), 10_000, Honest).unwrap();
+    machine.fill(one, 500);
+    machine.fill(other, 500);
+    let late = machine.admit(3, (300, 300), 100, Honest).unwrap();
+    machine.request(late, 300).unwrap();
+    assert_eq!(machine.allocator.view(other).unwrap().owed, 300);
+    machine.run_for(T);
+    assert_eq!([one, other, late].map(|id| machine.n(id)), [500, 200, 300]);
+}
+
+#[test]
+fn a_victim_is_asked_for_what_its_slice_can_clean_and_others_for_the_rest() {
+    let mut machine = Machine::new(1000);
+    let slow = machine.admit(1, (0, 1000), 500, Honest).unwrap();
+    let fast = machine.admit(2, (0, 1000), 5000, Honest).unwrap();
+    machine.fill(slow, 600);
+    machine.fill(fast, 400);
+    let late = machine.admit(3, (300, 300), 100, Honest).unwrap();
+    machine.request(late, 300).unwrap();
+    let owed = [slow, fast].map(|id| machine.allocator.view(id).unwrap().owed);
+    assert_eq!(owed, [50, 250]);
+    assert_eq!(machine.allocator.waiting()[0].due, Some(T));
+    machine.run_for(T);
+    assert_eq!(machine.n(late), 300);
+}
+
+#[test]
+fn what_nobody_can_clean_in_time_comes_in_later_rounds() {
+    let mut machine = Machine::new(1000);
+    let slow = machine.admit(1, (0, 1000), 1000, Honest).unwrap();
+    machine.fill(slow, 1000);
+    let late = machine.admit(2, (300, 300), 100, Honest).unwrap();
+    machine.request(late, 300).unwrap();
+    let due: Vec<_> = machine
+        .allocator
+        .waiting()
+        .iter()
+        .map(|w| (w.k, w.due))
+        .collect();
+    assert_eq!(due, [(100, Some(T)), (200, None)]);
+    machine.run_for(ms(500));
+    assert_eq!((machine.n(late), machine.killed.len()), (300, 0));
+}
+
+#[test]
+fn a_small_request_does_not_wait_behind_a_large_one() {
+    let mut machine = Machine::new(100_000);
+    let hog = machine.admit(1, (0, 100_000), 1000, Honest).unwrap();
+    machine.fill(hog, 100_000);
+    let large = machine.admit(2, (50_000, 50_000), 100, Honest).unwrap();
+    let small = machine.admit(3, (20, 20), 100, Honest).unwrap();
+    machine.request(large, 50_000).unwrap();
+    machine.run_for(ms(30));
+    machine.request(small, 20).unwrap();
+    machine.run_for(ms(300));
+    assert_eq!(machine.n(small), 20);
+}
+
+#[test]
+fn a_slice_that_comes_late_is_waited_for() {
+    let mut machine = Machine::new(100);
+    let cleaning = Cleaning {
+        frames_per_second: 50,
+        delay: ms(225),
+    };
+    let slow = machine.admit_with(1, (0, 100), cleaning, Honest).unwrap();
+    machine.fill(slow, 100);
+    let late = machine.admit(2, (10, 10), 100, Honest).unwrap();
+    machine.request(late, 10).unwrap();
+    assert_eq!(machine.allocator.waiting()[0].due, Some(ms(325)));
+    machine.run_for(ms(5000));
+    assert_eq!((machine.n(late), machine.killed.len()), (10, 0));
+}
+
+#[test]
+fn who_does_not_answer_in_time_is_killed_and_the_requester_served() {
+    let mut machine = Machine::new(1000);
+    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
+    machine.fill(refuser, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    machine.run_until(T);
+    assert_eq!(
+        (machine.n(late), machine.killed.len()),
+        (0, 0),
+        "it has until T"
+    );
+    machine.run_until(T + ms(1));
+    let text = machine.killed[0].1.to_string();
+    assert!(
+        text.contains("500 frames") && text.contains("100ms"),
+        "{text}"
+    );
+    machine.run_until(T + KILLING + ms(1));
+    assert_eq!((machine.n(late), machine.allocator.free()), (500, 500));
+}
+
+#[test]
+fn who_answers_with_frames_that_are_not_unused_is_killed_at_once() {
+    let mut machine = Machine::new(1000);
+    let liar = machine.admit(1, (100, 1000), 10_000, Liar).unwrap();
+    machine.fill(liar, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    machine.run_until(ms(1));
+    let lie = Offence::Lied {
+        answered: 500,
+        found: 0,
+    };
+    assert_eq!(machine.killed, [(liar, lie)]);
+    machine.run_until(T);
+    assert_eq!(machine.n(late), 500);
+}
+
+#[test]
+fn optimistic_frames_come_when_some_are_free_and_nobody_is_asked_for_them() {
+    let mut machine = Machine::new(1000);
+    let one = machine.admit(1, (100, 1000), 1000, Honest).unwrap();
+    let other = machine.admit(2, (100, 1000), 1000, Honest).unwrap();
+    machine.fill(other, 100);
+    machine.fill(one, 900);
+    machine.request(other, 300).unwrap();
+    machine.run_for(ms(1000));
+    assert_eq!((machine.n(other), machine.revocations), (100, 0));
+    assert_eq!(machine.allocator.view(other).unwrap().wished, 300);
+    machine.gone(one);
+    assert_eq!(machine.n(other), 400, "it has not to ask again");
+}
+
+#[test]
+fn who_could_never_clean_gets_no_optimistic_frames() {
+    let mut machine = Machine::new(1000);
+    let tenant = machine.admit(1, (100, 1000), 0, Honest).unwrap();
+    machine.fill(tenant, 1000);
+    assert_eq!(machine.n(tenant), 100);
+    let refused = machine.request(tenant, 5).unwrap_err();
+    assert_eq!(refused, Refused::Irrevocable { asked: 5 });
+}
+
+#[test]
+fn a_guarantee_lowered_stays_for_the_notice() {
+    let mut machine = Machine::new(1000);
+    let one = machine.admit(1, (800, 800), 10_000, Honest).unwrap();
+    machine.fill(one, 800);
+    machine.set_contract(one, (200, 200)).unwrap();
+    let from = settings(0).notice;
+    let contract = Contract { g: 200, x: 200 };
+    assert_eq!(machine.told, [(one, Notice::Contract { contract, from })]);
+    assert!(
+        machine.admit(2, (300, 300), 100, Honest).is_err(),
+        "not yet"
+    );
+    machine.run_for(from - ms(1));
+    assert_eq!(machine.n(one), 800);
+    machine.run_for(ms(1) + T);
+    assert_eq!(machine.n(one), 200, "what is above is revoked");
+    machine.admit(2, (800, 800), 100, Honest).unwrap();
+}
+
+#[test]
+fn a_guarantee_raised_is_in_force_at_once_if_it_fits() {
+    let mut machine = Machine::new(1000);
+    let one = machine.admit(1, (100, 100), 1000, Honest).unwrap();
+    machine.admit(2, (500, 1000), 1000, Honest).unwrap();
+    let refused = machine
+        .set_contract(one, (600, 600))
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("at most 500"), "{refused}");
+    machine.set_contract(one, (500, 600)).unwrap();
+    machine.request(one, 600).unwrap();
+    assert_eq!(machine.n(one), 600);
+}
+
+#[test]
+fn too_much_resident_twice_is_told_and_then_ends_in_death() {
+    let mut machine = Machine::new(1000);
+    let tenant = machine.admit(1, (100, 100), 100, Slow).unwrap();
+    machine.fill(tenant, 100);
+    let resident = |machine: &mut Machine, frames| {
+        machine.run_for(ms(1000));
+        let orders = machine.allocator.resident(tenant, frames, machine.now);
+        machine.execute(orders);
+        (machine.told.len(), machine.killed.len())
+    };
+    assert_eq!(resident(&mut machine, 104), (0, 0), "within the allowance");
+    assert_eq!(resident(&mut machine, 200), (0, 0), "once is nothing");
+    assert_eq!(resident(&mut machine, 100), (0, 0));
+    assert_eq!(resident(&mut machine, 300), (0, 0));
+    assert_eq!(resident(&mut machine, 300), (1, 0));
+    let by = machine.now + ms(2000);
+    let over = Notice::Over {
+        resident: 300,
+        n: 100,
+        by,
+    };
+    assert_eq!(machine.told, [(tenant, over)], "200 frames at 100 a second");
+    assert_eq!(resident(&mut machine, 250), (1, 0));
+    assert_eq!(resident(&mut machine, 150), (1, 0));
+    assert_eq!(resident(&mut machine, 150), (1, 1));
+    machine.run_for(KILLING);
+    assert_eq!(machine.allocator.free(), 1000);
+}
+
+#[test]
+fn after_a_restart_tenants_come_back_before_anything_is_lent() {
+    let allocator = Allocator::restarted(settings(1000), ms(2000));
+    let mut machine = Machine::over(allocator);
+    let early = machine.admit(1, (100, 1000), 1000, Honest).unwrap();
+    machine.request(early, 500).unwrap();
+    assert_eq!(machine.n(early), 100, "its guarantee alone");
+    let cleaning = Cleaning {
+        frames_per_second: 1000,
+        delay: Duration::ZERO,
+    };
+    let contract = Contract { g: 0, x: 800 };
+    let back = |machine: &mut Machine, id, n| {
+        machine
+            .allocator
+            .readmit(TenantId(id), contract, n, cleaning)
+    };
+    assert!(
+        back(&mut machine, 2, 801)
+            .unwrap_err()
+            .to_string()
+            .contains("allows 800")
+    );
+    assert!(back(&mut machine, 2, 700).is_ok());
+    let text = back(&mut machine, 3, 300).unwrap_err().to_string();
+    assert!(text.contains("200 of 1000"), "{text}");
+    assert_eq!(machine.allocator.next(), Some(ms(2000)));
+    let orders = machine.allocator.tick(ms(2000));
+    assert_eq!(
+        orders,
+        [Order::Grant {
+            tenant: early,
+            k: 200
+        }]
+    );
+}
+
+#[test]
+fn particular_frames_are_refused_where_there_are_none_such() {
+    let mut machine = Machine::new(10_000);
+    let tenant = machine.admit(1, (2000, 2000), 100, Honest).unwrap();
+    let mut ask = |k, kind| {
+        let request = Request { k, kind };
+        machine
+            .allocator
+            .request(tenant, request, Duration::ZERO)
+            .map_err(|e| e.to_string())
+    };
+    assert!(
+        ask(500, Kind::Huge)
+            .unwrap_err()
+            .contains("multiple of 512")
+    );
+    assert!(ask(512, Kind::Huge).is_ok());
+    assert!(
+        ask(1, Kind::Node(1))
+            .unwrap_err()
+            .contains("nodes 0 to 0 only")
+    );
+    assert!(ask(1, Kind::Node(0)).is_ok());
+}
+
+#[test]
+fn memory_managed_is_not_lowered_below_what_is_promised_or_owned() {
+    let mut machine = Machine::new(1000);
+    let tenant = machine.admit(1, (100, 1000), 100, Honest).unwrap();
+    machine.fill(tenant, 500);
+    let refused = machine
+        .allocator
+        .set_managed(400, Duration::ZERO)
+        .unwrap_err();
+    assert!(refused.to_string().contains("500 owned"), "{refused}");
+    machine.request(tenant, 1000).unwrap();
+    let orders = machine.allocator.set_managed(2000, Duration::ZERO).unwrap();
+    assert_eq!(orders, []);
+}

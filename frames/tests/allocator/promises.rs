@@ -1,0 +1,192 @@
+//! What the allocator promises, under random tenants of every character.
+
+use crate::machine::{Character, KILLING, Machine};
+use frames::allocator::*;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const T: Duration = Duration::from_millis(100);
+
+fn character() -> impl Strategy<Value = Character> {
+    prop_oneof![
+        6 => Just(Character::Honest),
+        1 => Just(Character::Slow),
+        1 => Just(Character::Liar),
+        1 => Just(Character::Refuser),
+    ]
+}
+
+/// Something happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Admit { g: u32, extra: u32, rate: u32, delay: u64, character: Character },
+    Request { which: usize, k: u32 },
+    /// Uses some of what it has, of which some can be given up without writing.
+    Use { which: usize, part: u32, ready: u32 },
+    Contract { which: usize, g: u32, extra: u32 },
+    Leave { which: usize },
+    Wait { milliseconds: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let rate = prop_oneof![Just(1), 1u32..100, 100u32..20_000];
+    let delay = prop_oneof![3 => Just(0), 1 => 0u64..400];
+    prop_oneof![
+        2 => (0u32..300, 0u32..1000, rate, delay, character()).prop_map(
+            |(g, extra, rate, delay, character)| Step::Admit { g, extra, rate, delay, character }
+        ),
+        6 => (any::<usize>(), 1u32..600).prop_map(|(which, k)| Step::Request { which, k }),
+        4 => (any::<usize>(), 0u32..=4, 0u32..50)
+            .prop_map(|(which, part, ready)| Step::Use { which, part, ready }),
+        1 => (any::<usize>(), 0u32..300, 0u32..1000)
+            .prop_map(|(which, g, extra)| Step::Contract { which, g, extra }),
+        1 => any::<usize>().prop_map(|which| Step::Leave { which }),
+        4 => (0u64..300).prop_map(|milliseconds| Step::Wait { milliseconds }),
+    ]
+}
+
+/// Takes a step; the machine checks what holds at any moment by itself.
+fn take(machine: &mut Machine, number: u32, step: Step) {
+    let tenant = |which: usize| {
+        let count = machine.holders.len().max(1);
+        machine.holders.keys().nth(which % count).copied()
+    };
+    match step {
+        Step::Admit { g, extra, rate, delay, character } => {
+            let delay = Duration::from_millis(delay);
+            let cleaning = Cleaning { frames_per_second: rate, delay };
+            let contract = (g, g + extra);
+            let _ = machine.admit_with(number, contract, cleaning, character);
+        }
+        Step::Request { which, k } => {
+            if let Some(tenant) = tenant(which) {
+                let _ = machine.request(tenant, k);
+            }
+        }
+        Step::Use { which, part, ready } => {
+            if let Some(tenant) = tenant(which) {
+                machine.use_some(tenant, part, ready);
+            }
+        }
+        Step::Contract { which, g, extra } => {
+            if let Some(tenant) = tenant(which) {
+                let _ = machine.set_contract(tenant, (g, g + extra));
+            }
+        }
+        Step::Leave { which } => {
+            if let Some(tenant) = tenant(which) {
+                machine.gone(tenant);
+            }
+        }
+        Step::Wait { milliseconds } => machine.run_for(Duration::from_millis(milliseconds)),
+    }
+    machine.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// The sum of n is within what is managed, promises are kept, the honest live: at every
+    /// moment. In the end all guarantees are met, and nothing is lost.
+    #[test]
+    fn promises_are_kept_whatever_tenants_do(
+        managed in 50u32..2000,
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut machine = Machine::new(managed);
+        for (number, step) in (0..).zip(steps) {
+            take(&mut machine, number, step);
+        }
+        let everyone: Vec<_> = machine.holders.keys().copied().collect();
+        for tenant in everyone {
+            let _ = machine.request(tenant, managed);
+        }
+        machine.run_for(Duration::from_secs(3600));
+        prop_assert!(machine.allocator.waiting().is_empty(), "guaranteed requests end");
+        for view in machine.allocator.views() {
+            let character = machine.holders[&view.tenant].character;
+            prop_assert!(view.n >= view.contract.g && view.n <= view.contract.x, "{view:?}");
+            prop_assert!(view.owed == 0 && !view.condemned, "{character:?} {view:?}");
+        }
+        let everyone: Vec<_> = machine.holders.keys().copied().collect();
+        for tenant in everyone {
+            machine.gone(tenant);
+        }
+        prop_assert_eq!(machine.allocator.free(), managed);
+    }
+
+    /// Where the holders can clean as much in time, a guaranteed request is served by T, and
+    /// 50 ms later if one of them has to be killed.
+    #[test]
+    fn a_guaranteed_request_is_served_in_time_where_the_holders_can_clean_as_much(
+        holders in prop::collection::vec((1u32..400, 10u32..20_000, character()), 1..6),
+        part in 1u32..=100,
+    ) {
+        let managed: u32 = holders.iter().map(|holder| holder.0).sum();
+        let mut machine = Machine::new(managed);
+        let mut able = 0;
+        for (id, (n, rate, character)) in (1..).zip(&holders) {
+            let tenant = machine.admit(id, (0, managed), *rate, *character).unwrap();
+            machine.fill(tenant, *n);
+            able += (rate / 10).max(1).min(*n);
+        }
+        let k = (able * part / 100).clamp(1, managed);
+        let late = machine.admit(0, (k, k), 1, Character::Honest).unwrap();
+        let honest = holders.iter().all(|holder| holder.2 == Character::Honest);
+        machine.request(late, k).unwrap();
+        prop_assert_eq!(machine.allocator.waiting()[0].due, Some(T));
+        machine.run_until(T + if honest { Duration::ZERO } else { KILLING });
+        prop_assert_eq!(machine.n(late), k);
+    }
+}
+
+/// Ten thousand revocations, one after another, from clean, dirty and refusing holders.
+#[test]
+fn ten_thousand_rounds_kill_refusers_and_nobody_else() {
+    let mut machine = Machine::new(10_000);
+    let characters = [
+        Character::Honest,
+        Character::Honest,
+        Character::Slow,
+        Character::Honest,
+        Character::Liar,
+        Character::Refuser,
+    ];
+    let late = machine.admit(0, (4000, 4000), 1000, Character::Honest).unwrap();
+    let (mut number, mut slowest) = (0u32, Duration::ZERO);
+    let mut admitted = [0u32; 6];
+    while machine.revocations < 10_000 {
+        while machine.holders.len() < 7 {
+            number += 1;
+            let which = number as usize % 6;
+            admitted[which] += 1;
+            // From a slice of 200 frames a second to one of 2600.
+            let rate = 200 + 400 * which as u32;
+            let contract = (100, 10_000);
+            machine.admit(number, contract, rate, characters[which]).unwrap();
+        }
+        let everyone: Vec<_> = machine.holders.keys().copied().filter(|id| *id != late).collect();
+        for tenant in everyone {
+            let _ = machine.request(tenant, 1700);
+            machine.use_some(tenant, 4, number % 30);
+        }
+        // It asks for what it gave back, and must have it in time.
+        let (start, k) = (machine.now, 100 + number % 60);
+        machine.give_back(late, k);
+        let everyone: Vec<_> = machine.holders.keys().copied().collect();
+        for tenant in everyone.into_iter().filter(|id| *id != late) {
+            machine.use_some(tenant, 4, 0);
+        }
+        machine.request(late, k).unwrap();
+        machine.run_for(T + KILLING);
+        if machine.allocator.waiting().is_empty() {
+            slowest = slowest.max(machine.served - start);
+        }
+    }
+    let killed = machine.killed.len() as u32;
+    machine.run_for(T + KILLING);
+    assert!(killed > 100 && slowest <= T + KILLING, "{killed} killed, {slowest:?} at most");
+    let everyone: Vec<_> = machine.holders.keys().copied().collect();
+    everyone.into_iter().for_each(|tenant| machine.gone(tenant));
+    assert_eq!(machine.allocator.free(), 10_000);
+}

@@ -1,0 +1,284 @@
+//! Coming in: a contract is admitted whole, or nothing of it is.
+//!
+//! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: admission is by the
+//! sum of guaranteed frames, and by the sum of s/p of the disk. A swap file is allocated and
+//! wiped too, so a newcomer waits for that, and nobody else does.
+
+use super::errand::Done;
+use super::record::{self, Record};
+use super::tenancy::{Frames, Phase, Tenancy};
+use super::wipe::{Wiped, wipe};
+use super::{Daemon, HUNGER, access};
+use crate::control::{Say, TenantNumber, Ticket};
+use crate::terms::{DiskTerms, FrameTerms, Terms};
+use crate::tree;
+use disk::atropos::Contract as DiskContract;
+use disk::time::Nanos;
+use disk::usd::Backing;
+use frames::Quota;
+use frames::allocator::TenantId;
+use iochannel::Doorbell;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::{BTreeMap, VecDeque};
+use wired::PAGE;
+
+/// Frames a tenant has to begin with, if its guarantee is as much: enough for a program to
+/// start before it is heard to be hungry.
+const FIRST: u32 = 2048;
+
+impl From<DiskTerms> for DiskContract {
+    fn from(terms: DiskTerms) -> Self {
+        let nanos = |time: std::time::Duration| Nanos(time.as_nanos() as u64);
+        Self {
+            period: nanos(terms.period),
+            slice: nanos(terms.slice),
+            extra: terms.extra,
+            laxity: nanos(terms.laxity),
+        }
+    }
+}
+
+impl Daemon {
+    /// Somebody asks for a contract.
+    pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms) {
+        if let Err(why) = self.try_join(token, name, terms) {
+            self.refuse(token, why);
+        }
+    }
+
+    fn try_join(&mut self, token: u64, name: &str, terms: Terms) -> Result<(), String> {
+        let text = |why: &dyn std::fmt::Display| why.to_string();
+        let number = self.next_tenant;
+        let mut tenancy = self.newcomer(token, name, terms)?;
+        let least = crate::MIN_FRAMES;
+        if terms.frames.g < least {
+            return Err(format!(
+                "{} of guaranteed frames are fewer than the {least} frames one process needs: ask for more",
+                FrameTerms { g: terms.frames.g, x: terms.frames.g }
+            ));
+        }
+        let hunger = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|why| text(&why))?;
+        self.watch_hunger(&hunger, number)?;
+        self.allocator
+            .admit(TenantId(number), terms.frames.into(), self.cleaning(&terms))
+            .map_err(|why| text(&why))?;
+        let name = record::file_name(&tenancy.ticket);
+        let admitted = self.usd.admit(terms.disk.into()).map_err(|why| text(&why)).and_then(|client| {
+            let made = self.swap.create(name, terms.swap, &tenancy.record.encode());
+            made.map(|file| (client, file)).map_err(|why| {
+                self.usd.remove(client);
+                text(&why)
+            })
+        });
+        let (client, file) = match admitted {
+            Ok(admitted) => admitted,
+            Err(why) => {
+                let orders = self.allocator.gone(TenantId(number), self.now());
+                self.carry_out(orders);
+                return Err(why);
+            }
+        };
+        let pid = self.connections.get(&token).map(|c| c.pid).ok_or("it has gone")?;
+        tenancy.client = Some(client);
+        tenancy.file = Some(file);
+        tenancy.frames = Some(Frames {
+            group: self.groups.take_in(pid, number),
+            quota: None,
+            hunger,
+            rounds: VecDeque::new(),
+        });
+        self.enter(token, number, tenancy);
+        self.wipe_file(number);
+        Ok(())
+    }
+
+    /// A tenancy for who asks, if he may have what he asks for.
+    fn newcomer(&self, token: u64, name: &str, terms: Terms) -> Result<Tenancy, String> {
+        let connection = self.connections.get(&token).ok_or("it has gone")?;
+        let own = rustix::process::getuid().as_raw();
+        access::check(&self.config.allow, own, &connection.asker, &terms)?;
+        terms.disk.check().map_err(|why| why.to_string())?;
+        let start = tree::process(connection.pid).start;
+        let (pid, uid) = (connection.pid, connection.asker.uid);
+        let mut ticket = [0; 16];
+        let drawn = rustix::rand::getrandom(&mut ticket, rustix::rand::GetRandomFlags::empty());
+        drawn.map_err(|errno| format!("no ticket can be drawn: {errno}"))?;
+        Ok(Tenancy {
+            record: Record::new(self.next_tenant, name, pid, start, uid, terms),
+            ticket: Ticket(ticket),
+            phase: Phase::Wiping,
+            connection: Some(token),
+            frames: None,
+            file: None,
+            client: None,
+            doorbell: Doorbell::new().map_err(|why| why.to_string())?,
+            resident: 0,
+            channels: BTreeMap::new(),
+            next_channel: 0,
+        })
+    }
+
+    fn enter(&mut self, token: u64, number: TenantNumber, tenancy: Tenancy) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.tenant = Some(number);
+        }
+        self.tenants.insert(number, tenancy);
+        self.next_tenant = self.next_tenant.wrapping_add(1).max(1);
+    }
+
+    /// Hears what a tenant rings when it wants frames. It is never read: each ring is an edge,
+    /// and a tenant cannot make a read wait.
+    pub(super) fn watch_hunger(&self, hunger: &OwnedFd, number: TenantNumber) -> Result<(), String> {
+        let data = epoll::EventData::new_u64(HUNGER | u64::from(number));
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, hunger, data, flags)
+            .map_err(|errno| format!("one more tenant cannot be watched: {errno}"))
+    }
+
+    /// Begins to wipe a tenant's swap file; there may be nothing to wipe.
+    pub(super) fn wipe_file(&mut self, number: TenantNumber) {
+        let Some(file) = self.tenants.get(&number).and_then(|t| t.file) else {
+            return;
+        };
+        match self.swap.scrub(file) {
+            Ok(Some(scrub)) => {
+                let others = self.served.clone();
+                self.errands.start(move || Done::Wiped(number, Box::new(wipe(scrub, &others))));
+            }
+            Ok(None) => self.admit(number),
+            Err(why) => self.fail(number, &why.to_string()),
+        }
+    }
+
+    /// A newcomer's swap file was wiped.
+    pub(super) fn wiped(&mut self, number: TenantNumber, wiped: Wiped) {
+        if self.tenants.get(&number).is_none_or(|t| t.phase != Phase::Wiping) {
+            return;
+        }
+        let result = wiped.result.map_err(|why| why.to_string());
+        let result = result.and_then(|()| {
+            self.swap.scrubbed(&wiped.scrub).map_err(|why| why.to_string())
+        });
+        match result {
+            Ok(()) => self.admit(number),
+            Err(why) => self.fail(number, &why),
+        }
+    }
+
+    /// The contract holds from now on.
+    fn admit(&mut self, number: TenantNumber) {
+        if let Err(why) = self.back_by_file(number) {
+            return self.fail(number, &why);
+        }
+        let Some(tenancy) = self.tenants.get_mut(&number) else {
+            return;
+        };
+        tenancy.phase = Phase::Admitted;
+        let (terms, ticket) = (tenancy.record.terms, tenancy.ticket);
+        let Some(token) = tenancy.connection else {
+            return;
+        };
+        self.count_served();
+        let Some(tenancy) = self.tenants.get(&number) else {
+            return;
+        };
+        let guaranteed = u64::from(terms.frames.g) * PAGE as u64;
+        let protect = |frames: &Frames| self.groups.protect(&frames.group, guaranteed);
+        let note = tenancy.frames.as_ref().map_or("", protect);
+        let said = Say::Admitted {
+            tenant: number,
+            ticket,
+            terms,
+            note: note.into(),
+        };
+        let mut fds = vec![tenancy.doorbell.as_fd()];
+        fds.extend(tenancy.frames.as_ref().map(|frames| frames.hunger.as_fd()));
+        self.say_at(token, &said, &fds);
+        self.log(format_args!("tenant {number} ({}) has {terms}", tenancy.record.name));
+    }
+
+    /// Gives the disk a tenant's swap file, as far as it may be given out.
+    pub(super) fn back_by_file(&mut self, number: TenantNumber) -> Result<(), String> {
+        let Some(tenancy) = self.tenants.get(&number) else {
+            return Ok(());
+        };
+        if let (Some(client), Some(file)) = (tenancy.client, tenancy.file) {
+            let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
+            let doorbell = tenancy.doorbell.share().map_err(|why| why.to_string())?;
+            self.usd.back(client, Backing::Swap(extents), doorbell);
+        }
+        Ok(())
+    }
+
+    /// A newcomer cannot be had after all.
+    fn fail(&mut self, number: TenantNumber, why: &str) {
+        if let Some(token) = self.tenants.get(&number).and_then(|t| t.connection) {
+            self.refuse(token, why);
+            if let Some(connection) = self.connections.get_mut(&token) {
+                connection.tenant = None;
+            }
+        }
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            tenancy.connection = None;
+            tenancy.phase = Phase::Ending;
+        }
+        self.forget(number);
+    }
+
+    /// A tenant shows the ledger it made.
+    pub(super) fn ledger(&mut self, token: u64, number: TenantNumber, fd: Option<OwnedFd>) {
+        let Some(fd) = fd else {
+            return self.refuse(token, "the ledger's descriptor did not come along");
+        };
+        let quota = match Quota::attach(&fd) {
+            Ok(quota) => quota,
+            Err(why) => return self.refuse(token, why),
+        };
+        let Some(tenancy) = self.tenants.get_mut(&number) else {
+            return;
+        };
+        let terms = tenancy.record.terms;
+        match &mut tenancy.frames {
+            Some(frames) if tenancy.phase == Phase::Admitted && frames.quota.is_none() => {
+                let quota = frames.quota.insert(quota);
+                // It owns what it is granted, whatever its ledger says.
+                quota.set_limit(0);
+            }
+            _ => return self.refuse(token, "a ledger is shown once, after admission"),
+        }
+        self.ask(number, terms.frames.g.min(FIRST));
+        self.say_at(token, &Say::Started, &[]);
+    }
+
+    /// Somebody asks for disk time for a file of his own.
+    pub(super) fn join_file(&mut self, token: u64, name: &str, disk: DiskTerms, fd: Option<OwnedFd>) {
+        if let Err(why) = self.try_join_file(token, name, disk, fd) {
+            self.refuse(token, why);
+        }
+    }
+
+    fn try_join_file(
+        &mut self,
+        token: u64,
+        name: &str,
+        disk: DiskTerms,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), String> {
+        let text = |why: &dyn std::fmt::Display| why.to_string();
+        let fd = fd.ok_or("the file's descriptor did not come along")?;
+        let frames = FrameTerms { g: 0, x: 0 };
+        let terms = Terms { frames, disk, swap: 0 };
+        let number = self.next_tenant;
+        let mut tenancy = self.newcomer(token, name, terms)?;
+        let backing = super::backing::file(fd, &self.swap)?;
+        let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;
+        let doorbell = tenancy.doorbell.share().map_err(|why| text(&why))?;
+        self.usd.back(client, backing, doorbell);
+        tenancy.client = Some(client);
+        self.enter(token, number, tenancy);
+        self.admit(number);
+        Ok(())
+    }
+}

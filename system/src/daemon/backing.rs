@@ -1,0 +1,166 @@
+//! The disk under the daemon: its swap filesystem, its figures, its thread.
+
+use super::config::Disk;
+use super::DaemonError;
+use disk::atropos::{Charging, Share};
+use disk::calibrate::{Calibration, TIME};
+use disk::model::{Model, Op};
+use disk::swapfs::{Format, OpenError, SwapFs};
+use disk::time::Nanos;
+use disk::usd::{Backing, Settings, Usd};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use wired::PAGE;
+
+/// How long a device may take to let go of the daemon before, which was killed with I/O
+/// under way.
+const HELD: Duration = Duration::from_secs(30);
+
+/// What the daemon needs of a disk.
+pub(super) struct Opened {
+    pub swap: SwapFs,
+    pub usd: Usd,
+    pub model: Model,
+}
+
+/// Opens a disk: makes the swap filesystem where there is none, and measures the device
+/// where its figures are not known.
+pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, DaemonError> {
+    let mut swap = open_swap(disk, told)?;
+    for note in swap.medium().notes() {
+        told(&format!("{}: {note}", disk.swap.display()));
+    }
+    let mut model = figures(disk, &mut swap, told)?.model;
+    let most = Share::try_from(disk.capacity).unwrap_or(Share::WHOLE);
+    model.capacity = model.capacity.min(most);
+    let page = model.cost(Op::Read, PAGE as u32);
+    let charging = match disk.depth {
+        Some(1) => Charging::Elapsed,
+        Some(depth) => Charging::Modelled {
+            bound: Nanos(page.0.saturating_mul(depth.into())),
+        },
+        None => Charging::Modelled { bound: model.bound },
+    };
+    let settings = Settings {
+        model,
+        charging,
+        spin: disk.spin.0,
+    };
+    let usd = Usd::start(swap.medium().clone(), settings).map_err(|why| DaemonError::Disk(why.to_string()))?;
+    Ok(Opened { swap, usd, model })
+}
+
+fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonError> {
+    let begin = Instant::now();
+    let format = |told: &mut dyn FnMut(&str)| {
+        let options = Format {
+            size: disk.size.map(|size| size.0),
+            // What else may be there is not overwritten.
+            force: false,
+        };
+        told(&format!("making a swap filesystem on {}", disk.swap.display()));
+        Ok(SwapFs::format(&disk.swap, &options)?)
+    };
+    if !disk.swap.exists() {
+        return format(told);
+    }
+    loop {
+        match SwapFs::open(&disk.swap) {
+            Err(OpenError::Held { .. }) if begin.elapsed() < HELD => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(OpenError::NotOurs { .. }) => return format(told),
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Figures that are kept, and of which filesystem.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    filesystem: [u8; 16],
+    figures: Calibration,
+}
+
+/// Where the figures of a device are kept.
+pub fn calibration_file(disk: &Disk) -> PathBuf {
+    disk.calibration.clone().unwrap_or_else(|| {
+        let mut name = disk.swap.file_name().unwrap_or_default().to_os_string();
+        name.push(".calibration.toml");
+        let folder = match disk.swap.starts_with("/dev") {
+            true => Path::new("/var/lib/selfpage"),
+            false => disk.swap.parent().unwrap_or(Path::new(".")),
+        };
+        folder.join(name)
+    })
+}
+
+fn figures(
+    disk: &Disk,
+    swap: &mut SwapFs,
+    told: &mut dyn FnMut(&str),
+) -> Result<Calibration, DaemonError> {
+    let text = std::fs::read_to_string(calibration_file(disk)).ok();
+    match text.and_then(|text| toml::from_str::<Kept>(&text).ok()) {
+        Some(known) if known.filesystem == swap.id() => Ok(known.figures),
+        _ => {
+            told("measuring the disk, once, for some seconds");
+            measure(disk, swap)
+        }
+    }
+}
+
+/// Measures the device under a swap filesystem, and keeps the figures.
+fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
+    let fail = |why: &dyn std::fmt::Display| DaemonError::Disk(why.to_string());
+    let figures = Calibration::of(swap, TIME, &mut |_| {}).map_err(|why| fail(&why))?;
+    let kept = Kept {
+        filesystem: swap.id(),
+        figures,
+    };
+    let path = calibration_file(disk);
+    let text = toml::to_string(&kept).map_err(|why| fail(&why))?;
+    if let Some(folder) = path.parent() {
+        // If it cannot be made, writing says so.
+        let _ = std::fs::create_dir_all(folder);
+    }
+    std::fs::write(&path, text)
+        .map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
+    Ok(kept.figures)
+}
+
+/// Measures a disk anew, for `selfpage system calibrate`.
+pub fn calibrate_disk(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<(Calibration, PathBuf), DaemonError> {
+    let mut swap = open_swap(disk, told)?;
+    Ok((measure(disk, &mut swap)?, calibration_file(disk)))
+}
+
+/// A file that somebody brings, to be read and written by the disk's thread as its
+/// descriptor allows.
+pub(super) fn file(fd: OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
+    let stat = fstat(&fd).map_err(|errno| errno.to_string())?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err("only a regular file can be read under a contract: that is none".into());
+    }
+    let device = swap.medium().number();
+    if stat.st_dev != device {
+        return Err(format!(
+            "the file lies on device {}:{}, and the disk whose time is given out is {}:{}",
+            rustix::fs::major(stat.st_dev),
+            rustix::fs::minor(stat.st_dev),
+            rustix::fs::major(device),
+            rustix::fs::minor(device)
+        ));
+    }
+    let flags = fcntl_getfl(&fd).map_err(|errno| errno.to_string())?;
+    fcntl_setfl(&fd, flags | OFlags::DIRECT)
+        .map_err(|errno| format!("the file's file system has no direct I/O ({errno})"))?;
+    Ok(Backing::File {
+        fd,
+        size: stat.st_size as u64,
+        writable: flags.contains(OFlags::RDWR),
+    })
+}

@@ -1,0 +1,206 @@
+//! Carries out what the frames allocator orders.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. The allocator is pure: it
+//! hears what happened and says what to do. Here limits are raised and lowered in tenants'
+//! ledgers, tenants are asked for frames, and those that fail to give them end.
+//!
+//! Rule: nothing a tenant's memory says is believed beyond what the allocator granted.
+
+use super::Daemon;
+use super::tenancy::Phase;
+use crate::control::{Say, TenantNumber};
+use crate::terms::FrameTerms;
+use frames::Contract;
+use frames::allocator::{Cleaning, Kind, Notice, Order, Request, TenantId, Usage};
+use std::time::Duration;
+use wired::PAGE;
+
+/// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
+const STEP: u32 = 256;
+/// What a pager's own memory may come to for each process, beside the frames.
+const OWN: u64 = 8 << 20;
+/// How long the memory of who is killed may take to come back.
+const LAST: Duration = Duration::from_secs(10);
+
+impl From<FrameTerms> for Contract {
+    fn from(terms: FrameTerms) -> Self {
+        Self {
+            g: terms.g,
+            x: terms.x,
+        }
+    }
+}
+
+impl Daemon {
+    /// How fast a tenant can write frames out by its own share of the disk.
+    pub(super) fn cleaning(&self, terms: &crate::terms::Terms) -> Cleaning {
+        let page = self.model.cost(disk::model::Op::Write, PAGE as u32);
+        let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
+        Cleaning {
+            frames_per_second: (second / page.0.max(1) as f64) as u32,
+            delay: terms.disk.period - terms.disk.slice,
+        }
+    }
+
+    /// A tenant's ledger feels its limit.
+    pub(super) fn hungry(&mut self, number: TenantNumber) {
+        let Some(quota) = self.quota(number) else {
+            return;
+        };
+        if !quota.hungry() {
+            return;
+        }
+        // It may say so again, whatever comes of this.
+        quota.heard();
+        let (limit, wanted) = (quota.limit(), quota.wanted());
+        let k = wanted.max(limit / 4).max(STEP);
+        self.ask(number, k);
+    }
+
+    /// Asks for frames in a tenant's name.
+    pub(super) fn ask(&mut self, number: TenantNumber, k: u32) {
+        self.report(number);
+        let (id, now) = (TenantId(number), self.now());
+        let request = Request { k, kind: Kind::Any };
+        if let Ok(orders) = self.allocator.request(id, request, now) {
+            self.carry_out(orders);
+        }
+    }
+
+    /// Tells the allocator what a tenant's ledger says it uses.
+    pub(super) fn report(&mut self, number: TenantNumber) {
+        if let Some(quota) = self.quota(number) {
+            let usage = Usage {
+                used: quota.committed(),
+                ready: 0,
+            };
+            self.allocator.report(TenantId(number), usage);
+        }
+    }
+
+    /// A tenant says that revocations up to `round` are done.
+    pub(super) fn answered(&mut self, number: TenantNumber, round: u32) {
+        let Some(k) = self.tenants.get_mut(&number).map(|t| t.answer(round)) else {
+            return;
+        };
+        if k > 0 {
+            self.report(number);
+            let orders = self.allocator.answered(TenantId(number), k, self.now());
+            self.carry_out(orders);
+        }
+    }
+
+    /// Carries orders out, and what comes of them, until nothing is left to do.
+    pub(super) fn carry_out(&mut self, orders: Vec<Order>) {
+        let mut left = std::collections::VecDeque::from(orders);
+        while let Some(order) = left.pop_front() {
+            match order {
+                Order::Grant { tenant, k } => {
+                    if let Some(quota) = self.quota(tenant.0) {
+                        quota.raise(k);
+                    }
+                }
+                Order::TakeUnused { victim, k } => {
+                    let took = self.quota(victim.0).map_or(0, |quota| quota.take_unused(k));
+                    // What follows from it comes before what was ordered after.
+                    for order in self.allocator.took(victim, took, self.now()).into_iter().rev() {
+                        left.push_front(order);
+                    }
+                }
+                Order::Revoke {
+                    victim,
+                    k,
+                    keep,
+                    by,
+                } => self.revoke(victim.0, k, keep, by),
+                Order::Kill { victim, offence } => {
+                    self.log(format_args!("tenant {victim} is killed: {offence}"));
+                    self.kill(victim.0);
+                }
+                Order::Tell { tenant, notice } => self.tell(tenant.0, notice),
+            }
+        }
+    }
+
+    fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
+        self.round = self.round.wrapping_add(1);
+        let (round, within) = (self.round, by.saturating_sub(self.now()));
+        let frames = self.tenants.get_mut(&number).and_then(|t| t.frames.as_mut());
+        if let Some(frames) = frames {
+            frames.rounds.push_back((round, k));
+        }
+        self.say(
+            number,
+            &Say::Revoke {
+                round,
+                keep,
+                within,
+            },
+        );
+    }
+
+    fn tell(&mut self, number: TenantNumber, notice: Notice) {
+        match notice {
+            Notice::Contract { contract, from } => {
+                let notice = from.saturating_sub(self.now());
+                let Some(tenancy) = self.tenants.get_mut(&number) else {
+                    return;
+                };
+                tenancy.record.terms.frames = FrameTerms {
+                    g: contract.g,
+                    x: contract.x,
+                };
+                let terms = tenancy.record.terms;
+                self.say(number, &Say::Changed { terms, notice });
+            }
+            Notice::Over { resident, n, by } => {
+                let within = by.saturating_sub(self.now());
+                self.log(format_args!(
+                    "tenant {number} has {resident} frames resident, by the kernel's count, and owns {n}: it has \
+                     {within:?} to give them up"
+                ));
+            }
+        }
+    }
+
+    /// Ends a tenant's processes, beside everything else; its end is heard of later.
+    pub(super) fn kill(&mut self, number: TenantNumber) {
+        let Some(tenancy) = self.tenants.get_mut(&number) else {
+            return;
+        };
+        if tenancy.phase == Phase::Ending {
+            return;
+        }
+        tenancy.phase = Phase::Ending;
+        let Some(group) = tenancy.frames.as_ref().map(|frames| frames.group.clone()) else {
+            return self.errands.done(super::errand::Done::Killed(number));
+        };
+        self.errands.start(move || {
+            group.kill(LAST);
+            super::errand::Done::Killed(number)
+        });
+    }
+
+    /// Compares what tenants have resident with what they own.
+    pub(super) fn count_resident(&mut self) {
+        let numbers: Vec<_> = self.tenants.keys().copied().collect();
+        for number in numbers {
+            self.report(number);
+            let Some(frames) = self.tenants.get(&number).and_then(|t| t.frames.as_ref()) else {
+                continue;
+            };
+            let owned = self.allocator.view(TenantId(number)).map_or(0, |view| view.n);
+            let resident = frames.group.resident(u64::from(owned) * PAGE as u64, OWN) / PAGE as u64;
+            let resident = u32::try_from(resident).unwrap_or(u32::MAX);
+            if let Some(tenancy) = self.tenants.get_mut(&number) {
+                tenancy.resident = resident;
+            }
+            let orders = self.allocator.resident(TenantId(number), resident, self.now());
+            self.carry_out(orders);
+        }
+    }
+
+    fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::Quota> {
+        self.tenants.get_mut(&number)?.frames.as_mut()?.quota.as_mut()
+    }
+}

@@ -1,0 +1,270 @@
+//! What arrives at the control socket.
+//!
+//! Any bytes from anybody: who asks is known from the kernel, what he asks is checked against
+//! that, and what makes no sense ends the connection.
+
+use super::tenancy::{Channel, Phase};
+use super::{Connection, Daemon, access};
+use crate::control::{Ask, ChannelNumber, Listed, Say, TenantNumber, decode};
+use crate::socket::{self, Received};
+use crate::terms::{DiskTerms, FrameTerms};
+use disk::usd::ChannelId;
+use frames::allocator::TenantId;
+use iochannel::Shape;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::time::Duration;
+
+/// Most channels of one tenant: each takes up to two megabytes and three descriptors.
+const MOST_CHANNELS: usize = 4096;
+
+impl Daemon {
+    /// Reads what a connection says.
+    pub(super) fn at_connection(&mut self, token: u64) {
+        while let Some(connection) = self.connections.get(&token) {
+            match socket::receive(&connection.fd, RecvFlags::DONTWAIT) {
+                Ok(message) if message.len > 0 => self.hear(token, message),
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                _ => return self.hung_up(token),
+            }
+        }
+    }
+
+    /// The other end is gone; a tenant's contract ends with it.
+    fn hung_up(&mut self, token: u64) {
+        let tenant = self.connections.get(&token).and_then(|c| c.tenant);
+        self.close(token);
+        if let Some(number) = tenant {
+            if let Some(tenancy) = self.tenants.get_mut(&number) {
+                tenancy.connection = None;
+            }
+            self.kill(number);
+        }
+    }
+
+    fn hear(&mut self, token: u64, mut message: Received) {
+        let Some(ask) = decode::<Ask>(message.as_slice()) else {
+            self.refuse(token, "this is no message of this version: install both from one build");
+            return self.hung_up(token);
+        };
+        let tenant = self.connections.get(&token).and_then(|c| c.tenant);
+        match (ask, tenant) {
+            (
+                Ask::Join {
+                    name,
+                    frames,
+                    disk,
+                    swap,
+                },
+                None,
+            ) => self.join(token, &name, self.config.default.terms(frames, disk, swap)),
+            (Ask::File { name, disk }, None) => self.join_file(token, &name, disk, message.fds[0].take()),
+            (Ask::Rejoin { ticket, channels }, None) => self.rejoin(token, ticket, channels, message),
+            (Ask::List, _) => self.list(token),
+            (Ask::Trace { from }, _) => self.trace(token, from),
+            (
+                Ask::Set {
+                    tenant,
+                    frames,
+                    disk,
+                },
+                _,
+            ) => self.set(token, tenant, frames, disk),
+            (Ask::Ledger, Some(number)) => self.ledger(token, number, message.fds[0].take()),
+            (Ask::Channel(channel), Some(number)) => self.take_channel_back(token, number, channel, message),
+            (Ask::Open { depth, cookie }, Some(number)) => self.open(token, number, depth, cookie),
+            (Ask::Close(channel), Some(number)) => self.close_channel(number, channel),
+            (Ask::Answered { round }, Some(number)) => self.answered(number, round),
+            (_, None) => self.refuse(token, "ask for a contract first"),
+            (_, Some(_)) => self.refuse(token, "this connection has a contract already"),
+        }
+    }
+
+    fn open(&mut self, token: u64, number: TenantNumber, depth: u16, cookie: u64) {
+        let Some(tenancy) = self.tenants.get_mut(&number) else {
+            return;
+        };
+        let (Some(client), true) = (tenancy.client, tenancy.phase == Phase::Admitted) else {
+            return self.refuse(token, "the contract has no disk yet");
+        };
+        if tenancy.channels.len() >= MOST_CHANNELS {
+            return self.refuse(token, format_args!("{MOST_CHANNELS} channels are open: close some first"));
+        }
+        let (server, ends) = match iochannel::create(Shape::for_depth(depth.into())) {
+            Ok(made) => made,
+            Err(why) => return self.refuse(token, why),
+        };
+        let id = self.usd.add_channel(client, server);
+        let channel = tenancy.next_channel;
+        tenancy.next_channel = tenancy.next_channel.wrapping_add(1);
+        tenancy.channels.insert(channel, Channel { id });
+        let fds = [ends.memory.as_fd(), ends.bell.as_fd(), ends.server_bell.as_fd()];
+        self.say_at(token, &Say::Opened { cookie, channel }, &fds);
+    }
+
+    fn close_channel(&mut self, number: TenantNumber, channel: ChannelNumber) {
+        let known = self.tenants.get(&number).and_then(|t| t.channels.get(&channel));
+        match known {
+            Some(known) => self.usd.close_channel(known.id),
+            // An earlier daemon's, or never there: nothing of it is under way.
+            None => self.say(number, &Say::Closed(channel)),
+        }
+    }
+
+    /// Nothing of a channel is under way any more.
+    pub(super) fn channel_closed(&mut self, id: ChannelId) {
+        let mut closed = None;
+        for (number, tenancy) in &mut self.tenants {
+            tenancy.channels.retain(|channel, known| {
+                if known.id == id {
+                    closed = Some((*number, *channel));
+                }
+                known.id != id
+            });
+        }
+        if let Some((number, channel)) = closed {
+            self.say(number, &Say::Closed(channel));
+        }
+    }
+
+    fn is_admin(&self, token: u64) -> bool {
+        let own = rustix::process::getuid().as_raw();
+        let may = |c: &Connection| access::is_admin(&self.config.allow, own, &c.asker);
+        self.connections.get(&token).is_some_and(may)
+    }
+
+    /// Everybody may see his own contracts, and some all.
+    fn may_see(&self, token: u64, number: TenantNumber) -> bool {
+        let uid = self.connections.get(&token).map(|c| c.asker.uid);
+        let own = self.tenants.get(&number).map(|t| t.record.uid);
+        self.is_admin(token) || (uid.is_some() && uid == own)
+    }
+
+    fn list(&mut self, token: u64) {
+        let numbers: Vec<_> = self.tenants.keys().copied().collect();
+        for number in numbers {
+            self.report(number);
+            if self.may_see(token, number)
+                && let Some(listed) = self.listed(number)
+            {
+                self.say_at(token, &Say::Tenant(listed), &[]);
+            }
+        }
+        self.say_at(token, &Say::End, &[]);
+    }
+
+    fn listed(&self, number: TenantNumber) -> Option<Listed> {
+        let tenancy = self.tenants.get(&number)?;
+        let record = &tenancy.record;
+        let view = self.allocator.view(TenantId(number));
+        let disk = tenancy.client.and_then(|client| self.usd.figures(client)).unwrap_or_default();
+        Some(Listed {
+            tenant: number,
+            name: record.name.clone(),
+            pid: record.pid as u32,
+            uid: record.uid,
+            terms: record.terms,
+            n: view.map_or(0, |view| view.n),
+            used: view.map_or(0, |view| view.usage.used),
+            resident: tenancy.resident,
+            client: tenancy.client.map_or(u32::MAX, |client| client.number()),
+            charged: Duration::from_nanos(disk.charged.0),
+            lax: Duration::from_nanos(disk.lax.0),
+            transactions: disk.transactions,
+            bytes: disk.bytes,
+        })
+    }
+
+    /// Everything the scheduler did since event number `from`, as far as it remembers.
+    fn trace(&mut self, token: u64, from: u64) {
+        if !self.is_admin(token) {
+            return self.refuse(token, "the trace shows what everybody does: a rule with admin = true lets a user see it");
+        }
+        let seen = self.usd.trace().since(from);
+        let written = crate::trace::write(&seen);
+        match written {
+            Ok(memory) => self.say_at(token, &Say::Trace, &[memory.as_fd()]),
+            Err(errno) => self.refuse(token, format_args!("no memory for the trace: {errno}")),
+        }
+    }
+
+    /// Changes a contract that is kept.
+    fn set(
+        &mut self,
+        token: u64,
+        number: TenantNumber,
+        frames: Option<FrameTerms>,
+        disk: Option<DiskTerms>,
+    ) {
+        if !self.may_see(token, number) {
+            return self.refuse(token, format_args!("there is no tenant {number} that this user may change"));
+        }
+        match self.try_set(token, number, frames, disk) {
+            Ok(()) => {
+                if let Some(listed) = self.listed(number) {
+                    self.say_at(token, &Say::Tenant(listed), &[]);
+                }
+                self.say_at(token, &Say::End, &[]);
+            }
+            Err(why) => self.refuse(token, why),
+        }
+    }
+
+    fn try_set(
+        &mut self,
+        token: u64,
+        number: TenantNumber,
+        frames: Option<FrameTerms>,
+        disk: Option<DiskTerms>,
+    ) -> Result<(), String> {
+        let tenancy = self.tenants.get(&number).ok_or("it has just ended")?;
+        if tenancy.phase != Phase::Admitted {
+            return Err(format!("tenant {number} has not come in, or is ending: try again"));
+        }
+        let mut terms = tenancy.record.terms;
+        if let Some(asked) = frames {
+            let quota = tenancy.frames.as_ref().and_then(|f| f.quota.as_ref());
+            let most = quota.ok_or("it has no frames: its contract is for the disk alone")?.total();
+            if asked.x > most {
+                let most = FrameTerms { g: most, x: most };
+                return Err(format!(
+                    "tenant {number} was started for {most} of frames at most, and cannot have {asked}: start it \
+                     again with more"
+                ));
+            }
+        }
+        terms.frames = frames.unwrap_or(terms.frames);
+        terms.disk = disk.unwrap_or(terms.disk);
+        let own = rustix::process::getuid().as_raw();
+        if let Some(connection) = self.connections.get(&token) {
+            access::check(&self.config.allow, own, &connection.asker, &terms)?;
+        }
+        if let Some(disk) = disk {
+            disk.check().map_err(|why| why.to_string())?;
+            let client = tenancy.client.ok_or("it has no disk yet")?;
+            self.usd.change(client, disk.into()).map_err(|why| why.to_string())?;
+        }
+        if let Some(asked) = frames {
+            let orders = self.allocator.set_contract(TenantId(number), asked.into(), self.now());
+            self.carry_out(orders.map_err(|why| why.to_string())?);
+            let cleaning = self.cleaning(&terms);
+            self.allocator.set_cleaning(TenantId(number), cleaning);
+        }
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            tenancy.record.terms = terms;
+        }
+        self.remember(number)
+    }
+
+    /// Writes down what the next daemon must know of a tenant.
+    pub(super) fn remember(&mut self, number: TenantNumber) -> Result<(), String> {
+        let Some(tenancy) = self.tenants.get(&number) else {
+            return Ok(());
+        };
+        let Some(file) = tenancy.file else { return Ok(()) };
+        let record = tenancy.record.encode();
+        self.swap.set_blob(file, &record).map_err(|why| why.to_string())
+    }
+}
+

@@ -1,0 +1,88 @@
+//! One tenant as the daemon has it.
+
+use super::enforce::Group;
+use super::record::Record;
+use crate::control::{ChannelNumber, Ticket};
+use disk::atropos::ClientId;
+use disk::swapfs::FileId;
+use disk::usd::ChannelId;
+use frames::Quota;
+use iochannel::Doorbell;
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+/// What a tenant is doing here.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its swap file is being wiped; then it is told that it is admitted.
+    Wiping,
+    /// It has its contract.
+    Admitted,
+    /// The daemon was started again, and it has not come back yet.
+    Away(Instant),
+    /// It is being killed.
+    Ending,
+}
+
+/// What belongs to a tenant with frames.
+pub struct Frames {
+    /// Its group of processes.
+    pub group: Group,
+    /// Its ledger, once that is known.
+    pub quota: Option<Quota>,
+    /// What it rings when it wants more.
+    pub hunger: OwnedFd,
+    /// Revocations it was sent and has not answered: number and frames.
+    pub rounds: VecDeque<(u32, u32)>,
+}
+
+/// A channel.
+pub struct Channel {
+    /// As the disk knows it.
+    pub id: ChannelId,
+}
+
+/// A tenant: of frames and disk, or of the disk alone.
+pub struct Tenancy {
+    /// What is remembered of it.
+    pub record: Record,
+    /// Shows that it is the one it says.
+    pub ticket: Ticket,
+    /// What it is doing.
+    pub phase: Phase,
+    /// Its connection's token; none while it is away.
+    pub connection: Option<u64>,
+    /// What belongs to a tenant with frames; none of a file's.
+    pub frames: Option<Frames>,
+    /// Its swap file; none of a file's.
+    pub file: Option<FileId>,
+    /// The disk's client, once it has what to read and write.
+    pub client: Option<ClientId>,
+    /// Rung by it for all its channels.
+    pub doorbell: Doorbell,
+    /// Frames resident, by the kernel's last count.
+    pub resident: u32,
+    /// Its channels.
+    pub channels: BTreeMap<ChannelNumber, Channel>,
+    /// The next channel's number.
+    pub next_channel: ChannelNumber,
+}
+
+impl Tenancy {
+    /// The frames of the revocations up to `round`, which are answered with that.
+    pub fn answer(&mut self, round: u32) -> u32 {
+        let Some(frames) = &mut self.frames else {
+            return 0;
+        };
+        let mut sum = 0u32;
+        while let Some((number, k)) = frames.rounds.front().copied() {
+            if number > round {
+                break;
+            }
+            frames.rounds.pop_front();
+            sum = sum.saturating_add(k);
+        }
+        sum
+    }
+}
