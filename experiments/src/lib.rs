@@ -70,6 +70,9 @@ pub enum Bench {
     /// The application of Nemesis's section 7.2 in a process of its own.
     #[command(hide = true)]
     Pager(qos::pager::Plan),
+    /// The client of section 7.3, which reads a file, in a process of its own.
+    #[command(hide = true)]
+    Reader(qos::reader::Plan),
     /// A program that `qos` has beside another, in a process of its own.
     #[command(hide = true)]
     Guest(qos::guest::Plan),
@@ -114,6 +117,7 @@ pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> 
         Bench::Programs(options) => real::run(options, myself),
         Bench::Qos(options) => qos::run(options, myself),
         Bench::Pager(plan) => qos::pager::serve(plan).map(|()| ExitCode::SUCCESS),
+        Bench::Reader(plan) => qos::reader::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Guest(plan) => qos::guest::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Fault(plan) => faults::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Pagerank(plan) => real::pagerank::serve(plan).map(|()| ExitCode::SUCCESS),

@@ -13,11 +13,12 @@
 use super::picture::{self, Line};
 use super::progress::{Progress, bandwidth};
 use super::schedule::{Client, Contract, Kept};
-use super::system::{Setup, System};
+use super::daemon::{Setup, System};
 use super::{Grounds, Options, fact, shares};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
+use system::control::Listed;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -168,7 +169,7 @@ pub fn paging(grounds: &Grounds<'_>, options: &Options, out: bool) -> Vec<Row> {
     });
     match outcome {
         Ok(play) => judged(number, &play, &actors),
-        Err(failure) => vec![super::failed(format!("figure {number}"), failure)],
+        Err(failure) => vec![super::lacking(format!("figure {number}"), failure)],
     }
 }
 
@@ -196,7 +197,7 @@ pub fn file_system(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
     });
     let (alone, beside) = match outcome {
         Ok(both) => both,
-        Err(failure) => return vec![super::failed("figure 9".into(), failure)],
+        Err(failure) => return vec![super::lacking("figure 9".into(), failure)],
     };
     let bytes = |play: &Play| play.parts.last().map_or(0.0, Part::bytes);
     let megabits = |bytes: f64| bytes * 8.0 / 1e6 / options.seconds;
@@ -219,9 +220,9 @@ fn play(
 ) -> Result<Play, ExperimentError> {
     let setup = Setup {
         depth: Some(options.depth),
-        ..Setup::of(16, SWAP * actors.len() as u64 + 16)
+        ..Setup::of(16)
     };
-    let system = System::start(grounds, &setup)?;
+    let system = System::start(grounds, setup)?;
     let (file, _owed) = super::data(grounds, FILE)?;
     let stage = Stage {
         grounds,
@@ -236,8 +237,6 @@ fn play(
     }
     let before = system.tenants()?;
     let mut tracer = system.tracer()?;
-    // What was before does not count.
-    tracer.read().map_err(super::silent)?;
     let began = Instant::now();
     for process in &mut processes {
         process.tell("go")?;
@@ -246,7 +245,7 @@ fn play(
     let during = Duration::from_secs_f64(options.seconds);
     while began.elapsed() < during {
         std::thread::sleep(LOOK.min(during.saturating_sub(began.elapsed())));
-        let seen = tracer.read().map_err(super::silent)?;
+        let seen = tracer.read().map_err(super::failed)?;
         events.extend(seen.events);
         lost += seen.lost;
         super::say(&format!("{:.0} of {} s", began.elapsed().as_secs_f64(), options.seconds));
@@ -255,7 +254,7 @@ fn play(
     let mut parts = Vec::new();
     for (actor, process) in actors.iter().zip(processes) {
         let name = actor.name();
-        let of = |all: &[super::system::Tenant]| {
+        let of = |all: &[Listed]| {
             all.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(|| {
                 ExperimentError::Worker(format!("the system domain knows no {name:?}"))
             })

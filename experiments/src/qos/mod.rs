@@ -7,25 +7,36 @@
 //! neighbour, revocation ten thousand times, and what the daemon costs.
 
 mod backing;
+mod daemon;
+mod figure;
 mod forgetful;
 pub mod guest;
 pub mod neighbour;
 pub mod pager;
 pub mod picture;
 pub mod progress;
+pub mod reader;
+mod saturation;
 pub mod schedule;
 pub mod shares;
-mod system;
 
+mod tenancy;
+mod unscheduled;
+
+use crate::contents::mix;
 use crate::error::while_doing;
 use crate::keeper::{Debt, Keeper, Owed};
 use crate::machine::Machine;
-use crate::real::goal::Report;
+use crate::real::goal::{Bound, Report, Row, Sample};
+use crate::swap::preallocated;
 use crate::{ExperimentError, Myself, trial};
 use clap::ValueEnum;
+use rustix::fs::{Advice, fadvise};
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use daemon::Disk;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,6 +44,15 @@ pub struct Options {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
+    /// Seconds of each of the paper's experiments.
+    #[arg(long, default_value_t = 60.0)]
+    pub seconds: f64,
+    /// Seconds between two words of a watch thread.
+    #[arg(long, default_value_t = 5.0)]
+    pub every: f64,
+    /// Requests that the disk is given at a time in the paper's experiments: 1 is the paper's.
+    #[arg(long, default_value_t = 1)]
+    pub depth: u32,
     /// Times each arm of a comparison is run; the median counts.
     #[arg(long, default_value_t = 3)]
     pub repeats: u64,
@@ -57,11 +77,22 @@ pub struct Options {
     /// Writes all figures here, as JSON.
     #[arg(long)]
     pub json: Option<PathBuf>,
+    /// Draws the paper's figures in this folder, as SVG.
+    #[arg(long)]
+    pub svg: Option<PathBuf>,
 }
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
+    /// Three applications that page in.
+    Figure7,
+    /// Three applications that page out.
+    Figure8,
+    /// A client that reads a file, alone and beside two that page.
+    Figure9,
+    /// A disk that is promised whole.
+    Saturation,
     /// A victim beside a neighbour: ours and Linux's answers.
     Neighbour,
 }
@@ -72,7 +103,7 @@ pub struct Grounds<'a> {
     keeper: Keeper,
     selfpage: Option<PathBuf>,
     folder: PathBuf,
-    calibration: PathBuf,
+    disk: Disk,
 }
 
 impl Grounds<'_> {
@@ -105,20 +136,25 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         .folder
         .canonicalize()
         .map_err(while_doing(format!("find {}", options.folder.display())))?;
-    let calibration = place(&folder, "calibration");
-    let _calibrated = keeper.owe(Debt::File(calibration.clone()))?;
+    let disk = Disk::new(&keeper, &folder, swap(options))?;
     let grounds = Grounds {
         myself,
         keeper,
         selfpage: trial::selfpage(options.selfpage.as_deref()),
         folder,
-        calibration,
+        disk,
     };
     let machine = Machine::now(&grounds.folder);
-    let asked = |part| options.only.is_empty() || options.only.contains(&part);
+    let asked = |part: Part| options.only.is_empty() || options.only.contains(&part);
     let mut rows = Vec::new();
-    if asked(Part::Neighbour) {
-        rows.extend(neighbour::rows(&grounds, options));
+    for part in Part::value_variants().iter().filter(|part| asked(**part)) {
+        rows.extend(match part {
+            Part::Figure7 => figure::paging(&grounds, options, false),
+            Part::Figure8 => figure::paging(&grounds, options, true),
+            Part::Figure9 => figure::file_system(&grounds, options),
+            Part::Saturation => saturation::rows(&grounds, options),
+            Part::Neighbour => neighbour::rows(&grounds, options),
+        });
     }
     say("");
     Report {
@@ -130,11 +166,96 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     .publish(options.json.as_deref())
 }
 
+/// MiB of swap for whatever part wants most of it.
+fn swap(options: &Options) -> u64 {
+    64 + 2 * (options.victim + options.neighbour)
+}
+
+/// A file of so many MiB that is all there, to be read: noise, and none of it in the page
+/// cache.
+fn data(grounds: &Grounds<'_>, mib: u64) -> Result<(PathBuf, Owed), ExperimentError> {
+    let (path, owed) = grounds.file("data")?;
+    let file = preallocated(&path, mib << 20)?;
+    let mut part = vec![0; 1 << 20];
+    for n in 0..mib {
+        for (k, word) in part.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&mix(n << 20 | k as u64).to_le_bytes());
+        }
+        file.write_all_at(&part, n << 20)
+            .map_err(while_doing(format!("write {}", path.display())))?;
+    }
+    file.sync_all()
+        .and_then(|()| Ok(fadvise(&file, 0, None, Advice::DontNeed)?))
+        .map_err(while_doing(format!("write out {}", path.display())))?;
+    Ok((path, owed))
+}
+
+/// A row of one figure alone.
+fn fact(what: String, bound: Bound, value: f64) -> Row {
+    Row {
+        what,
+        beside: None,
+        unit: "",
+        bound,
+        samples: vec![sample(value, None, &[])],
+        failure: None,
+    }
+}
+
+/// A row of one figure over another.
+fn ratio(
+    what: &str,
+    beside: &str,
+    unit: &'static str,
+    bound: Bound,
+    (ours, theirs): (f64, f64),
+) -> Row {
+    Row {
+        what: what.to_owned(),
+        beside: Some(beside.to_owned()),
+        unit,
+        bound,
+        samples: vec![sample(ours, Some(theirs), &[])],
+        failure: None,
+    }
+}
+
+/// A row without a figure.
+fn lacking(what: String, failure: ExperimentError) -> Row {
+    Row {
+        what,
+        beside: None,
+        unit: "",
+        bound: Bound::Open,
+        samples: Vec::new(),
+        failure: Some(failure),
+    }
+}
+
+fn sample(ours: f64, beside: Option<f64>, notes: &[(&str, f64)]) -> Sample {
+    let notes = notes.iter().map(|(name, value)| ((*name).to_owned(), *value));
+    Sample {
+        ours,
+        beside,
+        notes: notes.collect(),
+    }
+}
+
+/// Something of a worker's or of the system domain's that failed.
+fn failed(why: impl std::fmt::Display) -> ExperimentError {
+    ExperimentError::Worker(why.to_string())
+}
+
 fn settings(options: &Options) -> Vec<String> {
-    vec![format!(
+    let of_paper = format!(
+        "figures: {} s each, {} request(s) at a time; contracts of 250 ms, laxity 10 ms",
+        options.seconds, options.depth
+    );
+    let of_neighbours = format!(
         "neighbours: {} and {} MiB over an eighth of memory, {} accesses a second due, phases of {} s, {} repeats",
         options.victim, options.neighbour, options.rate, options.phase, options.repeats
-    )]
+    );
+    vec![of_paper, of_neighbours]
 }
 
 fn check(options: &Options) -> Result<(), ExperimentError> {
@@ -146,7 +267,7 @@ fn check(options: &Options) -> Result<(), ExperimentError> {
         .iter()
         .all(|x| *x > 0.0 && x.is_finite());
     if !positive || options.repeats == 0 {
-        return absurd("--rate, --phase and --repeats must be more than 0");
+        return absurd("--rate, --phase, --seconds, --every and --repeats must be more than 0");
     }
     Ok(())
 }

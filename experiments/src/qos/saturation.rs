@@ -6,11 +6,12 @@
 //! schedules it, and a client that was idle is served at once when it comes back.
 
 use super::progress::Progress;
-use super::system::{Setup, System};
+use super::daemon::{Setup, System};
 use super::{Grounds, Options, fact, shares, unscheduled};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
+use system::control::Listed;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -43,7 +44,7 @@ struct Shared {
 pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
     match take(grounds, options) {
         Ok(rows) => rows,
-        Err(failure) => vec![super::failed("saturation".into(), failure)],
+        Err(failure) => vec![super::lacking("saturation".into(), failure)],
     }
 }
 
@@ -77,7 +78,7 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experiment
         samples[0],
     );
     throughput.samples = samples.iter().map(|(o, f)| super::sample(*o, Some(*f), &[])).collect();
-    let bound = grounds.model()?.bound;
+    let bound = grounds.disk.model()?.bound;
     let mut first = row(
         "a newly active client's first request, us",
         Bound::Open,
@@ -109,7 +110,7 @@ fn share(
     file: &Path,
     seconds: f64,
 ) -> Result<Shared, ExperimentError> {
-    let system = System::start(grounds, &Setup::of(16, 16))?;
+    let system = System::start(grounds, Setup::of(16))?;
     let reader = |slice: u64, extra: &[&str]| {
         let mut command: Command = grounds.myself.command("reader");
         command.arg("--file").arg(file).arg("--system").arg(system.socket());
@@ -135,7 +136,7 @@ fn share(
     let after = system.tenants()?;
     let charged = SLICES.map(|slice| {
         let name = format!("{slice} ms");
-        let of = |all: &[super::system::Tenant]| {
+        let of = |all: &[Listed]| {
             let one = all.iter().find(|tenant| tenant.name == name);
             one.map_or(0.0, |tenant| tenant.charged.as_secs_f64())
         };

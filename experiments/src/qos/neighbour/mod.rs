@@ -20,17 +20,16 @@ mod share;
 pub use arm::Arm;
 
 use super::guest::{Done, Latency, Order};
-use super::system::{Setup, System};
-use super::{Grounds, Options};
+use super::daemon::{Setup, System};
+use super::{Grounds, Options, sample};
 use crate::ExperimentError;
 use crate::cgroup::Cgroup;
 use crate::keeper::Owed;
 use crate::process::Process;
-use crate::real::goal::{Bound, Row, Sample};
+use crate::real::goal::{Bound, Row};
 use crate::real::launch::within;
 use crate::swap::Swap;
 use share::{Disk, Scheduler, Share};
-use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -224,7 +223,7 @@ fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting,
     let mut guests = Vec::new();
     match arm {
         Arm::System => {
-            let started = System::start(grounds, &Setup::of(all / OVER + 64, all * 2))?;
+            let started = System::start(grounds, Setup::of(all / OVER + 64))?;
             for (who, disk) in both.into_iter().zip(SHARES) {
                 let swap = format!("{}M", who.mib(options) * 3 / 2);
                 let mut command = selfpage_run(grounds, who, options)?;
@@ -399,15 +398,6 @@ fn judged(mut runs: Vec<(Arm, Vec<Run>, Option<ExperimentError>)>) -> Vec<Row> {
         });
     }
     rows
-}
-
-fn sample(ours: f64, beside: Option<f64>, notes: &[(&str, f64)]) -> Sample {
-    let notes: BTreeMap<String, f64> = notes.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect();
-    Sample {
-        ours,
-        beside,
-        notes,
-    }
 }
 
 /// What is behind the ratios, so that nothing hides in them.

@@ -1,0 +1,233 @@
+//! The system domain as a process of the benchmark's: its configuration, its start, its
+//! end. It dies with the benchmark, and its files are removed by the keeper.
+
+use super::Grounds;
+use crate::ExperimentError;
+use crate::error::while_doing;
+use crate::keeper::{Debt, Keeper, Owed};
+use crate::machine::read;
+use crate::real::launch::{ends_with_us, last_words};
+use disk::calibrate::Calibration;
+use disk::model::Model;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use system::control::Listed;
+use system::tenant::list;
+use system::trace::Tracer;
+
+/// How long it may take to start: it makes its swap file and measures the disk.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often its socket, or its end, is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long it may take to end.
+const LAST: Duration = Duration::from_secs(10);
+
+/// What a system domain is to promise.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// MiB of memory.
+    pub managed: u64,
+    /// Requests at a time; by calibration where nothing is said.
+    pub depth: Option<u32>,
+    /// How long the disk's thread looks for work before it sleeps.
+    pub spin: Duration,
+}
+
+impl Setup {
+    /// With the daemon's own choices for the disk.
+    pub fn of(managed: u64) -> Self {
+        Self {
+            managed,
+            depth: None,
+            spin: Duration::from_micros(20),
+        }
+    }
+
+    fn text(&self, socket: &Path, disk: &Disk) -> String {
+        let mut text = format!(
+            "socket = {socket:?}\n\
+             [memory]\nmanaged = \"{}M\"\ngrace = \"0ms\"\n\
+             [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
+             capacity = 1.0\nspin = \"{}us\"\n",
+            self.managed,
+            disk.swap,
+            disk.mib,
+            disk.calibration,
+            self.spin.as_micros()
+        );
+        if let Some(depth) = self.depth {
+            text.push_str(&format!("depth = {depth}\n"));
+        }
+        text
+    }
+}
+
+/// The disk of all the system domains of a benchmark: measured once.
+pub struct Disk {
+    swap: PathBuf,
+    mib: u64,
+    calibration: PathBuf,
+    _files: Vec<Owed>,
+}
+
+impl Disk {
+    /// In `folder`, with so many MiB of swap.
+    pub fn new(keeper: &Keeper, folder: &Path, mib: u64) -> Result<Self, ExperimentError> {
+        let [swap, calibration] = ["system", "calibration"].map(|name| super::place(folder, name));
+        let owe = |path: &PathBuf| keeper.owe(Debt::File(path.clone()));
+        Ok(Self {
+            _files: vec![owe(&swap)?, owe(&calibration)?],
+            swap,
+            mib,
+            calibration,
+        })
+    }
+
+    /// What was measured of it, once a system domain has started.
+    pub fn model(&self) -> Result<Model, ExperimentError> {
+        let text = std::fs::read_to_string(&self.calibration)
+            .map_err(while_doing(format!("read {}", self.calibration.display())))?;
+        let wrong = |why: toml::de::Error| ExperimentError::Worker(why.to_string());
+        let kept: Kept = toml::from_str(&text).map_err(wrong)?;
+        Ok(kept.figures.model)
+    }
+}
+
+/// As the daemon keeps it.
+#[derive(serde::Deserialize)]
+struct Kept {
+    figures: Calibration,
+}
+
+/// A running system domain; ended when dropped.
+pub struct System {
+    process: Child,
+    socket: PathBuf,
+    _files: [Owed; 2],
+}
+
+impl System {
+    /// Starts one, and waits until it listens.
+    pub fn start(grounds: &Grounds<'_>, setup: Setup) -> Result<Self, ExperimentError> {
+        let (config, config_owed) = grounds.file("toml")?;
+        let (socket, socket_owed) = grounds.file("sock")?;
+        std::fs::write(&config, setup.text(&socket, &grounds.disk))
+            .map_err(while_doing(format!("write {}", config.display())))?;
+        let mut command = Command::new(grounds.selfpage()?);
+        command.arg("system").arg("--config").arg(&config);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        ends_with_us(&mut command);
+        let process = command
+            .spawn()
+            .map_err(while_doing("start selfpage system"))?;
+        let mut system = Self {
+            process,
+            socket,
+            _files: [config_owed, socket_owed],
+        };
+        system.wait_for_socket()?;
+        Ok(system)
+    }
+
+    fn wait_for_socket(&mut self) -> Result<(), ExperimentError> {
+        let began = Instant::now();
+        while !self.socket.exists() {
+            let ended = self
+                .process
+                .try_wait()
+                .map_err(while_doing("wait for selfpage system"))?;
+            if let Some(status) = ended {
+                return Err(ExperimentError::Worker(format!(
+                    "selfpage system: {status}: {}",
+                    self.last_words()
+                )));
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(ExperimentError::Worker(
+                    "selfpage system does not listen".into(),
+                ));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn last_words(&mut self) -> String {
+        let mut said = Vec::new();
+        if let Some(mut pipe) = self.process.stderr.take() {
+            let _ = pipe.read_to_end(&mut said);
+        }
+        last_words(&said)
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The contracts it keeps.
+    pub fn tenants(&self) -> Result<Vec<Listed>, ExperimentError> {
+        list(&self.socket).map_err(super::failed)
+    }
+
+    /// A way to its scheduler's trace, from now on.
+    pub fn tracer(&self) -> Result<Tracer, ExperimentError> {
+        let mut tracer = Tracer::open(&self.socket, 0).map_err(super::failed)?;
+        tracer.read().map_err(super::failed)?;
+        Ok(tracer)
+    }
+
+    /// Processor time it has used.
+    pub fn processor(&self) -> Duration {
+        let text = read(&format!("/proc/{}/stat", self.process.id()));
+        // Fields 14 and 15, counted from the one after the name's bracket; hundredths.
+        let after = text.rsplit(')').next().unwrap_or_default();
+        let field = |n| after.split_whitespace().nth(n)?.parse::<u64>().ok();
+        Duration::from_millis(10 * (field(11).unwrap_or(0) + field(12).unwrap_or(0)))
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        // In its own time: it writes down what it knows.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.process.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let began = Instant::now();
+        while began.elapsed() < LAST && matches!(self.process.try_wait(), Ok(None)) {
+            std::thread::sleep(LOOK);
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_one_that_the_daemon_reads() {
+        let disk = Disk {
+            swap: "/b".into(),
+            mib: 16,
+            calibration: "/c".into(),
+            _files: Vec::new(),
+        };
+        let setup = Setup {
+            depth: Some(1),
+            ..Setup::of(64)
+        };
+        let text = setup.text(Path::new("/a"), &disk);
+        let config = system::daemon::config::Config::parse(&text, Path::new("x.toml")).unwrap();
+        assert_eq!((config.socket, config.disk.depth), ("/a".into(), Some(1)));
+        assert_eq!(config.disk.swap, Path::new("/b"));
+    }
+}
