@@ -14,6 +14,7 @@
 //! nothing, take no lock that a killed process could keep, and touch wired memory only.
 
 mod api;
+mod backing;
 mod blok;
 mod catalogue;
 mod channel;
@@ -31,7 +32,7 @@ mod intent;
 mod layout;
 mod lockword;
 mod ops;
-mod origin;
+mod outlet;
 mod parts;
 mod place;
 mod ram;
@@ -47,8 +48,9 @@ pub use api::{
     Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Usage, Wait, WritePage,
 };
 pub use checksum::Checksum;
-pub use config::{Bytes, ConfigError, DiskConfig, StoreConfig, parse_size};
+pub use config::{Bytes, ConfigError, DiskConfig, DiskPlace, StoreConfig, parse_size};
 pub use error::{Op, Place, SetupError, StoreError};
 pub use handle::{Handle, Holder};
 pub use inject::{Fault, Inject};
+pub use outlet::Outlet;
 pub use shared::SharedStore;
