@@ -57,6 +57,11 @@ impl Process {
         told.map_err(|_| self.failure())
     }
 
+    /// Whether it has ended by itself, or was killed.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Its next line.
     pub fn hear(&mut self) -> Result<String, ExperimentError> {
         match self.answers.next() {

@@ -42,7 +42,14 @@ pub struct Backing {
 pub struct Housed {
     /// The domain.
     pub domain: Domain,
-    _tenancy: Option<Tenancy>,
+    tenancy: Option<Tenancy>,
+}
+
+impl Housed {
+    /// How often frames were asked back.
+    pub fn asked(&self) -> u64 {
+        self.tenancy.as_ref().map_or(0, Tenancy::asked)
+    }
 }
 
 impl Backing {
@@ -81,7 +88,7 @@ impl Backing {
         let domain = builder.frames(Contract { g, x }).build();
         Ok(Housed {
             domain: domain.map_err(|why| ExperimentError::Worker(why.to_string()))?,
-            _tenancy: tenancy,
+            tenancy,
         })
     }
 }

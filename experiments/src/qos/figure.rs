@@ -10,18 +10,18 @@
 //! Rule: what each was charged is the scheduler's own count, what each got is its own, and
 //! whether the rules were kept is told from the trace of every transaction.
 
+use super::daemon::{Setup, System};
 use super::picture::{self, Line};
 use super::progress::{Progress, bandwidth};
 use super::schedule::{Client, Contract, Kept};
-use super::daemon::{Setup, System};
 use super::{Grounds, Options, fact, shares};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
-use system::control::Listed;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use system::control::Listed;
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -192,7 +192,13 @@ pub fn file_system(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
             grey: 2,
             ..line
         }));
-        save(options, 9, "Figure 9: a file client beside pagers", lines, &beside)?;
+        save(
+            options,
+            9,
+            "Figure 9: a file client beside pagers",
+            lines,
+            &beside,
+        )?;
         Ok((alone, beside))
     });
     let (alone, beside) = match outcome {
@@ -232,7 +238,12 @@ fn play(
     };
     let mut processes = Vec::new();
     for actor in actors {
-        super::say(&format!("{} of {} start: {}", processes.len() + 1, actors.len(), actor.name()));
+        super::say(&format!(
+            "{} of {} start: {}",
+            processes.len() + 1,
+            actors.len(),
+            actor.name()
+        ));
         processes.push(Process::start(actor.command(&stage))?);
     }
     let before = system.tenants()?;
@@ -248,21 +259,30 @@ fn play(
         let seen = tracer.read().map_err(super::failed)?;
         events.extend(seen.events);
         lost += seen.lost;
-        super::say(&format!("{:.0} of {} s", began.elapsed().as_secs_f64(), options.seconds));
+        super::say(&format!(
+            "{:.0} of {} s",
+            began.elapsed().as_secs_f64(),
+            options.seconds
+        ));
     }
     let after = system.tenants()?;
     let mut parts = Vec::new();
     for (actor, process) in actors.iter().zip(processes) {
         let name = actor.name();
         let of = |all: &[Listed]| {
-            all.iter().find(|tenant| tenant.name == name).cloned().ok_or_else(|| {
-                ExperimentError::Worker(format!("the system domain knows no {name:?}"))
-            })
+            all.iter()
+                .find(|tenant| tenant.name == name)
+                .cloned()
+                .ok_or_else(|| {
+                    ExperimentError::Worker(format!("the system domain knows no {name:?}"))
+                })
         };
         let (before, after) = (of(&before)?, of(&after)?);
         let client = Client::of(&name, actor.contract(), after.client, &events);
         let said = process.end()?;
-        let progress = said.iter().filter_map(|line| serde_json::from_str(line).ok());
+        let progress = said
+            .iter()
+            .filter_map(|line| serde_json::from_str(line).ok());
         parts.push(Part {
             progress: progress.collect(),
             charged: after.charged.saturating_sub(before.charged),
@@ -270,7 +290,9 @@ fn play(
         });
     }
     // From the middle, where everybody has long begun.
-    let first = events.first().map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));
+    let first = events
+        .first()
+        .map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));
     let from = first + during.saturating_sub(SAMPLE) / 2;
     Ok(Play { parts, lost, from })
 }
@@ -297,20 +319,43 @@ fn save(
 
 fn judged(number: u32, play: &Play, actors: &[Actor]) -> Vec<Row> {
     let promised: Vec<f64> = actors.iter().map(|actor| actor.slice as f64).collect();
-    let (charged, bytes) = (play.charged(), play.parts.iter().map(Part::bytes).collect::<Vec<_>>());
+    let (charged, bytes) = (
+        play.charged(),
+        play.parts.iter().map(Part::bytes).collect::<Vec<_>>(),
+    );
     let notes: Vec<(String, f64)> = play
         .parts
         .iter()
-        .map(|part| (format!("{}, Mbit/s", part.client.name), mean(&part.progress)))
+        .map(|part| {
+            (
+                format!("{}, Mbit/s", part.client.name),
+                mean(&part.progress),
+            )
+        })
         .chain(play.parts.iter().map(|part| {
-            (format!("{}, charged s", part.client.name), part.charged.as_secs_f64())
+            (
+                format!("{}, charged s", part.client.name),
+                part.charged.as_secs_f64(),
+            )
         }))
         .collect();
     let row = |what: &str, bound, value| fact(format!("figure {number}: {what}"), bound, value);
     let mut rows = vec![
-        row("charged time, farthest from 1:2:4", Bound::AtMost(0.02), shares::worst(&charged, &promised)),
-        row("charged time, Jain's index", Bound::AtLeast(0.999), shares::jain(&charged, &promised)),
-        row("bytes, farthest from 1:2:4", Bound::AtMost(0.05), shares::worst(&bytes, &promised)),
+        row(
+            "charged time, farthest from 1:2:4",
+            Bound::AtMost(0.02),
+            shares::worst(&charged, &promised),
+        ),
+        row(
+            "charged time, Jain's index",
+            Bound::AtLeast(0.999),
+            shares::jain(&charged, &promised),
+        ),
+        row(
+            "bytes, farthest from 1:2:4",
+            Bound::AtMost(0.05),
+            shares::worst(&bytes, &promised),
+        ),
     ];
     rows[0].samples[0].notes.extend(notes);
     rows.extend(rules(number, play));
@@ -332,17 +377,23 @@ fn rules(number: u32, play: &Play) -> Vec<Row> {
         .collect();
     let most = |of: fn(&(Kept, Contract)) -> f64| kept.iter().map(of).fold(0.0, f64::max);
     let row = |what: &str, value| {
-        let mut row = fact(format!("figure {number}: {what}"), Bound::AtMost(1.0), value);
+        let mut row = fact(
+            format!("figure {number}: {what}"),
+            Bound::AtMost(1.0),
+            value,
+        );
         let lost = ("events lost".to_owned(), play.lost as f64);
         row.samples[0].notes.extend([lost]);
         row
     };
     vec![
-        row("longest lax time / laxity", most(|(kept, contract)| {
-            kept.longest_lax.as_secs_f64() / contract.laxity.as_secs_f64()
-        })),
-        row("largest overrun of a period, repaid / a transaction", most(|(kept, _)| {
-            kept.overrun.as_secs_f64() / kept.transaction.as_secs_f64().max(1e-9)
-        })),
+        row(
+            "longest lax time / laxity",
+            most(|(kept, contract)| kept.longest_lax.as_secs_f64() / contract.laxity.as_secs_f64()),
+        ),
+        row(
+            "largest overrun of a period, repaid / a transaction",
+            most(|(kept, _)| kept.overrun.as_secs_f64() / kept.transaction.as_secs_f64().max(1e-9)),
+        ),
     ]
 }

@@ -8,8 +8,8 @@
 //! beforehand, so that an access which had to wait for the one before it counts its waiting,
 //! and a program that is held up is not spared the accesses it did not come to.
 
-use crate::ExperimentError;
 use super::backing::{Backing, Housed};
+use crate::ExperimentError;
 use crate::contents::{PAGE, PageAt, mix};
 use crate::error::while_doing;
 use crate::memory::{Kind, Memory};
@@ -67,10 +67,23 @@ pub enum Order {
         /// Makes the times and the pages.
         seed: u64,
     },
+    /// Reads pages at random by so many threads, until [`Order::Rest`].
+    Roam(u64),
     /// Changes pages at random by so many threads, until [`Order::Rest`].
     Churn(u64),
-    /// Ends that; answers [`Done`].
+    /// Ends either; answers [`Done`].
     Rest,
+    /// Answers how often frames were asked back of it, by a number; also while it works.
+    Asked,
+    /// So often: touches so many pages, and drops them again; answers [`Claims`].
+    Claim {
+        /// How often.
+        times: u64,
+        /// Pages.
+        pages: u64,
+        /// More than this is late.
+        most: Duration,
+    },
 }
 
 impl fmt::Display for Order {
@@ -81,8 +94,13 @@ impl fmt::Display for Order {
             Self::Open { during, rate, seed } => {
                 write!(f, "open {} {rate} {seed}", during.as_millis())
             }
+            Self::Roam(threads) => write!(f, "roam {threads}"),
             Self::Churn(threads) => write!(f, "churn {threads}"),
             Self::Rest => f.write_str("rest"),
+            Self::Asked => f.write_str("asked"),
+            Self::Claim { times, pages, most } => {
+                write!(f, "claim {times} {pages} {}", most.as_millis())
+            }
         }
     }
 }
@@ -103,8 +121,15 @@ impl FromStr for Order {
                 rate: rate.parse().map_err(|_| wrong())?,
                 seed: number(seed)?,
             },
+            ["roam", threads] => Self::Roam(number(threads)?.max(1)),
             ["churn", threads] => Self::Churn(number(threads)?.max(1)),
             ["rest"] => Self::Rest,
+            ["asked"] => Self::Asked,
+            ["claim", times, pages, most] => Self::Claim {
+                times: number(times)?,
+                pages: number(pages)?,
+                most: time(most)?,
+            },
             _ => return Err(wrong()),
         })
     }
@@ -124,6 +149,15 @@ impl Done {
     pub fn rate(&self) -> f64 {
         self.accesses as f64 / (self.ns as f64 / 1e9)
     }
+}
+
+/// What claims came to: the time until all pages of one were there.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Claims {
+    /// Of each claim.
+    pub latency: Latency,
+    /// Those that took longer than they may.
+    pub late: u64,
 }
 
 /// What an open phase came to; times from when each access was due.
@@ -180,9 +214,15 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
             Order::Fill => answer(&guest.fill())?,
             Order::Closed(during) => answer(&guest.closed(during)?)?,
             Order::Open { during, rate, seed } => answer(&guest.open(during, rate, seed)?)?,
+            Order::Roam(threads) => {
+                answer(&guest.work(threads, false, || until_rest(&mut orders, &place))?)?
+            }
             Order::Churn(threads) => {
-                let done = guest.churn(threads, || orders.next())?;
-                answer(&done)?;
+                answer(&guest.work(threads, true, || until_rest(&mut orders, &place))?)?
+            }
+            Order::Asked => answer(&place.asked())?,
+            Order::Claim { times, pages, most } => {
+                answer(&guest.claim(place.stretch()?, times, pages, most)?)?;
             }
             Order::Rest => return Err(ExperimentError::Worker("was told to rest at rest".into())),
         }
@@ -190,10 +230,19 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     Ok(())
 }
 
+/// The next order can only be to rest, or to answer meanwhile, or nobody is there any more.
+fn until_rest(orders: &mut impl Iterator<Item = String>, place: &Place) {
+    let asks = |line: &String| matches!(line.parse(), Ok(Order::Asked));
+    while orders.next().as_ref().is_some_and(asks) && answer(&place.asked()).is_ok() {}
+}
+
 /// Where a guest's pages are. Dropped from the top.
 enum Place {
     Memory(Memory),
-    Stretch(Stretch, #[allow(dead_code, reason = "kept for its end")] Housed),
+    Stretch(
+        Stretch,
+        #[allow(dead_code, reason = "kept for its end")] Housed,
+    ),
 }
 
 impl Place {
@@ -203,9 +252,27 @@ impl Place {
         }
         let failed = |why: selfpage::StretchError| ExperimentError::Worker(why.to_string());
         let housed = plan.backing.domain()?;
-        let stretch = housed.domain.allocate(pages as usize * PAGE).map_err(failed)?;
+        let stretch = housed
+            .domain
+            .allocate(pages as usize * PAGE)
+            .map_err(failed)?;
         stretch.bind(Paged).map_err(failed)?;
         Ok(Self::Stretch(stretch, housed))
+    }
+
+    fn stretch(&self) -> Result<&Stretch, ExperimentError> {
+        match self {
+            Self::Stretch(stretch, _) => Ok(stretch),
+            Self::Memory(_) => Err(ExperimentError::Worker("has no stretch".into())),
+        }
+    }
+
+    /// How often frames were asked back.
+    fn asked(&self) -> u64 {
+        match self {
+            Self::Stretch(_, housed) => housed.asked(),
+            Self::Memory(_) => 0,
+        }
     }
 
     fn start(&self) -> *mut u8 {
@@ -273,19 +340,24 @@ impl Guest {
     }
 
     /// Each thread has a part of the pages of its own.
-    fn churn(
+    fn work(
         &self,
         threads: u64,
-        next: impl FnOnce() -> Option<String>,
+        changes: bool,
+        until: impl FnOnce(),
     ) -> Result<Done, ExperimentError> {
         self.resting.store(false, Ordering::Relaxed);
         let began = Instant::now();
         let part = self.pages / threads;
         let accesses = std::thread::scope(|scope| {
-            let work = |thread| move || self.change(thread * part, part);
+            let work = |thread| {
+                move || match changes {
+                    true => self.change(thread * part, part),
+                    false => self.read(thread * part, part),
+                }
+            };
             let all: Vec<_> = (0..threads).map(|t| scope.spawn(work(t))).collect();
-            // The next order can only be to rest, or nobody is there any more.
-            let _ = next();
+            until();
             self.resting.store(true, Ordering::Relaxed);
             all.into_iter()
                 .filter_map(|thread| thread.join().ok())
@@ -298,6 +370,50 @@ impl Guest {
         }
     }
 
+    fn fail(&self, wrong: ExperimentError) {
+        if let Ok(mut failed) = self.failed.lock() {
+            *failed = Some(wrong);
+        }
+    }
+
+    fn read(&self, first: u64, pages: u64) -> u64 {
+        let mut accesses = 0;
+        while !self.resting.load(Ordering::Relaxed) {
+            let page = first + mix(mix(first) ^ accesses) % pages;
+            if let Err(wrong) = self.page(page).probe(FIRST) {
+                self.fail(wrong);
+                break;
+            }
+            accesses += 1;
+        }
+        accesses
+    }
+
+    fn claim(
+        &self,
+        stretch: &Stretch,
+        times: u64,
+        pages: u64,
+        most: Duration,
+    ) -> Result<Claims, ExperimentError> {
+        let pages = pages.min(self.pages);
+        let (mut took, mut late) = (latencies()?, 0);
+        for _ in 0..times {
+            let began = Instant::now();
+            (0..pages).for_each(|page| self.page(page).advance(FIRST));
+            let time = began.elapsed();
+            took.saturating_record(time.as_nanos() as u64);
+            late += u64::from(time > most);
+            stretch
+                .discard(0..pages as usize)
+                .map_err(|why| ExperimentError::Worker(why.to_string()))?;
+        }
+        Ok(Claims {
+            latency: Latency::of(&took, times, times),
+            late,
+        })
+    }
+
     fn change(&self, first: u64, pages: u64) -> u64 {
         let mut versions = vec![FIRST; pages as usize];
         let mut accesses = 0;
@@ -306,9 +422,7 @@ impl Guest {
             let version = &mut versions[at as usize];
             let page = self.page(first + at);
             if let Err(wrong) = page.probe(*version) {
-                if let Ok(mut failed) = self.failed.lock() {
-                    *failed = Some(wrong);
-                }
+                self.fail(wrong);
                 break;
             }
             *version = version.wrapping_add(1);
@@ -380,7 +494,13 @@ mod tests {
             seed: 7,
         };
         let closed = Order::Closed(Duration::from_secs(2));
-        for order in [Order::Fill, closed, open, Order::Churn(4), Order::Rest] {
+        let claim = Order::Claim {
+            times: 3,
+            pages: 256,
+            most: Duration::from_millis(150),
+        };
+        let others = [Order::Roam(1), Order::Churn(4), Order::Rest, Order::Asked];
+        for order in [Order::Fill, closed, open, claim].into_iter().chain(others) {
             assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
         }
         assert!("dance".parse::<Order>().is_err());
@@ -413,11 +533,9 @@ mod tests {
     fn a_neighbour_leaves_its_pages_as_it_found_them() {
         let mut memory = Vec::new();
         let guest = guest(&mut memory, 16);
-        let pause = || {
-            std::thread::sleep(Duration::from_millis(20));
-            None
-        };
-        assert!(guest.churn(2, pause).unwrap().accesses > 0);
+        let pause = || std::thread::sleep(Duration::from_millis(20));
+        assert!(guest.work(2, false, pause).unwrap().accesses > 0);
+        assert!(guest.work(2, true, pause).unwrap().accesses > 0);
         assert!((0..16).all(|page| guest.page(page).check(FIRST).is_ok()));
         assert!(guest.closed(Duration::from_millis(2)).unwrap().rate() > 0.0);
     }

@@ -12,10 +12,12 @@ mod figure;
 mod forgetful;
 pub mod guest;
 pub mod neighbour;
+mod overhead;
 pub mod pager;
 pub mod picture;
 pub mod progress;
 pub mod reader;
+mod revocation;
 mod saturation;
 pub mod schedule;
 pub mod shares;
@@ -31,12 +33,12 @@ use crate::real::goal::{Bound, Report, Row, Sample};
 use crate::swap::preallocated;
 use crate::{ExperimentError, Myself, trial};
 use clap::ValueEnum;
+use daemon::Disk;
 use rustix::fs::{Advice, fadvise};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use daemon::Disk;
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -68,6 +70,12 @@ pub struct Options {
     /// Accesses of the victim's a second that are due.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
+    /// Times that frames are asked back.
+    #[arg(long, default_value_t = 10_000)]
+    pub rounds: u64,
+    /// Holders among them that refuse.
+    #[arg(long, default_value_t = 100)]
+    pub refusals: u64,
     /// Folder for swap files, on the disk to be measured.
     #[arg(long, default_value = "/var/tmp")]
     pub folder: PathBuf,
@@ -95,6 +103,10 @@ pub enum Part {
     Saturation,
     /// A victim beside a neighbour: ours and Linux's answers.
     Neighbour,
+    /// Frames asked back of holders of every kind.
+    Revocation,
+    /// What the system domain costs.
+    Overhead,
 }
 
 /// What all parts share.
@@ -154,6 +166,8 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
             Part::Figure9 => figure::file_system(&grounds, options),
             Part::Saturation => saturation::rows(&grounds, options),
             Part::Neighbour => neighbour::rows(&grounds, options),
+            Part::Revocation => revocation::rows(&grounds, options),
+            Part::Overhead => overhead::rows(&grounds, options),
         });
     }
     say("");
@@ -166,9 +180,10 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     .publish(options.json.as_deref())
 }
 
-/// MiB of swap for whatever part wants most of it.
+/// MiB of swap for whatever part wants most of it, calibration's own file included.
 fn swap(options: &Options) -> u64 {
-    64 + 2 * (options.victim + options.neighbour)
+    let of_neighbours = 2 * (options.victim + options.neighbour);
+    of_neighbours.max(revocation::SWAP) + 64
 }
 
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
@@ -233,7 +248,9 @@ fn lacking(what: String, failure: ExperimentError) -> Row {
 }
 
 fn sample(ours: f64, beside: Option<f64>, notes: &[(&str, f64)]) -> Sample {
-    let notes = notes.iter().map(|(name, value)| ((*name).to_owned(), *value));
+    let notes = notes
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), *value));
     Sample {
         ours,
         beside,

@@ -100,7 +100,10 @@ impl Reading {
     fn answer(&mut self) -> Result<usize, ExperimentError> {
         match self.file.next() {
             Some(Ok(over)) if over.data.len() == PAGE => Ok(over.slot),
-            Some(Ok(over)) => Err(failed(format!("was given {} bytes of a page", over.data.len()))),
+            Some(Ok(over)) => Err(failed(format!(
+                "was given {} bytes of a page",
+                over.data.len()
+            ))),
             Some(Err(why)) => Err(failed(why)),
             None => Err(failed("nothing is under way in the channel")),
         }

@@ -5,23 +5,23 @@
 //! had a slower disk of its own, hardly less in all than the device gives where nobody
 //! schedules it, and a client that was idle is served at once when it comes back.
 
-use super::progress::Progress;
 use super::daemon::{Setup, System};
-use super::{Grounds, Options, fact, shares, unscheduled};
+use super::progress::Progress;
+use super::{Grounds, Options, fact, sample, shares, unscheduled};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
-use system::control::Listed;
+use disk::model::Model;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
+use system::control::Listed;
 
-/// Milliseconds of each client's in a period of [`PERIOD`]; with [`NEWCOMER`] all of it.
-const SLICES: [u64; 3] = [50, 75, 115];
-const PERIOD: u64 = 250;
+/// Parts of the disk's capacity, in percent; with [`NEWCOMER`] all of it.
+const PARTS: [u64; 3] = [19, 29, 48];
+const PERIOD: Duration = Duration::from_millis(250);
 
 /// Of the client that comes now and then.
-const NEWCOMER: u64 = 10;
+const NEWCOMER: u64 = 4;
 
 /// How often it comes: every time long after its last period began.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -50,7 +50,10 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
 
 fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
     let (file, _owed) = super::data(grounds, FILE)?;
-    let depth = DEPTH * SLICES.len() as u32;
+    // The first measures the disk.
+    drop(System::start(grounds, Setup::of(16))?);
+    let model = grounds.disk.model()?;
+    let depth = DEPTH * PARTS.len() as u32;
     let seconds = options.seconds / f64::from(2 * options.repeats as u32);
     let during = Duration::from_secs_f64(seconds);
     let (mut plays, mut samples) = (Vec::new(), Vec::new());
@@ -58,15 +61,15 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experiment
     for repeat in 0..options.repeats {
         super::say(&format!("saturation, repeat {}", repeat + 1));
         let free = unscheduled::read(&file, FILE << 20, depth, during)?;
-        let shared = share(grounds, options, &file, seconds)?;
+        let shared = share(grounds, options, (&file, &model), seconds)?;
         let rate = shared.bytes.iter().sum::<f64>() / 4096.0 / seconds;
         samples.push((rate, free.rate()));
         plays.push(shared);
     }
-    let promised = SLICES.map(|slice| slice as f64);
+    let promised = PARTS.map(|part| part as f64);
     let sum = |of: fn(&Shared) -> &Vec<f64>| -> Vec<f64> {
         let each = |k: usize| plays.iter().map(|play| of(play)[k]).sum();
-        (0..SLICES.len()).map(each).collect()
+        (0..PARTS.len()).map(each).collect()
     };
     let (charged, bytes) = (sum(|play| &play.charged), sum(|play| &play.bytes));
     let row = |what: &str, bound, value| fact(format!("saturation: {what}"), bound, value);
@@ -77,53 +80,93 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experiment
         Bound::AtLeast(0.85),
         samples[0],
     );
-    throughput.samples = samples.iter().map(|(o, f)| super::sample(*o, Some(*f), &[])).collect();
-    let bound = grounds.disk.model()?.bound;
-    let mut first = row(
-        "a newly active client's first request, us",
-        Bound::Open,
-        plays[0].first.p50_ns as f64 / 1e3,
-    );
-    first.samples = plays
+    throughput.samples = samples
         .iter()
-        .map(|play| {
-            let us = |ns: u64| ns as f64 / 1e3;
-            super::sample(us(play.first.p50_ns), None, &[
-                ("p99 us", us(play.first.p99_ns)),
-                ("most us", us(play.first.most_ns)),
-                ("bound us", us(bound.0)),
-            ])
-        })
+        .map(|(o, f)| sample(*o, Some(*f), &[]))
         .collect();
     Ok(vec![
-        row("charged time, farthest from the shares", Bound::AtMost(0.02), shares::worst(&charged, &promised)),
-        row("charged time, Jain's index", Bound::AtLeast(0.999), shares::jain(&charged, &promised)),
-        row("bytes, farthest from the shares", Bound::AtMost(0.05), shares::worst(&bytes, &promised)),
+        row(
+            "charged time, farthest from the shares",
+            Bound::AtMost(0.02),
+            shares::worst(&charged, &promised),
+        ),
+        row(
+            "charged time, Jain's index",
+            Bound::AtLeast(0.999),
+            shares::jain(&charged, &promised),
+        ),
+        row(
+            "bytes, farthest from the shares",
+            Bound::AtMost(0.05),
+            shares::worst(&bytes, &promised),
+        ),
         throughput,
-        first,
+        first(&plays, &samples, &model),
     ])
+}
+
+/// What a newly active client's first request takes beside what it may: the cost that may be
+/// in flight before it, and what a transaction takes at that depth.
+fn first(plays: &[Shared], samples: &[(f64, f64)], model: &Model) -> Row {
+    let us = |ns: u64| ns as f64 / 1e3;
+    let one = |(play, (_, free)): (&Shared, &(f64, f64))| {
+        let device = f64::from(DEPTH * PARTS.len() as u32) * 1e6 / free;
+        sample(
+            us(play.first.p50_ns),
+            Some(us(model.bound.0) + device),
+            &[
+                ("bound us", us(model.bound.0)),
+                ("p99 us", us(play.first.p99_ns)),
+                ("most us", us(play.first.most_ns)),
+                ("requests", play.first.due as f64),
+            ],
+        )
+    };
+    Row {
+        what: "saturation: a newly active client's first request".into(),
+        beside: Some("the bound and a transaction".into()),
+        unit: "us",
+        bound: Bound::AtMost(1.0),
+        samples: plays.iter().zip(samples).map(one).collect(),
+        failure: None,
+    }
+}
+
+/// What a client is called.
+fn name(part: u64) -> String {
+    format!("{part} %")
 }
 
 fn share(
     grounds: &Grounds<'_>,
     options: &Options,
-    file: &Path,
+    (file, model): (&Path, &Model),
     seconds: f64,
 ) -> Result<Shared, ExperimentError> {
     let system = System::start(grounds, Setup::of(16))?;
-    let reader = |slice: u64, extra: &[&str]| {
-        let mut command: Command = grounds.myself.command("reader");
-        command.arg("--file").arg(file).arg("--system").arg(system.socket());
-        command.args(["--name", &format!("{slice} ms"), "--random"]);
-        command.args(["--disk", &format!("{slice}ms/{PERIOD}ms,laxity=0ms")]);
-        command.args(["--seconds", &seconds.to_string(), "--every", &options.every.to_string()]);
+    let reader = |part: u64, extra: &[&str]| {
+        let slice = PERIOD.mul_f64(f64::from(model.capacity) * part as f64 / 100.0);
+        let disk = format!(
+            "{}us/{}us,laxity=0ms",
+            slice.as_micros(),
+            PERIOD.as_micros()
+        );
+        let mut command = grounds.myself.command("reader");
+        command
+            .arg("--file")
+            .arg(file)
+            .arg("--system")
+            .arg(system.socket());
+        command.args(["--name", &name(part), "--random", "--disk", &disk]);
+        command.args(["--seconds", &seconds.to_string()]);
+        command.args(["--every", &options.every.to_string()]);
         command.args(extra);
         Process::start(command)
     };
     let depth = DEPTH.to_string();
     let mut readers = Vec::new();
-    for slice in SLICES {
-        readers.push(reader(slice, &["--depth", &depth])?);
+    for part in PARTS {
+        readers.push(reader(part, &["--depth", &depth])?);
     }
     let pause = PAUSE.as_millis().to_string();
     readers.push(reader(NEWCOMER, &["--depth", "1", "--pause", &pause])?);
@@ -134,10 +177,9 @@ fn share(
     // All are at work until then; what is charged later is not of all.
     std::thread::sleep(Duration::from_secs_f64(seconds * 0.95));
     let after = system.tenants()?;
-    let charged = SLICES.map(|slice| {
-        let name = format!("{slice} ms");
+    let charged = PARTS.map(|part| {
         let of = |all: &[Listed]| {
-            let one = all.iter().find(|tenant| tenant.name == name);
+            let one = all.iter().find(|tenant| tenant.name == name(part));
             one.map_or(0.0, |tenant| tenant.charged.as_secs_f64())
         };
         of(&after) - of(&before)
@@ -147,9 +189,13 @@ fn share(
         said.push(reader.end()?);
     }
     let newcomer = said.pop().unwrap_or_default();
-    let first = newcomer.last().and_then(|line| serde_json::from_str(line).ok());
+    let first = newcomer
+        .last()
+        .and_then(|line| serde_json::from_str(line).ok());
     let bytes = said.iter().map(|lines| {
-        let last = lines.iter().filter_map(|line| serde_json::from_str::<Progress>(line).ok());
+        let last = lines
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Progress>(line).ok());
         last.last().map_or(0.0, |last| last.bytes as f64)
     });
     Ok(Shared {

@@ -17,6 +17,7 @@ use selfpage::{Ledger, SharedStore};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -75,6 +76,7 @@ impl Outlet for Way {
 
 /// A contract that is kept while this lives.
 pub struct Tenancy {
+    asked: Arc<AtomicU64>,
     line: Arc<Line>,
     stop: Sender<()>,
     thread: Option<JoinHandle<()>>,
@@ -94,7 +96,9 @@ impl Tenancy {
             Ledger::create_limited(terms.frames.x, 0, 1).map_err(|why| failed(&why))?;
         let view = Ledger::attach(&books).map_err(|why| failed(&why))?;
         let hunger = fcntl_dupfd_cloexec(tenant.hunger(), 0).map_err(while_doing("copy a bell"))?;
-        ledger.set_bell(hunger).map_err(while_doing("keep a bell"))?;
+        ledger
+            .set_bell(hunger)
+            .map_err(while_doing("keep a bell"))?;
         tenant.start(books).map_err(|why| failed(&why))?;
         let config = StoreConfig {
             ram: None,
@@ -108,6 +112,7 @@ impl Tenancy {
         let (stop, stopped) = channel();
         let line = Arc::new(Line { wishes, bell });
         store.set_outlet(Box::new(Way(line.clone())));
+        let asked = Arc::new(AtomicU64::new(0));
         let steward = Steward {
             tenant,
             view,
@@ -118,17 +123,26 @@ impl Tenancy {
             next: 0,
             round: None,
             answers,
+            asked: asked.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("tenancy".into())
             .spawn(move || steward.serve())
             .map_err(while_doing("start a thread"))?;
         let tenancy = Self {
+            asked,
             line,
             stop,
             thread: Some(thread),
         };
         Ok((tenancy, ledger, store))
+    }
+}
+
+impl Tenancy {
+    /// How often frames were asked back.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 }
 
@@ -154,6 +168,8 @@ struct Steward {
     /// The revocation under way: its number, and frames that may be kept.
     round: Option<(u32, u32)>,
     answers: Answers,
+    /// Revocations so far.
+    asked: Arc<AtomicU64>,
 }
 
 impl Steward {
@@ -193,7 +209,10 @@ impl Steward {
                     let _ = wish.reply.send(Err(Errno::MFILE));
                 }
             }
-            Heard::Revoke { round, keep, .. } => self.round = Some((round, keep)),
+            Heard::Revoke { round, keep, .. } => {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                self.round = Some((round, keep));
+            }
             Heard::Changed { .. }
             | Heard::Closed(_)
             | Heard::Gone

@@ -49,7 +49,10 @@ pub fn read(
         .read(true)
         .custom_flags(libc::O_DIRECT)
         .open(path)
-        .map_err(while_doing(format!("open {} for direct I/O", path.display())))?;
+        .map_err(while_doing(format!(
+            "open {} for direct I/O",
+            path.display()
+        )))?;
     // Before the ring, so that it is dropped after: a ring that goes has nothing under way.
     let buffers = Buffers::new(depth as usize)?;
     let mut ring = IoUring::new(depth.next_power_of_two()).map_err(while_doing("make a ring"))?;
@@ -108,7 +111,8 @@ mod tests {
 
     #[test]
     fn pages_are_read_as_long_as_was_said() {
-        let path = std::env::temp_dir().join(format!("experiments-device-{}-q", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("experiments-device-{}-q", std::process::id()));
         std::fs::write(&path, vec![0; 64 * PAGE]).unwrap();
         let done = read(&path, 64 * PAGE as u64, 8, Duration::from_millis(20));
         std::fs::remove_file(&path).unwrap();

@@ -19,8 +19,8 @@ mod share;
 
 pub use arm::Arm;
 
-use super::guest::{Done, Latency, Order};
 use super::daemon::{Setup, System};
+use super::guest::{Done, Latency, Order};
 use super::{Grounds, Options, sample};
 use crate::ExperimentError;
 use crate::cgroup::Cgroup;
