@@ -192,12 +192,11 @@ fn share(
     let first = newcomer
         .last()
         .and_then(|line| serde_json::from_str(line).ok());
-    let bytes = said.iter().map(|lines| {
-        let last = lines
-            .iter()
-            .filter_map(|line| serde_json::from_str::<Progress>(line).ok());
-        last.last().map_or(0.0, |last| last.bytes as f64)
-    });
+    let last =
+        |lines: &Vec<String>| -> Option<Progress> { serde_json::from_str(lines.last()?).ok() };
+    let bytes = said
+        .iter()
+        .map(|lines| last(lines).map_or(0.0, |last| last.bytes as f64));
     Ok(Shared {
         charged: charged.to_vec(),
         bytes: bytes.collect(),

@@ -1,0 +1,115 @@
+//! What a guest is told to do, as a line.
+
+use crate::ExperimentError;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What a guest is told to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Order {
+    /// Writes every page; answers [`Done`].
+    Fill,
+    /// Reads pages at random, one after the other; answers [`Done`].
+    Closed(Duration),
+    /// Reads pages at random when they are due, so many a second; answers [`Latency`].
+    Open {
+        /// For so long.
+        during: Duration,
+        /// Accesses a second.
+        rate: f64,
+        /// Makes the times and the pages.
+        seed: u64,
+    },
+    /// Reads pages at random by so many threads, until [`Order::Rest`].
+    Roam(u64),
+    /// Changes pages at random by so many threads, until [`Order::Rest`].
+    Churn(u64),
+    /// Ends either; answers [`Done`].
+    Rest,
+    /// Answers how often frames were asked back of it, by a number; also while it works.
+    Asked,
+    /// So often: touches so many pages, and drops them again; answers [`Claims`].
+    Claim {
+        /// How often.
+        times: u64,
+        /// Pages.
+        pages: u64,
+        /// More than this is late.
+        most: Duration,
+    },
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fill => f.write_str("fill"),
+            Self::Closed(during) => write!(f, "closed {}", during.as_millis()),
+            Self::Open { during, rate, seed } => {
+                write!(f, "open {} {rate} {seed}", during.as_millis())
+            }
+            Self::Roam(threads) => write!(f, "roam {threads}"),
+            Self::Churn(threads) => write!(f, "churn {threads}"),
+            Self::Rest => f.write_str("rest"),
+            Self::Asked => f.write_str("asked"),
+            Self::Claim { times, pages, most } => {
+                write!(f, "claim {times} {pages} {}", most.as_millis())
+            }
+        }
+    }
+}
+
+impl FromStr for Order {
+    type Err = ExperimentError;
+
+    fn from_str(text: &str) -> Result<Self, ExperimentError> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let wrong = || ExperimentError::Worker(format!("was told {text:?}"));
+        let number = |word: &str| word.parse().map_err(|_| wrong());
+        let time = |word: &str| number(word).map(Duration::from_millis);
+        Ok(match words.as_slice() {
+            ["fill"] => Self::Fill,
+            ["closed", during] => Self::Closed(time(during)?),
+            ["open", during, rate, seed] => Self::Open {
+                during: time(during)?,
+                rate: rate.parse().map_err(|_| wrong())?,
+                seed: number(seed)?,
+            },
+            ["roam", threads] => Self::Roam(number(threads)?.max(1)),
+            ["churn", threads] => Self::Churn(number(threads)?.max(1)),
+            ["rest"] => Self::Rest,
+            ["asked"] => Self::Asked,
+            ["claim", times, pages, most] => Self::Claim {
+                times: number(times)?,
+                pages: number(pages)?,
+                most: time(most)?,
+            },
+            _ => return Err(wrong()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_as_it_is_told() {
+        let open = Order::Open {
+            during: Duration::from_millis(1500),
+            rate: 2000.5,
+            seed: 7,
+        };
+        let closed = Order::Closed(Duration::from_secs(2));
+        let claim = Order::Claim {
+            times: 3,
+            pages: 256,
+            most: Duration::from_millis(150),
+        };
+        let others = [Order::Roam(1), Order::Churn(4), Order::Rest, Order::Asked];
+        for order in [Order::Fill, closed, open, claim].into_iter().chain(others) {
+            assert_eq!(order.to_string().parse::<Order>().unwrap(), order);
+        }
+        assert!("dance".parse::<Order>().is_err());
+    }
+}
