@@ -1,9 +1,15 @@
-//! The user-safe backing store: where many programs page to one disk, each at the rate it
-//! was promised.
+//! The user-safe backing store: disk space and disk time under contract, where many programs
+//! page to one disk.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.7.
+//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: the swap
+//! filesystem decides who owns which part of a disk, the user-safe disk who may use it when.
+//!
+//! Rule: control is apart from data. Nothing on the way of a page allocates extents, and
+//! nothing that allocates extents waits for a page.
 
 pub mod atropos;
+pub mod calibrate;
 pub mod model;
+pub mod swapfs;
 pub mod time;
 pub mod trace;

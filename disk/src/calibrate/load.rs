@@ -1,0 +1,243 @@
+//! So many transactions in flight, at random places, for a while.
+//!
+//! The same kind of ring as the user-safe disk's, since what is measured is what a client
+//! gets, the kernel's share included.
+//!
+//! Rule: memory outlives what the device does to it. A load ends when nothing is in flight; if
+//! the kernel will not say so, its memory is never given back.
+
+use super::{CalibrateError, DEPTHS, SIZES};
+use crate::model::Op;
+use crate::swapfs::Extent;
+use io_uring::{IoUring, opcode, types};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
+use wired::Region;
+
+const MOST: usize = DEPTHS[DEPTHS.len() - 1] as usize;
+const _: () = assert!(
+    MOST <= u64::BITS as usize,
+    "slots in flight are bits of a word"
+);
+
+/// Bytes of the largest transaction, and of a place.
+pub(super) const PLACE: u32 = SIZES[SIZES.len() - 1];
+
+/// What a load came to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Counted {
+    /// Transactions a second.
+    pub rate: f64,
+    /// How long one took, on average.
+    pub latency: Duration,
+}
+
+/// A ring, its buffers, and where to read and write.
+pub(super) struct Load<'fd> {
+    fd: BorrowedFd<'fd>,
+    /// Where each [`PLACE`] bytes begin on the device.
+    places: Vec<u64>,
+    ring: ManuallyDrop<IoUring>,
+    buffers: ManuallyDrop<Region>,
+    /// Buffers in use, as bits.
+    busy: u64,
+    started: [Instant; MOST],
+    random: u64,
+}
+
+impl<'fd> Load<'fd> {
+    /// On all of `extents`, which are at least a place together.
+    pub fn new(fd: BorrowedFd<'fd>, extents: &[Extent]) -> Result<Self, CalibrateError> {
+        let in_extent = |extent: &Extent| {
+            let device = extent.device;
+            let whole = extent.len / u64::from(PLACE);
+            (0..whole).map(move |at| device + at * u64::from(PLACE))
+        };
+        let places: Vec<u64> = extents.iter().flat_map(in_extent).collect();
+        if places.is_empty() {
+            return Err(CalibrateError::Small {
+                there: extents.iter().map(|extent| extent.len).max().unwrap_or(0),
+                least: PLACE.into(),
+            });
+        }
+        let refused = |error: std::io::Error| CalibrateError::Ring(errno(&error));
+        let ring = IoUring::new(MOST as u32).map_err(refused)?;
+        let buffers = Region::private(MOST * PLACE as usize).map_err(CalibrateError::Memory)?;
+        let mut load = Self {
+            fd,
+            places,
+            ring: ManuallyDrop::new(ring),
+            buffers: ManuallyDrop::new(buffers),
+            busy: 0,
+            started: [Instant::now(); MOST],
+            random: 0,
+        };
+        load.scramble();
+        Ok(load)
+    }
+
+    /// Disks that compress, or know pages of zeros, would not be measured otherwise.
+    fn scramble(&mut self) {
+        for at in (0..self.buffers.len()).step_by(8) {
+            let word = self.draw();
+            // SAFETY: inside the region, aligned, and nothing is in flight yet.
+            unsafe { self.buffers.as_ptr().add(at).cast::<u64>().write(word) };
+        }
+    }
+
+    /// Writes every place, or as many as can be in `time`, and keeps to those.
+    pub fn fill(&mut self, time: Duration) -> Result<(), CalibrateError> {
+        let begun = Instant::now();
+        let mut filled = 0;
+        while filled < self.places.len() && (filled == 0 || begun.elapsed() < time) {
+            if self.busy == u64::MAX {
+                self.wait(&mut |_| {})?;
+            }
+            self.start(Op::Write, PLACE, self.places[filled])?;
+            filled += 1;
+        }
+        self.drain()?;
+        self.places.truncate(filled);
+        Ok(())
+    }
+
+    /// Keeps `depth` transactions in flight for `time`, and counts from when the first of them
+    /// have ended, or half of the time has: what begins is not what goes on.
+    pub fn run(
+        &mut self,
+        op: Op,
+        bytes: u32,
+        depth: u32,
+        time: Duration,
+    ) -> Result<Counted, CalibrateError> {
+        for _ in 0..depth {
+            let at = self.anywhere(bytes);
+            self.start(op, bytes, at)?;
+        }
+        let begun = Instant::now();
+        let (mut early, mut counting) = (0, None);
+        let (mut count, mut waited) = (0u32, Duration::ZERO);
+        let counted = loop {
+            let mut ended = 0;
+            let mut took = Duration::ZERO;
+            self.wait(&mut |latency| {
+                ended += 1;
+                took += latency;
+            })?;
+            let now = Instant::now();
+            match counting {
+                Some(since) => {
+                    count += ended;
+                    waited += took;
+                    if count > 0 && now - begun >= time {
+                        let elapsed = now.duration_since(since).as_secs_f64().max(1e-9);
+                        break Counted {
+                            rate: f64::from(count) / elapsed,
+                            latency: waited / count,
+                        };
+                    }
+                }
+                None => {
+                    early += ended;
+                    if early >= depth || now - begun >= time / 2 {
+                        counting = Some(now);
+                    }
+                }
+            }
+            for _ in 0..ended {
+                let at = self.anywhere(bytes);
+                self.start(op, bytes, at)?;
+            }
+        };
+        self.drain()?;
+        Ok(counted)
+    }
+
+    fn anywhere(&mut self, bytes: u32) -> u64 {
+        let place = self.draw() as usize % self.places.len();
+        let within = self.draw() % u64::from(PLACE / bytes);
+        self.places[place] + within * u64::from(bytes)
+    }
+
+    /// SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.random;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        word ^ (word >> 31)
+    }
+
+    /// Queues a transaction. There is a buffer that is not in use.
+    fn start(&mut self, op: Op, bytes: u32, at: u64) -> Result<(), CalibrateError> {
+        let slot = self.busy.trailing_ones() as usize;
+        let fd = types::Fd(self.fd.as_raw_fd());
+        // SAFETY: there are `MOST` buffers, and one is free.
+        let buffer = unsafe { self.buffers.as_ptr().add(slot * PLACE as usize) };
+        let entry = match op {
+            Op::Read => opcode::Read::new(fd, buffer, bytes).offset(at).build(),
+            Op::Write => opcode::Write::new(fd, buffer, bytes).offset(at).build(),
+        };
+        // What is expected of it goes with it: a short transaction is a failed one.
+        let entry = entry.user_data((slot as u64) << 32 | u64::from(bytes));
+        // SAFETY: the buffer stays until the transaction has ended: see `drop`.
+        let queued = unsafe { self.ring.submission().push(&entry) };
+        queued.map_err(|_| CalibrateError::Io(Errno::AGAIN))?;
+        self.busy |= 1 << slot;
+        self.started[slot] = Instant::now();
+        Ok(())
+    }
+
+    /// Waits until something has ended, and tells of everything that has how long it took.
+    fn wait(&mut self, ended: &mut dyn FnMut(Duration)) -> Result<(), CalibrateError> {
+        while let Err(error) = self.ring.submit_and_wait(1) {
+            let errno = errno(&error);
+            if errno != Errno::INTR {
+                return Err(CalibrateError::Io(errno));
+            }
+        }
+        let now = Instant::now();
+        let mut failed = None;
+        for completion in self.ring.completion() {
+            let slot = (completion.user_data() >> 32) as usize;
+            self.busy &= !(1 << slot);
+            let (result, bytes) = (completion.result(), completion.user_data() as u32);
+            if result < 0 {
+                failed = Some(Errno::from_raw_os_error(-result));
+            } else if result as u32 != bytes {
+                failed = Some(Errno::IO);
+            }
+            ended(now - self.started[slot]);
+        }
+        failed.map_or(Ok(()), |errno| Err(CalibrateError::Io(errno)))
+    }
+
+    fn drain(&mut self) -> Result<(), CalibrateError> {
+        while self.busy != 0 {
+            self.wait(&mut |_| {})?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        // Failed transactions have ended, too. Each may be one wait's failure.
+        let tries = self.busy.count_ones();
+        for _ in 0..tries {
+            let _ = self.drain();
+        }
+        if self.busy == 0 {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.ring) };
+            // SAFETY: as above; nothing is in flight to or from it.
+            unsafe { ManuallyDrop::drop(&mut self.buffers) };
+        }
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,129 @@
+//! Which loads, in which order, in the time there is.
+//!
+//! In rounds, each with all loads, so that what disturbs the machine for a moment disturbs one
+//! sample of each and the median none. A class goes to greater depths only as long as that
+//! gives it more: on a disk that serves one at a time, 64 in flight are a second of waiting.
+
+use super::load::{Counted, Load};
+use super::{CalibrateError, DEPTHS, Doing, Progress, SCRATCH, SIZES, Sample};
+use crate::model::Op;
+use crate::swapfs::Extent;
+use crate::time::Nanos;
+use rustix::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+const ROUNDS: u32 = 3;
+
+/// Part of the time for writing what will be read.
+const FILLING: u32 = 4;
+
+/// A greater depth that does not give so much more is in vain; two in a row end the class.
+const MORE: f64 = 1.05;
+
+/// Counts of one load, one a round.
+struct Counts {
+    doing: (Op, u32, u32),
+    counted: Vec<Counted>,
+}
+
+pub(super) struct Sweep<'a> {
+    load: Load<'a>,
+    begun: Instant,
+    total: Duration,
+    progress: &'a mut dyn FnMut(Progress),
+    counts: Vec<Counts>,
+}
+
+impl<'a> Sweep<'a> {
+    pub fn new(
+        fd: BorrowedFd<'a>,
+        scratch: &[Extent],
+        total: Duration,
+        progress: &'a mut dyn FnMut(Progress),
+    ) -> Result<Self, CalibrateError> {
+        let begun = Instant::now();
+        let mut left = SCRATCH;
+        let mut extents = scratch.to_vec();
+        for extent in &mut extents {
+            extent.len = extent.len.min(left);
+            left -= extent.len;
+        }
+        Ok(Self {
+            load: Load::new(fd, &extents)?,
+            begun,
+            total,
+            progress,
+            counts: Vec::new(),
+        })
+    }
+
+    /// The median of every load that there was time for.
+    pub fn run(mut self) -> Result<Vec<Sample>, CalibrateError> {
+        self.tell(Doing::Filling);
+        self.load.fill(self.total / FILLING)?;
+        let loads = (2 * SIZES.len() * DEPTHS.len()) as u32;
+        let each = self.total.saturating_sub(self.begun.elapsed()) / (loads * ROUNDS);
+        for op in [Op::Read, Op::Write] {
+            for bytes in SIZES {
+                self.deepen(op, bytes, each)?;
+            }
+        }
+        for _ in 1..ROUNDS {
+            for at in 0..self.counts.len() {
+                if self.begun.elapsed() >= self.total {
+                    break;
+                }
+                self.again(at, each)?;
+            }
+        }
+        Ok(self.counts.iter_mut().map(median).collect())
+    }
+
+    /// The first round of a class. All are tried at depth 1, however late it is.
+    fn deepen(&mut self, op: Op, bytes: u32, each: Duration) -> Result<(), CalibrateError> {
+        let (mut best, mut in_vain) = (0.0, 0);
+        for depth in DEPTHS {
+            if in_vain == 2 || (depth > 1 && self.begun.elapsed() >= self.total) {
+                break;
+            }
+            self.counts.push(Counts {
+                doing: (op, bytes, depth),
+                counted: Vec::new(),
+            });
+            let rate = self.again(self.counts.len() - 1, each)?;
+            in_vain = if rate < MORE * best { in_vain + 1 } else { 0 };
+            best = f64::max(best, rate);
+        }
+        Ok(())
+    }
+
+    fn again(&mut self, at: usize, each: Duration) -> Result<f64, CalibrateError> {
+        let (op, bytes, depth) = self.counts[at].doing;
+        self.tell(Doing::Loading { op, bytes, depth });
+        let counted = self.load.run(op, bytes, depth, each)?;
+        self.counts[at].counted.push(counted);
+        Ok(counted.rate)
+    }
+
+    fn tell(&mut self, doing: Doing) {
+        (self.progress)(Progress {
+            done: self.begun.elapsed(),
+            total: self.total,
+            doing,
+        });
+    }
+}
+
+/// The count in the middle, as a sample.
+fn median(counts: &mut Counts) -> Sample {
+    let (op, bytes, depth) = counts.doing;
+    counts.counted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    let middle = counts.counted.get(counts.counted.len() / 2);
+    Sample {
+        op,
+        bytes,
+        depth,
+        rate: middle.map_or(0.0, |counted| counted.rate),
+        latency: middle.map_or(Nanos::ZERO, |counted| counted.latency.into()),
+    }
+}

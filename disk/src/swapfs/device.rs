@@ -1,0 +1,368 @@
+//! The partition or file that a filesystem lies on.
+//!
+//! Allocated whole beforehand, direct, and exclusively ours: what a page store needs to never
+//! find the disk full, never to keep pages twice, and never to share.
+//!
+//! Rule: what cannot hold pages is refused when it is opened, by name and with what to do; what
+//! can and is unusual is told ([`Device::notes`]).
+
+use super::error::OpenError;
+use super::medium::{Aligned, Medium};
+use super::{UNIT, holder};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_getfl,
+    fcntl_setfl, fdatasync, fstat, fstatfs, fstatvfs, ioctl_blksszget, openat, seek, stat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use std::fmt;
+use std::path::Path;
+use wired::PAGE;
+
+/// How to make a filesystem.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Format {
+    /// Bytes of the file to make. Of what is there all is used.
+    pub size: Option<u64>,
+    /// Whether to format over something that is there.
+    pub force: bool,
+}
+
+/// What is unusual about a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// The file system has no direct I/O: the kernel keeps pages in memory, too.
+    Buffered,
+    /// The file system writes elsewhere each time: it may run out of space after all.
+    CopyOnWrite,
+    /// The file system is another machine's.
+    Network,
+    /// Others may read the file.
+    Readable,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Buffered => {
+                "its file system has no direct I/O, so pages are in memory a second time"
+            }
+            Self::CopyOnWrite => {
+                "its file system may write elsewhere each time, and run out of space: chattr +C \
+                 an empty file, and format that"
+            }
+            Self::Network => "its file system is another machine's",
+            Self::Readable => "others may read it, and so what was paged: chmod 600",
+        })
+    }
+}
+
+/// A partition or file, opened for a filesystem.
+#[derive(Debug)]
+pub struct Device {
+    fd: OwnedFd,
+    name: String,
+    size: u64,
+    is_partition: bool,
+    notes: Vec<Note>,
+    zeros: Aligned,
+}
+
+impl Device {
+    /// Opens what is there.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let place = Place(path);
+        let there = stat(path).map_err(|errno| place.refused(errno))?;
+        let mut device = Self::open_existing(&place, &there)?;
+        device.check_allocated(&place)?;
+        Ok(device)
+    }
+
+    /// Opens what is there or makes it, and allocates it. Whether it was made.
+    pub(super) fn prepare(path: &Path, options: &Format) -> Result<(Self, bool), OpenError> {
+        let place = Place(path);
+        match stat(path) {
+            Ok(there) => {
+                let device = Self::open_existing(&place, &there)?;
+                Ok((device.sized(&place, options.size)?, false))
+            }
+            Err(Errno::NOENT) => {
+                let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+                let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR)
+                    .map_err(|errno| place.refused(errno))?;
+                let made = Self::lock(&place, fd, false);
+                let made = made.and_then(|device| device.sized(&place, options.size));
+                if made.is_err() {
+                    // The refusal says more than that this failed, too.
+                    let _ = std::fs::remove_file(path);
+                }
+                made.map(|device| (device, true))
+            }
+            Err(errno) => Err(place.refused(errno)),
+        }
+    }
+
+    /// What is unusual about it, for whoever set it up.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    fn open_existing(place: &Place<'_>, there: &Stat) -> Result<Self, OpenError> {
+        let is_partition = match FileType::from_raw_mode(there.st_mode) {
+            FileType::RegularFile => false,
+            FileType::BlockDevice => true,
+            FileType::Directory => {
+                return Err(place.error("it is a directory: name a file in it"));
+            }
+            _ => return Err(place.error("it is neither a partition nor a file: name one")),
+        };
+        let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
+        if is_partition {
+            flags |= OFlags::EXCL;
+        }
+        let fd = match openat(CWD, place.0, flags, Mode::empty()) {
+            Err(Errno::BUSY) => return Err(place.held(there)),
+            opened => opened.map_err(|errno| place.refused(errno))?,
+        };
+        Self::lock(place, fd, is_partition)
+    }
+
+    fn lock(place: &Place<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
+        let opened = fstat(&fd).map_err(|errno| place.refused(errno))?;
+        match holder::take(&fd) {
+            Err(Errno::WOULDBLOCK) => return Err(place.held(&opened)),
+            locked => locked.map_err(|errno| place.refused(errno))?,
+        }
+        let mut device = Self {
+            size: seek(&fd, SeekFrom::End(0)).map_err(|errno| place.refused(errno))?,
+            fd,
+            name: place.to_string(),
+            is_partition,
+            notes: Vec::new(),
+            zeros: Aligned::zeros(UNIT as usize),
+        };
+        if is_partition {
+            device.check_sectors(place)?;
+        } else {
+            device.check_file_system(place)?;
+            if opened.st_mode & 0o044 != 0 {
+                device.notes.push(Note::Readable);
+            }
+        }
+        Ok(device)
+    }
+
+    fn check_sectors(&self, place: &Place<'_>) -> Result<(), OpenError> {
+        let sector = ioctl_blksszget(&self.fd).map_err(|errno| place.refused(errno))?;
+        if sector as usize > PAGE {
+            return Err(place.error(format!(
+                "its sectors are {sector} bytes, and pages {PAGE}: name another"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The types are those of magic.h.
+    fn check_file_system(&mut self, place: &Place<'_>) -> Result<(), OpenError> {
+        const TMPFS: u32 = 0x0102_1994;
+        const RAMFS: u32 = 0x8584_58F6;
+        const HUGETLBFS: u32 = 0x9584_58F6;
+        const BTRFS: u32 = 0x9123_683E;
+        const BCACHEFS: u32 = 0xCA45_1A4E;
+        const NFS: u32 = 0x6969;
+        const CIFS: u32 = 0xFF53_4D42;
+        const SMB2: u32 = 0xFE53_4D42;
+        let kind = fstatfs(&self.fd).map_err(|errno| place.refused(errno))?;
+        match kind.f_type as u32 {
+            TMPFS | RAMFS | HUGETLBFS => {
+                return Err(place.error(
+                    "its file system is memory (tmpfs or the like), and pages written there stay \
+                     in memory: name a file on a disk",
+                ));
+            }
+            BTRFS | BCACHEFS => self.notes.push(Note::CopyOnWrite),
+            NFS | CIFS | SMB2 => self.notes.push(Note::Network),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Of the size asked for: an empty file is made so, anything else is so or is refused. What
+    /// has contents is not touched before it is known whose they are.
+    fn sized(mut self, place: &Place<'_>, asked: Option<u64>) -> Result<Self, OpenError> {
+        match asked {
+            Some(asked) if self.size == 0 => self.allocate(place, asked)?,
+            None if self.size == 0 => return Err(place.error("say how large to make it")),
+            Some(asked) if asked != self.size => {
+                return Err(OpenError::OtherSize {
+                    place: place.to_string(),
+                    asked,
+                    there: self.size,
+                });
+            }
+            _ => {}
+        }
+        self.check_allocated(place)?;
+        Ok(self)
+    }
+
+    fn allocate(&mut self, place: &Place<'_>, size: u64) -> Result<(), OpenError> {
+        let size = size / PAGE as u64 * PAGE as u64;
+        let free = || fstatvfs(&self.fd).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+        let no_room = || OpenError::Disk {
+            place: place.to_string(),
+            asked: size,
+            free: free(),
+        };
+        // Asked first, so that a size that cannot be does not fill the disk before it fails.
+        if size > free() {
+            return Err(no_room());
+        }
+        match fallocate(&self.fd, FallocateFlags::empty(), 0, size) {
+            Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room()),
+            // The check below says what to do.
+            Err(Errno::OPNOTSUPP) | Ok(()) => {}
+            Err(errno) => return Err(place.refused(errno)),
+        }
+        self.size = seek(&self.fd, SeekFrom::End(0)).map_err(|errno| place.refused(errno))?;
+        Ok(())
+    }
+
+    /// Refuses a file with holes, then turns direct I/O on if it can be had.
+    fn check_allocated(&mut self, place: &Place<'_>) -> Result<(), OpenError> {
+        if !self.is_partition {
+            let stat = fstat(&self.fd).map_err(|errno| place.refused(errno))?;
+            let blocks = stat.st_blocks as u64 * 512;
+            if blocks < self.size {
+                return Err(place.error(format!(
+                    "it has holes ({blocks} of {} bytes are allocated), and pages must not find \
+                     the disk full: fill them with fallocate -l {}, or write it whole",
+                    self.size, self.size
+                )));
+            }
+        }
+        if !self.set_direct() {
+            self.notes.push(Note::Buffered);
+        }
+        Ok(())
+    }
+
+    /// Turns direct I/O on if a page can really be read so.
+    fn set_direct(&self) -> bool {
+        let Ok(flags) = fcntl_getfl(&self.fd) else {
+            return false;
+        };
+        if fcntl_setfl(&self.fd, flags | OFlags::DIRECT).is_err() {
+            return false;
+        }
+        let mut page = Aligned::zeros(PAGE);
+        let works = !matches!(pread(&self.fd, page.as_mut_slice(), 0), Err(Errno::INVAL));
+        if !works {
+            let _ = fcntl_setfl(&self.fd, flags);
+        }
+        works
+    }
+}
+
+/// For whoever does I/O on the files' extents: with this descriptor, or a duplicate of it, or
+/// registered with a ring. One opened anew is another open file: it would not hold the lock.
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Medium for Device {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, to: &mut [u8], at: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < to.len() {
+            match pread(&self.fd, &mut to[done..], at + done as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(more) => done += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, from: &[u8], at: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < from.len() {
+            match pwrite(&self.fd, &from[done..], at + done as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(more) => done += more,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn zero(&self, at: u64, len: u64) -> Result<(), Errno> {
+        if self.is_partition {
+            match fallocate(&self.fd, FallocateFlags::ZERO_RANGE, at, len) {
+                // Not every kernel or device has it.
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {}
+                zeroed => return zeroed,
+            }
+        }
+        let zeros = self.zeros.as_slice();
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(zeros.len() as u64);
+            self.write(&zeros[..part as usize], at + done)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        fdatasync(&self.fd)
+    }
+}
+
+/// What errors name.
+struct Place<'a>(&'a Path);
+
+impl Place<'_> {
+    fn error(&self, why: impl Into<String>) -> OpenError {
+        OpenError::Place {
+            place: self.to_string(),
+            why: why.into(),
+        }
+    }
+
+    fn held(&self, stat: &Stat) -> OpenError {
+        OpenError::Held {
+            place: self.to_string(),
+            holder: holder::pid(stat),
+        }
+    }
+
+    fn refused(&self, errno: Errno) -> OpenError {
+        self.error(match errno {
+            Errno::NOENT => "there is no such file: format it first".to_owned(),
+            Errno::NOTDIR => "part of the path is not a directory".to_owned(),
+            Errno::ACCESS | Errno::PERM => "no permission to read and write it".to_owned(),
+            Errno::ROFS => "the file system is read-only".to_owned(),
+            Errno::TXTBSY => "the kernel swaps to it, or runs it: swapoff first".to_owned(),
+            Errno::FBIG => "the file system has no files of that size".to_owned(),
+            other => other.to_string(),
+        })
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}

@@ -1,0 +1,97 @@
+//! What lies on a device before it is formatted.
+//!
+//! Rule: nothing is formatted over but zeros, unless told to; and whoever is asked to tell is
+//! told what would be lost. Signatures are those of the formats' own documentation.
+
+use super::image::MAGIC;
+use super::medium::{Aligned, Medium};
+use super::{DATA, UNIT};
+use rustix::io::Errno;
+use std::fmt;
+use wired::PAGE;
+
+/// Byte, signature, what it is. More specific ones first: what ends the sector of an MBR ends
+/// that of a FAT file system, too.
+const SIGNATURES: [(usize, &[u8], &str); 15] = [
+    (1080, &[0x53, 0xEF], "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an XFS file system"),
+    (0x10040, b"_BHRfS_M", "a btrfs file system"),
+    (1024, &[0x10, 0x20, 0xF5, 0xF2], "an F2FS file system"),
+    (PAGE - 10, b"SWAPSPACE2", "swap space of the kernel's"),
+    (0, b"LUKS\xBA\xBE", "an encrypted volume (LUKS)"),
+    (512, b"LABELONE", "a physical volume (LVM)"),
+    (4096, &[0xFC, 0x4E, 0x2B, 0xA9], "a part of a RAID array"),
+    (0, b"hsqs", "a squashfs file system"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (3, b"EXFAT   ", "an exFAT file system"),
+    (82, b"FAT32   ", "a FAT file system"),
+    (54, b"FAT1", "a FAT file system"),
+    (512, b"EFI PART", "a partition table (GPT)"),
+    (510, &[0x55, 0xAA], "a partition table (MBR)"),
+];
+
+/// What a device holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// A swap filesystem, of whatever version and in whatever state.
+    Ours,
+    /// What its signature says.
+    Known(&'static str),
+    /// Anything else, beginning at this byte.
+    Data(u64),
+}
+
+impl Found {
+    pub fn is_ours(self) -> bool {
+        self == Self::Ours
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ours => f.write_str("a swap filesystem"),
+            Self::Known(what) => f.write_str(what),
+            Self::Data(at) => write!(f, "data (from byte {at} on)"),
+        }
+    }
+}
+
+/// What `medium` holds, or nothing where it holds zeros: at its start, where the tables go,
+/// and at its end, where RAID arrays and partition tables keep copies.
+pub(super) fn describe(medium: &impl Medium) -> Result<Option<Found>, Errno> {
+    let mut bytes = Aligned::zeros(DATA as usize);
+    medium.read(bytes.as_mut_slice(), 0)?;
+    let start = bytes.as_slice();
+    let has = |at: usize, signature: &[u8]| start[at..].starts_with(signature);
+    // Ours last: what was made over ours need not have touched all of it.
+    if let Some((_, _, what)) = SIGNATURES.iter().find(|(at, sign, _)| has(*at, sign)) {
+        return Ok(Some(Found::Known(what)));
+    }
+    if has(0, &MAGIC) || has((DATA / 2) as usize, &MAGIC) {
+        return Ok(Some(Found::Ours));
+    }
+    if let Some(at) = first_set(start) {
+        return Ok(Some(Found::Data(at)));
+    }
+    let last = &mut bytes.as_mut_slice()[..UNIT as usize];
+    medium.read(last, end(medium))?;
+    Ok(first_set(last).map(|at| Found::Data(end(medium) + at)))
+}
+
+/// Makes the medium read as one that holds nothing, as far as [`describe`] looks.
+pub(super) fn wipe(medium: &impl Medium) -> Result<(), Errno> {
+    medium.zero(0, DATA)?;
+    medium.zero(end(medium), UNIT)?;
+    medium.flush()
+}
+
+/// Where the last unit's worth of bytes begins.
+fn end(medium: &impl Medium) -> u64 {
+    let page = PAGE as u64;
+    medium.size().saturating_sub(UNIT) / page * page
+}
+
+fn first_set(bytes: &[u8]) -> Option<u64> {
+    (bytes.iter().position(|&byte| byte != 0)).map(|at| at as u64)
+}

@@ -1,0 +1,61 @@
+//! Who has a device open.
+//!
+//! Two owners of one set of tables would give the same space out twice. So the device is
+//! locked (`flock`), and a partition opened exclusively besides, which also keeps mounts, swap
+//! and volumes away. The lock belongs to the open file, not to the process: as long as I/O that
+//! a killed process began is in flight, its ring holds the file and the file the lock. So
+//! whoever gets the lock knows that nothing more of the last owner's reaches the device, as long
+//! as all data goes by this very descriptor or a duplicate.
+
+use rustix::fd::AsFd;
+use rustix::fs::{FlockOperation, Stat, flock, major, minor};
+use rustix::io::Errno;
+
+/// Locks what `fd` has open, until its last duplicate is closed.
+pub(super) fn take(fd: impl AsFd) -> Result<(), Errno> {
+    flock(fd, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// The process that locked the file `stat` is of, if the kernel says.
+pub(super) fn pid(stat: &Stat) -> Option<u32> {
+    find(&std::fs::read_to_string("/proc/locks").ok()?, stat)
+}
+
+/// A line is `1: FLOCK ADVISORY WRITE pid major:minor:inode start end`, the device's numbers
+/// in hexadecimal.
+fn find(locks: &str, stat: &Stat) -> Option<u32> {
+    let device = (major(stat.st_dev), minor(stat.st_dev));
+    let file = format!("{:02x}:{:02x}:{}", device.0, device.1, stat.st_ino);
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let locked = words.next() == Some("FLOCK");
+        let mut words = words.skip(2);
+        let pid = words.next()?.parse().ok().filter(|&pid| pid != 0);
+        pid.filter(|_| locked && words.next() == Some(&file))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_read_from_the_kernels_list() {
+        let file = tempfile::tempfile().unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let named = format!(
+            "{:02x}:{:02x}:{}",
+            major(stat.st_dev),
+            minor(stat.st_dev),
+            stat.st_ino
+        );
+        let locks = format!(
+            "1: POSIX  ADVISORY  WRITE 11 {named} 0 EOF\n\
+             2: FLOCK  ADVISORY  WRITE 22 00:00:1 0 EOF\n\
+             3: FLOCK  ADVISORY  WRITE 33 {named} 0 EOF\n\
+             3: -> FLOCK  ADVISORY  WRITE 44 {named} 0 EOF\n"
+        );
+        assert_eq!(find(&locks, &stat), Some(33));
+        assert_eq!(find("nothing\n", &stat), None);
+    }
+}
