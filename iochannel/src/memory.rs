@@ -1,0 +1,128 @@
+//! A channel's memory: made and sealed by a server, checked before it is believed to be one.
+
+use crate::alarm::Alarm;
+use crate::error::{ChannelError, needs};
+use crate::fifo::{Fifo, ROOM};
+use crate::shape::{SLOT, Shape, at};
+use crate::slot::Slot;
+use crate::words::Words;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use wired::{PAGE, Region};
+
+/// Says that the memory is a channel's.
+const MAGIC: u64 = u64::from_le_bytes(*b"slfpgioc");
+/// Of the layout and of the protocol.
+const VERSION: u32 = 1;
+
+/// f_type of tmpfs, from magic.h: a memfd of small pages.
+const TMPFS: u64 = 0x0102_1994;
+
+/// What must be sealed: the size, so that no access of the server's ever faults, and the
+/// seals, so that none is added that forbids writing.
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// The memory, mapped.
+pub(crate) struct Memory {
+    region: Region,
+    pub shape: Shape,
+}
+
+impl Memory {
+    /// Fresh memory, sealed, and its descriptor.
+    pub fn create(shape: Shape) -> Result<(Self, OwnedFd), ChannelError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("selfpage-channel", flags).map_err(needs("memory"))?;
+        ftruncate(&fd, shape.bytes() as u64).map_err(needs("memory"))?;
+        fcntl_add_seals(&fd, SEALS).map_err(needs("sealed memory"))?;
+        let region = Region::attach(&fd, shape.bytes()).map_err(needs("a mapping"))?;
+        let word = |at| &region.slice::<AtomicU32>(at, 1)[0];
+        word(at::VERSION).store(VERSION, Ordering::Relaxed);
+        word(at::SLOTS).store(shape.slots() as u32, Ordering::Relaxed);
+        word(at::PAGES).store(shape.pages() as u32, Ordering::Relaxed);
+        region.slice::<AtomicU64>(at::MAGIC, 1)[0].store(MAGIC, Ordering::Release);
+        Ok((Self { region, shape }, fd))
+    }
+
+    /// What a descriptor is of, if that is a channel's memory.
+    ///
+    /// Nothing is mapped before it is known that it cannot shrink: a server that touched
+    /// what is gone would get SIGBUS. Files of a file system, and huge pages, which may
+    /// fault for want of one, cannot be what passes.
+    pub fn attach(fd: impl AsFd) -> Result<Self, ChannelError> {
+        let seals = fcntl_get_seals(&fd).map_err(|_| ChannelError::NotMemory)?;
+        if !fstatfs(&fd).is_ok_and(|system| system.f_type as u64 == TMPFS) {
+            return Err(ChannelError::NotMemory);
+        }
+        let forbids_writing = seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
+        if !seals.contains(SEALS) || forbids_writing {
+            let seals = seals.bits();
+            return Err(ChannelError::Unsealed { seals });
+        }
+        let there = fstat(&fd).map_err(|_| ChannelError::NotMemory)?.st_size as u64;
+        let least = Shape::for_depth(1).bytes() as u64;
+        let most = Shape::for_depth(usize::MAX).bytes() as u64;
+        if !(least..=most).contains(&there) {
+            let said = least;
+            return Err(ChannelError::Size { there, said });
+        }
+        let region = Region::attach(&fd, there as usize).map_err(needs("a mapping"))?;
+        let word = |at| region.slice::<AtomicU32>(at, 1)[0].load(Ordering::Relaxed);
+        let magic = region.slice::<AtomicU64>(at::MAGIC, 1)[0].load(Ordering::Acquire);
+        let version = word(at::VERSION);
+        if (magic, version) != (MAGIC, VERSION) {
+            return Err(ChannelError::Header { magic, version });
+        }
+        let shape = Shape::new(word(at::SLOTS) as usize, word(at::PAGES) as usize)?;
+        if shape.bytes() as u64 != there {
+            let said = shape.bytes() as u64;
+            return Err(ChannelError::Size { there, said });
+        }
+        Ok(Self { region, shape })
+    }
+
+    /// The shared words.
+    ///
+    /// # Safety
+    /// Used only while `self` lives.
+    pub unsafe fn words(&self) -> Words<'static> {
+        // SAFETY: the views end with `self`, by the caller's promise.
+        unsafe {
+            Words {
+                server: &self.view::<Alarm>(at::SERVER_ALARM, 1)[0],
+                client: &self.view::<Alarm>(at::CLIENT_ALARM, 1)[0],
+                requests: Fifo::new(
+                    &self.view::<AtomicU32>(at::REQUESTS_TAIL, 1)[0],
+                    self.view(at::REQUESTS, ROOM),
+                ),
+                completions: Fifo::new(
+                    &self.view::<AtomicU32>(at::COMPLETIONS_TAIL, 1)[0],
+                    self.view(at::COMPLETIONS, ROOM),
+                ),
+                slots: self.view::<Slot>(PAGE, self.shape.slots()),
+            }
+        }
+    }
+
+    /// # Safety
+    /// Used only while `self` lives.
+    unsafe fn view<T: wired::Plain>(&self, offset: usize, count: usize) -> &'static [T] {
+        let slice = self.region.slice::<T>(offset, count);
+        // SAFETY: the memory stays mapped while `self` lives, which the caller promises.
+        unsafe { std::slice::from_raw_parts(slice.as_ptr(), count) }
+    }
+
+    /// The first page buffer.
+    pub fn pages(&self) -> *mut u8 {
+        self.region.as_ptr().wrapping_add(self.shape.pages_at())
+    }
+}
+
+const _: () = assert!(at::REQUESTS + ROOM * 4 <= at::COMPLETIONS);
+const _: () = assert!(at::COMPLETIONS + ROOM * 4 <= PAGE && PAGE.is_multiple_of(SLOT));

@@ -1,0 +1,60 @@
+//! The page buffers of a channel, given out by the client.
+
+use crate::bits::Bits;
+use crate::shape::MAX_PAGES;
+
+/// Which page buffers are free: known to the client alone.
+pub(crate) struct Pool {
+    free: Bits<{ MAX_PAGES / 64 }>,
+    left: usize,
+}
+
+impl Pool {
+    /// All of `pages` free.
+    pub fn new(pages: usize) -> Self {
+        let mut free = Bits::EMPTY;
+        (0..pages).for_each(|page| free.insert(page));
+        Self { free, left: pages }
+    }
+
+    /// Takes as many as there is room for in `to`, or none. The lowest ones, so that few
+    /// are ever used and neighbours are often beside each other.
+    pub fn take(&mut self, to: &mut [u16]) -> bool {
+        if to.len() > self.left {
+            return false;
+        }
+        for page in to.iter_mut() {
+            // There are enough, by the count.
+            *page = self.free.pop().unwrap_or_default() as u16;
+        }
+        self.left -= to.len();
+        true
+    }
+
+    /// Gives some back.
+    pub fn give(&mut self, pages: &[u16]) {
+        pages
+            .iter()
+            .for_each(|&page| self.free.insert(usize::from(page)));
+        self.left += pages.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_page_is_given_twice_and_all_come_back() {
+        let mut pool = Pool::new(70);
+        let (mut one, mut other) = ([0; 40], [0; 30]);
+        assert!(pool.take(&mut one) && pool.take(&mut other));
+        assert!(!pool.take(&mut [0; 1]));
+        let mut all: Vec<u16> = one.iter().chain(&other).copied().collect();
+        all.sort();
+        assert_eq!(all, (0..70).collect::<Vec<_>>());
+        pool.give(&one);
+        assert!(!pool.take(&mut [0; 41]));
+        assert!(pool.take(&mut [0; 40]));
+    }
+}
