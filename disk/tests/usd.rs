@@ -51,17 +51,10 @@ fn many_clients_with_many_channels_each_find_their_own_pages() {
     let usd = machine.start(quick());
     std::thread::scope(|scope| {
         for of in 1..=4 {
-            let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(2 * MIB)));
+            let tenant = Tenant::new(&usd, plenty(), Some(machine.file(2 * MIB)));
             let second = Channel::new(&usd, tenant.id, &tenant.doorbell);
-            for (half, mut channel) in [&mut tenant.channel, &mut { second }]
-                .map(|channel| {
-                    std::mem::replace(channel, Channel::new(&usd, tenant.id, &tenant.doorbell))
-                })
-                .into_iter()
-                .enumerate()
-            {
+            for (mine, mut channel) in [(0, tenant.channel), (256, second)] {
                 scope.spawn(move || {
-                    let mine = half as u64 * 256;
                     (0..256)
                         .step_by(8)
                         .for_each(|at| channel.write(of, mine + at, 8));
@@ -191,9 +184,13 @@ fn a_file_of_the_clients_own_is_read_to_its_end_and_written_only_if_it_may_be() 
         writable,
     };
     let mut reader = Tenant::new(&usd, plenty(), Some(file(OFlags::RDONLY, false)));
-    let mut read = vec![Page([0; PAGE]); 3];
-    assert_eq!(reader.channel.transfer(false, &mut read, 0), 10_000);
+    let mut read = vec![Page([7; PAGE]); 3];
+    let moved = reader.channel.transfer(false, &mut read, 0);
+    assert_eq!(moved, 3 * PAGE as i32);
     assert_eq!(read[1].0[..], bytes[PAGE..2 * PAGE]);
+    let rest = 10_000 - 2 * PAGE;
+    assert_eq!(read[2].0[..rest], bytes[2 * PAGE..]);
+    assert!(read[2].0[rest..].iter().all(|&byte| byte == 0));
     assert_eq!(reader.channel.transfer(false, &mut read, 8), 0);
     let refused = reader.channel.transfer(true, &mut pages(1, 0, 1), 0);
     assert_eq!(refused, failed(Errno::BADF));
@@ -235,7 +232,6 @@ fn a_closed_channel_is_told_of_and_a_removed_clients_too() {
 #[test]
 fn what_was_not_begun_is_done_by_the_next_disk() {
     let mut machine = Machine::new();
-    let backing = || machine.fs.files()[0].id();
     let first = machine.file(MIB);
     let usd = machine.start(slow());
     let mut tenant = Tenant::new(&usd, contract(10, 200), Some(first));
@@ -256,7 +252,7 @@ fn what_was_not_begun_is_done_by_the_next_disk() {
     drop(usd);
     let usd = machine.start(quick());
     let id = usd.admit(plenty()).unwrap();
-    let extents = machine.fs.extents(backing()).unwrap();
+    let extents = machine.fs.extents(machine.fs.files()[0].id()).unwrap();
     usd.back(id, Backing::Swap(extents), same(&tenant.doorbell));
     usd.add_channel(id, tenant.channel.succeed());
     let mut over = vec![heard.0];

@@ -7,6 +7,7 @@ use crate::time::Time;
 use iochannel::{Op, Piece, RUN, Request};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::io::Errno;
+use wired::PAGE;
 
 /// A part of a transaction that is contiguous on the device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -182,8 +183,27 @@ impl Transaction {
             Backing::Swap(_) if (0..self.len as i32).contains(&self.result) => {
                 -Errno::IO.raw_os_error()
             }
+            Backing::File { .. } if self.op == Op::Read && self.result > 0 => self.whole_pages(),
             _ => self.result,
         }
+    }
+
+    /// A channel moves whole pages: the rest of a file's last one is zeros, as where a file is
+    /// mapped.
+    fn whole_pages(&self) -> i32 {
+        let moved = self.result as usize;
+        let end = moved.next_multiple_of(PAGE).min(self.len);
+        let mut before = 0;
+        for piece in &self.pieces[..self.count] {
+            let (from, to) = (moved.max(before), end.min(before + piece.len));
+            if from < to {
+                // SAFETY: page buffers of the channel, which is there until this is answered,
+                // and which nothing but the client uses beside this.
+                unsafe { piece.start.add(from - before).write_bytes(0, to - from) };
+            }
+            before += piece.len;
+        }
+        end as i32
     }
 }
 

@@ -33,9 +33,8 @@ pub fn pages(of: u64, first: u64, count: usize) -> Vec<Page> {
     let page = |at| {
         let mut page = Page([0; PAGE]);
         for (number, word) in page.0.chunks_mut(8).enumerate() {
-            word.copy_from_slice(
-                &((of << 40) + ((first + at) << 10) + number as u64).to_le_bytes(),
-            );
+            let value: u64 = (of << 40) + ((first + at) << 10) + number as u64;
+            word.copy_from_slice(&value.to_le_bytes());
         }
         page
     };
