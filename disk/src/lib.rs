@@ -13,3 +13,4 @@ pub mod model;
 pub mod swapfs;
 pub mod time;
 pub mod trace;
+pub mod usd;
