@@ -19,7 +19,8 @@ unsafe impl wired::Plain for Alarm {}
 impl Alarm {
     /// The sleeper's: from now on it is to be rung. It looks for work once more after this.
     pub fn raise(&self) {
-        self.0.store(1, Relaxed);
+        // An exchange, so that it comes after an answer to the last time, or meets it.
+        self.0.swap(1, SeqCst);
         fence(SeqCst);
     }
 

@@ -70,6 +70,12 @@ impl<'a> Asking<'a> {
         }
     }
 
+    /// Completions read so far.
+    #[cfg(all(test, loom))]
+    pub fn heard(&self) -> u32 {
+        self.read
+    }
+
     /// Forgets a slot under way: its server cannot be reached any more.
     #[cfg(not(all(test, loom)))]
     pub fn give_up(&mut self) -> Option<usize> {

@@ -81,8 +81,8 @@ pub(crate) fn bell() -> Result<(OwnedFd, OwnedFd), ChannelError> {
 
 /// Whether a descriptor can be rung without waiting for anybody.
 pub(crate) fn check_bell(fd: impl AsFd) -> Result<(), ChannelError> {
-    let right = socket_domain(&fd) == Ok(AddressFamily::UNIX)
-        && socket_type(&fd) == Ok(SocketType::STREAM);
+    let right =
+        socket_domain(&fd) == Ok(AddressFamily::UNIX) && socket_type(&fd) == Ok(SocketType::STREAM);
     let what = "a client's bell";
     right.then_some(()).ok_or(ChannelError::NotABell { what })
 }

@@ -80,11 +80,7 @@ unsafe impl Send for Client {}
 impl Client {
     /// Joins a new channel by the descriptors its server made: [`crate::Ends::memory`], a
     /// descriptor of the [`crate::Doorbell`], and [`crate::Ends::bell`]. Allocates.
-    pub fn attach(
-        memory: OwnedFd,
-        doorbell: OwnedFd,
-        bell: OwnedFd,
-    ) -> Result<Self, ChannelError> {
+    pub fn attach(memory: OwnedFd, doorbell: OwnedFd, bell: OwnedFd) -> Result<Self, ChannelError> {
         check_bell(&bell)?;
         let memory = Memory::attach(memory)?;
         // SAFETY: `Client` keeps the memory beside what points into it.

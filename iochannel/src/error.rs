@@ -15,7 +15,7 @@ pub enum ChannelError {
         errno: Errno,
     },
     /// The descriptor is of no memory that can be sealed.
-    #[error("the descriptor handed over as an IO channel's memory is no memfd")]
+    #[error("the descriptor handed over as an IO channel's memory is no memfd of small pages")]
     NotMemory,
     /// The other side could take the memory away, or add seals that forbid its use.
     #[error(
@@ -27,7 +27,9 @@ pub enum ChannelError {
         seals: u32,
     },
     /// The memory is not as large as its header says.
-    #[error("the memory handed over as an IO channel has {there} bytes, and its header says {said}")]
+    #[error(
+        "the memory handed over as an IO channel has {there} bytes, and its header says {said}"
+    )]
     Size {
         /// Bytes of the memory.
         there: u64,
@@ -35,7 +37,9 @@ pub enum ChannelError {
         said: u64,
     },
     /// The header is another program's, or another version's.
-    #[error("the memory handed over as an IO channel begins with {magic:#x}, version {version}: not one of this version")]
+    #[error(
+        "the memory handed over as an IO channel begins with {magic:#x}, version {version}: not one of this version"
+    )]
     Header {
         /// As read.
         magic: u64,

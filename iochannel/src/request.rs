@@ -185,7 +185,9 @@ pub enum Corrupt {
         pages: usize,
     },
     /// An offset that no page can have.
-    #[error("slot {slot} asks for offset {offset}: not a multiple of {PAGE}, or past what a file can have")]
+    #[error(
+        "slot {slot} asks for offset {offset}: not a multiple of {PAGE}, or past what a file can have"
+    )]
     Offset {
         /// Which.
         slot: usize,
@@ -238,7 +240,8 @@ mod tests {
                 let mut len = 0;
                 for piece in request.pieces() {
                     let start = piece.start as usize - BASE as usize;
-                    prop_assert!(start % PAGE == 0 && start + piece.len <= buffers * PAGE);
+                    prop_assert!(start.is_multiple_of(PAGE));
+                    prop_assert!(start + piece.len <= buffers * PAGE);
                     len += piece.len;
                 }
                 prop_assert_eq!(len, request.len());

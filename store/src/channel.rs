@@ -5,12 +5,12 @@ use crate::catalogue::Claims;
 use crate::codec::{Codec, filled_with};
 use crate::engine::{Engine, MAX_OPS};
 use crate::ops::{Kind, Op, RUN, Slot};
-use crate::origin::Origin;
 use crate::parts::{Count, Lane, Parts};
 use crate::read::Incoming;
 use crate::segment::Open;
 use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
 use crate::{Checksum, Handle, Holder, StoreError};
+use iochannel::Origin;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -93,10 +93,7 @@ impl Mover {
         let (mut engine, mut count, mut bounce) = (None, 0, None);
         if parts.bloks.is_some() {
             count = depth + if tiered { DEMOTE_OPS } else { 0 };
-            // SAFETY: the store keeps it open, or was told of another.
-            let fd = unsafe { BorrowedFd::borrow_raw(parts.swap.load(Ordering::Acquire)) };
-            let inject = parts.header.inject();
-            engine = Some(Engine::new(fd, count, inject).map_err(fail("its ring"))?);
+            engine = Some(parts.backing.engine(count, parts.header.inject())?);
         }
         if tiered {
             let bytes = HALVES * RUN * PAGE;

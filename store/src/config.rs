@@ -21,11 +21,21 @@ pub struct StoreConfig {
     pub disk: Option<DiskConfig>,
 }
 
+/// Whose a store's disk is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DiskPlace {
+    /// The store's own: the name of a file to make; it has none once it is open.
+    File(PathBuf),
+    /// The system's, reached through IO channels: an [`crate::Outlet`] opens them. It has a
+    /// swap file for the store already; a store's line cannot ask for one.
+    System,
+}
+
 /// A swap file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskConfig {
-    /// A directory, or the name of a file to make; it has no name once it is open.
-    pub path: PathBuf,
+    /// Where it is.
+    pub place: DiskPlace,
     /// Bytes, allocated when the store is made.
     pub size: u64,
     /// Whether all of it is written when the store is made: the store then takes longer to
@@ -41,7 +51,17 @@ impl DiskConfig {
     /// A swap file of `size` bytes at `path`.
     pub fn new(path: impl Into<PathBuf>, size: u64) -> Self {
         Self {
-            path: path.into(),
+            place: DiskPlace::File(path.into()),
+            size,
+            written: false,
+            inject: None,
+        }
+    }
+
+    /// A disk of the system's, that gives the store `size` bytes.
+    pub fn by_system(size: u64) -> Self {
+        Self {
+            place: DiskPlace::System,
             size,
             written: false,
             inject: None,
@@ -142,6 +162,11 @@ pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
 }
 
 impl StoreConfig {
+    /// Whether the store makes a swap file: its descriptor is then the last of the store's.
+    pub fn has_file(&self) -> bool {
+        (self.disk.as_ref()).is_some_and(|disk| matches!(disk.place, DiskPlace::File(_)))
+    }
+
     /// Whether these sizes can be.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bound = |what, asked: u64, least, most| {
@@ -161,7 +186,7 @@ impl StoreConfig {
             bound("compressed RAM", ram, MIN_RAM, MAX_SIZE)?;
         }
         if let Some(disk) = &self.disk {
-            if disk.path.as_os_str().is_empty() {
+            if matches!(&disk.place, DiskPlace::File(path) if path.as_os_str().is_empty()) {
                 return Err(ConfigError::NoPath);
             }
             bound("a swap file", disk.size, MIN_DISK, MAX_SIZE)?;
@@ -240,10 +265,9 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     let size = size.ok_or_else(|| ConfigError::NoSize(path.clone()))?;
     let inject = (inject != Inject::default()).then_some(inject);
     Ok(DiskConfig {
-        path,
-        size,
         written,
         inject,
+        ..DiskConfig::new(path, size)
     })
 }
 
@@ -254,12 +278,11 @@ impl std::fmt::Display for StoreConfig {
         }
         if let Some(disk) = &self.disk {
             let join = if self.ram.is_some() { "+" } else { "" };
-            write!(
-                f,
-                "{join}disk:{},size={}",
-                disk.path.display(),
-                Bytes(disk.size)
-            )?;
+            let size = Bytes(disk.size);
+            match &disk.place {
+                DiskPlace::File(path) => write!(f, "{join}disk:{},size={size}", path.display())?,
+                DiskPlace::System => write!(f, "{join}disk by the system,size={size}")?,
+            }
             if disk.written {
                 write!(f, ",written")?;
             }
@@ -287,7 +310,8 @@ mod tests {
     #[test]
     fn a_path_may_hold_a_plus() {
         let config: StoreConfig = "disk:/a+b/c,size=1M+ram:1M".parse().unwrap();
-        assert_eq!(config.disk.unwrap().path, PathBuf::from("/a+b/c"));
+        let place = DiskPlace::File(PathBuf::from("/a+b/c"));
+        assert_eq!(config.disk.unwrap().place, place);
     }
 
     #[test]

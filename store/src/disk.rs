@@ -5,8 +5,9 @@
 //! Without a name because a killed process cleans nothing up: the file lives as long as a
 //! descriptor of it.
 
+use crate::DiskConfig;
+use crate::config::Bytes;
 use crate::error::SetupError;
-use crate::{DiskConfig, config::Bytes};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl,
@@ -29,9 +30,8 @@ pub(crate) mod notes {
 /// f_type of tmpfs, from magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Opens and allocates a swap file.
-pub(crate) fn create(config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> {
-    let path = &config.path;
+/// Opens and allocates a swap file at `path`.
+pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> {
     if let Ok(there) = stat(path) {
         let why = match FileType::from_raw_mode(there.st_mode) {
             FileType::Directory => {
@@ -40,16 +40,16 @@ pub(crate) fn create(config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> 
             _ => "something of that name is there, and is not overwritten".to_owned(),
         };
         return Err(SetupError::Path {
-            path: path.clone(),
+            path: path.into(),
             why,
         });
     }
     let fail = |errno: Errno| SetupError::Path {
-        path: path.clone(),
+        path: path.into(),
         why: explain(errno),
     };
     let fd = open_nameless(path).map_err(fail)?;
-    allocate(&fd, config)?;
+    allocate(&fd, path, config.size)?;
     let mut notes = 0;
     if fstatfs(&fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS) {
         notes |= notes::MEMORY;
@@ -94,15 +94,14 @@ fn open_nameless(path: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-fn allocate(fd: &OwnedFd, config: &DiskConfig) -> Result<(), SetupError> {
-    let path = &config.path;
+fn allocate(fd: &OwnedFd, path: &Path, asked: u64) -> Result<(), SetupError> {
     let free = || fstatvfs(fd).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
     let no_room = || SetupError::NoRoom {
-        path: path.clone(),
-        asked: config.size,
+        path: path.into(),
+        asked,
         there: free(),
     };
-    let size = config.size / PAGE as u64 * PAGE as u64;
+    let size = asked / PAGE as u64 * PAGE as u64;
     // Asked first, so that a size that cannot be does not fill the disk before it fails.
     if fstatvfs(fd).is_ok_and(|fs| fs.f_bfree.saturating_mul(fs.f_frsize) < size) {
         return Err(no_room());
@@ -116,7 +115,7 @@ fn allocate(fd: &OwnedFd, config: &DiskConfig) -> Result<(), SetupError> {
         Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room()),
         Err(errno) => {
             return Err(SetupError::Path {
-                path: path.clone(),
+                path: path.into(),
                 why: explain(errno),
             });
         }
@@ -125,7 +124,7 @@ fn allocate(fd: &OwnedFd, config: &DiskConfig) -> Result<(), SetupError> {
     if there < size {
         let why = format!("it is {} long, not {}", Bytes(there), Bytes(size));
         return Err(SetupError::Path {
-            path: path.clone(),
+            path: path.into(),
             why,
         });
     }
@@ -186,7 +185,7 @@ mod tests {
     use rustix::fd::AsFd;
 
     fn refused(path: &str, size: u64) -> String {
-        create(&DiskConfig::new(path, size))
+        create(Path::new(path), &DiskConfig::new(path, size))
             .unwrap_err()
             .to_string()
     }
@@ -205,7 +204,8 @@ mod tests {
     #[test]
     fn more_than_the_disk_has_is_refused_with_the_figures() {
         let dir = tempfile::tempdir().unwrap();
-        let error = create(&DiskConfig::new(dir.path().join("swap"), 1 << 42)).unwrap_err();
+        let path = dir.path().join("swap");
+        let error = create(&path, &DiskConfig::new(&path, 1 << 42)).unwrap_err();
         assert!(
             matches!(error, SetupError::NoRoom { asked, there, .. } if there < asked),
             "{error}"
@@ -215,7 +215,8 @@ mod tests {
     #[test]
     fn the_file_has_its_size_no_holes_and_no_name() {
         let dir = tempfile::tempdir().unwrap();
-        let (fd, _) = create(&DiskConfig::new(dir.path().join("swap"), 1 << 20)).unwrap();
+        let path = dir.path().join("swap");
+        let (fd, _) = create(&path, &DiskConfig::new(&path, 1 << 20)).unwrap();
         let stat = fstat(&fd).unwrap();
         assert_eq!(stat.st_size, 1 << 20);
         assert!(stat.st_blocks * 512 >= 1 << 20);

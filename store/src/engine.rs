@@ -1,32 +1,22 @@
-//! What carries I/O to the swap file: a ring of the channel's own, or plain system calls
-//! where the kernel gives no ring.
+//! What carries I/O to the disk: a ring of the channel's own on the swap file, plain system
+//! calls where the kernel gives no ring, or an IO channel to the system that has the disk.
 //!
-//! The ring is built by the `io-uring` crate and driven by raw system calls: the crate's
-//! own report errors through libc's `errno`, which is thread-local. The swap file is
-//! registered with the ring, so that the channel needs no descriptor but the ring's.
+//! Whichever it is, an operation is begun, is over with what the system said of it, and goes
+//! wrong where a test wants it to.
+
+mod calls;
+mod ring;
 
 use crate::inject::{Fault, Injector};
-use io_uring::{IoUring, opcode, types};
+use iochannel::Client;
+pub(crate) use iochannel::Piece;
+use ring::Ring;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicU64;
 
 /// Most operations a channel has under way.
 pub(crate) const MAX_OPS: usize = 256;
-
-/// Marks a completion whose data a test wants wrong.
-const FLIP: u64 = 1 << 32;
-
-/// One piece of memory of an operation; the system's `struct iovec`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Piece {
-    pub start: *mut u8,
-    pub len: usize,
-}
 
 /// An operation is over: which, what the system said (bytes, or a negative error number),
 /// and whether its data is to be spoiled.
@@ -36,246 +26,156 @@ pub(crate) struct Over {
     pub flip: bool,
 }
 
+/// Who carries.
+enum Carrier {
+    Ring(Box<Ring>),
+    /// The descriptor: what is begun is over when the call returns.
+    Calls(RawFd),
+    Channel(Box<Client>),
+}
+
 /// Carries operations.
 pub(crate) struct Engine {
-    ring: Option<ManuallyDrop<IoUring>>,
-    fd: RawFd,
-    queued: u32,
-    /// Operations given to the ring and not over, as bits.
-    under_way: [u64; MAX_OPS / 64],
-    /// Operations that were over at once: (operation, result, flip).
+    carrier: Carrier,
+    /// Operations that were over at once, with what is said of them.
     at_once: Queue,
-    dead: Option<Errno>,
+    /// Operations whose data a test wants wrong, as bits.
+    flips: [u64; MAX_OPS / 64],
     inject: &'static [AtomicU64],
 }
 
 /// A small queue of fixed room.
 struct Queue {
-    items: [(u16, i32, bool); MAX_OPS],
+    items: [(u16, i32); MAX_OPS],
     head: usize,
     len: usize,
 }
 
 impl Queue {
-    fn push(&mut self, op: usize, result: i32, flip: bool) {
+    fn push(&mut self, op: usize, result: i32) {
         debug_assert!(self.len < MAX_OPS);
-        self.items[(self.head + self.len) % MAX_OPS] = (op as u16, result, flip);
+        self.items[(self.head + self.len) % MAX_OPS] = (op as u16, result);
         self.len += 1;
     }
 
-    fn pop(&mut self) -> Option<Over> {
+    fn pop(&mut self) -> Option<(usize, i32)> {
         if self.len == 0 {
             return None;
         }
-        let (op, result, flip) = self.items[self.head];
+        let (op, result) = self.items[self.head];
         self.head = (self.head + 1) % MAX_OPS;
         self.len -= 1;
-        Some(Over {
-            op: usize::from(op),
-            result,
-            flip,
-        })
+        Some((usize::from(op), result))
     }
 }
 
 impl Engine {
     /// For `ops` operations at once on the file behind `fd`.
-    pub fn new(
+    pub fn on_file(
         fd: BorrowedFd<'_>,
         ops: usize,
         inject: &'static [AtomicU64],
     ) -> Result<Self, Errno> {
-        let ring = match build(fd, ops) {
-            Ok(ring) => Some(ManuallyDrop::new(ring)),
+        let carrier = match Ring::new(fd, ops) {
+            Ok(ring) => Carrier::Ring(Box::new(ring)),
             // Forbidden by a filter or a sysctl, or not compiled in.
-            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => None,
+            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => Carrier::Calls(fd.as_raw_fd()),
             Err(errno) => return Err(errno),
         };
-        Ok(Self {
-            ring,
-            fd: fd.as_raw_fd(),
-            queued: 0,
-            under_way: [0; MAX_OPS / 64],
+        Ok(Self::new(carrier, inject))
+    }
+
+    /// For as many operations at once as the IO channel has slots.
+    pub fn behind(client: Client, inject: &'static [AtomicU64]) -> Self {
+        Self::new(Carrier::Channel(Box::new(client)), inject)
+    }
+
+    fn new(carrier: Carrier, inject: &'static [AtomicU64]) -> Self {
+        Self {
+            carrier,
             at_once: Queue {
-                items: [(0, 0, false); MAX_OPS],
+                items: [(0, 0); MAX_OPS],
                 head: 0,
                 len: 0,
             },
-            dead: None,
+            flips: [0; MAX_OPS / 64],
             inject,
-        })
+        }
     }
 
-    /// Whether I/O goes through a ring.
-    pub fn has_ring(&self) -> bool {
-        self.ring.is_some()
+    /// Whether each operation is over when it is begun, for want of a ring.
+    pub fn is_synchronous(&self) -> bool {
+        matches!(self.carrier, Carrier::Calls(_))
     }
 
-    /// The ring's descriptor.
+    /// What to poll for operations that are over.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the ring has the descriptor open as long as it lives.
-        self.ring
-            .as_ref()
-            .map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+        match &self.carrier {
+            Carrier::Ring(ring) => ring.poll_fd(),
+            Carrier::Calls(_) => None,
+            Carrier::Channel(client) => Some(client.poll_fd()),
+        }
     }
 
-    /// Begins an operation. It is under way after [`Engine::flush`].
+    /// Begins an operation: whole pages but for the rest of a short one, which a ring has.
+    /// It is under way after [`Engine::flush`].
     ///
     /// # Safety
     /// The pieces and their memory stay as they are until the operation is over.
     pub unsafe fn begin(&mut self, op: usize, write: bool, pieces: &mut [Piece], offset: u64) {
-        let flip = match Injector(self.inject).next() {
-            Some(Fault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error(), false),
-            Some(Fault::Enospc) => {
-                return self.at_once.push(op, -Errno::NOSPC.raw_os_error(), false);
-            }
-            Some(Fault::Flip) => !write,
-            None => false,
-        };
-        if let Some(errno) = self.dead {
-            return self.at_once.push(op, -errno.raw_os_error(), false);
+        match Injector(self.inject).next() {
+            Some(Fault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error()),
+            Some(Fault::Enospc) => return self.at_once.push(op, -Errno::NOSPC.raw_os_error()),
+            Some(Fault::Flip) if !write => self.flips[op / 64] |= 1 << (op % 64),
+            Some(Fault::Flip) | None => {}
         }
-        let Some(ring) = &mut self.ring else {
-            let result = self.directly(write, pieces, offset);
-            return self.at_once.push(op, result, flip);
-        };
-        let data = op as u64 | if flip { FLIP } else { 0 };
-        let (start, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
-        let file = types::Fixed(0);
-        let entry = if write {
-            opcode::Writev::new(file, start, count)
-                .offset(offset)
-                .build()
-        } else {
-            opcode::Readv::new(file, start, count)
-                .offset(offset)
-                .build()
-        };
-        // SAFETY: the caller's promise.
-        let pushed = unsafe { ring.submission().push(&entry.user_data(data)) };
-        match pushed {
-            Ok(()) => {
-                self.queued += 1;
-                self.under_way[op / 64] |= 1 << (op % 64);
+        match &mut self.carrier {
+            Carrier::Ring(ring) => {
+                // SAFETY: the caller's promise.
+                if let Err(errno) = unsafe { ring.begin(op, write, pieces, offset) } {
+                    self.at_once.push(op, -errno.raw_os_error());
+                }
             }
-            // Cannot be: the ring has room for every operation of the channel.
-            Err(_) => self.at_once.push(op, -Errno::BUSY.raw_os_error(), false),
+            Carrier::Calls(fd) => {
+                // SAFETY: the caller's promise; the store keeps the swap file open while
+                // channels use it.
+                let result =
+                    unsafe { calls::transfer(BorrowedFd::borrow_raw(*fd), write, pieces, offset) };
+                self.at_once.push(op, result);
+            }
+            // SAFETY: the caller's promise.
+            Carrier::Channel(client) => unsafe { client.begin(op, write, pieces, offset) },
         }
     }
 
-    fn directly(&self, write: bool, pieces: &mut [Piece], offset: u64) -> i32 {
-        // SAFETY: the store keeps the swap file open while channels use it.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
-        let (start, count) = (pieces.as_mut_ptr(), pieces.len());
-        let result = loop {
-            let result = if write {
-                // SAFETY: IoSlice has the layout of iovec, which Piece has, too; the memory
-                // is valid by `begin`'s promise.
-                let slices =
-                    unsafe { std::slice::from_raw_parts(start.cast::<IoSlice<'_>>(), count) };
-                rustix::io::pwritev(fd, slices, offset)
-            } else {
-                // SAFETY: as above.
-                let slices = unsafe {
-                    std::slice::from_raw_parts_mut(start.cast::<IoSliceMut<'_>>(), count)
-                };
-                rustix::io::preadv(fd, slices, offset)
-            };
-            if result != Err(Errno::INTR) {
-                break result;
-            }
-        };
-        match result {
-            Ok(bytes) => bytes as i32,
-            Err(errno) => -errno.raw_os_error(),
-        }
-    }
-
-    /// Hands what was begun to the kernel.
+    /// Hands what was begun on.
     pub fn flush(&mut self) {
-        while self.queued > 0 && self.dead.is_none() {
-            self.enter(0);
-        }
-    }
-
-    fn enter(&mut self, wait_for: u32) {
-        let Some(ring) = &self.ring else { return };
-        // SAFETY: the ring has the descriptor open as long as it lives.
-        let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
-        let flags = if wait_for > 0 {
-            IoringEnterFlags::GETEVENTS
-        } else {
-            IoringEnterFlags::empty()
-        };
-        // SAFETY: the entries' memory is kept by `begin`'s promise.
-        match unsafe { io_uring_enter(fd, self.queued, wait_for, flags) } {
-            Ok(taken) => self.queued -= taken.min(self.queued),
-            Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-            // The descriptor was closed under us, most likely. What is under way cannot be
-            // heard of any more: it is told as failed.
-            Err(errno) => self.dead = Some(errno),
+        match &mut self.carrier {
+            Carrier::Ring(ring) => ring.flush(),
+            Carrier::Calls(_) => {}
+            Carrier::Channel(client) => client.flush(),
         }
     }
 
     /// The next operation that is over; with `wait`, sleeps until one is, if any is under
     /// way.
     pub fn over(&mut self, wait: bool) -> Option<Over> {
-        loop {
-            if let Some(over) = self.at_once.pop() {
-                return Some(over);
-            }
-            let next = self.ring.as_mut().and_then(|ring| ring.completion().next());
-            if let Some(entry) = next {
-                let op = (entry.user_data() & !FLIP) as usize;
-                self.under_way[op / 64] &= !(1 << (op % 64));
-                let flip = entry.user_data() & FLIP != 0;
-                return Some(Over {
-                    op,
-                    result: entry.result(),
-                    flip,
-                });
-            }
-            if let Some(errno) = self.dead {
-                return self.fail_one(errno);
-            }
-            if !wait || self.under_way.iter().all(|&word| word == 0) {
-                return None;
-            }
-            self.enter(1);
-        }
+        let (op, result) = self.at_once.pop().or_else(|| match &mut self.carrier {
+            Carrier::Ring(ring) => ring.over(wait),
+            Carrier::Calls(_) => None,
+            Carrier::Channel(client) => client.over(wait),
+        })?;
+        let flip = self.flips[op / 64] & 1 << (op % 64) != 0;
+        self.flips[op / 64] &= !(1 << (op % 64));
+        Some(Over { op, result, flip })
     }
 
-    fn fail_one(&mut self, errno: Errno) -> Option<Over> {
-        let at = self.under_way.iter().position(|&word| word != 0)?;
-        let op = at * 64 + self.under_way[at].trailing_zeros() as usize;
-        self.under_way[at] &= self.under_way[at] - 1;
-        Some(Over {
-            op,
-            result: -errno.raw_os_error(),
-            flip: false,
-        })
-    }
-
-    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be
-    /// another file by now.
+    /// Closes what it carries by. Only in the process that made it: elsewhere a descriptor
+    /// may be another file by now.
     pub fn close(&mut self) {
-        if let Some(mut ring) = self.ring.take() {
-            // SAFETY: taken out, so dropped once.
-            unsafe { ManuallyDrop::drop(&mut ring) };
+        // An IO channel knows by itself where it was made.
+        if let Carrier::Ring(ring) = &mut self.carrier {
+            ring.close();
         }
     }
-}
-
-fn build(fd: BorrowedFd<'_>, ops: usize) -> Result<IoUring, Errno> {
-    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
-    let entries = ops.next_power_of_two() as u32;
-    // Not inherited: a fork's child makes its own.
-    let ring = IoUring::builder()
-        .dontfork()
-        .build(entries)
-        .map_err(errno)?;
-    ring.submitter()
-        .register_files(&[fd.as_raw_fd()])
-        .map_err(errno)?;
-    Ok(ring)
 }

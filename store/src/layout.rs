@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use wired::{PAGE, Plain, Region};
 
 /// Says that the memory is a store's, of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst2");
+const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst3");
 
 /// Handles in one page of a holder's bitmap.
 pub(crate) const HANDLES_PER_BITMAP_PAGE: usize = PAGE * 8;
@@ -38,6 +38,8 @@ pub(crate) struct Geometry {
     pub segments: usize,
     pub segment_size: usize,
     pub bloks: usize,
+    /// Whether the bloks are of a disk of the system's, behind IO channels.
+    pub by_system: bool,
 }
 
 impl Geometry {
@@ -56,6 +58,7 @@ impl Geometry {
             segments: ram as usize / segment_size,
             segment_size,
             bloks: disk as usize / PAGE,
+            by_system: config.disk.is_some() && !config.has_file(),
         }
     }
 
@@ -126,6 +129,7 @@ mod word {
     pub const BLOKS: usize = 5;
     pub const TEXT_LEN: usize = 6;
     pub const NOTES: usize = 7;
+    pub const BY_SYSTEM: usize = 8;
     /// From here on each on a cache line of its own: they are written often.
     pub const HINT_HANDLES: usize = 64;
     pub const HINT_BLOKS: usize = 72;
@@ -190,6 +194,7 @@ impl Tables {
             (word::SEGMENTS, geometry.segments),
             (word::SEGMENT_SIZE, geometry.segment_size),
             (word::BLOKS, geometry.bloks),
+            (word::BY_SYSTEM, geometry.by_system.into()),
             (word::TEXT_LEN, line.len().min(HEADER - TEXT)),
         ] {
             words[at].store(value as u64, Ordering::Relaxed);
@@ -227,6 +232,7 @@ impl Tables {
             segments: read(word::SEGMENTS),
             segment_size: read(word::SEGMENT_SIZE),
             bloks: read(word::BLOKS),
+            by_system: read(word::BY_SYSTEM) != 0,
         };
         let offsets = Offsets::of(&geometry);
         if offsets.end != size {

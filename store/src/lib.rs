@@ -1,4 +1,4 @@
-//! Where pages go: a direct file, compressed RAM, a tier of both.
+//! Where pages go: a direct file or the system's disk, compressed RAM, a tier of both.
 //!
 //! The backing store of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section
 //! 6.6: bloks allocated first fit from a bitmap, written and read by the domain that faults
@@ -14,6 +14,7 @@
 //! nothing, take no lock that a killed process could keep, and touch wired memory only.
 
 mod api;
+mod backing;
 mod blok;
 mod catalogue;
 mod channel;
@@ -31,7 +32,7 @@ mod intent;
 mod layout;
 mod lockword;
 mod ops;
-mod origin;
+mod outlet;
 mod parts;
 mod place;
 mod ram;
@@ -47,8 +48,9 @@ pub use api::{
     Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Usage, Wait, WritePage,
 };
 pub use checksum::Checksum;
-pub use config::{Bytes, ConfigError, DiskConfig, StoreConfig, parse_size};
+pub use config::{Bytes, ConfigError, DiskConfig, DiskPlace, StoreConfig, parse_size};
 pub use error::{Op, Place, SetupError, StoreError};
 pub use handle::{Handle, Holder};
 pub use inject::{Fault, Inject};
+pub use outlet::Outlet;
 pub use shared::SharedStore;

@@ -1,6 +1,7 @@
 //! Everything of a store that channels share: the tables, the arena, the counters.
 
 use crate::Holder;
+use crate::backing::Backing;
 use crate::blok::Bloks;
 use crate::catalogue::Catalogue;
 use crate::error::SetupError;
@@ -8,10 +9,9 @@ use crate::holdings::Holdings;
 use crate::intent::Intents;
 use crate::intent::NOTES_IN_LINE;
 use crate::layout::{Header, INTENTS, LANES, STATS, Tables};
-use crate::origin::Origin;
 use crate::segment::Segments;
-use rustix::fd::FromRawFd;
-use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU64, Ordering};
+use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use wired::Region;
 
 /// What is counted, for each holder.
@@ -54,23 +54,26 @@ pub(crate) struct Parts {
     pub bloks: Option<Bloks>,
     pub header: Header,
     stats: &'static [AtomicU64],
-    /// The descriptor of the swap file that new channels use; -1 without one.
-    pub swap: AtomicI32,
+    pub backing: Backing,
     pub holder: AtomicU16,
     pub tables: Tables,
     _arena: Option<Region>,
-    /// The process that mapped it.
-    origin: Origin,
 }
 
 impl Parts {
     pub fn new(
         tables: Tables,
         arena: Option<Region>,
-        swap: i32,
+        swap: Option<OwnedFd>,
         holder: Holder,
     ) -> Result<Self, SetupError> {
         let (g, o) = (tables.geometry, tables.offsets);
+        let mark = |errno| SetupError::Memory {
+            what: "mark",
+            bytes: wired::PAGE as u64,
+            errno,
+        };
+        let backing = Backing::new(g.by_system, swap).map_err(mark)?;
         let arena_bytes = arena.as_ref().map_or(0, Region::len);
         if arena_bytes < g.segments * g.segment_size {
             return Err(SetupError::NotAStore(
@@ -113,15 +116,10 @@ impl Parts {
                 bloks,
                 header,
                 stats: tables.view(o.stats, g.holders * LANES * STATS),
-                swap: AtomicI32::new(swap),
+                backing,
                 holder: AtomicU16::new(holder),
                 tables,
                 _arena: arena,
-                origin: Origin::here().map_err(|errno| SetupError::Memory {
-                    what: "mark",
-                    bytes: wired::PAGE as u64,
-                    errno,
-                })?,
             })
         }
     }
@@ -180,15 +178,5 @@ impl Parts {
     /// Whether there is compressed RAM.
     pub fn has_ram(&self) -> bool {
         self.segments.count() > 0
-    }
-}
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        let swap = self.swap.load(Ordering::Acquire);
-        if swap >= 0 && self.origin.is_here() {
-            // SAFETY: the descriptor was given to the store to keep, in this process.
-            drop(unsafe { rustix::fd::OwnedFd::from_raw_fd(swap) });
-        }
     }
 }

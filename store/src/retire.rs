@@ -5,17 +5,14 @@
 //! reused only when no I/O on the file is in flight any more, because the kernel may
 //! finish a dead process's writes after it is gone.
 
+use crate::Handle;
 use crate::Holder;
 use crate::catalogue::NotDropped;
-use crate::disk::wait_for_io;
 use crate::holdings::ones;
 use crate::intent::{Intent, NOTES_IN_LINE};
 use crate::parts::Parts;
 use crate::place::Spot;
-use crate::{Handle, lockword};
-use rustix::fd::BorrowedFd;
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 impl Parts {
     /// A thread's place among the notes: its stack tells threads apart, without asking the
@@ -135,13 +132,6 @@ impl InFlight<'_> {
         if self.waited.replace(true) {
             return;
         }
-        let fd = self.parts.swap.load(Ordering::Acquire);
-        if fd >= 0 {
-            // SAFETY: the store keeps the swap file open, or was told of another.
-            wait_for_io(unsafe { BorrowedFd::borrow_raw(fd) });
-        } else {
-            // Nothing to wait with: longer than a device takes to answer.
-            lockword::sleep(std::time::Duration::from_secs(1));
-        }
+        self.parts.backing.wait_for_io();
     }
 }

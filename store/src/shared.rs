@@ -1,7 +1,8 @@
 //! One store for a tree of processes: made by the first, joined by the others.
 //!
 //! Three descriptors make a store: the tables, the arena, the swap file; each process maps
-//! the first two and does its own I/O on the third. A linked program makes one for itself.
+//! the first two and does its own I/O on the third. Where the disk is the system's there are
+//! the first two, and each process has an outlet. A linked program makes a store for itself.
 
 use crate::api::{Channel, Store, Usage};
 use crate::catalogue::Found;
@@ -13,8 +14,8 @@ use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
 use crate::parts::{Count, Parts};
 use crate::place::Spot;
 use crate::segment::room_for;
-use crate::{Checksum, Handle, Holder, StoreConfig};
-use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use crate::{Checksum, DiskPlace, Handle, Holder, Outlet, StoreConfig};
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wired::{PAGE, Region};
@@ -27,7 +28,9 @@ pub struct SharedStore {
 impl SharedStore {
     /// Makes a store with slots for holders 0 to `max_holders` - 1, attached as holder 0.
     /// The descriptors, close-on-exec, are what another process needs to
-    /// [`SharedStore::attach`]; the store itself keeps one of the swap file.
+    /// [`SharedStore::attach`]; the store itself keeps one of the swap file. A store whose
+    /// disk is the system's has none of a swap file, and needs
+    /// [`SharedStore::set_outlet`] before it makes channels.
     pub fn create(
         config: &StoreConfig,
         max_holders: u16,
@@ -40,7 +43,13 @@ impl SharedStore {
             });
         }
         let geometry = Geometry::of(config, max_holders);
-        let disk = config.disk.as_ref().map(disk::create).transpose()?;
+        let disk = match &config.disk {
+            Some(disk) => match &disk.place {
+                DiskPlace::File(path) => Some(disk::create(path, disk)?),
+                DiskPlace::System => None,
+            },
+            None => None,
+        };
         let (region, tables_fd) = shared("tables", Offsets::of(&geometry).end)?;
         let tables = Tables::create(region, geometry, &config.to_string());
         let mut fds = vec![tables_fd];
@@ -50,10 +59,10 @@ impl SharedStore {
             fds.push(fd);
             arena = Some(region);
         }
-        let mut swap = -1;
+        let mut swap = None;
         let mut unusual = 0;
         if let Some((fd, notes)) = disk {
-            swap = duplicate(&fd)?;
+            swap = Some(duplicate(&fd)?);
             unusual = notes;
             fds.push(fd);
         }
@@ -98,9 +107,9 @@ impl SharedStore {
                 })?,
             );
         }
-        let swap = match geometry.bloks {
-            0 => -1,
-            _ => fds.next().ok_or_else(few)?.into_raw_fd(),
+        let swap = match geometry.bloks > 0 && !geometry.by_system {
+            true => Some(fds.next().ok_or_else(few)?),
+            false => None,
         };
         Ok(Self {
             parts: Arc::new(Parts::new(tables, arena, swap, holder)?),
@@ -122,16 +131,24 @@ impl SharedStore {
 
     /// Channels made from now on use this descriptor of the swap file: where the one the
     /// store had is gone, or is in another descriptor table. The old one is not closed.
+    /// A store whose disk is the system's has no use for it, and closes it.
     pub fn reopen(&self, swap: OwnedFd) {
-        self.parts.swap.store(swap.into_raw_fd(), Ordering::Release);
+        self.parts.backing.reopen(swap);
+    }
+
+    /// Channels made from now on reach the system's disk by this: of a store whose disk is
+    /// that ([`DiskPlace::System`]), in each process that joined it, before it makes
+    /// channels, and again in a fork's child. An outlet that is replaced is kept, since a
+    /// channel may be being opened by it.
+    pub fn set_outlet(&self, outlet: Box<dyn Outlet>) {
+        self.parts.backing.set_outlet(outlet);
     }
 
     /// The store no longer has a descriptor of the swap file, and returns the one it had,
     /// unclosed: for a library that keeps none in its program's table. Channels that are
     /// made have their own way to the file; new ones need [`SharedStore::reopen`] first.
     pub fn take_swap(&self) -> Option<i32> {
-        let fd = self.parts.swap.swap(-1, Ordering::AcqRel);
-        (fd >= 0).then_some(fd)
+        self.parts.backing.take_swap()
     }
 
     /// Makes the disk misbehave from now on, in every process of the tree. For tests.
@@ -159,13 +176,12 @@ fn shared(what: &'static str, bytes: usize) -> Result<(Region, OwnedFd), SetupEr
     })
 }
 
-fn duplicate(fd: &OwnedFd) -> Result<i32, SetupError> {
-    let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| SetupError::Memory {
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, SetupError> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(|errno| SetupError::Memory {
         what: "descriptor of the swap file",
         bytes: 0,
         errno,
-    })?;
-    Ok(copy.as_raw_fd()).inspect(|_| std::mem::forget(copy))
+    })
 }
 
 impl Store for SharedStore {

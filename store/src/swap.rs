@@ -2,7 +2,7 @@
 
 use crate::api::page;
 use crate::channel::Mover;
-use crate::engine::Over;
+use crate::engine::{Engine, Over};
 use crate::intent::Intent;
 use crate::ops::{Kind, Next, Op, RUN, Slot};
 use crate::parts::Count;
@@ -204,11 +204,7 @@ impl Mover {
 
     /// The store's state that new channels should know: the kernel gives no ring.
     pub(crate) fn note_engine(&self) {
-        if self
-            .engine
-            .as_ref()
-            .is_some_and(|engine| !engine.has_ring())
-        {
+        if self.engine.as_ref().is_some_and(Engine::is_synchronous) {
             self.parts
                 .header
                 .notes()

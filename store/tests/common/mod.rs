@@ -1,6 +1,9 @@
 //! Helpers for the store's tests: pages with known contents, and a channel used simply.
 #![allow(dead_code)]
 
+pub mod model;
+pub mod system;
+
 use store::{
     Channel, Checksum, Completion, Handle, SharedStore, Store, StoreConfig, StoreError, Submitted,
     Wait, WritePage,

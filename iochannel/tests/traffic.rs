@@ -1,0 +1,332 @@
+//! Operations through a channel, against what a disk must then hold.
+
+mod common;
+
+use common::*;
+use iochannel::{Client, Piece, RUN, Request, Server, Shape};
+use proptest::prelude::*;
+use std::sync::atomic::AtomicBool;
+
+#[test]
+fn what_is_written_is_read() {
+    let (mut server, doorbell, mut client, kept) = channel(Shape::for_depth(4));
+    let (disk, end) = (Disk::new(64), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&mut server, &doorbell, &disk, &end));
+        let mut out = pages(20, 7);
+        assert_eq!(transfer(&mut client, true, &mut out, 3), (20 * PAGE) as i32);
+        let mut back = pages(20, 1000);
+        assert_eq!(
+            transfer(&mut client, false, &mut back, 3),
+            (20 * PAGE) as i32
+        );
+        assert!(out == back);
+        // Past the disk's end there is less, told in whole pages.
+        assert_eq!(
+            transfer(&mut client, false, &mut back, 60),
+            (4 * PAGE) as i32
+        );
+        assert_eq!(transfer(&mut client, false, &mut back, 64), 0);
+        stop(&end, &kept);
+    });
+}
+
+#[test]
+fn more_operations_than_page_buffers_wait_their_turn_and_end() {
+    let (mut server, doorbell, mut client, kept) = channel(Shape::new(64, RUN).unwrap());
+    let (disk, end) = (Disk::new(64 * RUN), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&mut server, &doorbell, &disk, &end));
+        for write in [true, false] {
+            let mut memory: Vec<Vec<Page>> = (0..64u64)
+                .map(|op| match write {
+                    true => pages(RUN - op as usize % 3, 100 * op),
+                    false => pages(RUN - op as usize % 3, 1),
+                })
+                .collect();
+            let lists: Vec<Vec<Piece>> = memory.iter_mut().map(|all| pieces(all)).collect();
+            for (op, list) in lists.iter().enumerate() {
+                // SAFETY: pages and lists outlive the operations, which end below.
+                unsafe { client.begin(op, write, list, (op * RUN * PAGE) as u64) };
+            }
+            client.flush();
+            let mut over: Vec<usize> = (0..64)
+                .map(|_| {
+                    let (op, result) = client.over(true).unwrap();
+                    assert_eq!(result as usize, lists[op].len() * PAGE);
+                    op
+                })
+                .collect();
+            assert_eq!(client.over(true), None);
+            over.sort();
+            assert!(over.into_iter().eq(0..64));
+            for (op, all) in memory.iter().enumerate() {
+                assert!(*all == pages(all.len(), 100 * op as u64));
+            }
+        }
+        stop(&end, &kept);
+    });
+}
+
+#[test]
+fn operations_that_cannot_be_are_told_so() {
+    let (_server, _doorbell, mut client, _kept) = channel(Shape::for_depth(4));
+    let mut memory = pages(RUN + 1, 0);
+    let good = pieces(&mut memory);
+    let crooked = [Piece {
+        start: good[0].start.wrapping_add(8),
+        len: PAGE,
+    }];
+    let short = [Piece {
+        start: good[0].start,
+        len: 512,
+    }];
+    for (list, offset) in [
+        (&good[..], 0),
+        (&good[..0], 0),
+        (&crooked, 0),
+        (&short, 0),
+        (&good[..1], 512),
+    ] {
+        // SAFETY: nothing is done with the memory.
+        unsafe { client.begin(3, true, list, offset) };
+        client.flush();
+        assert_eq!(client.over(true), Some((3, -libc::EINVAL)));
+    }
+    assert_eq!(client.over(true), None);
+}
+
+#[test]
+fn the_bell_rings_for_whoever_only_polls() {
+    let (mut server, _doorbell, mut client, _kept) = channel(Shape::for_depth(4));
+    let disk = Disk::new(8);
+    let mut memory = pages(4, 0);
+    let lists: Vec<Vec<Piece>> = memory.chunks_mut(1).map(pieces).collect();
+    for round in 0..3 {
+        assert!(!readable(client.poll_fd()));
+        for (op, list) in lists.iter().enumerate() {
+            // SAFETY: pages and lists outlive the operations, which end below.
+            unsafe { client.begin(op, false, list, 0) };
+        }
+        client.flush();
+        if round == 1 {
+            assert_eq!(client.over(false), None);
+        }
+        while let Some(request) = server.take().unwrap() {
+            server.finish(request.slot, disk.serve(&request));
+        }
+        assert!(!readable(client.poll_fd()), "told all at once");
+        server.announce();
+        for _ in 0..4 {
+            assert!(readable(client.poll_fd()), "another is there");
+            assert!(client.over(false).is_some());
+        }
+        // Nothing is under way: what still rings is heard with the next operation.
+        // SAFETY: as above.
+        unsafe { client.begin(0, false, &lists[0], 0) };
+        client.flush();
+        assert_eq!(client.over(false), None);
+        assert!(!readable(client.poll_fd()));
+        let request = server.take().unwrap().unwrap();
+        server.finish(request.slot, PAGE as i32);
+        server.announce();
+        assert!(readable(client.poll_fd()));
+        assert_eq!(client.over(true), Some((0, PAGE as i32)));
+        // SAFETY: as above.
+        unsafe { client.begin(0, false, &lists[0], 0) };
+        assert_eq!(client.over(false), None);
+        let request = server.take().unwrap().unwrap();
+        server.finish(request.slot, PAGE as i32);
+        assert_eq!(client.over(true), Some((0, PAGE as i32)));
+    }
+}
+
+#[test]
+fn the_doorbell_rings_only_while_the_server_sleeps() {
+    let (mut server, doorbell, mut client, _kept) = channel(Shape::for_depth(4));
+    let mut memory = pages(1, 0);
+    let list = pieces(&mut memory);
+    let ask = |client: &mut Client, op| {
+        // SAFETY: the page outlives the operations: the server answers them with errors.
+        unsafe { client.begin(op, false, &list, 0) };
+        client.flush();
+    };
+    ask(&mut client, 0);
+    assert!(!readable(&doorbell));
+    assert!(!server.arm(), "a request waits");
+    server.take().unwrap().unwrap();
+    assert!(server.arm());
+    ask(&mut client, 1);
+    ask(&mut client, 2);
+    assert!(readable(&doorbell));
+    doorbell.clear();
+    assert!(!readable(&doorbell), "rung once");
+    server.disarm();
+    ask(&mut client, 3);
+    assert!(!readable(&doorbell));
+    assert!(server.has_more());
+}
+
+/// What a disk of a test does with a request.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Serve,
+    Fail,
+    Short,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Begin {
+        write: bool,
+        first: usize,
+        count: usize,
+    },
+    /// The server takes all there is and answers some, in any order.
+    Answer {
+        pick: usize,
+        fate: Fate,
+    },
+    Hear,
+    Replace,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let fate = prop_oneof![6 => Just(Fate::Serve), 1 => Just(Fate::Fail), 1 => Just(Fate::Short)];
+    prop_oneof![
+        6 => (any::<bool>(), 0usize..4, 1..=RUN)
+            .prop_map(|(write, first, count)| Step::Begin { write, first, count }),
+        6 => (any::<usize>(), fate).prop_map(|(pick, fate)| Step::Answer { pick, fate }),
+        4 => Just(Step::Hear),
+        1 => Just(Step::Replace),
+    ]
+}
+
+const OPS: usize = 8;
+
+/// An operation of the model.
+struct Job {
+    write: bool,
+    place: usize,
+    memory: Vec<Page>,
+    list: Vec<Piece>,
+    /// What its answer must be, once the server has given it.
+    answer: Option<i32>,
+}
+
+struct Model {
+    server: Option<Server>,
+    taken: Vec<Request>,
+    jobs: Vec<Option<Job>>,
+    disk: Disk,
+    seed: u64,
+}
+
+impl Model {
+    fn answer(&mut self, pick: usize, fate: Fate) {
+        let server = self.server.as_mut().unwrap();
+        while let Some(request) = server.take().unwrap() {
+            self.taken.push(request);
+        }
+        assert_eq!(server.in_flight(), self.taken.len());
+        if self.taken.is_empty() {
+            return;
+        }
+        let request = self.taken.swap_remove(pick % self.taken.len());
+        let result = match fate {
+            Fate::Serve => self.disk.serve(&request),
+            Fate::Fail => -libc::EIO,
+            // Half a page more than is told.
+            Fate::Short => (self.disk.serve(&request) / 2).max(PAGE as i32 / 2),
+        };
+        let told = match result {
+            0.. => result / PAGE as i32 * PAGE as i32,
+            _ => result,
+        };
+        let job = self.jobs[usize::from(request.slot)].as_mut().unwrap();
+        assert!(job.answer.replace(told).is_none(), "asked twice");
+        assert!(server.finish(request.slot, result));
+        assert!(!server.finish(request.slot, result), "answered once");
+        server.announce();
+    }
+
+    /// An operation is over: its data is where it belongs.
+    fn check(&mut self, op: usize, result: i32) {
+        let mut job = self.jobs[op].take().expect("under way");
+        assert_eq!(Some(result), job.answer);
+        let mut there = vec![Page([0; PAGE]); result.max(0) as usize / PAGE];
+        for (at, page) in there.iter_mut().enumerate() {
+            let offset = ((job.place + at) * PAGE) as u64;
+            rustix::io::pread(&self.disk.0, &mut page.0[..], offset).unwrap();
+        }
+        assert!(job.memory[..there.len()] == there[..]);
+        if !job.write {
+            let rest = job.memory.split_off(there.len());
+            let before = pages(job.list.len(), self.seed_of(op));
+            assert!(
+                rest == before[there.len()..],
+                "what was not read is not touched"
+            );
+        }
+    }
+
+    fn seed_of(&self, op: usize) -> u64 {
+        1_000_000 + op as u64
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_operation_is_answered_once_with_its_own_data(
+        steps in prop::collection::vec(step(), 1..120), pages_of in RUN..3 * RUN,
+    ) {
+        let (server, _doorbell, mut client, kept) = channel(Shape::new(OPS, pages_of).unwrap());
+        let mut model = Model {
+            server: Some(server),
+            taken: Vec::new(),
+            jobs: (0..OPS).map(|_| None).collect(),
+            disk: Disk::new(OPS * 64),
+            seed: 0,
+        };
+        for step in steps {
+            match step {
+                Step::Begin { write, first, count } => {
+                    let Some(op) = model.jobs.iter().position(Option::is_none) else { continue };
+                    model.seed += 1000;
+                    let seed = if write { model.seed } else { model.seed_of(op) };
+                    let mut memory = pages(count, seed);
+                    let list = pieces(&mut memory);
+                    // Each operation has its own part of the disk, so that order says nothing.
+                    let place = op * 64 + first;
+                    model.jobs[op] = Some(Job { write, place, memory, list, answer: None });
+                    let list = &model.jobs[op].as_ref().unwrap().list;
+                    // SAFETY: pages and list stay in the job until the operation is over.
+                    unsafe { client.begin(op, write, list, (place * PAGE) as u64) };
+                    client.flush();
+                }
+                Step::Answer { pick, fate } => model.answer(pick, fate),
+                Step::Hear => {
+                    if let Some((op, result)) = client.over(false) {
+                        model.check(op, result);
+                    }
+                }
+                Step::Replace => {
+                    // Whatever it had in hand is asked again of its successor.
+                    model.taken.clear();
+                    drop(model.server.take());
+                    model.server = Some(kept.succeed().0);
+                }
+            }
+        }
+        while model.jobs.iter().any(Option::is_some) {
+            model.answer(0, Fate::Serve);
+            while let Some((op, result)) = client.over(false) {
+                model.check(op, result);
+            }
+        }
+        prop_assert_eq!(client.over(true), None);
+        prop_assert_eq!(model.server.unwrap().in_flight(), 0);
+    }
+}

@@ -1,0 +1,151 @@
+//! A ring of the channel's own.
+//!
+//! It is built by the `io-uring` crate and driven by raw system calls: the crate's own report
+//! errors through libc's `errno`, which is thread-local. The swap file is registered with
+//! the ring, so that the channel needs no descriptor but the ring's.
+
+use super::{MAX_OPS, Piece};
+use io_uring::{IoUring, opcode, types};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
+use std::mem::ManuallyDrop;
+
+/// A ring, and what was given to it.
+pub(crate) struct Ring {
+    ring: Option<ManuallyDrop<IoUring>>,
+    queued: u32,
+    /// Operations given to the ring and not over, as bits.
+    under_way: [u64; MAX_OPS / 64],
+    dead: Option<Errno>,
+}
+
+impl Ring {
+    /// For `ops` operations at once on the file behind `fd`.
+    pub fn new(fd: BorrowedFd<'_>, ops: usize) -> Result<Self, Errno> {
+        Ok(Self {
+            ring: Some(ManuallyDrop::new(build(fd, ops)?)),
+            queued: 0,
+            under_way: [0; MAX_OPS / 64],
+            dead: None,
+        })
+    }
+
+    /// The ring's descriptor.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring has the descriptor open as long as it lives.
+        self.ring
+            .as_ref()
+            .map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+    }
+
+    /// Begins an operation, or says why it cannot.
+    ///
+    /// # Safety
+    /// The pieces and their memory stay as they are until the operation is over.
+    pub unsafe fn begin(
+        &mut self,
+        op: usize,
+        write: bool,
+        pieces: &[Piece],
+        offset: u64,
+    ) -> Result<(), Errno> {
+        if let Some(errno) = self.dead {
+            return Err(errno);
+        }
+        let ring = self.ring.as_mut().ok_or(Errno::BADF)?;
+        let (start, count) = (pieces.as_ptr().cast(), pieces.len() as u32);
+        let file = types::Fixed(0);
+        let entry = if write {
+            opcode::Writev::new(file, start, count)
+                .offset(offset)
+                .build()
+        } else {
+            opcode::Readv::new(file, start, count)
+                .offset(offset)
+                .build()
+        };
+        // SAFETY: the caller's promise. There is room: the ring was made for every operation
+        // of the channel.
+        unsafe { ring.submission().push(&entry.user_data(op as u64)) }.map_err(|_| Errno::BUSY)?;
+        self.queued += 1;
+        self.under_way[op / 64] |= 1 << (op % 64);
+        Ok(())
+    }
+
+    /// Hands what was begun to the kernel.
+    pub fn flush(&mut self) {
+        while self.queued > 0 && self.dead.is_none() {
+            self.enter(0);
+        }
+    }
+
+    fn enter(&mut self, wait_for: u32) {
+        let Some(ring) = &self.ring else { return };
+        // SAFETY: the ring has the descriptor open as long as it lives.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+        let flags = if wait_for > 0 {
+            IoringEnterFlags::GETEVENTS
+        } else {
+            IoringEnterFlags::empty()
+        };
+        // SAFETY: the entries' memory is kept by `begin`'s promise.
+        match unsafe { io_uring_enter(fd, self.queued, wait_for, flags) } {
+            Ok(taken) => self.queued -= taken.min(self.queued),
+            Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
+            // The descriptor was closed under us, most likely. What is under way cannot be
+            // heard of any more: it is told as failed.
+            Err(errno) => self.dead = Some(errno),
+        }
+    }
+
+    /// The next operation that is over, with what the system said; with `wait`, sleeps until
+    /// one is, if any is under way.
+    pub fn over(&mut self, wait: bool) -> Option<(usize, i32)> {
+        loop {
+            let next = self.ring.as_mut().and_then(|ring| ring.completion().next());
+            if let Some(entry) = next {
+                let op = entry.user_data() as usize;
+                self.under_way[op / 64] &= !(1 << (op % 64));
+                return Some((op, entry.result()));
+            }
+            if let Some(errno) = self.dead {
+                return self.fail_one(errno);
+            }
+            if !wait || self.under_way.iter().all(|&word| word == 0) {
+                return None;
+            }
+            self.enter(1);
+        }
+    }
+
+    fn fail_one(&mut self, errno: Errno) -> Option<(usize, i32)> {
+        let at = self.under_way.iter().position(|&word| word != 0)?;
+        let op = at * 64 + self.under_way[at].trailing_zeros() as usize;
+        self.under_way[at] &= self.under_way[at] - 1;
+        Some((op, -errno.raw_os_error()))
+    }
+
+    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be
+    /// another file by now.
+    pub fn close(&mut self) {
+        if let Some(mut ring) = self.ring.take() {
+            // SAFETY: taken out, so dropped once.
+            unsafe { ManuallyDrop::drop(&mut ring) };
+        }
+    }
+}
+
+fn build(fd: BorrowedFd<'_>, ops: usize) -> Result<IoUring, Errno> {
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+    let entries = ops.next_power_of_two() as u32;
+    // Not inherited: a fork's child makes its own.
+    let ring = IoUring::builder()
+        .dontfork()
+        .build(entries)
+        .map_err(errno)?;
+    ring.submitter()
+        .register_files(&[fd.as_raw_fd()])
+        .map_err(errno)?;
+    Ok(ring)
+}

@@ -1,0 +1,238 @@
+//! The system's disk, in a thread of the test: a server of IO channels over a plain file.
+
+use iochannel::{Client, Doorbell, Ends, Op, Request, Server, Shape, create};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use store::{DiskConfig, Outlet, SharedStore, StoreConfig};
+
+/// A store of `ram` bytes of compressed RAM and a disk of the system's.
+pub fn behind_channels(system: &System, ram: Option<u64>, holders: u16) -> SharedStore {
+    let config = StoreConfig {
+        ram,
+        disk: Some(DiskConfig::by_system(system.shared.size)),
+    };
+    let (store, _) = SharedStore::create(&config, holders).unwrap();
+    store.set_outlet(system.outlet());
+    store
+}
+
+/// What a tenant keeps of a channel.
+struct Kept {
+    memory: OwnedFd,
+    server_bell: OwnedFd,
+}
+
+struct Shared {
+    size: u64,
+    disk: File,
+    doorbell: Doorbell,
+    kept: Mutex<Vec<Kept>>,
+    fresh: Mutex<Vec<Server>>,
+    /// Requests to answer with EIO.
+    to_fail: AtomicU64,
+    /// The server dies at its next request, with that in its hand.
+    to_die: AtomicBool,
+    end: AtomicBool,
+    deaths: AtomicU64,
+    settled: AtomicU64,
+}
+
+impl Shared {
+    fn ring(&self) {
+        rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    fn serve(&self, request: &Request) -> i32 {
+        if self
+            .to_fail
+            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+            .is_ok()
+        {
+            return -libc::EIO;
+        }
+        if request.offset + request.len() as u64 > self.size {
+            return -libc::EFBIG;
+        }
+        // SAFETY: page buffers of a server that is there until it has answered.
+        let slice = |piece: &iochannel::Piece| unsafe {
+            std::slice::from_raw_parts_mut(piece.start, piece.len)
+        };
+        let moved = match request.op {
+            Op::Read => {
+                let mut to: Vec<_> = (request.pieces().iter())
+                    .map(|piece| IoSliceMut::new(slice(piece)))
+                    .collect();
+                rustix::io::preadv(&self.disk, &mut to, request.offset)
+            }
+            Op::Write => {
+                let from: Vec<_> = (request.pieces().iter())
+                    .map(|piece| IoSlice::new(slice(piece)))
+                    .collect();
+                rustix::io::pwritev(&self.disk, &from, request.offset)
+            }
+        };
+        moved.map_or_else(|errno: Errno| -errno.raw_os_error(), |moved| moved as i32)
+    }
+
+    /// One life of the server: until it is told to end (true) or to die.
+    fn live(&self, mut servers: Vec<Server>) -> bool {
+        loop {
+            self.doorbell.clear();
+            if self.end.load(SeqCst) {
+                return true;
+            }
+            servers.append(&mut self.fresh.lock().unwrap());
+            for server in &mut servers {
+                while let Some(request) = server.take().unwrap() {
+                    if self.to_die.swap(false, SeqCst) {
+                        return false;
+                    }
+                    let result = self.serve(&request);
+                    assert!(server.finish(request.slot, result));
+                }
+                server.announce();
+            }
+            let idle = servers.iter().all(Server::arm);
+            if idle && self.fresh.lock().unwrap().is_empty() {
+                let mut fds = [PollFd::new(&self.doorbell, PollFlags::IN)];
+                let limit = Timespec {
+                    tv_sec: 20,
+                    tv_nsec: 0,
+                };
+                poll(&mut fds, Some(&limit)).unwrap();
+            }
+            servers.iter().for_each(Server::disarm);
+        }
+    }
+
+    fn run(&self) {
+        let mut servers = Vec::new();
+        while !self.live(servers) {
+            self.deaths.fetch_add(1, SeqCst);
+            let (fresh, kept) = (&self.fresh, self.kept.lock().unwrap());
+            fresh.lock().unwrap().clear();
+            servers = kept
+                .iter()
+                .map(|kept| {
+                    let (memory, bell) = (duplicate(&kept.memory), duplicate(&kept.server_bell));
+                    Server::attach(memory, bell).unwrap()
+                })
+                .collect();
+        }
+    }
+}
+
+fn duplicate(fd: impl AsFd) -> OwnedFd {
+    fcntl_dupfd_cloexec(fd, 0).unwrap()
+}
+
+/// The system, until dropped.
+pub struct System {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl System {
+    /// With a disk of `size` bytes.
+    pub fn new(size: u64) -> Self {
+        let disk = tempfile::tempfile().unwrap();
+        disk.set_len(size).unwrap();
+        Self::over(disk)
+    }
+
+    /// With this disk.
+    pub fn over(disk: File) -> Self {
+        let size = disk.metadata().unwrap().len();
+        let shared = Arc::new(Shared {
+            size,
+            disk,
+            doorbell: Doorbell::new().unwrap(),
+            kept: Mutex::default(),
+            fresh: Mutex::default(),
+            to_fail: AtomicU64::new(0),
+            to_die: AtomicBool::new(false),
+            end: AtomicBool::new(false),
+            deaths: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+        });
+        let runs = shared.clone();
+        Self {
+            shared,
+            thread: Some(std::thread::spawn(move || runs.run())),
+        }
+    }
+
+    pub fn disk(&self) -> File {
+        self.shared.disk.try_clone().unwrap()
+    }
+
+    pub fn outlet(&self) -> Box<dyn Outlet> {
+        Box::new(Plug(self.shared.clone()))
+    }
+
+    /// The next requests are answered with EIO.
+    pub fn fail(&self, requests: u64) {
+        self.shared.to_fail.store(requests, SeqCst);
+    }
+
+    /// The server dies at the next request, and is replaced.
+    pub fn die(&self) {
+        self.shared.to_die.store(true, SeqCst);
+    }
+
+    pub fn deaths(&self) -> u64 {
+        self.shared.deaths.load(SeqCst)
+    }
+
+    /// How often a store waited for what dead processes had asked.
+    pub fn settled(&self) -> u64 {
+        self.shared.settled.load(SeqCst)
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        self.shared.end.store(true, SeqCst);
+        self.shared.ring();
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.unwrap();
+        }
+    }
+}
+
+/// A way in.
+struct Plug(Arc<Shared>);
+
+impl Outlet for Plug {
+    fn open(&self, depth: usize) -> Result<Client, Errno> {
+        let (server, ends) = create(Shape::for_depth(depth)).unwrap();
+        let Ends {
+            memory,
+            bell,
+            server_bell,
+        } = ends;
+        let kept = Kept {
+            memory: duplicate(&memory),
+            server_bell,
+        };
+        // Together, so that a server that dies meanwhile is succeeded by one that has it.
+        let mut all = self.0.kept.lock().unwrap();
+        all.push(kept);
+        self.0.fresh.lock().unwrap().push(server);
+        drop(all);
+        self.0.ring();
+        let doorbell = self.0.doorbell.share().unwrap();
+        Client::attach(memory, doorbell, bell).map_err(|_| Errno::IO)
+    }
+
+    fn settle(&self) {
+        self.0.settled.fetch_add(1, SeqCst);
+    }
+}
