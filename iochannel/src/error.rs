@@ -15,7 +15,7 @@ pub enum ChannelError {
         errno: Errno,
     },
     /// The descriptor is of no memory that can be sealed.
-    #[error("the descriptor handed over as an IO channel's memory is no memfd")]
+    #[error("the descriptor handed over as an IO channel's memory is no memfd of small pages")]
     NotMemory,
     /// The other side could take the memory away, or add seals that forbid its use.
     #[error(

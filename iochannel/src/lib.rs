@@ -19,6 +19,10 @@
 //! reads and writes of pages say the same thing twice until the client hears of them; and it
 //! tells again of what is done. The client waits, and notices nothing else.
 //!
+//! The memory is a sealed memfd of the server's, so that its size is certain. A page of it is
+//! taken from the kernel when it is first touched, by the client that writes or by the device
+//! that reads, hence on the server's account at most: 2 MiB a channel.
+//!
 //! Rules: a [`Server`] believes nothing it reads. It reads a word once, judges the copy, and
 //! acts on that; a client can spoil its own channel and nothing else. A [`Client`] is on the
 //! page path: it allocates nothing, takes no lock, makes raw system calls only, and touches

@@ -1,5 +1,6 @@
 //! This process's pager: made in the constructor, made anew in the child of a fork.
 
+use crate::outlet::Outlet;
 use crate::{allocated, notice, threads};
 use frames::{Client, Contract, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
@@ -21,9 +22,19 @@ pub struct Engine {
     board: &'static Board,
     capabilities: Capabilities,
     contract: Contract,
-    /// Whether the store has a file, whose descriptor comes last.
-    on_disk: bool,
+    disk: Disk,
     entries: [AtomicPtr<EntryThread>; threads::ENTRIES],
+}
+
+/// What a store has behind its compressed RAM.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Disk {
+    /// Nothing.
+    None,
+    /// A file, whose descriptor comes last.
+    File,
+    /// The system's.
+    System,
 }
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -70,8 +81,16 @@ pub fn start(joined: Joined) -> Result<(), String> {
     }
     let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
-    // A store with a file keeps the last of its descriptors.
-    let on_disk = last.is_some_and(threads::is_open);
+    let disk = match joined.hunger {
+        Some(_) => Disk::System,
+        // A store with a file keeps the last of its descriptors.
+        None if last.is_some_and(threads::is_open) => Disk::File,
+        None => Disk::None,
+    };
+    if let Some(hunger) = joined.hunger {
+        store.set_outlet(Box::new(Outlet(welcome.domain)));
+        ledger.set_bell(hunger).map_err(text)?;
+    }
     let contract = Contract {
         g: welcome.guaranteed,
         x: welcome.frames,
@@ -97,7 +116,7 @@ pub fn start(joined: Joined) -> Result<(), String> {
         board,
         capabilities,
         contract,
-        on_disk,
+        disk,
         entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; threads::ENTRIES],
     };
     let _ = ENGINE.set(engine);
@@ -112,11 +131,19 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
     let userfault = userfault(&joined, &engine.capabilities)?;
     let domain = joined.welcome.domain;
     let slot = slot_of(domain);
-    if engine.on_disk {
-        let swap = joined.store.into_iter().flatten().last();
-        engine
-            .store
-            .reopen(swap.ok_or("the store's file did not come with the answer")?);
+    match engine.disk {
+        Disk::None => {}
+        Disk::File => {
+            let swap = joined.store.into_iter().flatten().last();
+            engine
+                .store
+                .reopen(swap.ok_or("the store's file did not come with the answer")?);
+        }
+        Disk::System => {
+            let hunger = joined.hunger.ok_or("the bell did not come with the answer")?;
+            engine.store.set_outlet(Box::new(Outlet(domain)));
+            engine.ledger.set_bell(hunger).map_err(text)?;
+        }
     }
     let frames = adopt(engine.ledger, domain)?;
     let block = engine.board.block(slot);

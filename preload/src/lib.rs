@@ -38,6 +38,7 @@ mod map;
 mod mappings;
 mod next;
 mod notice;
+mod outlet;
 mod pager;
 mod pthread;
 mod raw;

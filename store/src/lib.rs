@@ -1,4 +1,4 @@
-//! Where pages go: a direct file, compressed RAM, a tier of both.
+//! Where pages go: a direct file or the system's disk, compressed RAM, a tier of both.
 //!
 //! The backing store of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section
 //! 6.6: bloks allocated first fit from a bitmap, written and read by the domain that faults

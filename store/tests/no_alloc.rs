@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::system::{self, behind_channels};
 use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -42,12 +43,14 @@ static COUNTING: Counting = Counting;
 
 #[test]
 fn moving_pages_allocates_nothing() {
-    for config in [
-        "ram:512K",
-        "disk:alloc-swap,size=2M",
-        "ram:256K+disk:alloc-swap,size=2M",
+    let system = system::System::new(2 << 20);
+    for store in [
+        make("ram:512K", 2),
+        make("disk:alloc-swap,size=2M", 2),
+        make("ram:256K+disk:alloc-swap,size=2M", 2),
+        behind_channels(&system, None, 2),
+        behind_channels(&system, Some(256 << 10), 2),
     ] {
-        let store = make(config, 2);
         let mut channel = store.channel(8).unwrap();
         let contents: Vec<Page> = (0..200).map(page).collect();
         let writes: Vec<WritePage> = (0..)
@@ -79,7 +82,7 @@ fn moving_pages_allocates_nothing() {
         }
         COUNTED.set(false);
         let allocations = ALLOCATIONS.load(Ordering::SeqCst) - before;
-        assert_eq!(allocations, 0, "{config}");
+        assert_eq!(allocations, 0, "{}", store.describe());
         assert!(store.usage().written > 1000);
     }
 }

@@ -72,7 +72,8 @@ impl Event {
         }
     }
 
-    pub(super) fn to_words(self) -> [u64; 5] {
+    /// As words, for memory that others read.
+    pub fn to_words(self) -> [u64; 5] {
         match self {
             Self::Transaction {
                 started,
@@ -106,7 +107,8 @@ impl Event {
         }
     }
 
-    pub(super) fn from_words(words: [u64; 5]) -> Self {
+    /// From words; any are some event.
+    pub fn from_words(words: [u64; 5]) -> Self {
         let [a, b, c, who, kind] = words;
         let (client, bytes) = ((who >> 32) as u32, who as u32);
         match kind {

@@ -159,7 +159,7 @@ impl Daemon {
         }
         let result = wiped.result.map_err(|why| why.to_string());
         let result = result.and_then(|()| {
-            self.swap.scrubbed(&wiped.scrub).map_err(|why| why.to_string())
+            self.swap.scrubbed(wiped.scrub).map_err(|why| why.to_string())
         });
         match result {
             Ok(()) => self.admit(number),

@@ -2,7 +2,7 @@
 
 use super::config::Disk;
 use super::DaemonError;
-use disk::atropos::{Charging, Share};
+use disk::atropos::Share;
 use disk::calibrate::{Calibration, TIME};
 use disk::model::{Model, Op};
 use disk::swapfs::{Format, OpenError, SwapFs};
@@ -37,16 +37,14 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
     let most = Share::try_from(disk.capacity).unwrap_or(Share::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
-    let charging = match disk.depth {
-        Some(1) => Charging::Elapsed,
-        Some(depth) => Charging::Modelled {
-            bound: Nanos(page.0.saturating_mul(depth.into())),
-        },
-        None => Charging::Modelled { bound: model.bound },
+    model.bound = match disk.depth {
+        // One at a time: the paper's disk.
+        Some(1) => Nanos::ZERO,
+        Some(depth) => Nanos(page.0.saturating_mul(depth.into())),
+        None => model.bound,
     };
     let settings = Settings {
         model,
-        charging,
         spin: disk.spin.0,
     };
     let usd = Usd::start(swap.medium().clone(), settings).map_err(|why| DaemonError::Disk(why.to_string()))?;
@@ -145,7 +143,11 @@ pub(super) fn file(fd: OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err("only a regular file can be read under a contract: that is none".into());
     }
-    let device = swap.medium().number();
+    let disk = fstat(swap.medium()).map_err(|errno| errno.to_string())?;
+    let device = match FileType::from_raw_mode(disk.st_mode) {
+        FileType::BlockDevice => disk.st_rdev,
+        _ => disk.st_dev,
+    };
     if stat.st_dev != device {
         return Err(format!(
             "the file lies on device {}:{}, and the disk whose time is given out is {}:{}",
