@@ -39,6 +39,10 @@ impl From<DiskTerms> for DiskContract {
     }
 }
 
+/// What a linked program needs: an instruction can straddle two pages, one is moved from and
+/// one is moved through. A tree of processes asks for more by itself.
+const LEAST_FRAMES: u32 = 4;
+
 impl Daemon {
     /// Somebody asks for a contract.
     pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms) {
@@ -51,10 +55,10 @@ impl Daemon {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, name, terms)?;
-        let least = crate::MIN_FRAMES;
+        let least = LEAST_FRAMES;
         if terms.frames.g < least {
             return Err(format!(
-                "{} of guaranteed frames are fewer than the {least} frames one process needs: ask for more",
+                "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
                 FrameTerms { g: terms.frames.g, x: terms.frames.g }
             ));
         }
@@ -207,6 +211,7 @@ impl Daemon {
         if let (Some(client), Some(file)) = (tenancy.client, tenancy.file) {
             let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
             let doorbell = tenancy.doorbell.share().map_err(|why| why.to_string())?;
+            let doorbell = iochannel::Doorbell::attach(doorbell).map_err(|why| why.to_string())?;
             self.usd.back(client, Backing::Swap(extents), doorbell);
         }
         Ok(())
@@ -275,6 +280,7 @@ impl Daemon {
         let backing = super::backing::file(fd, &self.swap)?;
         let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;
         let doorbell = tenancy.doorbell.share().map_err(|why| text(&why))?;
+        let doorbell = iochannel::Doorbell::attach(doorbell).map_err(|why| text(&why))?;
         self.usd.back(client, backing, doorbell);
         tenancy.client = Some(client);
         self.enter(token, number, tenancy);

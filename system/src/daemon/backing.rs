@@ -44,6 +44,7 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
         None => model.bound,
     };
     let settings = Settings {
+        bound: model.bound,
         model,
         spin: disk.spin.0,
     };
