@@ -6,10 +6,10 @@ use crate::ExperimentError;
 use crate::error::while_doing;
 use crate::keeper::{Debt, Keeper, Owed};
 use crate::machine::read;
-use crate::real::launch::{ends_with_us, last_words};
+use crate::real::launch::ends_with_us;
 use disk::calibrate::Calibration;
 use disk::model::Model;
-use std::io::Read;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often its socket, or its end, is looked for.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Lines of its log beside a failure.
+const SAID: usize = 10;
 
 /// How long it may take to end.
 const LAST: Duration = Duration::from_secs(10);
@@ -107,7 +110,8 @@ struct Kept {
 pub struct System {
     process: Child,
     socket: PathBuf,
-    _files: [Owed; 2],
+    log: PathBuf,
+    _files: [Owed; 3],
 }
 
 impl System {
@@ -115,6 +119,8 @@ impl System {
     pub fn start(grounds: &Grounds<'_>, setup: Setup) -> Result<Self, ExperimentError> {
         let (config, config_owed) = grounds.file("toml")?;
         let (socket, socket_owed) = grounds.file("sock")?;
+        let (log, log_owed) = grounds.file("log")?;
+        let said = File::create(&log).map_err(while_doing(format!("make {}", log.display())))?;
         std::fs::write(&config, setup.text(&socket, &grounds.disk))
             .map_err(while_doing(format!("write {}", config.display())))?;
         let mut command = Command::new(grounds.selfpage()?);
@@ -122,7 +128,7 @@ impl System {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped());
+            .stderr(said);
         ends_with_us(&mut command);
         let process = command
             .spawn()
@@ -130,7 +136,8 @@ impl System {
         let mut system = Self {
             process,
             socket,
-            _files: [config_owed, socket_owed],
+            log,
+            _files: [config_owed, socket_owed, log_owed],
         };
         system.wait_for_socket()?;
         Ok(system)
@@ -159,12 +166,20 @@ impl System {
         Ok(())
     }
 
-    fn last_words(&mut self) -> String {
-        let mut said = Vec::new();
-        if let Some(mut pipe) = self.process.stderr.take() {
-            let _ = pipe.read_to_end(&mut said);
-        }
-        last_words(&said)
+    /// The end of its log.
+    fn last_words(&self) -> String {
+        let log = read(&self.log.to_string_lossy());
+        let mut last: Vec<&str> = log.lines().rev().take(SAID).collect();
+        last.reverse();
+        last.join("; ")
+    }
+
+    /// A failure beside it, with what it said last: it may have had its reasons.
+    pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
+        super::failed(format_args!(
+            "{failure}; selfpage system said: {}",
+            self.last_words()
+        ))
     }
 
     /// Where it listens.

@@ -236,6 +236,13 @@ fn play(
         system: &system,
         file,
     };
+    act(&stage, actors).map_err(|failure| system.explain(failure))
+}
+
+fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError> {
+    let Stage {
+        system, options, ..
+    } = stage;
     let mut processes = Vec::new();
     for actor in actors {
         super::say(&format!(
@@ -244,7 +251,7 @@ fn play(
             actors.len(),
             actor.name()
         ));
-        processes.push(Process::start(actor.command(&stage))?);
+        processes.push(Process::start(actor.command(stage))?);
     }
     let before = system.tenants()?;
     let mut tracer = system.tracer()?;

@@ -81,7 +81,6 @@ impl Role {
 
 /// Everybody but those who refuse: they come and go.
 struct Crowd {
-    system: System,
     claimer: Process,
     bystander: Process,
     holders: [Process; 2],
@@ -109,7 +108,15 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
 
 fn take(grounds: &Grounds<'_>, options: &Options) -> Result<(Seen, u64), ExperimentError> {
     let system = System::start(grounds, Setup::of(MANAGED))?;
-    let start = |role: &Role, orders: &[Order]| role.start(grounds, &system, orders);
+    run(grounds, options, &system).map_err(|failure| system.explain(failure))
+}
+
+fn run(
+    grounds: &Grounds<'_>,
+    options: &Options,
+    system: &System,
+) -> Result<(Seen, u64), ExperimentError> {
+    let start = |role: &Role, orders: &[Order]| role.start(grounds, system, orders);
     let holders = [
         start(&CLEAN, &[Order::Fill, Order::Roam(1)])?,
         start(&DIRTY, &[Order::Fill, Order::Churn(1)])?,
@@ -119,7 +126,6 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<(Seen, u64), Experim
         holders,
         bystander,
         claimer,
-        system,
     };
     let mut seen = Seen::default();
     let mut barren = 0;
@@ -133,7 +139,7 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<(Seen, u64), Experim
         let beside = watch(&mut crowd, options, turn, Some(&mut seen))?;
         seen.bystander.push([alone, beside]);
         if seen.refused * options.rounds <= seen.rounds * options.refusals {
-            refuse(grounds, &mut crowd, &mut seen)?;
+            refuse(grounds, system, &mut crowd, &mut seen)?;
         }
         barren = if seen.rounds == before { barren + 1 } else { 0 };
         if seen.rounds >= options.rounds && seen.refused >= options.refusals {
@@ -196,12 +202,13 @@ fn asked(holders: &mut [Process]) -> Result<u64, ExperimentError> {
 /// Somebody who gives nothing back, until he is killed or is never asked.
 fn refuse(
     grounds: &Grounds<'_>,
+    system: &System,
     crowd: &mut Crowd,
     seen: &mut Seen,
 ) -> Result<(), ExperimentError> {
     let orders = [Order::Fill, Order::Churn(1)];
     seen.refused += 1;
-    let Ok(mut refuser) = REFUSER.start(grounds, &crowd.system, &orders) else {
+    let Ok(mut refuser) = REFUSER.start(grounds, system, &orders) else {
         // He may be asked, and killed, before he has filled his memory.
         seen.killed += 1;
         return Ok(());
@@ -219,7 +226,6 @@ fn refuse(
 /// Honest programs that were killed, or went wrong.
 fn alive(crowd: Crowd) -> u64 {
     let Crowd {
-        system,
         claimer,
         bystander,
         holders,
@@ -233,7 +239,6 @@ fn alive(crowd: Crowd) -> u64 {
     for guest in [claimer, bystander] {
         lost += u64::from(guest.end().is_err());
     }
-    drop(system);
     lost
 }
 

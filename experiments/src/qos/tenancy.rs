@@ -19,7 +19,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use store::{DiskConfig, Outlet, StoreConfig};
 use system::tenant::{Heard, Tenant, Wanted};
@@ -74,12 +73,10 @@ impl Outlet for Way {
     fn settle(&self) {}
 }
 
-/// A contract that is kept while this lives.
+/// A contract. It is kept until the process ends: a tenant that hangs up is ended by the
+/// system domain, whatever it is doing.
 pub struct Tenancy {
     asked: Arc<AtomicU64>,
-    line: Arc<Line>,
-    stop: Sender<()>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Tenancy {
@@ -109,33 +106,25 @@ impl Tenancy {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(while_doing("make a bell"))?;
         let (wishes, wanted) = channel();
-        let (stop, stopped) = channel();
         let line = Arc::new(Line { wishes, bell });
         store.set_outlet(Box::new(Way(line.clone())));
         let asked = Arc::new(AtomicU64::new(0));
         let steward = Steward {
             tenant,
             view,
-            line: line.clone(),
+            line,
             wanted,
-            stopped,
             waiting: HashMap::new(),
             next: 0,
             round: None,
             answers,
             asked: asked.clone(),
         };
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("tenancy".into())
             .spawn(move || steward.serve())
             .map_err(while_doing("start a thread"))?;
-        let tenancy = Self {
-            asked,
-            line,
-            stop,
-            thread: Some(thread),
-        };
-        Ok((tenancy, ledger, store))
+        Ok((Self { asked }, ledger, store))
     }
 }
 
@@ -146,23 +135,12 @@ impl Tenancy {
     }
 }
 
-impl Drop for Tenancy {
-    fn drop(&mut self) {
-        let _ = self.stop.send(());
-        self.line.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 /// The thread.
 struct Steward {
     tenant: Tenant,
     view: Ledger,
     line: Arc<Line>,
     wanted: Receiver<Wish>,
-    stopped: Receiver<()>,
     waiting: HashMap<u64, Wish>,
     next: u64,
     /// The revocation under way: its number, and frames that may be kept.
@@ -174,7 +152,7 @@ struct Steward {
 
 impl Steward {
     fn serve(mut self) {
-        while self.stopped.try_recv().is_err() {
+        loop {
             while let Ok(wish) = self.wanted.try_recv() {
                 self.next += 1;
                 self.tenant.open(wish.depth, self.next);
