@@ -174,7 +174,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     Report {
         experiment: "qos",
         machine,
-        settings: settings(options),
+        settings: settings(options, asked),
         rows,
     }
     .publish(options.json.as_deref())
@@ -263,7 +263,7 @@ fn failed(why: impl std::fmt::Display) -> ExperimentError {
     ExperimentError::Worker(why.to_string())
 }
 
-fn settings(options: &Options) -> Vec<String> {
+fn settings(options: &Options, asked: impl Fn(Part) -> bool) -> Vec<String> {
     let of_paper = format!(
         "figures: {} s each, {} request(s) at a time; contracts of 250 ms, laxity 10 ms",
         options.seconds, options.depth
@@ -272,7 +272,21 @@ fn settings(options: &Options) -> Vec<String> {
         "neighbours: {} and {} MiB over an eighth of memory, {} accesses a second due, phases of {} s, {} repeats",
         options.victim, options.neighbour, options.rate, options.phase, options.repeats
     );
-    vec![of_paper, of_neighbours]
+    let of_revocation = format!(
+        "revocation: until frames were asked back {} times, {} holders that refuse among them",
+        options.rounds, options.refusals
+    );
+    let figures = [Part::Figure7, Part::Figure8, Part::Figure9]
+        .map(&asked)
+        .contains(&true);
+    [
+        (figures, of_paper),
+        (asked(Part::Neighbour), of_neighbours),
+        (asked(Part::Revocation), of_revocation),
+    ]
+    .into_iter()
+    .filter_map(|(asked, line)| asked.then_some(line))
+    .collect()
 }
 
 fn check(options: &Options) -> Result<(), ExperimentError> {

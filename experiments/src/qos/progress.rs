@@ -81,11 +81,15 @@ fn log(watched: &Watched, every: Duration) {
 }
 
 /// Seconds and megabits a second, of each time between two words: the paper's left-hand
-/// plots.
+/// plots. The last word comes at the end, and where that is soon after another it says
+/// nothing by itself.
 pub fn bandwidth(progress: &[Progress]) -> Vec<(f64, f64)> {
     let start = Progress { ns: 0, bytes: 0 };
+    let least = progress.first().map_or(0, |first| first.ns / 2);
     let before = std::iter::once(&start).chain(progress);
-    let between = before.zip(progress).filter(|(from, to)| to.ns > from.ns);
+    let between = before
+        .zip(progress)
+        .filter(|(from, to)| to.ns - from.ns > least);
     between
         .map(|(from, to)| {
             let seconds = (to.ns - from.ns) as f64 / 1e9;
@@ -101,8 +105,12 @@ mod tests {
 
     #[test]
     fn bandwidth_is_of_the_time_since_the_last_word() {
-        let progress = [(2_000_000_000, 1_000_000), (4_000_000_000, 4_000_000)];
-        let progress = progress.map(|(ns, bytes)| Progress { ns, bytes });
+        let words = [
+            (2_000_000_000, 1_000_000),
+            (4_000_000_000, 4_000_000),
+            (4_000_900_000, 4_000_000),
+        ];
+        let progress = words.map(|(ns, bytes)| Progress { ns, bytes });
         assert_eq!(bandwidth(&progress), [(2.0, 4.0), (4.0, 12.0)]);
         assert!(bandwidth(&[]).is_empty());
     }
