@@ -1,4 +1,7 @@
 //! Transactions that the disk has, and what they cost together.
+//!
+//! Rule: as modelled, not as corrected. If the correction counted here too, a wrong one would
+//! change what is in flight, and so what the next one is taken from.
 
 use super::Job;
 use crate::time::{Nanos, Time};
@@ -35,7 +38,7 @@ impl Flights {
     }
 
     pub(super) fn add(&mut self, flight: Flight) -> Ticket {
-        self.cost += flight.charge;
+        self.cost += flight.job.cost;
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -48,7 +51,7 @@ impl Flights {
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<Flight> {
         let flight = self.slots.get_mut(ticket.0 as usize)?.take()?;
         self.free.push(ticket.0);
-        self.cost = self.cost - flight.charge;
+        self.cost = self.cost - flight.job.cost;
         Some(flight)
     }
 }

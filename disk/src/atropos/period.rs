@@ -1,8 +1,8 @@
 //! Where a client stands: runnable, waiting for its next allocation, or idle.
 
-use super::Atropos;
 use super::client::Place;
 use super::slack::Slack;
+use super::{Atropos, Job};
 use crate::time::Time;
 use crate::trace::{Event, Trace};
 
@@ -82,7 +82,8 @@ impl<T: Trace> Atropos<T> {
         let rested = client
             .preferred
             .is_none_or(|then| then + client.contract.period <= now);
-        if rested && charge <= client.remaining {
+        let fits = |job: &Job| job.cost.signed() <= client.remaining;
+        if rested && client.jobs.front().is_some_and(fits) {
             client.preferred = Some(now);
             self.urgent.push_back(at);
         }

@@ -29,8 +29,7 @@ impl<T: Trace> Atropos<T> {
         self.settle(now);
         if self.is_full() {
             self.release(None);
-            self.correction.saturated();
-            return Decision::Full;
+            return self.full();
         }
         self.allocate_due(now);
         if let Some(at) = self.first_urgent() {
@@ -108,6 +107,15 @@ impl<T: Trace> Atropos<T> {
         self.flights.count() > 0 && self.flights.cost() >= self.bound
     }
 
+    fn full(&mut self) -> Decision {
+        // With little in flight before something large the device is not as busy as it may be.
+        match self.flights.cost().0 >= self.bound.0 / 2 {
+            true => self.correction.saturated(),
+            false => self.correction.unsaturated(),
+        }
+        Decision::Full
+    }
+
     /// The first of those that come from idleness, if it still can be served so.
     fn first_urgent(&mut self) -> Option<u32> {
         while let Some(&at) = self.urgent.front() {
@@ -168,14 +176,14 @@ impl<T: Trace> Atropos<T> {
 
     fn start(&mut self, now: Time, at: u32, slack: bool) -> Decision {
         let client = &mut self.clients[at as usize];
-        let charge = client.next_charge(&self.correction);
-        if self.flights.count() > 0 && self.flights.cost() + charge > self.bound {
-            self.correction.saturated();
-            return Decision::Full;
-        }
-        let Some(job) = client.jobs.pop_front() else {
+        let Some(&job) = client.jobs.front() else {
             return Decision::Idle;
         };
+        if self.flights.count() > 0 && self.flights.cost() + job.cost > self.bound {
+            return self.full();
+        }
+        let charge = client.next_charge(&self.correction);
+        client.jobs.pop_front();
         client.in_flight += 1;
         client.last_charge = charge;
         match slack {
@@ -188,7 +196,7 @@ impl<T: Trace> Atropos<T> {
         }
         if client.jobs.is_empty() {
             // What shares the disk uses it while others do: it could have used more.
-            client.present &= charge >= self.bound;
+            client.present &= job.cost >= self.bound;
             self.share_slack(at);
         }
         if self.urgent.front() == Some(&at) {

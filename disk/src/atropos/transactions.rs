@@ -42,7 +42,7 @@ impl<T: Trace> Atropos<T> {
         };
         self.settle(now);
         // As large as the bound, it had the disk to itself.
-        let alone = flight.charge >= self.bound;
+        let alone = flight.job.cost >= self.bound;
         match alone {
             true if self.bound == Nanos::ZERO => self.correction.alone(elapsed, flight.job.cost),
             true => self.correction.unsaturated(),

@@ -1,6 +1,8 @@
 //! A disk of the mind: a device that takes what it takes, clients with habits, a clock that
 //! only moves when something happens.
 
+#![allow(dead_code, reason = "no test file uses all of it")]
+
 use disk::atropos::{Atropos, ClientId, Contract, Decision, Job, Ticket, View};
 use disk::model::Op;
 use disk::time::{Nanos, Time};
@@ -231,7 +233,6 @@ pub fn contract(slice: u64, period: u64, laxity: u64) -> Contract {
 }
 
 /// What a client was charged in each of its periods, whole ones only, with the period's length.
-#[allow(dead_code, reason = "not every test file looks at periods")]
 pub fn periods(run: &Run, client: usize) -> Vec<(Nanos, Nanos)> {
     let of_client = |(_, event): &(usize, &Event)| event.client() == client as u32;
     let mut starts: Vec<(usize, Time)> = Vec::new();

@@ -1,0 +1,73 @@
+//! What the scheduler takes for a transaction, from its arrival to its end, with its trace on.
+//!
+//!     cargo run --release -p disk --example scheduler_cost
+
+use disk::atropos::{Atropos, Contract, Decision, Job, Share, Start};
+use disk::model::Op;
+use disk::time::{Nanos, Time};
+use disk::trace::ring;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+const TRANSACTIONS: u64 = 2_000_000;
+
+fn main() {
+    for (active, idle, extra) in [
+        (1, 0, false),
+        (32, 0, false),
+        (32, 0, true),
+        (32, 500, true),
+        (128, 0, true),
+    ] {
+        let each = time(active, idle, extra);
+        println!(
+            "{active} clients at work, {idle} idle, slack {extra}: {each:.0} ns a transaction"
+        );
+    }
+}
+
+fn time(active: u64, idle: u64, extra: bool) -> f64 {
+    let (writer, _reader) = ring(1 << 16);
+    let mut disk = Atropos::new(Share::WHOLE, Nanos::micros(200), writer);
+    let contract = |share: u64| Contract {
+        period: Nanos::millis(250),
+        slice: Nanos(250_000_000 / share),
+        extra,
+        laxity: Nanos::millis(10),
+    };
+    let clients: Vec<_> = (0..active + idle)
+        .map(|_| {
+            disk.admit(contract(active + idle))
+                .expect("within capacity")
+        })
+        .collect();
+    let job = |tag| Job {
+        op: Op::Read,
+        bytes: 4096,
+        cost: Nanos::micros(13),
+        tag,
+    };
+    let mut now = Time(0);
+    for client in 0..active {
+        (0..16).for_each(|_| _ = disk.arrive(now, clients[client as usize], job(client)));
+    }
+    let mut flying: VecDeque<Start> = VecDeque::new();
+    let begun = Instant::now();
+    let mut done = 0;
+    while done < TRANSACTIONS {
+        match disk.next(now) {
+            Decision::Start(start) => flying.push_back(start),
+            Decision::WaitUntil(until) if flying.is_empty() => now = until,
+            _ => {
+                let Some(start) = flying.pop_front() else {
+                    panic!("nothing to do and nobody waits");
+                };
+                now = now + Nanos::micros(13);
+                disk.finish(now, start.ticket, Nanos::micros(180));
+                disk.arrive(now, start.client, job(start.job.tag));
+                done += 1;
+            }
+        }
+    }
+    begun.elapsed().as_nanos() as f64 / TRANSACTIONS as f64
+}

@@ -1,0 +1,368 @@
+//! The disk's thread: what has ended, what was asked for, what is next, and round again.
+//!
+//! It looks for more for a while before it sleeps. Asleep it is woken by the device, by the
+//! bells of clients and of the owner, or by the time that the scheduler named. A channel that
+//! is quiet is armed, so that it rings, and not looked at any more: one that nobody uses costs
+//! nothing, however long the thread stays awake for others.
+
+use super::client::{Client, Taken, WINDOW};
+use super::command::{Command, News, Told};
+use super::ring::{Ended, Ring};
+use super::transaction::{Part, descriptor};
+use super::{ChannelId, Settings, UsdError};
+use crate::atropos::{Atropos, Decision, Job, Start};
+use crate::model::Model;
+use crate::time::{Nanos, Time};
+use crate::trace::Writer;
+use iochannel::RUN;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+/// What a thread is made of.
+pub(super) struct Parts {
+    pub device: Arc<dyn AsFd + Send + Sync>,
+    pub settings: Settings,
+    pub commands: Receiver<Command>,
+    pub bell: Arc<OwnedFd>,
+    pub news: Sender<News>,
+    pub told: Arc<Told>,
+    pub trace: Writer,
+    pub began: Instant,
+}
+
+pub(super) struct Disk {
+    device: Arc<dyn AsFd + Send + Sync>,
+    model: Model,
+    spin: Nanos,
+    pub(super) commands: Receiver<Command>,
+    pub(super) bell: Arc<OwnedFd>,
+    news: Sender<News>,
+    told: Arc<Told>,
+    began: Instant,
+    pub(super) atropos: Atropos<Writer>,
+    pub(super) ring: Ring,
+    pub(super) clients: Vec<Option<Client>>,
+    /// Those with channels to be looked at.
+    awake: Vec<u32>,
+    ended: Vec<(Ended, i32)>,
+    /// Channels with answers their clients may have to be rung for.
+    answered: Vec<(u32, ChannelId)>,
+    pub(super) sleeps: u64,
+    pub(super) stopping: bool,
+}
+
+/// The present, on a clock that began then.
+pub(super) fn present(began: Instant) -> Time {
+    Time(0) + Nanos::from(began.elapsed())
+}
+
+impl Disk {
+    pub(super) fn new(parts: Parts) -> Result<Self, UsdError> {
+        let Settings { model, bound, spin } = parts.settings;
+        let mut ring = Ring::new()?;
+        ring.listen(parts.bell.as_raw_fd(), Ended::Orders)
+            .map_err(|errno| UsdError::Ring { errno })?;
+        Ok(Self {
+            device: parts.device,
+            model,
+            spin: spin.into(),
+            commands: parts.commands,
+            bell: parts.bell,
+            news: parts.news,
+            told: parts.told,
+            began: parts.began,
+            atropos: Atropos::new(model.capacity, bound, parts.trace),
+            ring,
+            clients: Vec::new(),
+            awake: Vec::new(),
+            ended: Vec::with_capacity(256),
+            answered: Vec::with_capacity(256),
+            sleeps: 0,
+            stopping: false,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        let mut last = Time(0);
+        while !self.stopping || self.ring.in_flight() > 0 {
+            let now = present(self.began);
+            let heard = self.hear(now);
+            let taken = self.take(now);
+            let (started, until) = self.schedule(now);
+            self.ring.submit();
+            self.announce();
+            if heard || taken || started {
+                last = now;
+            } else if now - last < self.spin {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(now, until);
+            }
+        }
+    }
+
+    /// What has ended, and what the owner says.
+    fn hear(&mut self, now: Time) -> bool {
+        let mut all = std::mem::take(&mut self.ended);
+        self.ring.ended(&mut all);
+        let any = !all.is_empty();
+        for (ended, result) in all.drain(..) {
+            match ended {
+                Ended::Part {
+                    client,
+                    transaction,
+                } => self.part_ended(now, client, transaction, result),
+                Ended::Bell { client, number } => self.rung(client, number),
+                Ended::Orders => self.obey(now),
+                Ended::Nothing => {}
+            }
+        }
+        self.ended = all;
+        any
+    }
+
+    pub(super) fn client(&mut self, at: u32) -> Option<&mut Client> {
+        at_place(&mut self.clients, at)
+    }
+
+    fn part_ended(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
+        let Some(client) = self.client(at) else {
+            return;
+        };
+        let ended = &mut client.window[transaction as usize];
+        ended.ended(result);
+        let (over, channel) = (ended.in_flight == 0, ended.channel);
+        if let Some(channel) = client.channel(channel) {
+            channel.in_flight -= 1;
+        }
+        if over {
+            self.answer(now, at, transaction);
+        }
+    }
+
+    /// Answers a transaction of which nothing is in flight any more.
+    fn answer(&mut self, now: Time, at: u32, transaction: u32) {
+        let Some(client) = at_place(&mut self.clients, at) else {
+            return;
+        };
+        let over = &client.window[transaction as usize];
+        let result = match &client.backing {
+            Some(backing) => over.answer(backing),
+            None => over.result,
+        };
+        let (id, slot) = (over.channel, over.slot);
+        self.atropos.finish(now, over.ticket, now - over.started);
+        client.counted.answered(now - over.taken, result < 0);
+        client.give_back(transaction);
+        if let Some(channel) = client.channel(id) {
+            channel.server.finish(slot, result);
+            if channel.is_over() {
+                channel.server.announce();
+                return self.let_go(at);
+            }
+            self.answered.push((at, id));
+        }
+    }
+
+    /// A client rings: its channels are looked at again.
+    fn rung(&mut self, at: u32, number: u32) {
+        let Some(client) = at_place(&mut self.clients, at) else {
+            return;
+        };
+        let Some((doorbell, _)) = client.doorbell.as_ref().filter(|(_, own)| *own == number) else {
+            return;
+        };
+        doorbell.clear();
+        let listened = self.ring.listen(
+            doorbell.as_fd().as_raw_fd(),
+            Ended::Bell { client: at, number },
+        );
+        debug_assert!(listened.is_ok(), "{listened:?}");
+        client.wake();
+        self.wake(at);
+    }
+
+    pub(super) fn wake(&mut self, at: u32) {
+        if !self.awake.contains(&at) {
+            self.awake.push(at);
+        }
+    }
+
+    /// Takes what was asked for, as far as there is room to remember it.
+    fn take(&mut self, now: Time) -> bool {
+        if self.stopping {
+            return false;
+        }
+        let mut any = false;
+        for place in 0..self.awake.len() {
+            let at = self.awake[place];
+            // No client keeps the thread from the others for longer than a window takes.
+            for _ in 0..WINDOW {
+                let Some(client) = at_place(&mut self.clients, at) else {
+                    break;
+                };
+                match client.take(now) {
+                    Taken::Request(transaction) => {
+                        let asked = &client.window[transaction as usize];
+                        let (op, bytes) = (asked.model_op(), asked.bytes());
+                        let job = Job {
+                            op,
+                            bytes,
+                            cost: self.model.cost(op, bytes),
+                            tag: tag(at, transaction),
+                        };
+                        self.atropos.arrive(now, client.id, job);
+                    }
+                    Taken::Refused(channel) => {
+                        client.counted.answered(Nanos::ZERO, true);
+                        self.answered.push((at, channel));
+                    }
+                    Taken::Corrupt(channel, why) => {
+                        client.close(channel);
+                        self.tell(News::CutOff { channel, why });
+                        self.let_go(at);
+                    }
+                    Taken::Nothing => break,
+                }
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Starts what is next, as long as something is. Whether something was, and the time when
+    /// to ask again.
+    fn schedule(&mut self, now: Time) -> (bool, Option<Time>) {
+        let mut any = false;
+        while !self.stopping && self.ring.has_room(RUN) {
+            match self.atropos.next(now) {
+                Decision::Start(start) => self.start(now, &start),
+                Decision::WaitUntil(until) => return (any, Some(until)),
+                Decision::Full | Decision::Idle => return (any, None),
+            }
+            any = true;
+        }
+        (any, None)
+    }
+
+    fn start(&mut self, now: Time, start: &Start) {
+        let (at, number) = untag(start.job.tag);
+        let Some(client) = at_place(&mut self.clients, at) else {
+            return;
+        };
+        let transaction = &mut client.window[number as usize];
+        transaction.started = now;
+        transaction.ticket = start.ticket;
+        if transaction.orphan {
+            client.give_back(number);
+            return self.atropos.finish(now, start.ticket, Nanos::ZERO);
+        }
+        let mut parts = [Part::default(); RUN];
+        let made = match &client.backing {
+            Some(backing) => transaction.parts(backing, &mut parts),
+            None => Err(Errno::INVAL),
+        };
+        let (made, fd) = match (made, &client.backing) {
+            (Ok(made), Some(backing)) => {
+                (made, descriptor(backing, self.device.as_fd().as_raw_fd()))
+            }
+            (made, _) => {
+                let errno = made.err().unwrap_or(Errno::INVAL);
+                transaction.result = -errno.raw_os_error();
+                return self.answer(now, at, number);
+            }
+        };
+        transaction.in_flight = made;
+        let (op, id) = (transaction.op, transaction.channel);
+        if let Some(channel) = client.channel(id) {
+            channel.in_flight += made;
+        }
+        for part in &parts[..made] {
+            let then = Ended::Part {
+                client: at,
+                transaction: number,
+            };
+            let Some(client) = at_place(&mut self.clients, at) else {
+                return;
+            };
+            let pieces = client.window[number as usize].memory(part);
+            // SAFETY: the memory is a channel's, which is let go of when nothing of it is in
+            // flight; the pieces stay in the window until the transaction is answered.
+            let started = unsafe { self.ring.start(op, fd, pieces, part.at, then) };
+            if let Err(errno) = started {
+                self.part_ended(now, at, number, -errno.raw_os_error());
+            }
+        }
+    }
+
+    /// Rings clients that sleep and have answers.
+    fn announce(&mut self) {
+        for (at, id) in self.answered.drain(..) {
+            let client = at_place(&mut self.clients, at);
+            if let Some(channel) = client.and_then(|client| client.channel(id)) {
+                channel.server.announce();
+            }
+        }
+    }
+
+    fn sleep(&mut self, now: Time, until: Option<Time>) {
+        let clients = &mut self.clients;
+        let mut more = false;
+        self.awake.retain(|&at| {
+            let Some(client) = at_place(clients, at) else {
+                return false;
+            };
+            let asleep = client.sleep();
+            more |= !asleep && client.has_room();
+            !asleep
+        });
+        if !more {
+            self.sleeps += 1;
+            let time = until.map(|until| Duration::from(until - now));
+            self.ring.sleep(time);
+        }
+    }
+
+    pub(super) fn tell(&self, news: News) {
+        if self.news.send(news).is_ok() {
+            self.told.tell();
+        }
+    }
+
+    /// Lets go of what a client has closed, and of the client if it is leaving.
+    pub(super) fn let_go(&mut self, at: u32) {
+        let (news, told) = (&self.news, &self.told);
+        let Some(client) = at_place(&mut self.clients, at) else {
+            return;
+        };
+        client.let_go(&mut |item| {
+            if news.send(item).is_ok() {
+                told.tell();
+            }
+        });
+        if client.channels.is_empty()
+            && let Some(answer) = client.leaving.take()
+        {
+            self.clients[at as usize] = None;
+            self.awake.retain(|&other| other != at);
+            let _ = answer.send(());
+        }
+    }
+}
+
+/// The client at a place, if there is one still.
+pub(super) fn at_place(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
+    clients.get_mut(at as usize)?.as_mut()
+}
+
+/// A transaction's name for the scheduler: the client's place, and its own in the window.
+fn tag(client: u32, transaction: u32) -> u64 {
+    (u64::from(client) << 32) | u64::from(transaction)
+}
+
+pub(super) fn untag(tag: u64) -> (u32, u32) {
+    ((tag >> 32) as u32, tag as u32)
+}

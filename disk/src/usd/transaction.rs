@@ -1,0 +1,289 @@
+//! One request on its way: where it goes on the device, what of it is under way.
+
+use super::{Backing, ChannelId};
+use crate::atropos::Ticket;
+use crate::model;
+use crate::swapfs::Piece as Place;
+use crate::time::Time;
+use iochannel::{Op, Piece, RUN, Request};
+use rustix::fd::{AsRawFd, RawFd};
+use rustix::io::Errno;
+use wired::PAGE;
+
+/// A part of a transaction that is contiguous on the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    /// Which pieces of memory, in the transaction's list.
+    pub first: usize,
+    pub count: usize,
+    /// Where on the device, or in the file.
+    pub at: u64,
+}
+
+/// A request, from when it is taken out of its channel until it is answered. Its channel is
+/// there at least as long as any part of it is in flight.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    pub channel: ChannelId,
+    pub slot: u16,
+    pub op: Op,
+    pub taken: Time,
+    pub started: Time,
+    pub ticket: Ticket,
+    /// Parts that the device still has.
+    pub in_flight: usize,
+    /// Bytes moved, or the first error.
+    pub result: i32,
+    /// Its channel is gone: what is not begun never will be.
+    pub orphan: bool,
+    len: usize,
+    offset: u64,
+    /// Memory, cut where the device's contiguity ends. Every piece is a page at least.
+    pieces: [Piece; RUN],
+    count: usize,
+}
+
+const NOWHERE: Piece = Piece {
+    start: std::ptr::null_mut(),
+    len: 0,
+};
+
+impl Transaction {
+    /// Of nothing: a place for one.
+    pub fn none() -> Self {
+        Self {
+            channel: ChannelId(u64::MAX),
+            slot: 0,
+            op: Op::Read,
+            taken: Time(0),
+            started: Time(0),
+            ticket: Ticket(0),
+            in_flight: 0,
+            result: 0,
+            orphan: true,
+            len: 0,
+            offset: 0,
+            pieces: [NOWHERE; RUN],
+            count: 0,
+        }
+    }
+
+    /// A request as it was taken.
+    pub fn set(&mut self, channel: ChannelId, request: &Request, now: Time) {
+        let pieces = request.pieces();
+        self.channel = channel;
+        self.slot = request.slot;
+        self.op = request.op;
+        self.taken = now;
+        self.in_flight = 0;
+        self.result = 0;
+        self.orphan = false;
+        self.len = request.len();
+        self.offset = request.offset;
+        self.pieces[..pieces.len()].copy_from_slice(pieces);
+        self.count = pieces.len();
+    }
+
+    pub fn bytes(&self) -> u32 {
+        self.len as u32
+    }
+
+    pub fn model_op(&self) -> model::Op {
+        match self.op {
+            Op::Read => model::Op::Read,
+            Op::Write => model::Op::Write,
+        }
+    }
+
+    /// Whether it may be done at all.
+    pub fn check(&self, backing: &Backing) -> Result<(), Errno> {
+        let end = self.offset.saturating_add(self.len as u64);
+        match backing {
+            Backing::Swap(extents) if end <= extents.size() => Ok(()),
+            Backing::Swap(_) => Err(Errno::INVAL),
+            Backing::File { size, writable, .. } => match self.op {
+                // What a file ends before is not read, as files have it.
+                Op::Read => Ok(()),
+                Op::Write if !writable => Err(Errno::BADF),
+                Op::Write if end > *size => Err(Errno::FBIG),
+                Op::Write => Ok(()),
+            },
+        }
+    }
+
+    /// Says where its parts go, and how many there are. The backing may have changed since it
+    /// was checked, but never shrinks.
+    pub fn parts(&mut self, backing: &Backing, parts: &mut [Part; RUN]) -> Result<usize, Errno> {
+        let whole = |at| Part {
+            first: 0,
+            count: self.count,
+            at,
+        };
+        let Backing::Swap(extents) = backing else {
+            parts[0] = whole(self.offset);
+            return Ok(1);
+        };
+        let places = extents.translate(self.offset, self.len as u64);
+        self.split(places.map_err(|_| Errno::INVAL)?, parts)
+    }
+
+    /// Cuts its memory where places on the device end.
+    fn split(
+        &mut self,
+        places: impl Iterator<Item = Place>,
+        parts: &mut [Part; RUN],
+    ) -> Result<usize, Errno> {
+        let (mut made, mut first) = (0, 0);
+        for place in places {
+            let (mut to, mut left) = (first, place.len);
+            while left > 0 && to < self.count {
+                if self.pieces[to].len as u64 > left {
+                    self.cut(to, left as usize)?;
+                }
+                left -= self.pieces[to].len as u64;
+                to += 1;
+            }
+            let part = parts.get_mut(made).ok_or(Errno::INVAL)?;
+            *part = Part {
+                first,
+                count: to - first,
+                at: place.device,
+            };
+            (made, first) = (made + 1, to);
+        }
+        Ok(made)
+    }
+
+    /// Cuts a piece in two. There is room where devices are contiguous by whole pages: pieces
+    /// are whole pages, and there are at most as many pages as places.
+    fn cut(&mut self, at: usize, len: usize) -> Result<(), Errno> {
+        if self.count == RUN {
+            return Err(Errno::INVAL);
+        }
+        self.pieces.copy_within(at..self.count, at + 1);
+        self.count += 1;
+        let rest = &mut self.pieces[at + 1];
+        rest.start = rest.start.wrapping_add(len);
+        rest.len -= len;
+        self.pieces[at].len = len;
+        Ok(())
+    }
+
+    /// The memory of a part.
+    pub fn memory(&self, part: &Part) -> &[Piece] {
+        &self.pieces[part.first..part.first + part.count]
+    }
+
+    /// A part of it ended: so many bytes, or an error.
+    pub fn ended(&mut self, result: i32) {
+        self.in_flight -= 1;
+        self.result = match (self.result, result) {
+            (failed, _) if failed < 0 => failed,
+            (_, failed) if failed < 0 => failed,
+            (before, moved) => before.saturating_add(moved),
+        };
+    }
+
+    /// What is answered, once nothing of it is in flight.
+    pub fn answer(&self, backing: &Backing) -> i32 {
+        match backing {
+            // An extent has no end before its end: a device that moved less has failed.
+            Backing::Swap(_) if (0..self.len as i32).contains(&self.result) => {
+                -Errno::IO.raw_os_error()
+            }
+            Backing::File { .. } if self.op == Op::Read && self.result > 0 => self.whole_pages(),
+            _ => self.result,
+        }
+    }
+
+    /// A channel moves whole pages: the rest of a file's last one is zeros, as where a file is
+    /// mapped.
+    fn whole_pages(&self) -> i32 {
+        let moved = self.result as usize;
+        let end = moved.next_multiple_of(PAGE).min(self.len);
+        let mut before = 0;
+        for piece in &self.pieces[..self.count] {
+            let (from, to) = (moved.max(before), end.min(before + piece.len));
+            if from < to {
+                // SAFETY: page buffers of the channel, which is there until this is answered,
+                // and which nothing but the client uses beside this.
+                unsafe { piece.start.add(from - before).write_bytes(0, to - from) };
+            }
+            before += piece.len;
+        }
+        end as i32
+    }
+}
+
+/// What the device or file is read and written by.
+pub(super) fn descriptor(backing: &Backing, device: RawFd) -> RawFd {
+    match backing {
+        Backing::Swap(_) => device,
+        Backing::File { fd, .. } => fd.as_raw_fd(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_request_goes_to_its_places_whole_and_in_order(
+            pieces in prop::collection::vec(1usize..8, 1..8),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let pages: usize = pieces.iter().sum();
+            prop_assume!(pages <= RUN);
+            let mut transaction = Transaction::none();
+            // Memory that does not hang together, and is never touched.
+            for (at, &count) in pieces.iter().enumerate() {
+                let start = std::ptr::without_provenance_mut((at + 1) << 20);
+                transaction.pieces[at] = Piece { start, len: count * PAGE };
+            }
+            (transaction.count, transaction.len) = (pieces.len(), pages * PAGE);
+            let memory = |pieces: &[Piece]| -> Vec<usize> {
+                let pages = |p: &Piece| (p.start.addr()..p.start.addr() + p.len).step_by(PAGE);
+                pieces.iter().flat_map(pages).collect()
+            };
+            let whole = memory(&transaction.pieces[..pieces.len()]);
+            let mut ends: Vec<_> = cuts.iter().map(|cut| cut.index(pages)).chain([0, pages]).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            let places: Vec<_> = ends.windows(2).enumerate()
+                .map(|(at, ends)| Place {
+                    device: (at as u64) << 30,
+                    len: ((ends[1] - ends[0]) * PAGE) as u64,
+                })
+                .collect();
+            let mut parts = [Part::default(); RUN];
+            let made = transaction.split(places.iter().copied(), &mut parts).unwrap();
+            prop_assert_eq!(made, places.len());
+            let mut gone = Vec::new();
+            for (part, place) in parts.iter().zip(&places) {
+                let pieces = transaction.memory(part);
+                prop_assert_eq!(part.at, place.device);
+                prop_assert_eq!(pieces.iter().map(|p| p.len as u64).sum::<u64>(), place.len);
+                gone.extend(memory(pieces));
+            }
+            prop_assert_eq!(gone, whole);
+        }
+    }
+
+    #[test]
+    fn the_first_error_of_its_parts_is_answered() {
+        let file = Backing::File {
+            fd: std::fs::File::open("/dev/null").unwrap().into(),
+            size: 0,
+            writable: false,
+        };
+        let mut transaction = Transaction::none();
+        (transaction.len, transaction.in_flight) = (2 * PAGE, 3);
+        transaction.op = Op::Write;
+        transaction.ended(PAGE as i32);
+        transaction.ended(-5);
+        transaction.ended(-7);
+        assert_eq!((transaction.answer(&file), transaction.in_flight), (-5, 0));
+    }
+}

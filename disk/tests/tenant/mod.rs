@@ -1,0 +1,224 @@
+//! A disk with its thread, and clients of it in this very process.
+
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use disk::atropos::{ClientId, Contract, Share};
+use disk::model::{Class, Model};
+use disk::swapfs::{Device, FileName, Format, SwapFs};
+use disk::time::Nanos;
+use disk::usd::{Backing, ChannelId, News, Settings, Usd};
+use iochannel::{Client, Doorbell, Piece, Server, Shape, create};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::fcntl_dupfd_cloexec;
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub const PAGE: usize = 4096;
+pub const MIB: u64 = 1 << 20;
+
+/// A page, aligned as channels want it.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Page(pub [u8; PAGE]);
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "page {:?}", &self.0[..8])
+    }
+}
+
+/// Pages that say whose they are and where they belong.
+pub fn pages(of: u64, first: u64, count: usize) -> Vec<Page> {
+    let page = |at| {
+        let mut page = Page([0; PAGE]);
+        for (number, word) in page.0.chunks_mut(8).enumerate() {
+            let value: u64 = (of << 40) + ((first + at) << 10) + number as u64;
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        page
+    };
+    (0..count as u64).map(page).collect()
+}
+
+/// A disk on a file.
+pub struct Machine {
+    pub fs: SwapFs<Device>,
+    directory: TempDir,
+}
+
+/// Transactions that are modelled to take no time to speak of.
+pub fn quick() -> Settings {
+    let class = Class {
+        base: Nanos::micros(10),
+        per_kib: Nanos(250),
+    };
+    Settings {
+        model: Model {
+            read: class,
+            write: class,
+            bound: Nanos::micros(400),
+            capacity: Share::WHOLE,
+        },
+        bound: Nanos::micros(400),
+        spin: Duration::from_micros(20),
+    }
+}
+
+pub fn contract(slice: u64, period: u64) -> Contract {
+    Contract {
+        period: Nanos::millis(period),
+        slice: Nanos::millis(slice),
+        extra: false,
+        laxity: Nanos::millis(period.min(5)),
+    }
+}
+
+/// One that never waits for time.
+pub fn plenty() -> Contract {
+    Contract {
+        extra: true,
+        laxity: Nanos::ZERO,
+        ..contract(10, 100)
+    }
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let format = Format {
+            size: Some(32 * MIB),
+            force: false,
+        };
+        let fs = SwapFs::format(&directory.path().join("swap"), &format).unwrap();
+        Self { fs, directory }
+    }
+
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn start(&self, settings: Settings) -> Usd {
+        Usd::start(self.fs.medium().clone(), settings).unwrap()
+    }
+
+    /// A swap file of `size` bytes whose second MiB does not follow its first.
+    pub fn file(&mut self, size: u64) -> Backing {
+        let file = self.fs.create(self.unused_name(), MIB, &[]).unwrap();
+        self.fs.create(self.unused_name(), MIB, &[]).unwrap();
+        self.fs.grow(file, size).unwrap();
+        while let Some(mut scrub) = self.fs.scrub(file).unwrap() {
+            scrub.run().unwrap();
+            self.fs.scrubbed(scrub).unwrap();
+        }
+        Backing::Swap(self.fs.extents(file).unwrap())
+    }
+
+    fn unused_name(&self) -> FileName {
+        FileName::new(format!("{:-<16}", self.fs.files().len()).as_bytes()).unwrap()
+    }
+}
+
+/// A client's side: its contract, and one channel for a start.
+pub struct Tenant {
+    pub id: ClientId,
+    pub doorbell: Doorbell,
+    pub channel: Channel,
+}
+
+pub struct Channel {
+    pub id: ChannelId,
+    pub client: Client,
+    /// What a tenant keeps for the disk's successor.
+    pub memory: OwnedFd,
+    pub server_bell: OwnedFd,
+}
+
+pub fn duplicate(fd: impl AsFd) -> OwnedFd {
+    fcntl_dupfd_cloexec(fd, 0).unwrap()
+}
+
+pub fn same(doorbell: &Doorbell) -> Doorbell {
+    Doorbell::attach(doorbell.share().unwrap()).unwrap()
+}
+
+impl Tenant {
+    pub fn new(usd: &Usd, contract: Contract, backing: Option<Backing>) -> Self {
+        let id = usd.admit(contract).unwrap();
+        let doorbell = Doorbell::new().unwrap();
+        if let Some(backing) = backing {
+            usd.back(id, backing, same(&doorbell));
+        }
+        let channel = Channel::new(usd, id, &doorbell);
+        Self {
+            id,
+            doorbell,
+            channel,
+        }
+    }
+}
+
+impl Channel {
+    pub fn new(usd: &Usd, client: ClientId, doorbell: &Doorbell) -> Self {
+        let (server, ends) = create(Shape::for_depth(16)).unwrap();
+        let memory = duplicate(&ends.memory);
+        let asking = Client::attach(ends.memory, doorbell.share().unwrap(), ends.bell).unwrap();
+        Self {
+            id: usd.add_channel(client, server),
+            client: asking,
+            memory,
+            server_bell: ends.server_bell,
+        }
+    }
+
+    /// The disk's end for its successor.
+    pub fn succeed(&self) -> Server {
+        Server::attach(duplicate(&self.memory), duplicate(&self.server_bell)).unwrap()
+    }
+
+    /// One operation, waited for: pages to or from page number `first`.
+    pub fn transfer(&mut self, write: bool, pages: &mut [Page], first: u64) -> i32 {
+        let pieces = pieces(pages);
+        // SAFETY: the pages outlive the operation, which ends here.
+        unsafe { self.client.begin(0, write, &pieces, first * PAGE as u64) };
+        self.client.flush();
+        let (op, result) = self.client.over(true).unwrap();
+        assert_eq!(op, 0);
+        result
+    }
+
+    pub fn write(&mut self, of: u64, first: u64, count: usize) {
+        let moved = self.transfer(true, &mut pages(of, first, count), first);
+        assert_eq!(moved, (count * PAGE) as i32);
+    }
+
+    pub fn check(&mut self, of: u64, first: u64, count: usize) {
+        let mut read = vec![Page([7; PAGE]); count];
+        let moved = self.transfer(false, &mut read, first);
+        assert_eq!(moved, (count * PAGE) as i32);
+        assert_eq!(read, pages(of, first, count));
+    }
+}
+
+pub fn pieces(pages: &mut [Page]) -> Vec<Piece> {
+    let piece = |page: &mut Page| Piece {
+        start: page.0.as_mut_ptr(),
+        len: PAGE,
+    };
+    pages.iter_mut().map(piece).collect()
+}
+
+/// The next news, waited for.
+pub fn news(usd: &Usd) -> News {
+    loop {
+        if let Some(news) = usd.news() {
+            return news;
+        }
+        let mut fds = [PollFd::from_borrowed_fd(usd.news_fd(), PollFlags::IN)];
+        let limit = Timespec {
+            tv_sec: 20,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "no news");
+    }
+}

@@ -1,0 +1,372 @@
+//! The disk's thread on a real file, with clients that ask by real channels.
+
+mod tenant;
+
+use disk::atropos::{Contract, Refusal};
+use disk::model::Class;
+use disk::time::Nanos;
+use disk::trace::Event;
+use disk::usd::{Backing, News, Settings, Usd};
+use iochannel::{Corrupt, RUN};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tenant::*;
+
+fn failed(errno: Errno) -> i32 {
+    -errno.raw_os_error()
+}
+
+#[test]
+fn what_is_written_comes_back_also_where_extents_end() {
+    let mut machine = Machine::new();
+    let backing = machine.file(4 * MIB);
+    let Backing::Swap(extents) = &backing else {
+        unreachable!()
+    };
+    assert!(extents.list().len() > 1);
+    let usd = machine.start(quick());
+    let mut tenant = Tenant::new(&usd, plenty(), Some(backing));
+    let channel = &mut tenant.channel;
+    for first in (0..1024).step_by(RUN) {
+        channel.write(1, first, RUN);
+    }
+    // Page 256 is the first of the second extent.
+    channel.write(2, 250, 13);
+    channel.check(1, 0, 20);
+    channel.check(2, 250, 13);
+    channel.check(2, 255, 2);
+    channel.check(1, 263, RUN);
+    channel.check(1, 1023, 1);
+    let figures = usd.figures(tenant.id).unwrap();
+    assert_eq!((figures.transactions, figures.failed), (38, 0));
+    assert_eq!(figures.latency.unwrap().len(), 38);
+}
+
+#[test]
+fn many_clients_with_many_channels_each_find_their_own_pages() {
+    let mut machine = Machine::new();
+    let usd = machine.start(quick());
+    std::thread::scope(|scope| {
+        for of in 1..=4 {
+            let tenant = Tenant::new(&usd, plenty(), Some(machine.file(2 * MIB)));
+            let second = Channel::new(&usd, tenant.id, &tenant.doorbell);
+            for (mine, mut channel) in [(0, tenant.channel), (256, second)] {
+                scope.spawn(move || {
+                    (0..256)
+                        .step_by(8)
+                        .for_each(|at| channel.write(of, mine + at, 8));
+                    (0..256)
+                        .step_by(2)
+                        .for_each(|at| channel.check(of, mine + at, 2));
+                });
+            }
+        }
+    });
+    assert_eq!(usd.whole().in_flight, 0);
+}
+
+#[test]
+fn a_request_outside_its_file_is_answered_with_an_error_and_harms_nobody() {
+    let mut machine = Machine::new();
+    let usd = machine.start(quick());
+    let mut one = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    let mut other = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    other.channel.write(2, 0, 4);
+    for first in [255, 256, 1 << 30] {
+        let result = one.channel.transfer(true, &mut pages(1, 0, 2), first);
+        assert_eq!(result, failed(Errno::INVAL));
+    }
+    one.channel.write(1, 254, 2);
+    other.channel.check(2, 0, 4);
+    assert_eq!(usd.figures(one.id).unwrap().failed, 3);
+}
+
+#[test]
+fn a_device_that_refuses_is_told_of() {
+    let mut machine = Machine::new();
+    let backing = machine.file(MIB);
+    let device = open(
+        machine.path("swap"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    let usd = Usd::start(std::sync::Arc::new(device.unwrap()), quick()).unwrap();
+    let mut tenant = Tenant::new(&usd, plenty(), Some(backing));
+    let result = tenant.channel.transfer(true, &mut pages(1, 0, 1), 0);
+    assert_eq!(result, failed(Errno::BADF));
+    assert_eq!(
+        tenant.channel.transfer(false, &mut pages(1, 0, 1), 0),
+        PAGE as i32
+    );
+}
+
+#[test]
+fn a_client_that_spoils_its_channel_is_cut_off_and_nobody_else_notices() {
+    let mut machine = Machine::new();
+    let usd = machine.start(quick());
+    let mut bad = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    let mut good = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    bad.channel.write(1, 0, 1);
+    good.channel.write(2, 0, 1);
+    // The tail of its requests: as many as no channel has.
+    // SAFETY: a fresh mapping of the first page, whose words are atomics.
+    let words = unsafe {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let null = std::ptr::null_mut();
+        mmap(
+            null,
+            PAGE,
+            protection,
+            MapFlags::SHARED,
+            &bad.channel.memory,
+            0,
+        )
+        .unwrap()
+    };
+    // SAFETY: aligned, and within the page.
+    let tail = unsafe { AtomicU32::from_ptr(words.cast::<u32>().add(384 / 4)) };
+    tail.fetch_add(100_000, Ordering::SeqCst);
+    rustix::io::write(bad.doorbell.share().unwrap(), &1u64.to_ne_bytes()).unwrap();
+    let News::CutOff { channel, why } = news(&usd) else {
+        panic!()
+    };
+    assert_eq!(channel, bad.channel.id);
+    assert!(matches!(why, Corrupt::Overrun { .. }), "{why}");
+    assert_eq!(news(&usd), News::Closed(channel));
+    good.channel.check(2, 0, 1);
+    // Its other channels are its still; that it is removed is the owner's affair.
+    Channel::new(&usd, bad.id, &bad.doorbell).check(1, 0, 1);
+    // SAFETY: mapped above, used no more.
+    unsafe { munmap(words, PAGE).unwrap() };
+}
+
+#[test]
+fn requests_wait_until_there_is_something_they_can_go_to() {
+    let mut machine = Machine::new();
+    let usd = machine.start(quick());
+    let mut tenant = Tenant::new(&usd, plenty(), None);
+    let pieces_of = &mut pages(5, 0, 2);
+    let pieces = pieces(pieces_of);
+    // SAFETY: the pages outlive the operation, which ends below.
+    unsafe { tenant.channel.client.begin(0, true, &pieces, 0) };
+    tenant.channel.client.flush();
+    assert_eq!(tenant.channel.client.over(false), None);
+    usd.back(tenant.id, machine.file(MIB), same(&tenant.doorbell));
+    assert_eq!(tenant.channel.client.over(true), Some((0, 2 * PAGE as i32)));
+    // It has grown.
+    let result = tenant.channel.transfer(true, &mut pages(5, 300, 1), 300);
+    assert_eq!(result, failed(Errno::INVAL));
+    usd.back(tenant.id, machine.file(2 * MIB), same(&tenant.doorbell));
+    tenant.channel.write(5, 300, 1);
+}
+
+#[test]
+fn a_file_of_the_clients_own_is_read_to_its_end_and_written_only_if_it_may_be() {
+    let machine = Machine::new();
+    let usd = machine.start(quick());
+    let path = machine.path("file");
+    let bytes: Vec<u8> = (0..10_000u32).map(|at| at as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let fd = |flags| {
+        open(
+            &path,
+            flags | OFlags::DIRECT | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .unwrap()
+    };
+    let file = |flags, writable| Backing::File {
+        fd: fd(flags),
+        size: 10_000,
+        writable,
+    };
+    let mut reader = Tenant::new(&usd, plenty(), Some(file(OFlags::RDONLY, false)));
+    let mut read = vec![Page([7; PAGE]); 3];
+    let moved = reader.channel.transfer(false, &mut read, 0);
+    assert_eq!(moved, 3 * PAGE as i32);
+    assert_eq!(read[1].0[..], bytes[PAGE..2 * PAGE]);
+    let rest = 10_000 - 2 * PAGE;
+    assert_eq!(read[2].0[..rest], bytes[2 * PAGE..]);
+    assert!(read[2].0[rest..].iter().all(|&byte| byte == 0));
+    assert_eq!(reader.channel.transfer(false, &mut read, 8), 0);
+    let refused = reader.channel.transfer(true, &mut pages(1, 0, 1), 0);
+    assert_eq!(refused, failed(Errno::BADF));
+    let mut writer = Tenant::new(&usd, plenty(), Some(file(OFlags::RDWR, true)));
+    writer.channel.write(3, 0, 2);
+    reader.channel.check(3, 0, 2);
+    let refused = writer.channel.transfer(true, &mut pages(1, 0, 1), 2);
+    assert_eq!(refused, failed(Errno::FBIG));
+}
+
+#[test]
+fn a_closed_channel_is_told_of_and_a_removed_clients_too() {
+    let mut machine = Machine::new();
+    let usd = machine.start(quick());
+    let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+    tenant.channel.write(1, 0, 3);
+    let second = Channel::new(&usd, tenant.id, &tenant.doorbell);
+    usd.close_channel(second.id);
+    assert_eq!(news(&usd), News::Closed(second.id));
+    assert_eq!(usd.news(), None);
+    usd.remove(tenant.id);
+    assert_eq!(news(&usd), News::Closed(tenant.channel.id));
+    assert!(usd.figures(tenant.id).is_none());
+    assert_eq!(usd.change(tenant.id, plenty()), Err(Refusal::Gone));
+    // A channel of one that is gone is closed at once.
+    let late = Channel::new(&usd, tenant.id, &tenant.doorbell);
+    assert_eq!(news(&usd), News::Closed(late.id));
+    // What it was promised can be another's.
+    let whole = Contract {
+        laxity: Nanos::ZERO,
+        ..contract(100, 100)
+    };
+    assert!(usd.admit(whole).is_ok());
+    let Err(Refusal::Capacity { clients: 1, .. }) = usd.admit(whole) else {
+        panic!()
+    };
+}
+
+#[test]
+fn what_was_not_begun_is_done_by_the_next_disk() {
+    let mut machine = Machine::new();
+    let first = machine.file(MIB);
+    let usd = machine.start(slow());
+    let mut tenant = Tenant::new(&usd, contract(10, 200), Some(first));
+    let mut written = pages(9, 0, 12);
+    let all: Vec<_> = written.chunks_mut(1).map(pieces).collect();
+    for (op, pieces) in all.iter().enumerate() {
+        // SAFETY: the pages outlive the operations, which end below.
+        unsafe {
+            tenant
+                .channel
+                .client
+                .begin(op, true, pieces, (op * PAGE) as u64)
+        };
+    }
+    tenant.channel.client.flush();
+    let heard = tenant.channel.client.over(true).unwrap();
+    // Its slice is for one or two of them; it is not its turn any more for a while.
+    drop(usd);
+    let usd = machine.start(quick());
+    let id = usd.admit(plenty()).unwrap();
+    let extents = machine.fs.extents(machine.fs.files()[0].id()).unwrap();
+    usd.back(id, Backing::Swap(extents), same(&tenant.doorbell));
+    usd.add_channel(id, tenant.channel.succeed());
+    let mut over = vec![heard.0];
+    while over.len() < 12 {
+        let (op, result) = tenant.channel.client.over(true).unwrap();
+        assert_eq!(result, PAGE as i32);
+        over.push(op);
+    }
+    over.sort_unstable();
+    assert!(over.into_iter().eq(0..12));
+    tenant.channel.check(9, 0, 12);
+}
+
+/// Transactions that are modelled to take ten milliseconds.
+fn slow() -> Settings {
+    let class = Class {
+        base: Nanos::millis(10),
+        per_kib: Nanos::ZERO,
+    };
+    let mut settings = quick();
+    settings.model.read = class;
+    settings.model.write = class;
+    settings.bound = Nanos::millis(21);
+    settings
+}
+
+#[test]
+fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
+    let mut machine = Machine::new();
+    let usd = machine.start(slow());
+    let tenants = [20, 60].map(|slice| {
+        let contract = Contract {
+            laxity: Nanos::ZERO,
+            ..contract(slice, 200)
+        };
+        Tenant::new(&usd, contract, Some(machine.file(MIB)))
+    });
+    let [one, three] = tenants.map(|mut tenant| {
+        std::thread::spawn(move || {
+            let mut written = pages(1, 0, 16);
+            let all: Vec<_> = written.chunks_mut(1).map(pieces).collect();
+            let client = &mut tenant.channel.client;
+            let count = 16 * if tenant.id.number() == 0 { 1 } else { 3 };
+            let (mut begun, mut over) = (0, 0);
+            while over < count {
+                while begun < count && begun < over + 16 {
+                    // SAFETY: the pages outlive the operations, all of which end here.
+                    unsafe { client.begin(begun % 16, true, &all[begun % 16], 0) };
+                    begun += 1;
+                }
+                client.flush();
+                assert_eq!(client.over(true).map(|(_, moved)| moved), Some(PAGE as i32));
+                over += 1;
+            }
+            tenant.id
+        })
+    });
+    let [one, three] = [one, three].map(|thread| thread.join().unwrap());
+    let figures = [one, three].map(|id| usd.figures(id).unwrap());
+    assert_eq!(figures[0].charged, Nanos::millis(160));
+    assert_eq!(figures[1].charged, Nanos::millis(480));
+    assert!(figures.iter().all(|client| client.slack == Nanos::ZERO));
+    // Eight periods of two transactions, and of six.
+    assert!(
+        figures.iter().all(|client| client.periods >= 7),
+        "{figures:?}"
+    );
+    let seen = usd.trace().all();
+    let charged = |client: u32| -> u64 {
+        let charge = |event: &Event| match event {
+            Event::Transaction { charge, .. } if event.client() == client => charge.0,
+            _ => 0,
+        };
+        seen.events.iter().map(charge).sum()
+    };
+    assert_eq!(
+        [one, three].map(|id| charged(id.number())),
+        figures.map(|client| client.charged.0)
+    );
+    assert!(usd.whole().sleeps > 0);
+    assert!(usd.whole().processor > Duration::ZERO);
+}
+
+#[test]
+fn with_a_bound_of_nothing_the_disk_has_one_transaction_at_a_time_and_charges_what_it_took() {
+    let mut machine = Machine::new();
+    let settings = Settings {
+        bound: Nanos::ZERO,
+        ..quick()
+    };
+    let usd = machine.start(settings);
+    std::thread::scope(|scope| {
+        for of in 1..=3 {
+            let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+            scope.spawn(move || {
+                (0..200).for_each(|at| tenant.channel.write(of, at, 1));
+            });
+        }
+    });
+    let mut over = disk::time::Time(0);
+    let mut count = 0;
+    for event in usd.trace().all().events {
+        if let Event::Transaction {
+            started,
+            elapsed,
+            charge,
+            ..
+        } = event
+        {
+            assert!(started >= over, "{event:?}");
+            assert_eq!(charge, elapsed);
+            over = started + elapsed;
+            count += 1;
+        }
+    }
+    assert_eq!(count, 600);
+}
