@@ -335,3 +335,38 @@ fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
     assert!(usd.whole().sleeps > 0);
     assert!(usd.whole().processor > Duration::ZERO);
 }
+
+#[test]
+fn with_a_bound_of_nothing_the_disk_has_one_transaction_at_a_time_and_charges_what_it_took() {
+    let mut machine = Machine::new();
+    let settings = Settings {
+        bound: Nanos::ZERO,
+        ..quick()
+    };
+    let usd = machine.start(settings);
+    std::thread::scope(|scope| {
+        for of in 1..=3 {
+            let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
+            scope.spawn(move || {
+                (0..200).for_each(|at| tenant.channel.write(of, at, 1));
+            });
+        }
+    });
+    let mut over = disk::time::Time(0);
+    let mut count = 0;
+    for event in usd.trace().all().events {
+        if let Event::Transaction {
+            started,
+            elapsed,
+            charge,
+            ..
+        } = event
+        {
+            assert!(started >= over, "{event:?}");
+            assert_eq!(charge, elapsed);
+            over = started + elapsed;
+            count += 1;
+        }
+    }
+    assert_eq!(count, 600);
+}

@@ -11,6 +11,26 @@
 //! them out, in order and at once. Whatever tenants do, the sum of n is never more than the
 //! frames managed, and a guarantee waits for nobody's good will: frames promised by a deadline
 //! are there then, or their holder is killed.
+//!
+//! ```
+//! use frames::Contract;
+//! use frames::allocator::*;
+//! use std::time::Duration;
+//!
+//! let mut allocator = Allocator::new(Settings {
+//!     managed: 1000,
+//!     deadline: Duration::from_millis(100),
+//!     notice: Duration::from_secs(30),
+//!     allowance: 64,
+//!     places: Places { huge: true, nodes: 1 },
+//! });
+//! let (tenant, now) = (TenantId(1), Duration::ZERO);
+//! let cleaning = Cleaning { frames_per_second: 3000, delay: Duration::from_millis(225) };
+//! allocator.admit(tenant, Contract { g: 100, x: 500 }, cleaning)?;
+//! let orders = allocator.request(tenant, Request { k: 100, kind: Kind::Any }, now)?;
+//! assert_eq!(orders, [Order::Grant { tenant, k: 100 }]);
+//! # Ok::<(), Refused>(())
+//! ```
 
 mod order;
 mod refused;
@@ -242,49 +262,6 @@ impl Allocator {
         }
     }
 
-    /// A tenant asks for more frames. Guaranteed ones come at once or after a revocation,
-    /// optimistic ones when there are any, whenever that is; a second request adds to the
-    /// guaranteed ones waited for, and replaces the optimistic ones. Refused when nothing of
-    /// it could ever be granted.
-    pub fn request(
-        &mut self,
-        tenant: TenantId,
-        request: Request,
-        now: Duration,
-    ) -> Result<Vec<Order>, Refused> {
-        self.settings.places.check(request)?;
-        let waiting = self.waiting_of(tenant);
-        let own = self.live(tenant)?;
-        let Contract { g, x } = own.contract;
-        let n = own.n + waiting;
-        let k = request.k.min(x.saturating_sub(n));
-        let guaranteed = k.min(g.saturating_sub(n));
-        let revocable = own.cleaning.frames_per_second > 0;
-        let optimistic = if revocable { k - guaranteed } else { 0 };
-        if request.k > 0 && guaranteed + optimistic == 0 {
-            let asked = request.k;
-            return Err(match k {
-                0 => Refused::Most { asked, n, x },
-                _ => Refused::Irrevocable { asked },
-            });
-        }
-        self.withdraw(tenant);
-        self.wait(tenant, guaranteed, now);
-        if optimistic > 0 {
-            self.wishes.push(Wish {
-                tenant,
-                k: optimistic,
-                fresh: true,
-            });
-        }
-        Ok(self.settle(now))
-    }
-
-    /// A tenant does not want the optimistic frames any more that it asked for.
-    pub fn withdraw(&mut self, tenant: TenantId) {
-        self.wishes.retain(|wish| wish.tenant != tenant);
-    }
-
     /// What a tenant's quota says it uses. Worth saying before a request is made, and now and
     /// then.
     pub fn report(&mut self, tenant: TenantId, usage: Usage) {
@@ -365,23 +342,8 @@ impl Allocator {
         self.views().find(|view| view.tenant == tenant)
     }
 
-    /// Guaranteed frames that tenants wait for.
-    pub fn waiting(&self) -> &[Waiting] {
-        &self.waiting
-    }
-
     fn owned(&self) -> u32 {
         self.tenants.values().map(|tenant| tenant.n).sum()
-    }
-
-    fn waiting_of(&self, tenant: TenantId) -> u32 {
-        let own = self.waiting.iter().filter(|w| w.tenant == tenant);
-        own.map(|waiting| waiting.k).sum()
-    }
-
-    fn wishes_of(&self, tenant: TenantId) -> u32 {
-        let own = self.wishes.iter().filter(|wish| wish.tenant == tenant);
-        own.map(|wish| wish.k).sum()
     }
 
     /// A tenant that is not being killed.
@@ -389,45 +351,5 @@ impl Allocator {
         let live = self.tenants.get_mut(&tenant);
         live.filter(|tenant| tenant.condemned.is_none())
             .ok_or(Refused::Unknown(tenant))
-    }
-
-    /// Nobody waits for frames on this tenant's behalf any more.
-    fn forget(&mut self, tenant: TenantId) {
-        self.waiting.retain(|waiting| waiting.tenant != tenant);
-        self.withdraw(tenant);
-    }
-
-    /// Makes what a tenant waits for and wishes fit its changed contract.
-    fn trim(&mut self, tenant: TenantId, now: Duration) {
-        let wished = self.wishes_of(tenant);
-        let Some(own) = self.tenants.get(&tenant) else {
-            return;
-        };
-        let Contract { g, x } = own.contract;
-        let (mut owed, room) = (g.saturating_sub(own.n), x.saturating_sub(own.n));
-        for waiting in self.waiting.iter_mut().filter(|w| w.tenant == tenant) {
-            waiting.k = waiting.k.min(owed);
-            owed -= waiting.k;
-        }
-        self.waiting.retain(|waiting| waiting.k > 0);
-        // What was a wish may be guaranteed now.
-        self.wait(tenant, wished.min(owed), now);
-        let waiting = self.waiting_of(tenant);
-        let left = (wished - wished.min(owed)).min(room - waiting);
-        for wish in self.wishes.iter_mut().filter(|w| w.tenant == tenant) {
-            wish.k = left;
-        }
-        self.wishes.retain(|wish| wish.k > 0);
-    }
-
-    fn wait(&mut self, tenant: TenantId, k: u32, since: Duration) {
-        if k > 0 {
-            self.waiting.push(Waiting {
-                tenant,
-                k,
-                since,
-                due: None,
-            });
-        }
     }
 }

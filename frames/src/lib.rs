@@ -8,10 +8,15 @@
 //! page that is resident, staged or nailed holds one, hence resident memory never exceeds
 //! the frames there are.
 //!
-//! Rule: all of it is words in shared memory, each changed by compare-and-swap, and the
-//! truth is the RamTab alone. Any process may be killed at any instruction; the supervisor
-//! then calls [`Ledger::retire`] and nothing is lost. There is no clock and no I/O here;
-//! deadlines are the supervisor's.
+//! Two sizes of it: a [`Ledger`] is shared by the processes of one tree, without anybody to
+//! ask; the [`allocator`] decides over all tenants of a machine, each of which has a ledger
+//! whose limit the allocator's daemon moves by a [`Quota`].
+//!
+//! Rule of the ledger: all of it is words in shared memory, each changed by
+//! compare-and-swap, and the truth is the RamTab alone. Any process may be killed at any
+//! instruction; the supervisor then calls [`Ledger::retire`] and nothing is lost. There is
+//! no clock and no I/O here but the bell of [`Ledger::set_bell`]; deadlines are the
+//! supervisor's.
 //!
 //! ```
 //! use frames::{Contract, Ledger, Process, State};

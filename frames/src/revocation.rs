@@ -16,7 +16,7 @@ impl Ledger {
     /// have `k`: the largest n - g first. Frames asked for before and still on their way
     /// count. Returns how many are on their way in all; fewer than `k` when the others
     /// have no more to give. What happens to a domain that does not answer in time is the
-    /// supervisor's to decide: see [`DomainView::asked`].
+    /// supervisor's to decide: see [`crate::DomainView::asked`].
     ///
     /// From g on `id` is no better than the others: they are asked down to the fair share
     /// only, and until `id` has its frames none above that share gets more.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::audit;
-use frames::{Contract, DomainId, Frame, Ledger, Process, State};
+use frames::{Contract, DomainId, Frame, Ledger, Process, Quota, State};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -168,7 +168,8 @@ fn a_process_of_the_tree() {
 
 #[test]
 fn whenever_processes_are_killed_all_their_frames_come_back() {
-    let (ledger, fd) = Ledger::create(TOTAL, 64).unwrap();
+    let (ledger, fd) = Ledger::create_limited(TOTAL, TOTAL, 64).unwrap();
+    let mut quota = Quota::attach(&fd).unwrap();
     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let spawn = |g: u32| -> (DomainId, Child) {
         let contract = Contract { g, x: TOTAL / 2 };
@@ -196,6 +197,12 @@ fn whenever_processes_are_killed_all_their_frames_come_back() {
         std::thread::sleep(Duration::from_micros(u64::from(8000 + random.below(5000))));
         kill(tree.swap_remove(random.below(4) as usize));
         tree.push(spawn(30 * (round % 4)));
+        // Meanwhile the limit moves as well.
+        match round % 3 {
+            0 => quota.raise(random.below(TOTAL)),
+            _ => quota.take_unused(random.below(TOTAL / 2)),
+        };
+        assert!(ledger.owned() <= quota.limit());
         // A domain may be past its bounds in no count, even while all are at work.
         for view in ledger.views() {
             assert!(view.n <= view.contract.x, "{view:?}");
@@ -203,6 +210,7 @@ fn whenever_processes_are_killed_all_their_frames_come_back() {
     }
     tree.into_iter().for_each(kill);
     assert!(ledger.reconcile());
+    quota.raise(TOTAL);
     audit(&ledger);
     assert_eq!(
         (ledger.free(), ledger.guaranteed(), ledger.domains()),

@@ -21,7 +21,8 @@ pub struct Figures {
     pub modelled: Nanos,
     /// Transactions finished, failed ones too.
     pub transactions: u64,
-    /// Of them failed.
+    /// Requests answered with an error: failed transactions, and what was refused before it
+    /// was one.
     pub failed: u64,
     /// Bytes asked for in them.
     pub bytes: u64,

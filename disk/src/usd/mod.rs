@@ -9,7 +9,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `thread` | the loop: what has ended, what was asked for, what is next |
-//! | `command` | what the owner tells the thread, and it the owner |
+//! | `command`, `orders` | what the owner tells the thread, and it the owner; what is done then |
 //! | `client`, `channel` | one contract, its channels and its window of requests |
 //! | `transaction` | one request: where it goes, what of it is under way |
 //! | `ring` | the device, bells and sleep, by one io_uring |
@@ -30,6 +30,7 @@ mod channel;
 mod client;
 mod command;
 mod figures;
+mod orders;
 mod ring;
 mod thread;
 mod transaction;

@@ -7,18 +7,16 @@
 
 use super::client::{Client, Taken, WINDOW};
 use super::command::{Command, News, Told};
-use super::figures::Whole;
 use super::ring::{Ended, Ring};
 use super::transaction::{Part, descriptor};
-use super::{Backing, ChannelId, Settings, UsdError};
-use crate::atropos::{Atropos, ClientId, Decision, Job, Start};
+use super::{ChannelId, Settings, UsdError};
+use crate::atropos::{Atropos, Decision, Job, Start};
 use crate::model::Model;
 use crate::time::{Nanos, Time};
 use crate::trace::Writer;
-use iochannel::{Doorbell, RUN};
+use iochannel::RUN;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::io::{Errno, read};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -39,21 +37,21 @@ pub(super) struct Disk {
     device: Arc<dyn AsFd + Send + Sync>,
     model: Model,
     spin: Nanos,
-    commands: Receiver<Command>,
-    bell: Arc<OwnedFd>,
+    pub(super) commands: Receiver<Command>,
+    pub(super) bell: Arc<OwnedFd>,
     news: Sender<News>,
     told: Arc<Told>,
     began: Instant,
-    atropos: Atropos<Writer>,
-    ring: Ring,
-    clients: Vec<Option<Client>>,
+    pub(super) atropos: Atropos<Writer>,
+    pub(super) ring: Ring,
+    pub(super) clients: Vec<Option<Client>>,
     /// Those with channels to be looked at.
     awake: Vec<u32>,
     ended: Vec<(Ended, i32)>,
     /// Channels with answers their clients may have to be rung for.
     answered: Vec<(u32, ChannelId)>,
-    sleeps: u64,
-    stopping: bool,
+    pub(super) sleeps: u64,
+    pub(super) stopping: bool,
 }
 
 /// The present, on a clock that began then.
@@ -126,8 +124,8 @@ impl Disk {
         any
     }
 
-    fn client(&mut self, at: u32) -> Option<&mut Client> {
-        self.clients.get_mut(at as usize)?.as_mut()
+    pub(super) fn client(&mut self, at: u32) -> Option<&mut Client> {
+        at_place(&mut self.clients, at)
     }
 
     fn part_ended(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
@@ -147,7 +145,7 @@ impl Disk {
 
     /// Answers a transaction of which nothing is in flight any more.
     fn answer(&mut self, now: Time, at: u32, transaction: u32) {
-        let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut) else {
+        let Some(client) = at_place(&mut self.clients, at) else {
             return;
         };
         let over = &client.window[transaction as usize];
@@ -161,16 +159,17 @@ impl Disk {
         client.give_back(transaction);
         if let Some(channel) = client.channel(id) {
             channel.server.finish(slot, result);
-            self.answered.push((at, id));
             if channel.is_over() {
-                self.let_go(at);
+                channel.server.announce();
+                return self.let_go(at);
             }
+            self.answered.push((at, id));
         }
     }
 
     /// A client rings: its channels are looked at again.
     fn rung(&mut self, at: u32, number: u32) {
-        let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut) else {
+        let Some(client) = at_place(&mut self.clients, at) else {
             return;
         };
         let Some((doorbell, _)) = client.doorbell.as_ref().filter(|(_, own)| *own == number) else {
@@ -186,7 +185,7 @@ impl Disk {
         self.wake(at);
     }
 
-    fn wake(&mut self, at: u32) {
+    pub(super) fn wake(&mut self, at: u32) {
         if !self.awake.contains(&at) {
             self.awake.push(at);
         }
@@ -202,8 +201,7 @@ impl Disk {
             let at = self.awake[place];
             // No client keeps the thread from the others for longer than a window takes.
             for _ in 0..WINDOW {
-                let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut)
-                else {
+                let Some(client) = at_place(&mut self.clients, at) else {
                     break;
                 };
                 match client.take(now) {
@@ -252,7 +250,7 @@ impl Disk {
 
     fn start(&mut self, now: Time, start: &Start) {
         let (at, number) = untag(start.job.tag);
-        let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut) else {
+        let Some(client) = at_place(&mut self.clients, at) else {
             return;
         };
         let transaction = &mut client.window[number as usize];
@@ -287,7 +285,7 @@ impl Disk {
                 client: at,
                 transaction: number,
             };
-            let Some(client) = self.clients.get(at as usize).and_then(Option::as_ref) else {
+            let Some(client) = at_place(&mut self.clients, at) else {
                 return;
             };
             let pieces = client.window[number as usize].memory(part);
@@ -303,7 +301,7 @@ impl Disk {
     /// Rings clients that sleep and have answers.
     fn announce(&mut self) {
         for (at, id) in self.answered.drain(..) {
-            let client = self.clients.get_mut(at as usize).and_then(Option::as_mut);
+            let client = at_place(&mut self.clients, at);
             if let Some(channel) = client.and_then(|client| client.channel(id)) {
                 channel.server.announce();
             }
@@ -314,7 +312,7 @@ impl Disk {
         let clients = &mut self.clients;
         let mut more = false;
         self.awake.retain(|&at| {
-            let Some(client) = clients.get_mut(at as usize).and_then(Option::as_mut) else {
+            let Some(client) = at_place(clients, at) else {
                 return false;
             };
             let asleep = client.sleep();
@@ -328,16 +326,16 @@ impl Disk {
         }
     }
 
-    fn tell(&self, news: News) {
+    pub(super) fn tell(&self, news: News) {
         if self.news.send(news).is_ok() {
             self.told.tell();
         }
     }
 
     /// Lets go of what a client has closed, and of the client if it is leaving.
-    fn let_go(&mut self, at: u32) {
+    pub(super) fn let_go(&mut self, at: u32) {
         let (news, told) = (&self.news, &self.told);
-        let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut) else {
+        let Some(client) = at_place(&mut self.clients, at) else {
             return;
         };
         client.let_go(&mut |item| {
@@ -353,136 +351,11 @@ impl Disk {
             let _ = answer.send(());
         }
     }
+}
 
-    /// Does what the owner says.
-    fn obey(&mut self, now: Time) {
-        let _ = read(&self.bell, &mut [0; 8]);
-        let listened = self.ring.listen(self.bell.as_raw_fd(), Ended::Orders);
-        debug_assert!(listened.is_ok(), "{listened:?}");
-        while let Ok(command) = self.commands.try_recv() {
-            match command {
-                Command::Admit { contract, answer } => {
-                    let admitted = self.atropos.admit(contract);
-                    if let Ok(id) = admitted {
-                        self.enter(id);
-                    }
-                    let _ = answer.send(admitted);
-                }
-                Command::Change {
-                    client,
-                    contract,
-                    answer,
-                } => _ = answer.send(self.atropos.change(now, client, contract)),
-                Command::Back {
-                    client,
-                    backing,
-                    doorbell,
-                } => self.back(client, backing, doorbell),
-                Command::Listen { client, id, server } => match self.find(client) {
-                    Some(at) => {
-                        if let Some(client) = self.client(at) {
-                            client.listen(id, server);
-                        }
-                        self.wake(at);
-                    }
-                    None => self.tell(News::Closed(id)),
-                },
-                Command::Close { id } => self.close(id),
-                Command::Remove { client, answer } => self.remove(now, client, answer),
-                Command::Figures { client, answer } => {
-                    let view = self.atropos.client(client);
-                    let own = self.find(client).and_then(|at| self.client(at));
-                    let figures = own.zip(view).map(|(own, view)| own.counted.with(&view));
-                    let _ = answer.send(figures);
-                }
-                Command::Whole { answer } => _ = answer.send(self.whole()),
-                Command::Stop => self.stopping = true,
-            }
-        }
-    }
-
-    fn find(&self, id: ClientId) -> Option<u32> {
-        let is_it = |client: &Client| client.id == id && client.leaving.is_none();
-        let found = |client: &Option<Client>| client.as_ref().is_some_and(is_it);
-        self.clients.iter().position(found).map(|at| at as u32)
-    }
-
-    fn enter(&mut self, id: ClientId) {
-        let client = Some(Client::new(id));
-        match self.clients.iter().position(Option::is_none) {
-            Some(at) => self.clients[at] = client,
-            None => self.clients.push(client),
-        }
-    }
-
-    fn back(&mut self, id: ClientId, backing: Backing, doorbell: Doorbell) {
-        let Some(at) = self.find(id) else {
-            return;
-        };
-        let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut) else {
-            return;
-        };
-        let number = match &client.doorbell {
-            Some((_, number)) => {
-                let number = *number;
-                self.ring.listen_no_more(Ended::Bell { client: at, number });
-                number + 1
-            }
-            None => id.number() << 8,
-        };
-        let fd = doorbell.as_fd().as_raw_fd();
-        let listened = self.ring.listen(fd, Ended::Bell { client: at, number });
-        debug_assert!(listened.is_ok(), "{listened:?}");
-        client.backing = Some(backing);
-        client.doorbell = Some((doorbell, number));
-        client.wake();
-        self.wake(at);
-    }
-
-    fn close(&mut self, id: ChannelId) {
-        let has = |client: &Client| client.channels.iter().any(|channel| channel.id == id);
-        let found = |client: &Option<Client>| client.as_ref().is_some_and(has);
-        let Some(at) = self.clients.iter().position(found) else {
-            return;
-        };
-        if let Some(client) = &mut self.clients[at] {
-            client.close(id);
-        }
-        self.let_go(at as u32);
-    }
-
-    fn remove(&mut self, now: Time, id: ClientId, answer: Sender<()>) {
-        let Some(at) = self.find(id) else {
-            let _ = answer.send(());
-            return;
-        };
-        let jobs = self.atropos.remove(now, id);
-        let Some(client) = self.clients.get_mut(at as usize).and_then(Option::as_mut) else {
-            return;
-        };
-        jobs.iter()
-            .for_each(|job| client.give_back(untag(job.tag).1));
-        let channels: Vec<_> = client.channels.iter().map(|channel| channel.id).collect();
-        channels.into_iter().for_each(|id| client.close(id));
-        if let Some((_, number)) = client.doorbell.take() {
-            self.ring.listen_no_more(Ended::Bell { client: at, number });
-        }
-        client.leaving = Some(answer);
-        self.let_go(at);
-    }
-
-    fn whole(&self) -> Whole {
-        let used = clock_gettime(ClockId::ThreadCPUTime);
-        Whole {
-            capacity: self.atropos.capacity(),
-            reserved: self.atropos.reserved(),
-            correction: self.atropos.correction().factor(),
-            in_flight: self.atropos.in_flight(),
-            cost_in_flight: self.atropos.cost_in_flight(),
-            processor: Duration::new(used.tv_sec as u64, used.tv_nsec as u32),
-            sleeps: self.sleeps,
-        }
-    }
+/// The client at a place, if there is one still.
+pub(super) fn at_place(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
+    clients.get_mut(at as usize)?.as_mut()
 }
 
 /// A transaction's name for the scheduler: the client's place, and its own in the window.
@@ -490,6 +363,6 @@ fn tag(client: u32, transaction: u32) -> u64 {
     (u64::from(client) << 32) | u64::from(transaction)
 }
 
-fn untag(tag: u64) -> (u32, u32) {
+pub(super) fn untag(tag: u64) -> (u32, u32) {
     ((tag >> 32) as u32, tag as u32)
 }

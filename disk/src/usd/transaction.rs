@@ -3,6 +3,7 @@
 use super::{Backing, ChannelId};
 use crate::atropos::Ticket;
 use crate::model;
+use crate::swapfs::Piece as Place;
 use crate::time::Time;
 use iochannel::{Op, Piece, RUN, Request};
 use rustix::fd::{AsRawFd, RawFd};
@@ -123,13 +124,20 @@ impl Transaction {
             return Ok(1);
         };
         let places = extents.translate(self.offset, self.len as u64);
-        let places = places.map_err(|_| Errno::INVAL)?;
+        self.split(places.map_err(|_| Errno::INVAL)?, parts)
+    }
+
+    /// Cuts its memory where places on the device end.
+    fn split(
+        &mut self,
+        places: impl Iterator<Item = Place>,
+        parts: &mut [Part; RUN],
+    ) -> Result<usize, Errno> {
         let (mut made, mut first) = (0, 0);
         for place in places {
             let (mut to, mut left) = (first, place.len);
-            while left > 0 {
-                let piece = self.pieces[to];
-                if piece.len as u64 > left {
+            while left > 0 && to < self.count {
+                if self.pieces[to].len as u64 > left {
                     self.cut(to, left as usize)?;
                 }
                 left -= self.pieces[to].len as u64;
@@ -212,5 +220,70 @@ pub(super) fn descriptor(backing: &Backing, device: RawFd) -> RawFd {
     match backing {
         Backing::Swap(_) => device,
         Backing::File { fd, .. } => fd.as_raw_fd(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_request_goes_to_its_places_whole_and_in_order(
+            pieces in prop::collection::vec(1usize..8, 1..8),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let pages: usize = pieces.iter().sum();
+            prop_assume!(pages <= RUN);
+            let mut transaction = Transaction::none();
+            // Memory that does not hang together, and is never touched.
+            for (at, &count) in pieces.iter().enumerate() {
+                let start = std::ptr::without_provenance_mut((at + 1) << 20);
+                transaction.pieces[at] = Piece { start, len: count * PAGE };
+            }
+            (transaction.count, transaction.len) = (pieces.len(), pages * PAGE);
+            let memory = |pieces: &[Piece]| -> Vec<usize> {
+                let pages = |p: &Piece| (p.start.addr()..p.start.addr() + p.len).step_by(PAGE);
+                pieces.iter().flat_map(pages).collect()
+            };
+            let whole = memory(&transaction.pieces[..pieces.len()]);
+            let mut ends: Vec<_> = cuts.iter().map(|cut| cut.index(pages)).chain([0, pages]).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            let places: Vec<_> = ends.windows(2).enumerate()
+                .map(|(at, ends)| Place {
+                    device: (at as u64) << 30,
+                    len: ((ends[1] - ends[0]) * PAGE) as u64,
+                })
+                .collect();
+            let mut parts = [Part::default(); RUN];
+            let made = transaction.split(places.iter().copied(), &mut parts).unwrap();
+            prop_assert_eq!(made, places.len());
+            let mut gone = Vec::new();
+            for (part, place) in parts.iter().zip(&places) {
+                let pieces = transaction.memory(part);
+                prop_assert_eq!(part.at, place.device);
+                prop_assert_eq!(pieces.iter().map(|p| p.len as u64).sum::<u64>(), place.len);
+                gone.extend(memory(pieces));
+            }
+            prop_assert_eq!(gone, whole);
+        }
+    }
+
+    #[test]
+    fn the_first_error_of_its_parts_is_answered() {
+        let file = Backing::File {
+            fd: std::fs::File::open("/dev/null").unwrap().into(),
+            size: 0,
+            writable: false,
+        };
+        let mut transaction = Transaction::none();
+        (transaction.len, transaction.in_flight) = (2 * PAGE, 3);
+        transaction.op = Op::Write;
+        transaction.ended(PAGE as i32);
+        transaction.ended(-5);
+        transaction.ended(-7);
+        assert_eq!((transaction.answer(&file), transaction.in_flight), (-5, 0));
     }
 }

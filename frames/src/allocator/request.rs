@@ -5,7 +5,8 @@
 //! physical addresses. A quota has no place, so the allocator says only whether such a request
 //! makes sense; the tenant then asks the kernel.
 
-use super::{Refused, TenantId};
+use super::{Allocator, Order, Refused, TenantId};
+use crate::contract::Contract;
 use std::time::Duration;
 use wired::RANGE_PAGES;
 
@@ -83,5 +84,105 @@ impl Waiting {
     /// delays a large one least.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
         (self.due.is_none(), self.due, self.k, self.since)
+    }
+}
+
+impl Allocator {
+    /// A tenant asks for more frames. Guaranteed ones come at once or after a revocation,
+    /// optimistic ones when there are any, whenever that is; a second request adds to the
+    /// guaranteed ones waited for, and replaces the optimistic ones. Refused when nothing of
+    /// it could ever be granted.
+    pub fn request(
+        &mut self,
+        tenant: TenantId,
+        request: Request,
+        now: Duration,
+    ) -> Result<Vec<Order>, Refused> {
+        self.settings.places.check(request)?;
+        let waiting = self.waiting_of(tenant);
+        let own = self.live(tenant)?;
+        let Contract { g, x } = own.contract;
+        let n = own.n + waiting;
+        let k = request.k.min(x.saturating_sub(n));
+        let guaranteed = k.min(g.saturating_sub(n));
+        let revocable = own.cleaning.frames_per_second > 0;
+        let optimistic = if revocable { k - guaranteed } else { 0 };
+        if request.k > 0 && guaranteed + optimistic == 0 {
+            let asked = request.k;
+            return Err(match k {
+                0 => Refused::Most { asked, n, x },
+                _ => Refused::Irrevocable { asked },
+            });
+        }
+        self.withdraw(tenant);
+        self.wait(tenant, guaranteed, now);
+        if optimistic > 0 {
+            self.wishes.push(Wish {
+                tenant,
+                k: optimistic,
+                fresh: true,
+            });
+        }
+        Ok(self.settle(now))
+    }
+
+    /// A tenant does not want the optimistic frames any more that it asked for.
+    pub fn withdraw(&mut self, tenant: TenantId) {
+        self.wishes.retain(|wish| wish.tenant != tenant);
+    }
+
+    /// Guaranteed frames that tenants wait for.
+    pub fn waiting(&self) -> &[Waiting] {
+        &self.waiting
+    }
+
+    pub(super) fn waiting_of(&self, tenant: TenantId) -> u32 {
+        let own = self.waiting.iter().filter(|w| w.tenant == tenant);
+        own.map(|waiting| waiting.k).sum()
+    }
+
+    pub(super) fn wishes_of(&self, tenant: TenantId) -> u32 {
+        let own = self.wishes.iter().filter(|wish| wish.tenant == tenant);
+        own.map(|wish| wish.k).sum()
+    }
+
+    /// Nobody waits for frames on this tenant's behalf any more.
+    pub(super) fn forget(&mut self, tenant: TenantId) {
+        self.waiting.retain(|waiting| waiting.tenant != tenant);
+        self.withdraw(tenant);
+    }
+
+    /// Makes what a tenant waits for and wishes fit its changed contract.
+    pub(super) fn trim(&mut self, tenant: TenantId, now: Duration) {
+        let wished = self.wishes_of(tenant);
+        let Some(own) = self.tenants.get(&tenant) else {
+            return;
+        };
+        let Contract { g, x } = own.contract;
+        let (mut owed, room) = (g.saturating_sub(own.n), x.saturating_sub(own.n));
+        for waiting in self.waiting.iter_mut().filter(|w| w.tenant == tenant) {
+            waiting.k = waiting.k.min(owed);
+            owed -= waiting.k;
+        }
+        self.waiting.retain(|waiting| waiting.k > 0);
+        // What was a wish may be guaranteed now.
+        self.wait(tenant, wished.min(owed), now);
+        let waiting = self.waiting_of(tenant);
+        let left = (wished - wished.min(owed)).min(room - waiting);
+        for wish in self.wishes.iter_mut().filter(|w| w.tenant == tenant) {
+            wish.k = left;
+        }
+        self.wishes.retain(|wish| wish.k > 0);
+    }
+
+    pub(super) fn wait(&mut self, tenant: TenantId, k: u32, since: Duration) {
+        if k > 0 {
+            self.waiting.push(Waiting {
+                tenant,
+                k,
+                since,
+                due: None,
+            });
+        }
     }
 }

@@ -79,7 +79,10 @@ impl Allocator {
         for victim in self.victims(Tenant::excess) {
             self.take(victim, u32::MAX);
         }
-        let fresh = |k: u32, wish: &super::Wish| k + if wish.fresh { wish.k } else { 0 };
+        let fresh = |sum: u32, wish: &super::Wish| match wish.fresh {
+            true => sum.saturating_add(wish.k),
+            false => sum,
+        };
         let mut missing = match self.waiting.is_empty() && self.grace.is_zero() {
             true => self.wishes.iter().fold(0, fresh),
             false => self.missing(),

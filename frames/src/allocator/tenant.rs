@@ -139,6 +139,8 @@ impl Tenant {
             let able = self.cleaning.frames_in(window).max(1);
             return Some((able, now + delay + window));
         }
+        // It may be done already and about to say so: then its slice has to come again.
+        let able = able.min(self.cleaning.frames_in(by.saturating_sub(now + delay)));
         let little = self.cleaning.frames_in(deadline) / LITTLE;
         (able > little).then_some((able, by))
     }
@@ -152,6 +154,8 @@ impl Tenant {
             ready,
         });
         busy.asked = busy.asked.saturating_add(debt.k);
+        // It gives up those first; what is left of them it says itself.
+        self.usage.ready -= debt.k.min(ready);
         self.debts.push_back(debt);
     }
 

@@ -23,21 +23,28 @@ impl Allocator {
         self.settle(now)
     }
 
-    /// What came of [`Order::TakeUnused`]: the victim's limit is lower by `k`.
+    /// What came of [`Order::TakeUnused`]: the victim's limit is lower by `k`. Also to be said
+    /// when a tenant gave frames back by itself.
     pub fn took(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Order> {
         let Some(tenant) = self.tenants.get_mut(&victim) else {
             return self.settle(now);
         };
-        let take = tenant.taking.take().unwrap_or(Take { k, claimed: false });
+        let before = tenant.n;
+        let take = tenant.taking.take();
         // What was paid since it was said to be there need not be there any more.
-        let said = take.k.min(tenant.owed());
+        let said = take.map_or(0, |take| take.k.min(tenant.owed()));
         tenant.lose(k);
-        if k < take.k {
-            tenant.usage.used = tenant.n;
-        }
-        if take.claimed && k < said {
-            let (answered, found) = (said, k);
-            self.condemn(victim, Offence::Lied { answered, found }, now);
+        if let Some(take) = take {
+            if k < take.k {
+                tenant.usage.used = tenant.n;
+            }
+            // It owed them before its guarantee was raised: now it is owed them.
+            let guaranteed = tenant.contract.g.min(before).saturating_sub(tenant.n);
+            self.wait(victim, guaranteed, now);
+            if take.claimed && k < said {
+                let (answered, found) = (said, k);
+                self.condemn(victim, Offence::Lied { answered, found }, now);
+            }
         }
         self.look(victim);
         self.settle(now)

@@ -50,7 +50,8 @@ pub struct Machine {
     pub killed: Vec<(TenantId, Offence)>,
     pub told: Vec<(TenantId, Notice)>,
     pub revocations: u32,
-    pub granted: BTreeMap<TenantId, u32>,
+    /// When frames were granted last.
+    pub granted: Duration,
     /// How long each killing takes.
     pub killing: Duration,
     events: BTreeMap<(Duration, u64), Event>,
@@ -84,8 +85,8 @@ impl Machine {
             killed: Vec::new(),
             told: Vec::new(),
             revocations: 0,
-            granted: BTreeMap::new(),
-            killing: KILLING,
+            granted: Duration::ZERO,
+            killing: KILLING - Duration::from_millis(1),
             events: BTreeMap::new(),
             sequence: 0,
         }
@@ -151,6 +152,26 @@ impl Machine {
     pub fn use_all(&mut self, tenant: TenantId) {
         if let Some(holder) = self.holders.get_mut(&tenant) {
             holder.used = holder.limit;
+        }
+    }
+
+    /// Uses so many quarters of what it has, `ready` of it clean.
+    pub fn use_some(&mut self, tenant: TenantId, quarters: u32, ready: u32) {
+        if let Some(holder) = self.holders.get_mut(&tenant) {
+            // What it cleans for others stays in use until it has answered.
+            holder.used = holder.used.max(holder.limit * quarters / 4);
+            holder.ready = holder.ready.max(ready).min(holder.used);
+        }
+    }
+
+    /// A tenant gives frames back by itself.
+    pub fn give_back(&mut self, tenant: TenantId, k: u32) {
+        if let Some(holder) = self.holders.get_mut(&tenant) {
+            let k = k.min(holder.limit);
+            holder.limit -= k;
+            holder.used = holder.used.min(holder.limit);
+            let orders = self.allocator.took(tenant, k, self.now);
+            self.execute(orders);
         }
     }
 
@@ -225,7 +246,7 @@ impl Machine {
         while let Some(order) = orders.pop_front() {
             match order {
                 Order::Grant { tenant, k } => {
-                    *self.granted.entry(tenant).or_default() += k;
+                    self.granted = self.now;
                     self.holders.get_mut(&tenant).expect("a tenant").limit += k;
                 }
                 Order::TakeUnused { victim, k } => {
@@ -269,7 +290,10 @@ impl Machine {
         };
         let rate = u64::from(holder.cleaning.frames_per_second.max(1));
         let work = u64::from(k - clean) * 1_000_000_000;
-        let done = start + Duration::from_nanos(work.div_ceil(rate));
+        let done = match work {
+            0 => now,
+            _ => start + Duration::from_nanos(work / rate),
+        };
         let honest = holder.character != Character::Liar;
         let at = match holder.character {
             Character::Honest => {
@@ -280,7 +304,7 @@ impl Machine {
             Character::Liar => now,
             Character::Refuser => return,
         };
-        holder.busy = done;
+        holder.busy = holder.busy.max(done);
         self.later(
             at,
             Event::Answer {

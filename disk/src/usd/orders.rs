@@ -1,0 +1,148 @@
+//! What the disk's owner says, done.
+
+use super::client::Client;
+use super::command::{Command, News};
+use super::figures::Whole;
+use super::ring::Ended;
+use super::thread::{Disk, at_place, untag};
+use super::{Backing, ChannelId};
+use crate::atropos::ClientId;
+use crate::time::Time;
+use iochannel::Doorbell;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::read;
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+impl Disk {
+    /// Does what the owner says.
+    pub(super) fn obey(&mut self, now: Time) {
+        let _ = read(&self.bell, &mut [0; 8]);
+        let listened = self.ring.listen(self.bell.as_raw_fd(), Ended::Orders);
+        debug_assert!(listened.is_ok(), "{listened:?}");
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Admit { contract, answer } => {
+                    let admitted = self.atropos.admit(contract);
+                    if let Ok(id) = admitted {
+                        self.enter(id);
+                    }
+                    let _ = answer.send(admitted);
+                }
+                Command::Change {
+                    client,
+                    contract,
+                    answer,
+                } => _ = answer.send(self.atropos.change(now, client, contract)),
+                Command::Back {
+                    client,
+                    backing,
+                    doorbell,
+                } => self.back(client, backing, doorbell),
+                Command::Listen { client, id, server } => match self.find(client) {
+                    Some(at) => {
+                        if let Some(client) = self.client(at) {
+                            client.listen(id, server);
+                        }
+                        self.wake(at);
+                    }
+                    None => self.tell(News::Closed(id)),
+                },
+                Command::Close { id } => self.close(id),
+                Command::Remove { client, answer } => self.remove(now, client, answer),
+                Command::Figures { client, answer } => {
+                    let view = self.atropos.client(client);
+                    let own = self.find(client).and_then(|at| self.client(at));
+                    let figures = own.zip(view).map(|(own, view)| own.counted.with(&view));
+                    let _ = answer.send(figures);
+                }
+                Command::Whole { answer } => _ = answer.send(self.whole()),
+                Command::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn find(&self, id: ClientId) -> Option<u32> {
+        let is_it = |client: &Client| client.id == id && client.leaving.is_none();
+        let found = |client: &Option<Client>| client.as_ref().is_some_and(is_it);
+        self.clients.iter().position(found).map(|at| at as u32)
+    }
+
+    fn enter(&mut self, id: ClientId) {
+        let client = Some(Client::new(id));
+        match self.clients.iter().position(Option::is_none) {
+            Some(at) => self.clients[at] = client,
+            None => self.clients.push(client),
+        }
+    }
+
+    fn back(&mut self, id: ClientId, backing: Backing, doorbell: Doorbell) {
+        let Some(at) = self.find(id) else {
+            return;
+        };
+        let Some(client) = at_place(&mut self.clients, at) else {
+            return;
+        };
+        let number = match &client.doorbell {
+            Some((_, number)) => {
+                let number = *number;
+                self.ring.listen_no_more(Ended::Bell { client: at, number });
+                number + 1
+            }
+            None => id.number() << 8,
+        };
+        let fd = doorbell.as_fd().as_raw_fd();
+        let listened = self.ring.listen(fd, Ended::Bell { client: at, number });
+        debug_assert!(listened.is_ok(), "{listened:?}");
+        client.backing = Some(backing);
+        client.doorbell = Some((doorbell, number));
+        client.wake();
+        self.wake(at);
+    }
+
+    fn close(&mut self, id: ChannelId) {
+        let has = |client: &Client| client.channels.iter().any(|channel| channel.id == id);
+        let found = |client: &Option<Client>| client.as_ref().is_some_and(has);
+        let Some(at) = self.clients.iter().position(found) else {
+            return;
+        };
+        if let Some(client) = &mut self.clients[at] {
+            client.close(id);
+        }
+        self.let_go(at as u32);
+    }
+
+    fn remove(&mut self, now: Time, id: ClientId, answer: Sender<()>) {
+        let Some(at) = self.find(id) else {
+            let _ = answer.send(());
+            return;
+        };
+        let jobs = self.atropos.remove(now, id);
+        let Some(client) = at_place(&mut self.clients, at) else {
+            return;
+        };
+        jobs.iter()
+            .for_each(|job| client.give_back(untag(job.tag).1));
+        let channels: Vec<_> = client.channels.iter().map(|channel| channel.id).collect();
+        channels.into_iter().for_each(|id| client.close(id));
+        if let Some((_, number)) = client.doorbell.take() {
+            self.ring.listen_no_more(Ended::Bell { client: at, number });
+        }
+        client.leaving = Some(answer);
+        self.let_go(at);
+    }
+
+    fn whole(&self) -> Whole {
+        let used = clock_gettime(ClockId::ThreadCPUTime);
+        Whole {
+            capacity: self.atropos.capacity(),
+            reserved: self.atropos.reserved(),
+            correction: self.atropos.correction().factor(),
+            in_flight: self.atropos.in_flight(),
+            cost_in_flight: self.atropos.cost_in_flight(),
+            processor: Duration::new(used.tv_sec as u64, used.tv_nsec as u32),
+            sleeps: self.sleeps,
+        }
+    }
+}
