@@ -12,7 +12,7 @@ use crate::figures::Past;
 use crate::members::{Member, Members};
 use crate::tenant::{Tenant, TenantError};
 use crate::terms::Terms;
-use crate::upstream::Upstream;
+use crate::upstream::{NoPages, Upstream};
 use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Options, Role, Say, Slot, Welcome, slot_of};
 use crate::{MAX_PROCESSES, MIN_FRAMES, socket, tree};
 use frames::{Contract, DomainId, Ledger, LedgerError, Phase, Process};
@@ -206,11 +206,14 @@ impl System {
             .as_ref()
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
+        if let (Some((store, _)), Some(_)) = (&store, &upstream) {
+            store.set_outlet(Box::new(NoPages));
+        }
         // The swap file is the last of the store's descriptors.
         let has_disk = settings
             .store
             .as_ref()
-            .is_some_and(|config| config.disk.is_some());
+            .is_some_and(StoreConfig::has_file);
         let swap = store
             .as_ref()
             .and_then(|(_, fds)| fds.last())

@@ -16,12 +16,25 @@ use crate::wire::{Answer, Slot};
 use crate::socket;
 use frames::Ledger;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// How often frames that are to be given back are counted.
 const COUNT: Duration = Duration::from_millis(1);
+
+/// The keeper's own way to the disk: it moves no pages, and retires a process only when
+/// [`Upstream::is_quiet`] says that nothing of it is under way.
+pub(crate) struct NoPages;
+
+impl store::Outlet for NoPages {
+    fn open(&self, _: usize) -> Result<iochannel::Client, Errno> {
+        Err(Errno::NOTCONN)
+    }
+
+    fn settle(&self) {}
+}
 
 /// Who waits for a channel.
 struct Waiting {

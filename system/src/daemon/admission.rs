@@ -206,7 +206,7 @@ impl Daemon {
         };
         if let (Some(client), Some(file)) = (tenancy.client, tenancy.file) {
             let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
-            let doorbell = tenancy.doorbell.share().map_err(|why| why.to_string())?;
+            let doorbell = tenancy.bell()?;
             self.usd.back(client, Backing::Swap(extents), doorbell);
         }
         Ok(())
@@ -274,7 +274,7 @@ impl Daemon {
         let mut tenancy = self.newcomer(token, name, terms)?;
         let backing = super::backing::file(fd, &self.swap)?;
         let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;
-        let doorbell = tenancy.doorbell.share().map_err(|why| text(&why))?;
+        let doorbell = tenancy.bell()?;
         self.usd.back(client, backing, doorbell);
         tenancy.client = Some(client);
         self.enter(token, number, tenancy);

@@ -37,13 +37,14 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
     let most = Share::try_from(disk.capacity).unwrap_or(Share::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
-    model.bound = match disk.depth {
+    let bound = match disk.depth {
         // One at a time: the paper's disk.
         Some(1) => Nanos::ZERO,
         Some(depth) => Nanos(page.0.saturating_mul(depth.into())),
         None => model.bound,
     };
     let settings = Settings {
+        bound,
         model,
         spin: disk.spin.0,
     };

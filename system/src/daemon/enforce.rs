@@ -204,18 +204,18 @@ fn release_memory(pidfd: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     fn group_of(script: &str) -> (Groups, Group, std::process::Child) {
         let groups = Groups::open(&format!("test-{}", std::process::id()));
-        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let child = Command::new("sh").args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let group = groups.take_in(Pid::from_child(&child), child.id());
         (groups, group, child)
     }
 
     #[test]
     fn a_tenant_dies_with_all_that_it_started() {
-        let (_groups, group, mut child) = group_of("(sleep 1000 & sleep 1000) & sleep 1000");
+        let (_groups, group, mut child) = group_of("(sleep 20 & sleep 20) & sleep 20");
         let begin = Instant::now();
         while group.processes().len() < 4 && begin.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(LOOK);
