@@ -140,7 +140,9 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
                 .reopen(swap.ok_or("the store's file did not come with the answer")?);
         }
         Disk::System => {
-            let hunger = joined.hunger.ok_or("the bell did not come with the answer")?;
+            let hunger = joined
+                .hunger
+                .ok_or("the bell did not come with the answer")?;
             engine.store.set_outlet(Box::new(Outlet(domain)));
             engine.ledger.set_bell(hunger);
         }

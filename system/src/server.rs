@@ -210,10 +210,7 @@ impl System {
             store.set_outlet(Box::new(NoPages));
         }
         // The swap file is the last of the store's descriptors.
-        let has_disk = settings
-            .store
-            .as_ref()
-            .is_some_and(StoreConfig::has_file);
+        let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
         let swap = store
             .as_ref()
             .and_then(|(_, fds)| fds.last())
@@ -257,7 +254,11 @@ impl System {
     /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
     pub fn patience(&self) -> Duration {
         let busy = self.members.is_any_leaving() || !self.unfinished.is_empty();
-        let here = if busy { Duration::from_millis(2) } else { SWEEP };
+        let here = if busy {
+            Duration::from_millis(2)
+        } else {
+            SWEEP
+        };
         let upstream = self.upstream.as_ref().and_then(Upstream::patience);
         upstream.map_or(here, |there| here.min(there))
     }
@@ -496,11 +497,19 @@ impl System {
     fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
         let is_its_own = self.is(domain, pid);
         match &mut self.upstream {
-            Some(upstream) if is_its_own => {
-                upstream.open(slot_of(domain), depth.min(u16::MAX.into()) as u16, connection)
-            }
-            Some(_) => refuse(&connection, "a channel is asked for in another process's name"),
-            None => refuse(&connection, "this tree has a disk of its own, and no channels"),
+            Some(upstream) if is_its_own => upstream.open(
+                slot_of(domain),
+                depth.min(u16::MAX.into()) as u16,
+                connection,
+            ),
+            Some(_) => refuse(
+                &connection,
+                "a channel is asked for in another process's name",
+            ),
+            None => refuse(
+                &connection,
+                "this tree has a disk of its own, and no channels",
+            ),
         }
     }
 

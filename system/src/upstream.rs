@@ -10,10 +10,10 @@
 
 use crate::control::ChannelNumber;
 use crate::server::Event;
+use crate::socket;
 use crate::tenant::{Heard, Tenant};
 use crate::terms::{Terms, Time};
 use crate::wire::{Answer, Slot};
-use crate::socket;
 use frames::Ledger;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -210,7 +210,10 @@ fn say(happened: &mut Vec<Event>, text: String) {
 fn changed(terms: &Terms, notice: Duration) -> String {
     match notice.is_zero() {
         true => format!("the contract is now: {terms}"),
-        false => format!("the contract becomes: {terms}; what is less of it in {}", Time(notice)),
+        false => format!(
+            "the contract becomes: {terms}; what is less of it in {}",
+            Time(notice)
+        ),
     }
 }
 
