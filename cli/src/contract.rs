@@ -1,13 +1,13 @@
 //! `selfpage contract`: the contracts that a daemon keeps.
 
-use std::error::Error;
-use std::path::PathBuf;
-use std::process::ExitCode;
-use store::Bytes;
 use ::system::control::{Listed, TenantNumber};
 use ::system::daemon::config::SOCKET;
 use ::system::tenant::{list, set};
 use ::system::terms::{DiskTerms, FrameTerms};
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use store::Bytes;
 use wired::PAGE;
 
 /// Show or change the contracts that a daemon keeps.

@@ -1,5 +1,8 @@
 //! `selfpage disk`: files read in disk time that was promised.
 
+use ::system::daemon::config::SOCKET;
+use ::system::file::ReservedFile;
+use ::system::terms::{DiskTerms, parse_time};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
@@ -8,9 +11,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use store::Bytes;
-use ::system::daemon::config::SOCKET;
-use ::system::file::ReservedFile;
-use ::system::terms::{DiskTerms, parse_time};
 use wired::PAGE;
 
 /// Read files in disk time that was promised.
@@ -66,7 +66,11 @@ pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         interval,
     } = args.what;
     let file = File::open(&path).map_err(|why| format!("cannot read {}: {why}", path.display()))?;
-    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned();
     let mut file = ReservedFile::open(&system, &name, &file, disk, depth, pages)?;
     if file.size() == 0 {
         return Ok(ExitCode::SUCCESS);
@@ -97,7 +101,7 @@ fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>
         }
     }
     let mut out = std::io::stdout().lock();
-    while let Some(over) = file.next() {
+    while let Some(over) = file.wait() {
         let over = over?;
         let slot = over.slot;
         early.insert(offsets[slot], over.data.to_vec());
@@ -129,7 +133,7 @@ fn over_and_over(
         next += step;
     }
     while begin.elapsed() < time {
-        let Some(over) = file.next() else { break };
+        let Some(over) = file.wait() else { break };
         let over = over?;
         read += over.data.len() as u64;
         let slot = over.slot;

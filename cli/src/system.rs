@@ -1,11 +1,11 @@
 //! `selfpage system`: the daemon that keeps contracts across programs.
 
+use ::system::daemon::config::Config;
+use ::system::daemon::{Daemon, calibrate_disk, systemd};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use store::Bytes;
-use ::system::daemon::config::Config;
-use ::system::daemon::{Daemon, calibrate_disk, systemd};
 
 /// Keep contracts across programs: frames, swap space and disk time.
 ///

@@ -1,15 +1,15 @@
 //! `selfpage trace`: what the disk's scheduler does, as a picture.
 
+use ::system::daemon::config::SOCKET;
+use ::system::tenant::list;
+use ::system::terms::parse_time;
+use ::system::trace::Tracer;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use ::system::daemon::config::SOCKET;
-use ::system::tenant::list;
-use ::system::terms::parse_time;
-use ::system::trace::Tracer;
 
 /// How often the daemon is asked: before its memory of events is full.
 const ASK: Duration = Duration::from_millis(100);
@@ -30,7 +30,12 @@ pub struct Args {
     time: Duration,
 
     /// Where to
-    #[arg(long, short, value_name = "FILE", default_value = "selfpage-trace.json")]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        default_value = "selfpage-trace.json"
+    )]
     output: PathBuf,
 }
 

@@ -6,7 +6,7 @@
 //! allocation, one system call, and nobody waits for an answer.
 
 use crate::ledger::Ledger;
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Frames still to be had below which the limit is felt: a sixteenth of the most there can
@@ -35,21 +35,8 @@ impl Bell {
         }
     }
 
-    fn set(&self, bell: OwnedFd) -> rustix::io::Result<()> {
-        let number = bell.as_raw_fd();
-        match self.0.compare_exchange(NONE, number, SeqCst, SeqCst) {
-            Ok(_) => {
-                let _ = bell.into_raw_fd();
-                Ok(())
-            }
-            Err(before) => {
-                // SAFETY: owned here since it was put there; given up again below.
-                let mut place = unsafe { OwnedFd::from_raw_fd(before) };
-                let swapped = rustix::io::dup3(&bell, &mut place, rustix::io::DupFlags::CLOEXEC);
-                let _ = place.into_raw_fd();
-                swapped
-            }
-        }
+    fn set(&self, bell: OwnedFd) {
+        self.0.store(bell.into_raw_fd(), SeqCst);
     }
 }
 
@@ -70,11 +57,12 @@ impl Ledger {
         &self.memory.header().hungry
     }
 
-    /// The eventfd that this process rings when it is the first to feel the limit. Another
-    /// one takes the place of the one before. It must not be closed behind the ledger's back,
-    /// and should not block: 8 bytes are written to it on the page path.
-    pub fn set_bell(&self, bell: OwnedFd) -> std::io::Result<()> {
-        Ok(self.bell.set(bell)?)
+    /// The eventfd that this process rings when it is the first to feel the limit. One that
+    /// was given before is left open, for another thread may be ringing it, and in a fork's
+    /// child its number is another descriptor's. It must not be closed behind the ledger's
+    /// back, and should not block: 8 bytes are written to it on the page path.
+    pub fn set_bell(&self, bell: OwnedFd) {
+        self.bell.set(bell);
     }
 
     /// To be called after a frame was asked for.

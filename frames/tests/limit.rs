@@ -100,7 +100,7 @@ fn guarantees_are_admitted_up_to_what_the_tenant_is_guaranteed_itself() {
 fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
     let (ledger, mut quota) = limited(160, 60);
     let (mine, theirs) = bell();
-    ledger.set_bell(theirs).unwrap();
+    ledger.set_bell(theirs);
     let client = admit(&ledger, 4, 160);
     take(&client, 49);
     assert_eq!((rung(&mine), quota.hungry()), (0, false));
@@ -116,7 +116,7 @@ fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
     assert_eq!(client.take(), None);
     assert_eq!(rung(&mine), 1);
     let (other, others) = bell();
-    ledger.set_bell(others).unwrap();
+    ledger.set_bell(others);
     quota.raise(100);
     assert!(!quota.hungry());
     assert_eq!(take(&client, 200).len(), 100);
@@ -129,8 +129,8 @@ fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
 fn a_second_bell_takes_the_place_of_the_first() {
     let (ledger, _quota) = limited(160, 5);
     let ((first, one), (second, other)) = (bell(), bell());
-    ledger.set_bell(one).unwrap();
-    ledger.set_bell(other).unwrap();
+    ledger.set_bell(one);
+    ledger.set_bell(other);
     take(&admit(&ledger, 4, 160), 5);
     assert_eq!((rung(&first), rung(&second)), (0, 1));
 }

@@ -32,7 +32,7 @@ pub(crate) use pinned::HeldByDevices;
 use crate::counters::Counter;
 use crate::fill::Failure;
 use crate::page::State;
-use crate::pager::Pager;
+use crate::pager::{Pager, spare_frames};
 use crate::replacement::Replacement;
 use crate::staging::ring::{PIECE, Turn};
 use crate::stretch::Inner;
@@ -263,8 +263,13 @@ impl Pager {
         client.resident_limit().saturating_sub(client.n()) + client.unused()
     }
 
+    /// Frames to keep unused: where less can be owned for now than the contract says, less.
+    fn spare(&self) -> u32 {
+        self.spare.min(spare_frames(self.frames().resident_limit()))
+    }
+
     fn is_below_spare(&self) -> bool {
-        self.spare > 0 && self.room() < self.spare / 2
+        self.room() < self.spare() / 2
     }
 
     /// Rings for the background evictor when unused frames run low, once.
@@ -304,7 +309,7 @@ impl Pager {
         if self.is_below_spare()
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            let want = self.spare.saturating_sub(self.room());
+            let want = self.spare().saturating_sub(self.room());
             helped = matches!(self.evict(&mut cleaner, want), Round::Freed(_));
         }
         self.evictor_up.store(0, Ordering::SeqCst);

@@ -127,7 +127,7 @@ pub(crate) struct Pager {
     pub(crate) pool: Pool,
     pagemap: UnsafeCell<Option<Pagemap>>,
     pub(crate) unit_pages: usize,
-    /// Frames the background evictor keeps unused.
+    /// Frames the background evictor keeps unused at most.
     pub(crate) spare: u32,
     /// Frames that only stored pages may use.
     pub(crate) reserve: u32,
@@ -410,7 +410,7 @@ fn readers(
 
 /// Frames to keep unused: as many as make an eviction a rare thing, none where frames are so
 /// few that each counts.
-fn spare_frames(frames: u32) -> u32 {
+pub(crate) fn spare_frames(frames: u32) -> u32 {
     if frames < 64 {
         0
     } else {

@@ -89,7 +89,7 @@ pub fn start(joined: Joined) -> Result<(), String> {
     };
     if let Some(hunger) = joined.hunger {
         store.set_outlet(Box::new(Outlet(welcome.domain)));
-        ledger.set_bell(hunger).map_err(text)?;
+        ledger.set_bell(hunger);
     }
     let contract = Contract {
         g: welcome.guaranteed,
@@ -140,9 +140,11 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
                 .reopen(swap.ok_or("the store's file did not come with the answer")?);
         }
         Disk::System => {
-            let hunger = joined.hunger.ok_or("the bell did not come with the answer")?;
+            let hunger = joined
+                .hunger
+                .ok_or("the bell did not come with the answer")?;
             engine.store.set_outlet(Box::new(Outlet(domain)));
-            engine.ledger.set_bell(hunger).map_err(text)?;
+            engine.ledger.set_bell(hunger);
         }
     }
     let frames = adopt(engine.ledger, domain)?;

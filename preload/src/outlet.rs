@@ -12,7 +12,9 @@ impl store::Outlet for Outlet {
     fn open(&self, depth: usize) -> Result<Client, Errno> {
         let port = link::port().ok_or(Errno::NOTCONN)?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        let opened = port.open_channel(self.0, depth).map_err(|why| why.to_string());
+        let opened = port
+            .open_channel(self.0, depth)
+            .map_err(|why| why.to_string());
         let attached = opened.and_then(|[memory, doorbell, bell]| {
             Client::attach(memory, doorbell, bell).map_err(|why| why.to_string())
         });

@@ -77,7 +77,8 @@ impl ReservedFile {
             cookie: 0,
         };
         let (_, [memory, bell, _]) = converse(&connection, &open, &[])?;
-        let lack = || io("no descriptor is free to receive a channel: raise `ulimit -n`")(Errno::MFILE);
+        let lack =
+            || io("no descriptor is free to receive a channel: raise `ulimit -n`")(Errno::MFILE);
         let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
         let channel = Client::attach(memory?, doorbell?, bell?)?;
         let depth = depth.min(channel.slots());
@@ -118,7 +119,7 @@ impl ReservedFile {
     }
 
     /// Waits for a request to be over. `None` when none is under way.
-    pub fn next(&mut self) -> Option<Result<Over<'_>, FileError>> {
+    pub fn wait(&mut self) -> Option<Result<Over<'_>, FileError>> {
         let (slot, result) = self.channel.over(true)?;
         if result < 0 {
             let errno = Errno::from_raw_os_error(-result);

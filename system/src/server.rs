@@ -12,7 +12,7 @@ use crate::figures::Past;
 use crate::members::{Member, Members};
 use crate::tenant::{Tenant, TenantError};
 use crate::terms::Terms;
-use crate::upstream::Upstream;
+use crate::upstream::{NoPages, Upstream};
 use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Options, Role, Say, Slot, Welcome, slot_of};
 use crate::{MAX_PROCESSES, MIN_FRAMES, socket, tree};
 use frames::{Contract, DomainId, Ledger, LedgerError, Phase, Process};
@@ -206,11 +206,11 @@ impl System {
             .as_ref()
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
+        if let (Some((store, _)), Some(_)) = (&store, &upstream) {
+            store.set_outlet(Box::new(NoPages));
+        }
         // The swap file is the last of the store's descriptors.
-        let has_disk = settings
-            .store
-            .as_ref()
-            .is_some_and(|config| config.disk.is_some());
+        let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
         let swap = store
             .as_ref()
             .and_then(|(_, fds)| fds.last())
@@ -254,7 +254,11 @@ impl System {
     /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
     pub fn patience(&self) -> Duration {
         let busy = self.members.is_any_leaving() || !self.unfinished.is_empty();
-        let here = if busy { Duration::from_millis(2) } else { SWEEP };
+        let here = if busy {
+            Duration::from_millis(2)
+        } else {
+            SWEEP
+        };
         let upstream = self.upstream.as_ref().and_then(Upstream::patience);
         upstream.map_or(here, |there| here.min(there))
     }
@@ -493,11 +497,19 @@ impl System {
     fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
         let is_its_own = self.is(domain, pid);
         match &mut self.upstream {
-            Some(upstream) if is_its_own => {
-                upstream.open(slot_of(domain), depth.min(u16::MAX.into()) as u16, connection)
-            }
-            Some(_) => refuse(&connection, "a channel is asked for in another process's name"),
-            None => refuse(&connection, "this tree has a disk of its own, and no channels"),
+            Some(upstream) if is_its_own => upstream.open(
+                slot_of(domain),
+                depth.min(u16::MAX.into()) as u16,
+                connection,
+            ),
+            Some(_) => refuse(
+                &connection,
+                "a channel is asked for in another process's name",
+            ),
+            None => refuse(
+                &connection,
+                "this tree has a disk of its own, and no channels",
+            ),
         }
     }
 

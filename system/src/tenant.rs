@@ -8,7 +8,9 @@
 //! channels; a daemon that was started again is handed them and goes on where the first
 //! stopped. Meanwhile faults that need the disk wait, and frames stay as they are.
 
-use crate::control::{Ask, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode};
+use crate::control::{
+    Ask, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode,
+};
 use crate::socket::{self, Received};
 use crate::terms::{DiskTerms, FrameTerms, Terms};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -182,7 +184,10 @@ impl Tenant {
     /// Makes the ledger known, made for the frames of [`Tenant::terms`], and waits until
     /// the first frames are granted.
     pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
-        let connection = self.connection.as_ref().ok_or(TenantError::Silent(Errno::PIPE))?;
+        let connection = self
+            .connection
+            .as_ref()
+            .ok_or(TenantError::Silent(Errno::PIPE))?;
         match converse(connection, &Ask::Ledger, &[ledger.as_fd()])?.0 {
             Say::Started => {
                 self.ledger = Some(ledger);
@@ -291,7 +296,8 @@ impl Tenant {
                         self.close(channel);
                         Heard::NotOpened {
                             cookie,
-                            why: "no descriptor is free to receive a channel: raise `ulimit -n`".into(),
+                            why: "no descriptor is free to receive a channel: raise `ulimit -n`"
+                                .into(),
                         }
                     }
                 }
@@ -389,7 +395,11 @@ impl Tenant {
 }
 
 /// Sends one message.
-pub(crate) fn send(to: impl AsFd, message: &impl serde::Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send(
+    to: impl AsFd,
+    message: &impl serde::Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let bytes = encode(message).map_err(|_| Errno::MSGSIZE)?;
     socket::send(to, &bytes, fds, SendFlags::empty())
 }

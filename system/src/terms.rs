@@ -79,9 +79,7 @@ impl fmt::Display for Time {
 /// Reads a length of time.
 pub fn parse_time(text: &str) -> Result<Duration, TermsError> {
     let wrong = || TermsError::Time(text.to_owned());
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .ok_or_else(wrong)?;
+    let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
     let unit = match &text[digits..] {
         "ns" => 1,
@@ -118,9 +116,9 @@ impl FromStr for FrameTerms {
             let bytes = store::parse_size(part).map_err(|why| fail(why.to_string()))?;
             let page = PAGE as u64;
             match u32::try_from(bytes / page) {
-                _ if !bytes.is_multiple_of(page) => {
-                    Err(fail(format!("not a whole number of frames of {page} bytes")))
-                }
+                _ if !bytes.is_multiple_of(page) => Err(fail(format!(
+                    "not a whole number of frames of {page} bytes"
+                ))),
                 Ok(count) if count <= frames::Frame::MOST => Ok(count),
                 _ => Err(fail(format!(
                     "more than the {} a contract can hold",
@@ -267,7 +265,10 @@ mod tests {
             assert_eq!(text.parse::<FrameTerms>().unwrap().to_string(), text);
         }
         assert_eq!("1s/1s".parse::<DiskTerms>().unwrap().laxity, LAXITY);
-        assert_eq!("2ms/5ms".parse::<DiskTerms>().unwrap().laxity, Duration::from_millis(5));
+        assert_eq!(
+            "2ms/5ms".parse::<DiskTerms>().unwrap().laxity,
+            Duration::from_millis(5)
+        );
     }
 
     #[test]

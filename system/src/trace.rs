@@ -77,7 +77,9 @@ impl Tracer {
             socket::receive(&self.connection, RecvFlags::empty()).map_err(TenantError::Silent)?;
         match decode::<Say>(message.as_slice()) {
             Some(Say::Trace) => {
-                let memory = message.fds[0].take().ok_or(TenantError::Silent(Errno::MFILE))?;
+                let memory = message.fds[0]
+                    .take()
+                    .ok_or(TenantError::Silent(Errno::MFILE))?;
                 let seen = read(memory).map_err(|_| TenantError::Silent(Errno::IO))?;
                 self.next = seen.next;
                 Ok(seen)

@@ -10,18 +10,31 @@
 
 use crate::control::ChannelNumber;
 use crate::server::Event;
+use crate::socket;
 use crate::tenant::{Heard, Tenant};
 use crate::terms::{Terms, Time};
 use crate::wire::{Answer, Slot};
-use crate::socket;
 use frames::Ledger;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// How often frames that are to be given back are counted.
 const COUNT: Duration = Duration::from_millis(1);
+
+/// The keeper's own way to the disk: it moves no pages, and retires a process only when
+/// [`Upstream::is_quiet`] says that nothing of it is under way.
+pub(crate) struct NoPages;
+
+impl store::Outlet for NoPages {
+    fn open(&self, _: usize) -> Result<iochannel::Client, Errno> {
+        Err(Errno::NOTCONN)
+    }
+
+    fn settle(&self) {}
+}
 
 /// Who waits for a channel.
 struct Waiting {
@@ -197,7 +210,10 @@ fn say(happened: &mut Vec<Event>, text: String) {
 fn changed(terms: &Terms, notice: Duration) -> String {
     match notice.is_zero() {
         true => format!("the contract is now: {terms}"),
-        false => format!("the contract becomes: {terms}; what is less of it in {}", Time(notice)),
+        false => format!(
+            "the contract becomes: {terms}; what is less of it in {}",
+            Time(notice)
+        ),
     }
 }
 

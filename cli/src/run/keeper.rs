@@ -130,7 +130,10 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
 /// The system domain. A default store whose file cannot be made after all (a disk quota,
 /// say) is in RAM alone.
 fn start(plan: &mut Plan) -> Result<System, StartError> {
-    let tenant = plan.system.as_ref().map(|(socket, wanted)| Tenant::join(socket, wanted));
+    let tenant = plan
+        .system
+        .as_ref()
+        .map(|(socket, wanted)| Tenant::join(socket, wanted));
     let tenant = tenant.transpose()?;
     if let Some(tenant) = &tenant {
         let terms = tenant.terms();

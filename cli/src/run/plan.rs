@@ -86,11 +86,15 @@ enum Asked {
 
 /// Reads --frames: SIZE, or SIZE+EXTRA.
 pub fn parse_frames(text: &str) -> Result<FrameTerms, String> {
-    let (guaranteed, extra) = text.split_once('+').map_or((text, None), |(g, x)| (g, Some(x)));
+    let (guaranteed, extra) = text
+        .split_once('+')
+        .map_or((text, None), |(g, x)| (g, Some(x)));
     let g = parse_guaranteed(guaranteed)?;
     match extra {
         None => Ok(FrameTerms { g, x: g }),
-        Some(_) => text.parse().map_err(|why: system::terms::TermsError| why.to_string()),
+        Some(_) => text
+            .parse()
+            .map_err(|why: system::terms::TermsError| why.to_string()),
     }
 }
 

@@ -144,30 +144,58 @@ mod tests {
         assert!(check(&[], 5, &asker(0), &terms()).is_ok());
         assert!(check(&[], 5, &asker(5), &terms()).is_ok());
         let why = check(&[], 5, &asker(6), &terms()).unwrap_err();
-        assert!(why.contains("user 6 (group 7)") && why.contains("[[allow]]"), "{why}");
-        let by_group = Rule { gid: Some(7), ..Rule::default() };
+        assert!(
+            why.contains("user 6 (group 7)") && why.contains("[[allow]]"),
+            "{why}"
+        );
+        let by_group = Rule {
+            gid: Some(7),
+            ..Rule::default()
+        };
         assert!(check(&[by_group], 5, &asker(6), &terms()).is_ok());
     }
 
     #[test]
     fn a_rule_bounds_each_resource() {
         let rule = |change: &dyn Fn(&mut Rule)| {
-            let mut rule = Rule { uid: Some(6), ..Rule::default() };
+            let mut rule = Rule {
+                uid: Some(6),
+                ..Rule::default()
+            };
             change(&mut rule);
             check(&[rule], 5, &asker(6), &terms())
         };
         assert!(rule(&|r| r.frames = Some(Size(128 << 20))).is_ok());
         let why = rule(&|r| r.frames = Some(Size(127 << 20))).unwrap_err();
-        assert!(why.contains("128MiB of frames") && why.contains("127MiB"), "{why}");
-        assert!(rule(&|r| r.disk = Some(0.05)).unwrap_err().contains("10.0 %"));
-        assert!(rule(&|r| r.swap = Some(Size(1))).unwrap_err().contains("1GiB of swap"));
+        assert!(
+            why.contains("128MiB of frames") && why.contains("127MiB"),
+            "{why}"
+        );
+        assert!(
+            rule(&|r| r.disk = Some(0.05))
+                .unwrap_err()
+                .contains("10.0 %")
+        );
+        assert!(
+            rule(&|r| r.swap = Some(Size(1)))
+                .unwrap_err()
+                .contains("1GiB of swap")
+        );
         assert!(rule(&|r| r.executable = Some("/bin/y".into())).is_err());
     }
 
     #[test]
     fn the_first_rule_that_fits_counts() {
-        let small = Rule { uid: Some(6), swap: Some(Size(1)), ..Rule::default() };
-        let large = Rule { gid: Some(7), admin: true, ..Rule::default() };
+        let small = Rule {
+            uid: Some(6),
+            swap: Some(Size(1)),
+            ..Rule::default()
+        };
+        let large = Rule {
+            gid: Some(7),
+            admin: true,
+            ..Rule::default()
+        };
         let rules = [small.clone(), large.clone()];
         assert!(check(&rules, 5, &asker(6), &terms()).is_err());
         assert!(!is_admin(&rules, 5, &asker(6)) && is_admin(&[large, small], 5, &asker(6)));

@@ -59,23 +59,30 @@ impl Daemon {
         if terms.frames.g < least {
             return Err(format!(
                 "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
-                FrameTerms { g: terms.frames.g, x: terms.frames.g }
+                FrameTerms {
+                    g: terms.frames.g,
+                    x: terms.frames.g
+                }
             ));
         }
-        let hunger = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|why| text(&why))?;
+        let hunger =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|why| text(&why))?;
         self.watch_hunger(&hunger, number)?;
         self.allocator
             .admit(TenantId(number), terms.frames.into(), self.cleaning(&terms))
             .map_err(|why| text(&why))?;
         let name = record::file_name(&tenancy.ticket);
-        let admitted = self.usd.admit(terms.disk.into()).map_err(|why| text(&why)).and_then(|client| {
-            let made = self.swap.create(name, terms.swap, &tenancy.record.encode());
-            made.map(|file| (client, file)).map_err(|why| {
-                self.usd.remove(client);
-                text(&why)
-            })
-        });
+        let admitted = self
+            .usd
+            .admit(terms.disk.into())
+            .map_err(|why| text(&why))
+            .and_then(|client| {
+                let made = self.swap.create(name, terms.swap, &tenancy.record.encode());
+                made.map(|file| (client, file)).map_err(|why| {
+                    self.usd.remove(client);
+                    text(&why)
+                })
+            });
         let (client, file) = match admitted {
             Ok(admitted) => admitted,
             Err(why) => {
@@ -84,7 +91,11 @@ impl Daemon {
                 return Err(why);
             }
         };
-        let pid = self.connections.get(&token).map(|c| c.pid).ok_or("it has gone")?;
+        let pid = self
+            .connections
+            .get(&token)
+            .map(|c| c.pid)
+            .ok_or("it has gone")?;
         tenancy.client = Some(client);
         tenancy.file = Some(file);
         tenancy.frames = Some(Frames {
@@ -134,7 +145,11 @@ impl Daemon {
 
     /// Hears what a tenant rings when it wants frames. It is never read: each ring is an edge,
     /// and a tenant cannot make a read wait.
-    pub(super) fn watch_hunger(&self, hunger: &OwnedFd, number: TenantNumber) -> Result<(), String> {
+    pub(super) fn watch_hunger(
+        &self,
+        hunger: &OwnedFd,
+        number: TenantNumber,
+    ) -> Result<(), String> {
         let data = epoll::EventData::new_u64(HUNGER | u64::from(number));
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&self.epoll, hunger, data, flags)
@@ -149,7 +164,8 @@ impl Daemon {
         match self.swap.scrub(file) {
             Ok(Some(scrub)) => {
                 let others = self.served.clone();
-                self.errands.start(move || Done::Wiped(number, Box::new(wipe(scrub, &others))));
+                self.errands
+                    .start(move || Done::Wiped(number, Box::new(wipe(scrub, &others))));
             }
             Ok(None) => self.admit(number),
             Err(why) => self.fail(number, &why.to_string()),
@@ -158,12 +174,18 @@ impl Daemon {
 
     /// A newcomer's swap file was wiped.
     pub(super) fn wiped(&mut self, number: TenantNumber, wiped: Wiped) {
-        if self.tenants.get(&number).is_none_or(|t| t.phase != Phase::Wiping) {
+        if self
+            .tenants
+            .get(&number)
+            .is_none_or(|t| t.phase != Phase::Wiping)
+        {
             return;
         }
         let result = wiped.result.map_err(|why| why.to_string());
         let result = result.and_then(|()| {
-            self.swap.scrubbed(wiped.scrub).map_err(|why| why.to_string())
+            self.swap
+                .scrubbed(wiped.scrub)
+                .map_err(|why| why.to_string())
         });
         match result {
             Ok(()) => self.admit(number),
@@ -200,7 +222,10 @@ impl Daemon {
         let mut fds = vec![tenancy.doorbell.as_fd()];
         fds.extend(tenancy.frames.as_ref().map(|frames| frames.hunger.as_fd()));
         self.say_at(token, &said, &fds);
-        self.log(format_args!("tenant {number} ({}) has {terms}", tenancy.record.name));
+        self.log(format_args!(
+            "tenant {number} ({}) has {terms}",
+            tenancy.record.name
+        ));
     }
 
     /// Gives the disk a tenant's swap file, as far as it may be given out.
@@ -210,8 +235,7 @@ impl Daemon {
         };
         if let (Some(client), Some(file)) = (tenancy.client, tenancy.file) {
             let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
-            let doorbell = tenancy.doorbell.share().map_err(|why| why.to_string())?;
-            let doorbell = iochannel::Doorbell::attach(doorbell).map_err(|why| why.to_string())?;
+            let doorbell = tenancy.bell()?;
             self.usd.back(client, Backing::Swap(extents), doorbell);
         }
         Ok(())
@@ -258,7 +282,13 @@ impl Daemon {
     }
 
     /// Somebody asks for disk time for a file of his own.
-    pub(super) fn join_file(&mut self, token: u64, name: &str, disk: DiskTerms, fd: Option<OwnedFd>) {
+    pub(super) fn join_file(
+        &mut self,
+        token: u64,
+        name: &str,
+        disk: DiskTerms,
+        fd: Option<OwnedFd>,
+    ) {
         if let Err(why) = self.try_join_file(token, name, disk, fd) {
             self.refuse(token, why);
         }
@@ -274,13 +304,16 @@ impl Daemon {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let fd = fd.ok_or("the file's descriptor did not come along")?;
         let frames = FrameTerms { g: 0, x: 0 };
-        let terms = Terms { frames, disk, swap: 0 };
+        let terms = Terms {
+            frames,
+            disk,
+            swap: 0,
+        };
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, name, terms)?;
         let backing = super::backing::file(fd, &self.swap)?;
         let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;
-        let doorbell = tenancy.doorbell.share().map_err(|why| text(&why))?;
-        let doorbell = iochannel::Doorbell::attach(doorbell).map_err(|why| text(&why))?;
+        let doorbell = tenancy.bell()?;
         self.usd.back(client, backing, doorbell);
         tenancy.client = Some(client);
         self.enter(token, number, tenancy);

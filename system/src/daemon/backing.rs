@@ -1,7 +1,7 @@
 //! The disk under the daemon: its swap filesystem, its figures, its thread.
 
-use super::config::Disk;
 use super::DaemonError;
+use super::config::Disk;
 use disk::atropos::Share;
 use disk::calibrate::{Calibration, TIME};
 use disk::model::{Model, Op};
@@ -37,18 +37,19 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
     let most = Share::try_from(disk.capacity).unwrap_or(Share::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
-    model.bound = match disk.depth {
+    let bound = match disk.depth {
         // One at a time: the paper's disk.
         Some(1) => Nanos::ZERO,
         Some(depth) => Nanos(page.0.saturating_mul(depth.into())),
         None => model.bound,
     };
     let settings = Settings {
-        bound: model.bound,
+        bound,
         model,
         spin: disk.spin.0,
     };
-    let usd = Usd::start(swap.medium().clone(), settings).map_err(|why| DaemonError::Disk(why.to_string()))?;
+    let usd = Usd::start(swap.medium().clone(), settings)
+        .map_err(|why| DaemonError::Disk(why.to_string()))?;
     Ok(Opened { swap, usd, model })
 }
 
@@ -60,7 +61,10 @@ fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonEr
             // What else may be there is not overwritten.
             force: false,
         };
-        told(&format!("making a swap filesystem on {}", disk.swap.display()));
+        told(&format!(
+            "making a swap filesystem on {}",
+            disk.swap.display()
+        ));
         Ok(SwapFs::format(&disk.swap, &options)?)
     };
     if !disk.swap.exists() {
@@ -126,13 +130,15 @@ fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
         // If it cannot be made, writing says so.
         let _ = std::fs::create_dir_all(folder);
     }
-    std::fs::write(&path, text)
-        .map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
+    std::fs::write(&path, text).map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
     Ok(kept.figures)
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.
-pub fn calibrate_disk(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<(Calibration, PathBuf), DaemonError> {
+pub fn calibrate_disk(
+    disk: &Disk,
+    told: &mut dyn FnMut(&str),
+) -> Result<(Calibration, PathBuf), DaemonError> {
     let mut swap = open_swap(disk, told)?;
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }

@@ -103,7 +103,12 @@ impl Daemon {
                 Order::TakeUnused { victim, k } => {
                     let took = self.quota(victim.0).map_or(0, |quota| quota.take_unused(k));
                     // What follows from it comes before what was ordered after.
-                    for order in self.allocator.took(victim, took, self.now()).into_iter().rev() {
+                    for order in self
+                        .allocator
+                        .took(victim, took, self.now())
+                        .into_iter()
+                        .rev()
+                    {
                         left.push_front(order);
                     }
                 }
@@ -125,7 +130,10 @@ impl Daemon {
     fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
         self.round = self.round.wrapping_add(1);
         let (round, within) = (self.round, by.saturating_sub(self.now()));
-        let frames = self.tenants.get_mut(&number).and_then(|t| t.frames.as_mut());
+        let frames = self
+            .tenants
+            .get_mut(&number)
+            .and_then(|t| t.frames.as_mut());
         if let Some(frames) = frames {
             frames.rounds.push_back((round, k));
         }
@@ -189,18 +197,28 @@ impl Daemon {
             let Some(frames) = self.tenants.get(&number).and_then(|t| t.frames.as_ref()) else {
                 continue;
             };
-            let owned = self.allocator.view(TenantId(number)).map_or(0, |view| view.n);
+            let owned = self
+                .allocator
+                .view(TenantId(number))
+                .map_or(0, |view| view.n);
             let resident = frames.group.resident(u64::from(owned) * PAGE as u64, OWN) / PAGE as u64;
             let resident = u32::try_from(resident).unwrap_or(u32::MAX);
             if let Some(tenancy) = self.tenants.get_mut(&number) {
                 tenancy.resident = resident;
             }
-            let orders = self.allocator.resident(TenantId(number), resident, self.now());
+            let orders = self
+                .allocator
+                .resident(TenantId(number), resident, self.now());
             self.carry_out(orders);
         }
     }
 
     fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::Quota> {
-        self.tenants.get_mut(&number)?.frames.as_mut()?.quota.as_mut()
+        self.tenants
+            .get_mut(&number)?
+            .frames
+            .as_mut()?
+            .quota
+            .as_mut()
     }
 }

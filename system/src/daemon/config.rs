@@ -330,7 +330,10 @@ mod tests {
         assert!(wrong.starts_with("x.toml:3:1: "), "{wrong}");
         assert!(wrong.contains("siez") && wrong.contains("size"), "{wrong}");
         let wrong = parse("[disk]\nswap = \"x\"\nsize = \"4X\"\n").unwrap_err();
-        assert!(wrong.starts_with("x.toml:3:8: ") && wrong.contains("4X"), "{wrong}");
+        assert!(
+            wrong.starts_with("x.toml:3:8: ") && wrong.contains("4X"),
+            "{wrong}"
+        );
         let wrong = parse("[disk]\nswap = \"x\"\n[default]\ndisk = \"3s/2s\"\n").unwrap_err();
         assert!(wrong.starts_with("x.toml:4:8: "), "{wrong}");
         let wrong = parse("[disk\n").unwrap_err();
@@ -343,7 +346,10 @@ mod tests {
         for (text, part) in [
             ("capacity = 1.5\n", "disk.capacity is 1.5"),
             ("depth = 0\n", "disk.depth is 0"),
-            ("[memory]\nrevocation = \"0ms\"\n", "memory.revocation is 0ns"),
+            (
+                "[memory]\nrevocation = \"0ms\"\n",
+                "memory.revocation is 0ns",
+            ),
             ("[memory]\nmanaged = \"4K\"\n", "memory.managed is 4KiB"),
             ("[[allow]]\nframes = \"1G\"\n", "rule 1 of allow"),
         ] {

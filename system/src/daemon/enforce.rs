@@ -87,10 +87,14 @@ impl Groups {
     /// says so.
     pub fn protect(&self, group: &Group, guaranteed: u64) -> &'static str {
         let swaps = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
-        let done = group.path.as_ref().filter(|_| self.protects).is_some_and(|path| {
-            fs::write(path.join("memory.min"), guaranteed.to_string()).is_ok()
-                && fs::write(path.join("memory.swap.max"), "0").is_ok()
-        });
+        let done = group
+            .path
+            .as_ref()
+            .filter(|_| self.protects)
+            .is_some_and(|path| {
+                fs::write(path.join("memory.min"), guaranteed.to_string()).is_ok()
+                    && fs::write(path.join("memory.swap.max"), "0").is_ok()
+            });
         match swaps && !done {
             true => SWAPS,
             false => "",
@@ -161,16 +165,20 @@ impl Group {
                     held.push((pid, fd));
                 }
             }
-            let at_once = self.path.as_ref().is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
+            let at_once = self
+                .path
+                .as_ref()
+                .is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
             for (_, fd) in &held {
                 if !at_once {
                     let _ = pidfd_send_signal(fd, Signal::KILL);
                 }
                 release_memory(fd);
             }
-            let left = self.processes().into_iter().filter(|pid| {
-                tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead())
-            });
+            let left = self
+                .processes()
+                .into_iter()
+                .filter(|pid| tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead()));
             if left.count() == 0 || begin.elapsed() > limit {
                 return held.len();
             }
@@ -204,18 +212,23 @@ fn release_memory(pidfd: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     fn group_of(script: &str) -> (Groups, Group, std::process::Child) {
         let groups = Groups::open(&format!("test-{}", std::process::id()));
-        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let child = Command::new("sh")
+            .args(["-c", script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let group = groups.take_in(Pid::from_child(&child), child.id());
         (groups, group, child)
     }
 
     #[test]
     fn a_tenant_dies_with_all_that_it_started() {
-        let (_groups, group, mut child) = group_of("(sleep 1000 & sleep 1000) & sleep 1000");
+        let (_groups, group, mut child) = group_of("(sleep 20 & sleep 20) & sleep 20");
         let begin = Instant::now();
         while group.processes().len() < 4 && begin.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(LOOK);

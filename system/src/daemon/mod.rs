@@ -278,17 +278,27 @@ impl Daemon {
             ));
         }
         let managed = u32::try_from(new.managed(total_memory()) / PAGE as u64).unwrap_or(u32::MAX);
-        match self.allocator.set_managed(managed.min(frames::Frame::MOST), self.now()) {
+        match self
+            .allocator
+            .set_managed(managed.min(frames::Frame::MOST), self.now())
+        {
             Ok(orders) => self.carry_out(orders),
             Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
         }
         let (socket, disk) = (self.config.socket.clone(), self.config.disk.clone());
-        self.config = Config { socket, disk, ..new };
+        self.config = Config {
+            socket,
+            disk,
+            ..new
+        };
         self.log(format_args!("the configuration was read again"));
     }
 
     fn patience(&self) -> Duration {
-        let next = self.allocator.next().map(|next| next.saturating_sub(self.now()));
+        let next = self
+            .allocator
+            .next()
+            .map(|next| next.saturating_sub(self.now()));
         let count = COUNT.saturating_sub(self.counted.elapsed());
         next.map_or(count, |next| next.min(count))
     }
@@ -360,7 +370,10 @@ impl Daemon {
                 News::Closed(id) => self.channel_closed(id),
                 News::CutOff { channel, why } => {
                     let own = |(number, t): (&TenantNumber, &Tenancy)| {
-                        t.channels.values().any(|c| c.id == channel).then_some(*number)
+                        t.channels
+                            .values()
+                            .any(|c| c.id == channel)
+                            .then_some(*number)
                     };
                     if let Some(number) = self.tenants.iter().find_map(own) {
                         self.log(format_args!("tenant {number} is cut off: {why}"));
@@ -377,7 +390,9 @@ impl Daemon {
             return;
         };
         let name = &tenancy.record.name;
-        self.log(format_args!("tenant {number} ({name}) has ended: all it had is free"));
+        self.log(format_args!(
+            "tenant {number} ({name}) has ended: all it had is free"
+        ));
         if let Some(token) = tenancy.connection {
             self.close(token);
         }
@@ -388,7 +403,9 @@ impl Daemon {
         if let Some(file) = tenancy.file
             && let Err(why) = self.swap.release(file)
         {
-            self.log(format_args!("the swap file of tenant {number} stays taken: {why}"));
+            self.log(format_args!(
+                "the swap file of tenant {number} stays taken: {why}"
+            ));
         }
         if let Some(frames) = &tenancy.frames {
             frames.group.remove();
@@ -414,9 +431,7 @@ impl Daemon {
     fn end_the_lost(&mut self) {
         let grace = self.config.memory.grace.0;
         let lost = |tenancy: &Tenancy| match tenancy.phase {
-            Phase::Away(since) => {
-                tenancy.record.process().is_none() || since.elapsed() > grace
-            }
+            Phase::Away(since) => tenancy.record.process().is_none() || since.elapsed() > grace,
             Phase::Admitted => tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive()),
             Phase::Wiping | Phase::Ending => false,
         };
@@ -434,10 +449,13 @@ fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
         why,
     };
     if crate::tenant::connect(path).is_ok() {
-        return Err(fail("another daemon does already; stop that one first".into()));
+        return Err(fail(
+            "another daemon does already; stop that one first".into(),
+        ));
     }
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|why| fail(format!("{}: {why}", folder.display())))?;
+        std::fs::create_dir_all(folder)
+            .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
     }
     let is_socket = std::fs::symlink_metadata(path)
         .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
@@ -446,7 +464,10 @@ fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
     }
     let bound = || -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
+        let (family, kind) = (
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::SEQPACKET,
+        );
         let socket = rustix::net::socket_with(family, kind, flags, None)?;
         rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
         // Who may ask is decided by who he is, not by the file's rights.
@@ -467,8 +488,13 @@ pub fn total_memory() -> u64 {
 fn places() -> Places {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(1, |all| {
-        let named = |name: &str| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
-        all.flatten().filter(|entry| entry.file_name().to_str().is_some_and(named)).count()
+        let named = |name: &str| {
+            name.strip_prefix("node")
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+        };
+        all.flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(named))
+            .count()
     });
     Places {
         huge: enabled.is_ok_and(|text| !text.contains("[never]")),

@@ -22,7 +22,13 @@ impl Daemon {
     /// Finds the tenants there were. Swap files of those that have ended are free again.
     pub(super) fn find_tenants(&mut self) -> Result<(), DaemonError> {
         let files: Vec<_> = (self.swap.files().iter())
-            .map(|file| (file.id(), record::ticket(file.name()), Record::decode(file.blob())))
+            .map(|file| {
+                (
+                    file.id(),
+                    record::ticket(file.name()),
+                    Record::decode(file.blob()),
+                )
+            })
             .collect();
         for (file, ticket, record) in files {
             match (ticket, record) {
@@ -34,12 +40,19 @@ impl Daemon {
         }
         if !self.tenants.is_empty() {
             let there = self.tenants.len();
-            self.log(format_args!("{there} tenants of an earlier daemon are waited for"));
+            self.log(format_args!(
+                "{there} tenants of an earlier daemon are waited for"
+            ));
         }
         Ok(())
     }
 
-    fn remembered(&mut self, file: FileId, ticket: Ticket, record: Record) -> Result<(), DaemonError> {
+    fn remembered(
+        &mut self,
+        file: FileId,
+        ticket: Ticket,
+        record: Record,
+    ) -> Result<(), DaemonError> {
         let number = record.number;
         let Some(leader) = record.process() else {
             return Ok(());
@@ -53,7 +66,10 @@ impl Daemon {
         self.allocator
             .readmit(TenantId(number), terms.frames.into(), 0, cleaning)
             .map_err(|why| fail(why.to_string()))?;
-        let client = self.usd.admit(terms.disk.into()).map_err(|why| fail(why.to_string()))?;
+        let client = self
+            .usd
+            .admit(terms.disk.into())
+            .map_err(|why| fail(why.to_string()))?;
         let tenancy = Tenancy {
             record,
             ticket,
@@ -78,7 +94,13 @@ impl Daemon {
     }
 
     /// A tenant shows its ticket.
-    pub(super) fn rejoin(&mut self, token: u64, ticket: Ticket, channels: u32, mut message: Received) {
+    pub(super) fn rejoin(
+        &mut self,
+        token: u64,
+        ticket: Ticket,
+        channels: u32,
+        mut message: Received,
+    ) {
         let own = |(number, tenancy): (&TenantNumber, &Tenancy)| {
             let waits = matches!(tenancy.phase, Phase::Away(_));
             (tenancy.ticket == ticket && waits).then_some(*number)
@@ -96,7 +118,9 @@ impl Daemon {
             self.refuse(token, why);
             return self.kill(number);
         }
-        self.log(format_args!("tenant {number} is back, with {channels} channels"));
+        self.log(format_args!(
+            "tenant {number} is back, with {channels} channels"
+        ));
     }
 
     fn try_rejoin(
@@ -108,7 +132,10 @@ impl Daemon {
         let lack = || "descriptors did not come along: raise `ulimit -n`".to_owned();
         let (doorbell, hunger) = (doorbell.ok_or_else(lack)?, hunger.ok_or_else(lack)?);
         let doorbell = Doorbell::attach(doorbell).map_err(|why| why.to_string())?;
-        let quota = ledger.map(|fd| Quota::attach(&fd)).transpose().map_err(|why| why.to_string())?;
+        let quota = ledger
+            .map(|fd| Quota::attach(&fd))
+            .transpose()
+            .map_err(|why| why.to_string())?;
         self.watch_hunger(&hunger, number)?;
         let tenancy = self.tenants.get(&number).ok_or_else(lack)?;
         let (terms, ticket) = (tenancy.record.terms, tenancy.ticket);
@@ -161,14 +188,19 @@ impl Daemon {
         let server = match Server::attach(memory, bell) {
             Ok(server) => server,
             Err(why) => {
-                self.log(format_args!("tenant {number} hands over a channel that is none: {why}"));
+                self.log(format_args!(
+                    "tenant {number} hands over a channel that is none: {why}"
+                ));
                 return self.kill(number);
             }
         };
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        let Some(client) = tenancy.client.filter(|_| !tenancy.channels.contains_key(&channel)) else {
+        let Some(client) = tenancy
+            .client
+            .filter(|_| !tenancy.channels.contains_key(&channel))
+        else {
             return;
         };
         let id = self.usd.add_channel(client, server);

@@ -45,7 +45,10 @@ impl Daemon {
 
     fn hear(&mut self, token: u64, mut message: Received) {
         let Some(ask) = decode::<Ask>(message.as_slice()) else {
-            self.refuse(token, "this is no message of this version: install both from one build");
+            self.refuse(
+                token,
+                "this is no message of this version: install both from one build",
+            );
             return self.hung_up(token);
         };
         let tenant = self.connections.get(&token).and_then(|c| c.tenant);
@@ -59,8 +62,12 @@ impl Daemon {
                 },
                 None,
             ) => self.join(token, &name, self.config.default.terms(frames, disk, swap)),
-            (Ask::File { name, disk }, None) => self.join_file(token, &name, disk, message.fds[0].take()),
-            (Ask::Rejoin { ticket, channels }, None) => self.rejoin(token, ticket, channels, message),
+            (Ask::File { name, disk }, None) => {
+                self.join_file(token, &name, disk, message.fds[0].take())
+            }
+            (Ask::Rejoin { ticket, channels }, None) => {
+                self.rejoin(token, ticket, channels, message)
+            }
             (Ask::List, _) => self.list(token),
             (Ask::Trace { from }, _) => self.trace(token, from),
             (
@@ -72,7 +79,9 @@ impl Daemon {
                 _,
             ) => self.set(token, tenant, frames, disk),
             (Ask::Ledger, Some(number)) => self.ledger(token, number, message.fds[0].take()),
-            (Ask::Channel(channel), Some(number)) => self.take_channel_back(token, number, channel, message),
+            (Ask::Channel(channel), Some(number)) => {
+                self.take_channel_back(token, number, channel, message)
+            }
             (Ask::Open { depth, cookie }, Some(number)) => self.open(token, number, depth, cookie),
             (Ask::Close(channel), Some(number)) => self.close_channel(number, channel),
             (Ask::Answered { round }, Some(number)) => self.answered(number, round),
@@ -89,7 +98,10 @@ impl Daemon {
             return self.refuse(token, "the contract has no disk yet");
         };
         if tenancy.channels.len() >= MOST_CHANNELS {
-            return self.refuse(token, format_args!("{MOST_CHANNELS} channels are open: close some first"));
+            return self.refuse(
+                token,
+                format_args!("{MOST_CHANNELS} channels are open: close some first"),
+            );
         }
         let (server, ends) = match iochannel::create(Shape::for_depth(depth.into())) {
             Ok(made) => made,
@@ -99,12 +111,19 @@ impl Daemon {
         let channel = tenancy.next_channel;
         tenancy.next_channel = tenancy.next_channel.wrapping_add(1);
         tenancy.channels.insert(channel, Channel { id });
-        let fds = [ends.memory.as_fd(), ends.bell.as_fd(), ends.server_bell.as_fd()];
+        let fds = [
+            ends.memory.as_fd(),
+            ends.bell.as_fd(),
+            ends.server_bell.as_fd(),
+        ];
         self.say_at(token, &Say::Opened { cookie, channel }, &fds);
     }
 
     fn close_channel(&mut self, number: TenantNumber, channel: ChannelNumber) {
-        let known = self.tenants.get(&number).and_then(|t| t.channels.get(&channel));
+        let known = self
+            .tenants
+            .get(&number)
+            .and_then(|t| t.channels.get(&channel));
         match known {
             Some(known) => self.usd.close_channel(known.id),
             // An earlier daemon's, or never there: nothing of it is under way.
@@ -158,7 +177,10 @@ impl Daemon {
         let tenancy = self.tenants.get(&number)?;
         let record = &tenancy.record;
         let view = self.allocator.view(TenantId(number));
-        let disk = tenancy.client.and_then(|client| self.usd.figures(client)).unwrap_or_default();
+        let disk = tenancy
+            .client
+            .and_then(|client| self.usd.figures(client))
+            .unwrap_or_default();
         Some(Listed {
             tenant: number,
             name: record.name.clone(),
@@ -179,7 +201,10 @@ impl Daemon {
     /// Everything the scheduler did since event number `from`, as far as it remembers.
     fn trace(&mut self, token: u64, from: u64) {
         if !self.is_admin(token) {
-            return self.refuse(token, "the trace shows what everybody does: a rule with admin = true lets a user see it");
+            return self.refuse(
+                token,
+                "the trace shows what everybody does: a rule with admin = true lets a user see it",
+            );
         }
         let seen = self.usd.trace().since(from);
         let written = crate::trace::write(&seen);
@@ -198,7 +223,10 @@ impl Daemon {
         disk: Option<DiskTerms>,
     ) {
         if !self.may_see(token, number) {
-            return self.refuse(token, format_args!("there is no tenant {number} that this user may change"));
+            return self.refuse(
+                token,
+                format_args!("there is no tenant {number} that this user may change"),
+            );
         }
         match self.try_set(token, number, frames, disk) {
             Ok(()) => {
@@ -220,12 +248,16 @@ impl Daemon {
     ) -> Result<(), String> {
         let tenancy = self.tenants.get(&number).ok_or("it has just ended")?;
         if tenancy.phase != Phase::Admitted {
-            return Err(format!("tenant {number} has not come in, or is ending: try again"));
+            return Err(format!(
+                "tenant {number} has not come in, or is ending: try again"
+            ));
         }
         let mut terms = tenancy.record.terms;
         if let Some(asked) = frames {
             let quota = tenancy.frames.as_ref().and_then(|f| f.quota.as_ref());
-            let most = quota.ok_or("it has no frames: its contract is for the disk alone")?.total();
+            let most = quota
+                .ok_or("it has no frames: its contract is for the disk alone")?
+                .total();
             if asked.x > most {
                 let most = FrameTerms { g: most, x: most };
                 return Err(format!(
@@ -243,10 +275,14 @@ impl Daemon {
         if let Some(disk) = disk {
             disk.check().map_err(|why| why.to_string())?;
             let client = tenancy.client.ok_or("it has no disk yet")?;
-            self.usd.change(client, disk.into()).map_err(|why| why.to_string())?;
+            self.usd
+                .change(client, disk.into())
+                .map_err(|why| why.to_string())?;
         }
         if let Some(asked) = frames {
-            let orders = self.allocator.set_contract(TenantId(number), asked.into(), self.now());
+            let orders = self
+                .allocator
+                .set_contract(TenantId(number), asked.into(), self.now());
             self.carry_out(orders.map_err(|why| why.to_string())?);
             let cleaning = self.cleaning(&terms);
             self.allocator.set_cleaning(TenantId(number), cleaning);
@@ -262,9 +298,12 @@ impl Daemon {
         let Some(tenancy) = self.tenants.get(&number) else {
             return Ok(());
         };
-        let Some(file) = tenancy.file else { return Ok(()) };
+        let Some(file) = tenancy.file else {
+            return Ok(());
+        };
         let record = tenancy.record.encode();
-        self.swap.set_blob(file, &record).map_err(|why| why.to_string())
+        self.swap
+            .set_blob(file, &record)
+            .map_err(|why| why.to_string())
     }
 }
-

@@ -23,8 +23,10 @@ impl Signals {
             libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
             match libc::signalfd(-1, set.as_ptr(), flags) {
-                -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error())
-                    .unwrap_or(Errno::INVAL)),
+                -1 => {
+                    Err(Errno::from_io_error(&std::io::Error::last_os_error())
+                        .unwrap_or(Errno::INVAL))
+                }
                 fd => Ok(Self(OwnedFd::from_raw_fd(fd))),
             }
         }

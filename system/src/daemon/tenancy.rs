@@ -70,6 +70,12 @@ pub struct Tenancy {
 }
 
 impl Tenancy {
+    /// Its doorbell, for the disk's thread.
+    pub fn bell(&self) -> Result<Doorbell, String> {
+        let shared = self.doorbell.share().and_then(Doorbell::attach);
+        shared.map_err(|why| why.to_string())
+    }
+
     /// The frames of the revocations up to `round`, which are answered with that.
     pub fn answer(&mut self, round: u32) -> u32 {
         let Some(frames) = &mut self.frames else {
