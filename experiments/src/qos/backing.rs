@@ -4,7 +4,7 @@
 use super::tenancy::{Answers, Tenancy};
 use crate::ExperimentError;
 use crate::contents::PAGE;
-use selfpage::{Contract, DirectIo, Domain, StoreConfig};
+use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use std::path::PathBuf;
 use system::tenant::Wanted;
 use system::terms::{DiskTerms, FrameTerms};
@@ -84,8 +84,10 @@ impl Backing {
         if let Some(store) = &self.store {
             builder = builder.store(store.clone());
         }
-        let FrameTerms { g, x } = terms;
-        let domain = builder.frames(Contract { g, x }).build();
+        // A tenant's guarantee is the daemon's to keep. Within the tenant the domain is alone,
+        // and what it does not use is not to count as promised.
+        let (least, x) = (FEWEST_FRAMES.min(terms.g), terms.x);
+        let domain = builder.frames(Contract { g: least, x }).build();
         Ok(Housed {
             domain: domain.map_err(|why| ExperimentError::Worker(why.to_string()))?,
             tenancy,

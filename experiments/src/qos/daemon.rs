@@ -53,7 +53,7 @@ impl Setup {
     fn text(&self, socket: &Path, disk: &Disk) -> String {
         let mut text = format!(
             "socket = {socket:?}\n\
-             [memory]\nmanaged = \"{}M\"\ngrace = \"0ms\"\n\
+             [memory]\nmanaged = \"{}M\"\ngrace = \"0ms\"\nnotice = \"0ms\"\n\
              [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
              capacity = 1.0\nspin = \"{}us\"\n",
             self.managed,

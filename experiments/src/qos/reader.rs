@@ -98,7 +98,7 @@ impl Reading {
 
     /// The number of a request that was answered with a page.
     fn answer(&mut self) -> Result<usize, ExperimentError> {
-        match self.file.next() {
+        match self.file.wait() {
             Some(Ok(over)) if over.data.len() == PAGE => Ok(over.slot),
             Some(Ok(over)) => Err(failed(format!(
                 "was given {} bytes of a page",

@@ -2,21 +2,26 @@
 //!
 //! Nemesis, section 6.2: frames beyond the guarantees are lent, and come back when somebody
 //! claims what he was guaranteed: "if the victim fails to produce the frames by the deadline
-//! it is killed". One program claims and drops its guaranteed memory over and over; what it
-//! does not use is with holders that are clean, that are dirty and have little disk time, and
-//! that refuse.
+//! it is killed". One program's guarantee is lowered and raised over and over; what it does
+//! not need meanwhile is with holders that are clean, that are dirty and have little disk
+//! time, and that refuse. When its guarantee is there again it claims it.
 //!
 //! Rule: a claim is served by the deadline and 50 ms; only who refuses is killed.
 
 use super::daemon::{Setup, System};
-use super::guest::{Claims, Done, Latency, Order};
+use super::guest::{Done, Latency, Order};
 use super::{Grounds, Options, fact, failed, lacking, sample};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
-use std::time::Duration;
+use crate::statistics::median;
+use std::time::{Duration, Instant};
+use system::control::Listed;
+use system::tenant::set;
+use system::terms::FrameTerms;
 
-/// MiB in all; of the claimer's guarantee; that a holder is guaranteed, and may have on top.
+/// MiB in all; of the claimer's guarantee; that others are guaranteed, and the claimer while
+/// its own is lowered; that a holder may have on top.
 const MANAGED: u64 = 96;
 const CLAIMED: u64 = 16;
 const HELD: u64 = 2;
@@ -31,11 +36,16 @@ const PAGES: u64 = CLAIMED << 8;
 /// The daemon's deadline, and what it may take on top.
 const SERVED: Duration = Duration::from_millis(150);
 
-/// Claims between two looks at how often frames were asked back.
-const BATCH: u64 = 20;
+/// How long holders have to take what the claimer does not need, before it is claimed: they
+/// want it all the time.
+const LENDING: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_micros(500);
 
-/// Rounds without one revocation before it is said that there are none.
-const BARREN: u64 = 50;
+/// Turns without one revocation before it is said that there are none.
+const BARREN: u64 = 10;
+
+/// Claims that a holder is given to be asked in, where he refuses.
+const CHANCES: u64 = 20;
 
 /// Who takes part: name, MiB of data, MiB guaranteed and on top, disk time.
 const CLEAN: Role = Role("clean", 64, HELD, LENT, "60ms/250ms");
@@ -80,8 +90,11 @@ impl Role {
 }
 
 /// Everybody but those who refuse: they come and go.
-struct Crowd {
+struct Crowd<'a> {
+    system: &'a System,
     claimer: Process,
+    /// The claimer's number.
+    number: u32,
     bystander: Process,
     holders: [Process; 2],
 }
@@ -89,7 +102,8 @@ struct Crowd {
 /// What was seen so far.
 #[derive(Default)]
 struct Seen {
-    claims: Vec<Claims>,
+    /// Milliseconds until a claim was served.
+    claims: Vec<f64>,
     /// Of the bystander: while nobody claims, and while somebody does.
     bystander: Vec<[Latency; 2]>,
     /// Revocations that the holders know of.
@@ -126,6 +140,8 @@ fn run(
         holders,
         bystander,
         claimer,
+        number: number(system)?,
+        system,
     };
     let mut seen = Seen::default();
     let mut barren = 0;
@@ -139,7 +155,7 @@ fn run(
         let beside = watch(&mut crowd, options, turn, Some(&mut seen))?;
         seen.bystander.push([alone, beside]);
         if seen.refused * options.rounds <= seen.rounds * options.refusals {
-            refuse(grounds, system, &mut crowd, &mut seen)?;
+            refuse(grounds, &mut crowd, &mut seen)?;
         }
         barren = if seen.rounds == before { barren + 1 } else { 0 };
         if seen.rounds >= options.rounds && seen.refused >= options.refusals {
@@ -158,7 +174,7 @@ fn run(
 
 /// The bystander's accesses while nobody claims, or while somebody does.
 fn watch(
-    crowd: &mut Crowd,
+    crowd: &mut Crowd<'_>,
     options: &Options,
     turn: u64,
     seen: Option<&mut Seen>,
@@ -171,23 +187,49 @@ fn watch(
     };
     crowd.bystander.tell(&open.to_string())?;
     if let Some(seen) = seen {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while began.elapsed() < during {
-            seen.claims.push(claim(&mut crowd.claimer, BATCH)?);
+            seen.claims.push(claim(crowd)?);
         }
         seen.rounds = asked(&mut crowd.holders)?;
     }
     crowd.bystander.hear_as()
 }
 
-fn claim(claimer: &mut Process, times: u64) -> Result<Claims, ExperimentError> {
-    let claim = Order::Claim {
-        times,
-        pages: PAGES,
-        most: SERVED,
+/// Lowers the claimer's guarantee, so that others take what it does not need, raises it again
+/// and has it claimed. Milliseconds until it was there.
+fn claim(crowd: &mut Crowd<'_>) -> Result<f64, ExperimentError> {
+    let guarantee = |mib: u64| {
+        let frames = FrameTerms {
+            g: (mib << 8) as u32,
+            x: PAGES as u32,
+        };
+        set(crowd.system.socket(), crowd.number, Some(frames), None).map_err(failed)
     };
-    claimer.tell(&claim.to_string())?;
-    claimer.hear_as()
+    let began = Instant::now();
+    let mut claimer = guarantee(HELD)?;
+    while claimer.n > claimer.terms.frames.g && began.elapsed() < LENDING {
+        std::thread::sleep(LOOK);
+        claimer = of(crowd.system, crowd.number)?;
+    }
+    guarantee(CLAIMED)?;
+    crowd.claimer.tell(&Order::Claim(PAGES).to_string())?;
+    let claimed: Done = crowd.claimer.hear_as()?;
+    Ok(claimed.ns as f64 / 1e6)
+}
+
+fn number(system: &System) -> Result<u32, ExperimentError> {
+    let all = system.tenants()?;
+    let claimer = all.iter().find(|tenant| tenant.name == CLAIMER.0);
+    claimer
+        .map(|tenant| tenant.tenant)
+        .ok_or_else(|| failed("the claimer has no contract"))
+}
+
+fn of(system: &System, number: u32) -> Result<Listed, ExperimentError> {
+    let mut all = system.tenants()?.into_iter();
+    all.find(|tenant| tenant.tenant == number)
+        .ok_or_else(|| failed("the claimer has no contract any more"))
 }
 
 fn asked(holders: &mut [Process]) -> Result<u64, ExperimentError> {
@@ -202,19 +244,18 @@ fn asked(holders: &mut [Process]) -> Result<u64, ExperimentError> {
 /// Somebody who gives nothing back, until he is killed or is never asked.
 fn refuse(
     grounds: &Grounds<'_>,
-    system: &System,
-    crowd: &mut Crowd,
+    crowd: &mut Crowd<'_>,
     seen: &mut Seen,
 ) -> Result<(), ExperimentError> {
     let orders = [Order::Fill, Order::Churn(1)];
     seen.refused += 1;
-    let Ok(mut refuser) = REFUSER.start(grounds, system, &orders) else {
+    let Ok(mut refuser) = REFUSER.start(grounds, crowd.system, &orders) else {
         // He may be asked, and killed, before he has filled his memory.
         seen.killed += 1;
         return Ok(());
     };
-    for _ in 0..BARREN {
-        seen.claims.push(claim(&mut crowd.claimer, 1)?);
+    for _ in 0..CHANCES {
+        seen.claims.push(claim(crowd)?);
         if refuser.has_ended() {
             seen.killed += 1;
             return Ok(());
@@ -224,11 +265,12 @@ fn refuse(
 }
 
 /// Honest programs that were killed, or went wrong.
-fn alive(crowd: Crowd) -> u64 {
+fn alive(crowd: Crowd<'_>) -> u64 {
     let Crowd {
         claimer,
         bystander,
         holders,
+        ..
     } = crowd;
     let mut lost = 0;
     for mut holder in holders {
@@ -244,31 +286,23 @@ fn alive(crowd: Crowd) -> u64 {
 
 fn judged(seen: &Seen, honest: u64) -> Vec<Row> {
     let row = |what: &str, bound, value| fact(format!("revocation: {what}"), bound, value);
-    let of = |value: fn(&Latency) -> u64| {
-        let each = seen.claims.iter().map(|claims| value(&claims.latency));
-        each.max().unwrap_or(0) as f64 / 1e6
-    };
-    let typical: Vec<f64> = seen
+    let late = seen
         .claims
         .iter()
-        .map(|c| c.latency.p50_ns as f64 / 1e6)
-        .collect();
-    let late: u64 = seen.claims.iter().map(|claims| claims.late).sum();
+        .filter(|ms| **ms > SERVED.as_secs_f64() * 1e3);
+    let late = late.count();
     let mut rounds = row(
         "times that frames were asked back",
         Bound::Open,
         seen.rounds as f64,
     );
     rounds.samples[0].notes.extend([
+        ("claims".into(), seen.claims.len() as f64),
+        ("p50 ms".into(), median(&seen.claims).unwrap_or(0.0)),
         (
-            "claims".into(),
-            seen.claims.iter().map(|c| c.latency.due).sum::<u64>() as f64,
+            "most ms".into(),
+            seen.claims.iter().copied().fold(0.0, f64::max),
         ),
-        (
-            "p50 ms".into(),
-            crate::statistics::median(&typical).unwrap_or(0.0),
-        ),
-        ("most ms".into(), of(|latency| latency.most_ns)),
     ]);
     let mut bystander = row(
         "a bystander's p99 while frames are asked back",

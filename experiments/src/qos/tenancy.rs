@@ -93,9 +93,7 @@ impl Tenancy {
             Ledger::create_limited(terms.frames.x, 0, 1).map_err(|why| failed(&why))?;
         let view = Ledger::attach(&books).map_err(|why| failed(&why))?;
         let hunger = fcntl_dupfd_cloexec(tenant.hunger(), 0).map_err(while_doing("copy a bell"))?;
-        ledger
-            .set_bell(hunger)
-            .map_err(while_doing("keep a bell"))?;
+        ledger.set_bell(hunger);
         tenant.start(books).map_err(|why| failed(&why))?;
         let config = StoreConfig {
             ram: None,

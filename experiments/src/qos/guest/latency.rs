@@ -32,15 +32,6 @@ impl Done {
     }
 }
 
-/// What claims came to: the time until all pages of one were there.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Claims {
-    /// Of each claim.
-    pub latency: Latency,
-    /// Those that took longer than they may.
-    pub late: u64,
-}
-
 /// What an open phase came to; times from when each access was due.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Latency {

@@ -14,7 +14,7 @@ mod latency;
 mod order;
 mod work;
 
-pub use latency::{Claims, Done, Latency, latencies};
+pub use latency::{Done, Latency, latencies};
 pub use order::Order;
 
 use super::backing::{Backing, Housed};
@@ -23,7 +23,7 @@ use crate::contents::PAGE;
 use crate::error::while_doing;
 use crate::memory::{Kind, Memory};
 use crate::worker::READY;
-use selfpage::{Paged, Stretch};
+use selfpage::{Domain, Paged, Stretch};
 use serde::Serialize;
 use std::io::{BufRead, Write};
 use work::Guest;
@@ -62,9 +62,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
                 answer(&guest.work(threads, true, || until_rest(&mut orders, &place))?)?
             }
             Order::Asked => answer(&place.asked())?,
-            Order::Claim { times, pages, most } => {
-                answer(&guest.claim(place.stretch()?, times, pages, most)?)?;
-            }
+            Order::Claim(pages) => answer(&guest.claim(place.domain()?, pages)?)?,
             Order::Rest => return Err(ExperimentError::Worker("was told to rest at rest".into())),
         }
     }
@@ -98,10 +96,10 @@ impl Place {
         Ok(Self::Stretch(stretch, housed))
     }
 
-    fn stretch(&self) -> Result<&Stretch, ExperimentError> {
+    fn domain(&self) -> Result<(&Stretch, &Domain), ExperimentError> {
         match self {
-            Self::Stretch(stretch, _) => Ok(stretch),
-            Self::Memory(_) => Err(ExperimentError::Worker("has no stretch".into())),
+            Self::Stretch(stretch, housed) => Ok((stretch, &housed.domain)),
+            Self::Memory(_) => Err(ExperimentError::Worker("has no domain".into())),
         }
     }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 /// What a guest is told to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
-    /// Writes every page; answers [`Done`].
+    /// Writes every page; answers [`super::Done`].
     Fill,
-    /// Reads pages at random, one after the other; answers [`Done`].
+    /// Reads pages at random, one after the other; answers [`super::Done`].
     Closed(Duration),
-    /// Reads pages at random when they are due, so many a second; answers [`Latency`].
+    /// Reads pages at random when they are due, so many a second; answers [`super::Latency`].
     Open {
         /// For so long.
         during: Duration,
@@ -25,19 +25,13 @@ pub enum Order {
     Roam(u64),
     /// Changes pages at random by so many threads, until [`Order::Rest`].
     Churn(u64),
-    /// Ends either; answers [`Done`].
+    /// Ends either; answers [`super::Done`].
     Rest,
     /// Answers how often frames were asked back of it, by a number; also while it works.
     Asked,
-    /// So often: touches so many pages, and drops them again; answers [`Claims`].
-    Claim {
-        /// How often.
-        times: u64,
-        /// Pages.
-        pages: u64,
-        /// More than this is late.
-        most: Duration,
-    },
+    /// Touches so many pages, answers how long that took ([`super::Done`]), and gives them and their
+    /// frames up again before it does.
+    Claim(u64),
 }
 
 impl fmt::Display for Order {
@@ -52,9 +46,7 @@ impl fmt::Display for Order {
             Self::Churn(threads) => write!(f, "churn {threads}"),
             Self::Rest => f.write_str("rest"),
             Self::Asked => f.write_str("asked"),
-            Self::Claim { times, pages, most } => {
-                write!(f, "claim {times} {pages} {}", most.as_millis())
-            }
+            Self::Claim(pages) => write!(f, "claim {pages}"),
         }
     }
 }
@@ -79,11 +71,7 @@ impl FromStr for Order {
             ["churn", threads] => Self::Churn(number(threads)?.max(1)),
             ["rest"] => Self::Rest,
             ["asked"] => Self::Asked,
-            ["claim", times, pages, most] => Self::Claim {
-                times: number(times)?,
-                pages: number(pages)?,
-                most: time(most)?,
-            },
+            ["claim", pages] => Self::Claim(number(pages)?),
             _ => return Err(wrong()),
         })
     }
@@ -101,11 +89,7 @@ mod tests {
             seed: 7,
         };
         let closed = Order::Closed(Duration::from_secs(2));
-        let claim = Order::Claim {
-            times: 3,
-            pages: 256,
-            most: Duration::from_millis(150),
-        };
+        let claim = Order::Claim(256);
         let others = [Order::Roam(1), Order::Churn(4), Order::Rest, Order::Asked];
         for order in [Order::Fill, closed, open, claim].into_iter().chain(others) {
             assert_eq!(order.to_string().parse::<Order>().unwrap(), order);

@@ -1,9 +1,9 @@
 //! What a guest does with its pages.
 
-use super::latency::{Claims, Done, Latency, latencies, schedule, wait_until};
+use super::latency::{Done, Latency, latencies, schedule, wait_until};
 use crate::ExperimentError;
 use crate::contents::{PageAt, mix};
-use selfpage::Stretch;
+use selfpage::{Domain, Stretch};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -131,30 +131,21 @@ impl Guest {
         accesses
     }
 
-    /// Touches pages, and drops them again.
+    /// Touches pages, and gives them and their frames up again.
     pub fn claim(
         &self,
-        stretch: &Stretch,
-        times: u64,
+        (stretch, domain): (&Stretch, &Domain),
         pages: u64,
-        most: Duration,
-    ) -> Result<Claims, ExperimentError> {
+    ) -> Result<Done, ExperimentError> {
         let pages = pages.min(self.pages);
-        let (mut took, mut late) = (latencies()?, 0);
-        for _ in 0..times {
-            let began = Instant::now();
-            (0..pages).for_each(|page| self.page(page).advance(FIRST));
-            let time = began.elapsed();
-            took.saturating_record(time.as_nanos() as u64);
-            late += u64::from(time > most);
-            stretch
-                .discard(0..pages as usize)
-                .map_err(|why| ExperimentError::Worker(why.to_string()))?;
-        }
-        Ok(Claims {
-            latency: Latency::of(&took, times, times),
-            late,
-        })
+        let began = Instant::now();
+        (0..pages).for_each(|page| self.page(page).advance(FIRST));
+        let claimed = done(pages, began);
+        stretch
+            .discard(0..pages as usize)
+            .map_err(|why| ExperimentError::Worker(why.to_string()))?;
+        domain.relinquish(domain.n());
+        Ok(claimed)
     }
 
     fn change(&self, first: u64, pages: u64) -> u64 {
