@@ -1,7 +1,7 @@
 //! Where a linked worker's pages go: a store of its own, or a contract with the system
 //! domain.
 
-use super::tenancy::{Answers, Tenancy};
+use super::tenancy::{Manner, Tenancy};
 use crate::ExperimentError;
 use crate::contents::PAGE;
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
@@ -36,6 +36,9 @@ pub struct Backing {
     /// It does not give frames back that it is asked for.
     #[arg(long)]
     pub refuses: bool,
+    /// It always wants more frames.
+    #[arg(long)]
+    pub greedy: bool,
 }
 
 /// A domain, and the contract it has from elsewhere. Dropped from the top.
@@ -73,11 +76,11 @@ impl Backing {
                 disk: self.disk,
                 swap: Some(self.swap << 20),
             };
-            let answers = match self.refuses {
-                true => Answers::Never,
-                false => Answers::Always,
+            let manner = Manner {
+                answers: !self.refuses,
+                greedy: self.greedy,
             };
-            let (joined, ledger, store) = Tenancy::join(path, &wanted, answers)?;
+            let (joined, ledger, store) = Tenancy::join(path, &wanted, manner)?;
             builder = builder.ledger(ledger).shared_store(store);
             tenancy = Some(joined);
         }

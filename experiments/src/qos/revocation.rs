@@ -20,26 +20,28 @@ use system::control::Listed;
 use system::tenant::set;
 use system::terms::FrameTerms;
 
-/// MiB in all; of the claimer's guarantee; that others are guaranteed, and the claimer while
-/// its own is lowered; that a holder may have on top.
-const MANAGED: u64 = 96;
-const CLAIMED: u64 = 16;
+/// MiB in all; that everybody is guaranteed, the claimer while its guarantee is lowered; of
+/// its guarantee when it is raised.
+const MANAGED: u64 = 64;
 const HELD: u64 = 2;
-const LENT: u64 = 48;
+const CLAIMED: u64 = 3;
+
+/// MiB on top for one who makes room for a refuser.
+const SCANT: u64 = 2;
+
+/// Pages of a claim. The daemon grants by the MiB: what is claimed beyond [`HELD`] is one
+/// request, and few enough that the pager has no reason to write any out.
+const PAGES: u64 = (CLAIMED << 8) * 7 / 8;
 
 /// MiB of swap of all who take part.
 pub const SWAP: u64 = 2 * (3 * 64 + CLAIMED + 32);
-
-/// Pages of a claim: all that is guaranteed.
-const PAGES: u64 = CLAIMED << 8;
 
 /// The daemon's deadline, and what it may take on top.
 const SERVED: Duration = Duration::from_millis(150);
 
 /// How long holders have to take what the claimer does not need, before it is claimed: they
 /// want it all the time.
-const LENDING: Duration = Duration::from_millis(20);
-const LOOK: Duration = Duration::from_micros(500);
+const LENDING: Duration = Duration::from_millis(5);
 
 /// Turns without one revocation before it is said that there are none.
 const BARREN: u64 = 10;
@@ -47,12 +49,18 @@ const BARREN: u64 = 10;
 /// Claims that a holder is given to be asked in, where he refuses.
 const CHANCES: u64 = 20;
 
-/// Who takes part: name, MiB of data, MiB guaranteed and on top, disk time.
-const CLEAN: Role = Role("clean", 64, HELD, LENT, "60ms/250ms");
-const DIRTY: Role = Role("dirty", 64, HELD, LENT, "5ms/250ms");
-const REFUSER: Role = Role("refuser", 64, HELD, LENT, "10ms/250ms");
-const CLAIMER: Role = Role("claimer", CLAIMED, CLAIMED, 0, "10ms/250ms");
-const BYSTANDER: Role = Role("bystander", 32, 4, 0, "60ms/250ms");
+/// How long a refuser has to take the room that was made for it.
+const SPREADING: Duration = Duration::from_secs(3);
+
+/// Who takes part: name, MiB of data, MiB guaranteed and on top, disk time. Who has most on
+/// top is asked first, so that the clean one is until it has as little as the dirty one, and
+/// a refuser is that has the clean one's. Accesses that are due now and then would spend a
+/// long laxity each.
+const CLEAN: Role = Role("clean", 64, HELD, 36, "60ms/250ms,laxity=500us");
+const DIRTY: Role = Role("dirty", 64, HELD, 24, "5ms/250ms,laxity=500us");
+const REFUSER: Role = Role("refuser", 64, HELD, 40, "10ms/250ms,laxity=500us");
+const CLAIMER: Role = Role("claimer", CLAIMED, CLAIMED, 0, "10ms/250ms,laxity=500us");
+const BYSTANDER: Role = Role("bystander", 32, 4, 0, "60ms/250ms,laxity=500us");
 
 struct Role(&'static str, u64, u64, u64, &'static str);
 
@@ -78,6 +86,9 @@ impl Role {
         if name == REFUSER.0 {
             command.arg("--refuses");
         }
+        if lent > 0 {
+            command.arg("--greedy");
+        }
         let mut process = Process::start(command)?;
         for order in orders {
             process.tell(&order.to_string())?;
@@ -93,8 +104,6 @@ impl Role {
 struct Crowd<'a> {
     system: &'a System,
     claimer: Process,
-    /// The claimer's number.
-    number: u32,
     bystander: Process,
     holders: [Process; 2],
 }
@@ -140,7 +149,6 @@ fn run(
         holders,
         bystander,
         claimer,
-        number: number(system)?,
         system,
     };
     let mut seen = Seen::default();
@@ -199,37 +207,12 @@ fn watch(
 /// Lowers the claimer's guarantee, so that others take what it does not need, raises it again
 /// and has it claimed. Milliseconds until it was there.
 fn claim(crowd: &mut Crowd<'_>) -> Result<f64, ExperimentError> {
-    let guarantee = |mib: u64| {
-        let frames = FrameTerms {
-            g: (mib << 8) as u32,
-            x: PAGES as u32,
-        };
-        set(crowd.system.socket(), crowd.number, Some(frames), None).map_err(failed)
-    };
-    let began = Instant::now();
-    let mut claimer = guarantee(HELD)?;
-    while claimer.n > claimer.terms.frames.g && began.elapsed() < LENDING {
-        std::thread::sleep(LOOK);
-        claimer = of(crowd.system, crowd.number)?;
-    }
-    guarantee(CLAIMED)?;
+    contract(crowd.system, &CLAIMER, HELD, 0)?;
+    std::thread::sleep(LENDING);
+    contract(crowd.system, &CLAIMER, CLAIMED, 0)?;
     crowd.claimer.tell(&Order::Claim(PAGES).to_string())?;
     let claimed: Done = crowd.claimer.hear_as()?;
     Ok(claimed.ns as f64 / 1e6)
-}
-
-fn number(system: &System) -> Result<u32, ExperimentError> {
-    let all = system.tenants()?;
-    let claimer = all.iter().find(|tenant| tenant.name == CLAIMER.0);
-    claimer
-        .map(|tenant| tenant.tenant)
-        .ok_or_else(|| failed("the claimer has no contract"))
-}
-
-fn of(system: &System, number: u32) -> Result<Listed, ExperimentError> {
-    let mut all = system.tenants()?.into_iter();
-    all.find(|tenant| tenant.tenant == number)
-        .ok_or_else(|| failed("the claimer has no contract any more"))
 }
 
 fn asked(holders: &mut [Process]) -> Result<u64, ExperimentError> {
@@ -247,21 +230,63 @@ fn refuse(
     crowd: &mut Crowd<'_>,
     seen: &mut Seen,
 ) -> Result<(), ExperimentError> {
+    let system = crowd.system;
+    contract(system, &CLEAN, HELD, SCANT)?;
     let orders = [Order::Fill, Order::Churn(1)];
     seen.refused += 1;
-    let Ok(mut refuser) = REFUSER.start(grounds, crowd.system, &orders) else {
-        // He may be asked, and killed, before he has filled his memory.
-        seen.killed += 1;
-        return Ok(());
-    };
-    for _ in 0..CHANCES {
-        seen.claims.push(claim(crowd)?);
-        if refuser.has_ended() {
-            seen.killed += 1;
-            return Ok(());
+    // He may be asked, and killed, before he has filled his memory.
+    let refuser = REFUSER.start(grounds, system, &orders);
+    seen.killed += match refuser {
+        Ok(mut refuser) => {
+            let began = Instant::now();
+            let spread =
+                || Ok::<_, ExperimentError>(surplus(system, &REFUSER)? > surplus(system, &DIRTY)?);
+            while began.elapsed() < SPREADING && !refuser.has_ended() && !spread()? {
+                std::thread::sleep(LENDING);
+            }
+            for _ in 0..CHANCES {
+                seen.claims.push(claim(crowd)?);
+                if refuser.has_ended() {
+                    break;
+                }
+            }
+            u64::from(refuser.has_ended())
         }
-    }
-    Ok(())
+        Err(_) => 1,
+    };
+    contract(system, &CLEAN, CLEAN.2, CLEAN.3)
+}
+
+/// Changes a contract for frames: MiB guaranteed, and on top.
+fn contract(
+    system: &System,
+    Role(name, ..): &Role,
+    held: u64,
+    lent: u64,
+) -> Result<(), ExperimentError> {
+    let frames = FrameTerms {
+        g: (held << 8) as u32,
+        x: ((held + lent) << 8) as u32,
+    };
+    let number = tenant(system, name)?
+        .ok_or_else(|| failed(format_args!("the {name} has no contract")))?
+        .tenant;
+    set(system.socket(), number, Some(frames), None)
+        .map(|_| ())
+        .map_err(failed)
+}
+
+/// Frames that one has beyond its guarantee.
+fn surplus(system: &System, Role(name, ..): &Role) -> Result<u32, ExperimentError> {
+    let tenant = tenant(system, name)?;
+    Ok(tenant.map_or(0, |tenant| tenant.n.saturating_sub(tenant.terms.frames.g)))
+}
+
+fn tenant(system: &System, name: &str) -> Result<Option<Listed>, ExperimentError> {
+    Ok(system
+        .tenants()?
+        .into_iter()
+        .find(|tenant| tenant.name == name))
 }
 
 /// Honest programs that were killed, or went wrong.

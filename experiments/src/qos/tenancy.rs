@@ -29,13 +29,18 @@ const COUNT: Duration = Duration::from_millis(1);
 /// Holders that the store has room for: none, and the one domain.
 const HOLDERS: u16 = 2;
 
-/// What a tenant does when it is asked for frames.
+/// How often a greedy tenant says that it wants more.
+const GREED: Duration = Duration::from_millis(2);
+
+/// What a tenant is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
-    /// Gives them.
-    Always,
-    /// Nothing, whatever becomes of it.
-    Never,
+pub struct Manner {
+    /// It gives frames back that it is asked for; else it does nothing, whatever becomes of
+    /// it.
+    pub answers: bool,
+    /// It says that it wants more as long as it may have more, not only when its pager finds
+    /// none.
+    pub greedy: bool,
 }
 
 /// Somebody waits for a channel.
@@ -84,7 +89,7 @@ impl Tenancy {
     pub fn join(
         path: &Path,
         wanted: &Wanted,
-        answers: Answers,
+        manner: Manner,
     ) -> Result<(Self, Ledger, SharedStore), ExperimentError> {
         let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
         let mut tenant = Tenant::join(path, wanted).map_err(|why| failed(&why))?;
@@ -115,7 +120,7 @@ impl Tenancy {
             waiting: HashMap::new(),
             next: 0,
             round: None,
-            answers,
+            manner,
             asked: asked.clone(),
         };
         std::thread::Builder::new()
@@ -143,7 +148,7 @@ struct Steward {
     next: u64,
     /// The revocation under way: its number, and frames that may be kept.
     round: Option<(u32, u32)>,
-    answers: Answers,
+    manner: Manner,
     /// Revocations so far.
     asked: Arc<AtomicU64>,
 }
@@ -160,6 +165,7 @@ impl Steward {
                 self.hear(heard);
             }
             self.shed();
+            self.want();
             self.wait();
         }
     }
@@ -198,7 +204,7 @@ impl Steward {
     }
 
     fn shed(&mut self) {
-        let Some((round, keep)) = self.round.filter(|_| self.answers == Answers::Always) else {
+        let Some((round, keep)) = self.round.filter(|_| self.manner.answers) else {
             return;
         };
         self.view.shed(keep);
@@ -208,12 +214,22 @@ impl Steward {
         }
     }
 
+    fn want(&self) {
+        if self.manner.greedy && self.view.limit() < self.view.total() {
+            self.view.hunger().store(1, Ordering::SeqCst);
+            let _ = rustix::io::write(self.tenant.hunger(), &1u64.to_ne_bytes());
+        }
+    }
+
     /// Until something is said, somebody wants something, or it is time to look.
     fn wait(&self) {
-        let counting = self.round.is_some() && self.answers == Answers::Always;
-        let patience = match counting {
-            true => Some(COUNT),
-            false => self.tenant.patience(),
+        let patience = match (
+            self.round.is_some() && self.manner.answers,
+            self.manner.greedy,
+        ) {
+            (true, _) => Some(COUNT),
+            (_, true) => Some(GREED),
+            _ => self.tenant.patience(),
         };
         let limit = patience.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,

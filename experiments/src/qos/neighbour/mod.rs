@@ -43,8 +43,10 @@ const THREADS: u64 = 4;
 /// How long the neighbour pages before anything is measured beside it.
 const WARM: Duration = Duration::from_secs(1);
 
-/// What each is promised of 250 ms, and the most that the victim takes of a throttled disk.
-const SHARES: [&str; 2] = ["125ms/250ms", "25ms/250ms"];
+/// What each is promised. The laxity is longer than a program takes from one fault to the
+/// next, and shorter than the time between accesses that are due now and then: each of those
+/// would be charged for a longer one.
+const SHARES: [&str; 2] = ["125ms/250ms,laxity=500us", "25ms/250ms,laxity=500us"];
 
 /// The same as BFQ's weights.
 const WEIGHTS: [u64; 2] = [500, 100];
