@@ -214,15 +214,18 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
+    /// A shell that is in its group before it starts anything.
     fn group_of(script: &str) -> (Groups, Group, std::process::Child) {
         let groups = Groups::open(&format!("test-{}", std::process::id()));
-        let child = Command::new("sh")
-            .args(["-c", script])
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("read go; {script}")])
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
             .spawn()
             .unwrap();
         let group = groups.take_in(Pid::from_child(&child), child.id());
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, b"go\n").unwrap();
         (groups, group, child)
     }
 
