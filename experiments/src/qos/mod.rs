@@ -68,7 +68,7 @@ pub struct Options {
     #[arg(long, default_value_t = 256)]
     pub neighbour: u64,
     /// Accesses of the victim's a second that are due.
-    #[arg(long, default_value_t = 1000.0)]
+    #[arg(long, default_value_t = 500.0)]
     pub rate: f64,
     /// Times that frames are asked back.
     #[arg(long, default_value_t = 10_000)]

@@ -56,8 +56,8 @@ const SPREADING: Duration = Duration::from_secs(3);
 /// top is asked first, so that the clean one is until it has as little as the dirty one, and
 /// a refuser is that has the clean one's. Accesses that are due now and then would spend a
 /// long laxity each.
-const CLEAN: Role = Role("clean", 64, HELD, 36, "60ms/250ms,laxity=500us");
-const DIRTY: Role = Role("dirty", 64, HELD, 24, "5ms/250ms,laxity=500us");
+const CLEAN: Role = Role("clean", 64, HELD, 42, "60ms/250ms,laxity=500us");
+const DIRTY: Role = Role("dirty", 64, HELD, 18, "5ms/250ms,laxity=500us");
 const REFUSER: Role = Role("refuser", 64, HELD, 40, "10ms/250ms,laxity=500us");
 const CLAIMER: Role = Role("claimer", CLAIMED, CLAIMED, 0, "10ms/250ms,laxity=500us");
 const BYSTANDER: Role = Role("bystander", 32, 4, 0, "60ms/250ms,laxity=500us");

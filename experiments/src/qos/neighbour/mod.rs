@@ -8,7 +8,7 @@
 //!
 //! | arm | the victim's promise |
 //! |---|---|
-//! | `system` | 125 ms of disk in 250 ms; the neighbour has 25 ms, and nothing beyond |
+//! | `system` | 125 ms of disk in 250 ms and what nobody is promised; the neighbour has 25 ms, and nothing beyond |
 //! | `run` | none: what the neighbour leaves |
 //! | `swap` | none |
 //! | `swap-throttle` | the neighbour is held to a fifth of the requests it made alone |
@@ -40,13 +40,13 @@ const OVER: u64 = 8;
 /// Threads of the neighbour's.
 const THREADS: u64 = 4;
 
-/// How long the neighbour pages before anything is measured beside it.
+/// How long each of the two is at work before anything is measured of it, or beside it.
 const WARM: Duration = Duration::from_secs(1);
 
 /// What each is promised. The laxity is longer than a program takes from one fault to the
 /// next, and shorter than the time between accesses that are due now and then: each of those
 /// would be charged for a longer one.
-const SHARES: [&str; 2] = ["125ms/250ms,laxity=500us", "25ms/250ms,laxity=500us"];
+const SHARES: [&str; 2] = ["125ms/250ms,extra,laxity=500us", "25ms/250ms,laxity=500us"];
 
 /// The same as BFQ's weights.
 const WEIGHTS: [u64; 2] = [500, 100];
@@ -144,6 +144,9 @@ fn run(
         guest.tell(&Order::Fill.to_string())?;
         guest.hear_as::<Done>()?;
     }
+    // What was written last goes out first, and is none of a reader's time.
+    setting.victim.tell(&Order::Closed(WARM).to_string())?;
+    setting.victim.hear_as::<Done>()?;
     if let Some(share) = &setting.throttle {
         // A share of what it would do is what a throttle can be made of.
         let disk = Disk::under(&grounds.folder)?;
@@ -230,7 +233,7 @@ fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting,
             for (who, disk) in both.into_iter().zip(SHARES) {
                 let swap = format!("{}M", who.mib(options) * 3 / 2);
                 let mut command = selfpage_run(grounds, who, options)?;
-                command.arg("--system").arg(started.socket());
+                command.arg(format!("--system={}", started.socket().display()));
                 command.args(["--disk", disk, "--swap", &swap, "--"]);
                 guests.push(Process::start(guest(
                     grounds, command, "paged", who, options,
