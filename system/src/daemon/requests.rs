@@ -207,7 +207,7 @@ impl Daemon {
             );
         }
         let seen = self.usd.trace().since(from);
-        let written = crate::trace::write(&seen);
+        let written = crate::tenant::trace::write(&seen);
         match written {
             Ok(memory) => self.say_at(token, &Say::Trace, &[memory.as_fd()]),
             Err(errno) => self.refuse(token, format_args!("no memory for the trace: {errno}")),

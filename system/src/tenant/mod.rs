@@ -8,6 +8,9 @@
 //! channels; a daemon that was started again is handed them and goes on where the first
 //! stopped. Meanwhile faults that need the disk wait, and frames stay as they are.
 
+pub mod file;
+pub mod trace;
+
 use crate::control::{
     Ask, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode,
 };
