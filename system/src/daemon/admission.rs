@@ -8,15 +8,15 @@ use super::errand::Done;
 use super::record::{self, Record};
 use super::tenancy::{Frames, Phase, Tenancy};
 use super::wipe::{Wiped, wipe};
-use super::{Daemon, HUNGER, access};
+use super::{Daemon, HUNGER, access, places};
 use crate::control::{Say, TenantNumber, Ticket};
-use crate::terms::{DiskTerms, FrameTerms, Terms};
+use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use crate::tree;
 use disk::atropos::Contract as DiskContract;
 use disk::time::Nanos;
 use disk::usd::Backing;
 use frames::Quota;
-use frames::allocator::TenantId;
+use frames::allocator::{Kind, Request, TenantId};
 use iochannel::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -39,15 +39,29 @@ impl From<DiskTerms> for DiskContract {
     }
 }
 
+fn kind(place: Option<Place>) -> Kind {
+    match place {
+        None => Kind::Any,
+        Some(Place::Huge) => Kind::Huge,
+        Some(Place::Node(node)) => Kind::Node(node),
+    }
+}
+
 impl Daemon {
     /// Somebody asks for a contract.
-    pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms) {
-        if let Err(why) = self.try_join(token, name, terms) {
+    pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms, place: Option<Place>) {
+        if let Err(why) = self.try_join(token, name, terms, place) {
             self.refuse(token, why);
         }
     }
 
-    fn try_join(&mut self, token: u64, name: &str, terms: Terms) -> Result<(), String> {
+    fn try_join(
+        &mut self,
+        token: u64,
+        name: &str,
+        terms: Terms,
+        place: Option<Place>,
+    ) -> Result<(), String> {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, name, terms)?;
@@ -61,6 +75,13 @@ impl Daemon {
                 }
             ));
         }
+        let kind = kind(place);
+        // What there is none of is refused now, not by a fault.
+        let first = Request {
+            k: terms.frames.g,
+            kind,
+        };
+        places().check(first).map_err(|why| text(&why))?;
         let hunger =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|why| text(&why))?;
         self.watch_hunger(&hunger, number)?;
@@ -97,6 +118,7 @@ impl Daemon {
         tenancy.frames = Some(Frames {
             group: self.groups.take_in(pid, number),
             quota: None,
+            kind,
             hunger,
             rounds: VecDeque::new(),
         });

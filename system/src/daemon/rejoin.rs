@@ -12,7 +12,7 @@ use crate::control::{ChannelNumber, Say, TenantNumber, Ticket};
 use crate::socket::Received;
 use disk::swapfs::FileId;
 use frames::Quota;
-use frames::allocator::TenantId;
+use frames::allocator::{Kind, TenantId};
 use iochannel::{Doorbell, Server};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
@@ -78,6 +78,8 @@ impl Daemon {
             frames: Some(Frames {
                 group: self.groups.take_in(leader, number),
                 quota: None,
+                // Its processes keep the place they have.
+                kind: Kind::Any,
                 hunger,
                 rounds: VecDeque::new(),
             }),

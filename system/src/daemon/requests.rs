@@ -59,9 +59,13 @@ impl Daemon {
                     frames,
                     disk,
                     swap,
+                    place,
                 },
                 None,
-            ) => self.join(token, &name, self.config.default.terms(frames, disk, swap)),
+            ) => {
+                let terms = self.config.default.terms(frames, disk, swap);
+                self.join(token, &name, terms, place);
+            }
             (Ask::File { name, disk }, None) => {
                 self.join_file(token, &name, disk, message.fds[0].take())
             }
