@@ -181,9 +181,9 @@ impl Daemon {
         };
         match self.swap.scrub(file) {
             Ok(Some(scrub)) => {
-                let others = self.served.clone();
+                let trace = self.usd.trace().clone();
                 self.errands
-                    .start(move || Done::Wiped(number, Box::new(wipe(scrub, &others))));
+                    .start(move || Done::Wiped(number, Box::new(wipe(scrub, &trace))));
             }
             Ok(None) => self.admit(number),
             Err(why) => self.fail(number, &why.to_string()),
@@ -224,7 +224,6 @@ impl Daemon {
         let Some(token) = tenancy.connection else {
             return;
         };
-        self.count_served();
         let Some(tenancy) = self.tenants.get(&number) else {
             return;
         };
