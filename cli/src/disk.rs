@@ -1,7 +1,7 @@
 //! `selfpage disk`: files read in disk time that was promised.
 
 use ::system::daemon::config::SOCKET;
-use ::system::file::ReservedFile;
+use ::system::tenant::file::ReservedFile;
 use ::system::terms::{DiskTerms, parse_time};
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -2,8 +2,8 @@
 
 use ::system::daemon::config::SOCKET;
 use ::system::tenant::list;
+use ::system::tenant::trace::Tracer;
 use ::system::terms::parse_time;
-use ::system::trace::Tracer;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;

@@ -60,6 +60,12 @@ pub trait Hooks: Send + Sync {
         let _ = unsafe { translation::set_access(page, PAGE, translation::Access::NONE) };
     }
 
+    /// The processor that a thread of the program's runs on, if that is known at no price.
+    /// Asked on the page path, while the thread waits for a page.
+    fn processor_of(&self, _thread: u32) -> Option<u32> {
+        None
+    }
+
     /// A message for whoever watches the program: what was lost and why. On the page path.
     fn notice(&self, text: &str);
 }

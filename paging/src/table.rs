@@ -160,30 +160,31 @@ impl Table {
         debug_assert!(before & COUNT >= count, "more pages went than were there");
     }
 
-    /// Pages of the unit that are resident and may be taken.
-    pub(crate) fn movable(&self, unit: usize) -> u32 {
-        if self.unit(unit).meta.load(Ordering::Acquire) & COUNT == 0 {
-            return 0;
-        }
-        let movable = |index: &usize| {
-            let seen = self.word(*index).load();
+    /// Pages of the unit that are resident.
+    pub(crate) fn resident(&self, unit: usize) -> u32 {
+        self.unit(unit).meta.load(Ordering::Acquire) & COUNT
+    }
+
+    /// Whether a page of the unit is resident and may be taken.
+    pub(crate) fn any_movable(&self, unit: usize) -> bool {
+        let movable = |index: usize| {
+            let seen = self.word(index).load();
             seen.state() == State::Resident && seen.may_stage()
         };
-        self.unit_pages(unit).filter(movable).count() as u32
+        self.resident(unit) > 0 && self.unit_pages(unit).any(movable)
     }
 
     /// Whether a unit can be filled as a whole: nothing of it is resident, staged, in
     /// anyone's hands, or not ours; nor stored, unless `stored` may be.
     pub(crate) fn fillable_whole(&self, unit: usize, stored: bool) -> bool {
-        if self.unit(unit).meta.load(Ordering::Acquire) & COUNT != 0 {
-            return false;
-        }
-        self.unit_pages(unit)
-            .all(|index| match self.word(index).load().state() {
-                State::Empty => true,
-                State::Stored => stored,
-                _ => false,
-            })
+        self.resident(unit) == 0
+            && self
+                .unit_pages(unit)
+                .all(|index| match self.word(index).load().state() {
+                    State::Empty => true,
+                    State::Stored => stored,
+                    _ => false,
+                })
     }
 
     /// The unit has left the replacement queue.

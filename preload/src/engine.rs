@@ -1,7 +1,7 @@
 //! This process's pager: made in the constructor, made anew in the child of a fork.
 
 use crate::outlet::Outlet;
-use crate::{allocated, notice, threads};
+use crate::{allocated, notice, processors, threads};
 use frames::{Client, Contract, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
@@ -54,6 +54,10 @@ impl selfpage::Hooks for Hooks {
 
     fn close(&self, page: usize) {
         allocated::close(page);
+    }
+
+    fn processor_of(&self, thread: u32) -> Option<u32> {
+        processors::of(thread)
     }
 
     fn notice(&self, text: &str) {

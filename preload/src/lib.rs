@@ -12,6 +12,7 @@
 //! - [`adopt`]: what was mapped before we came
 //! - [`fork`], [`exec`], [`pthread`], [`descriptors`]: what else a program does
 //!   that a pager must know
+//! - [`processors`]: where its threads run
 //! - [`start`], [`threads`], [`link`]: how a process comes in and what runs in it
 //! - [`pager`]: all that is asked of the [`engine`]
 //!
@@ -40,6 +41,7 @@ mod next;
 mod notice;
 mod outlet;
 mod pager;
+mod processors;
 mod pthread;
 mod raw;
 mod space;

@@ -8,7 +8,7 @@
 
 use crate::mappings::Span;
 use crate::raw::{self, Quiet};
-use crate::{pager, space, threads};
+use crate::{pager, processors, space, threads};
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -61,6 +61,7 @@ pub fn start() {
     if unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0 {
         KEY.store(key, Ordering::Release);
     }
+    processors::start();
 }
 
 fn with_known<R>(f: impl FnOnce(&mut Known) -> R) -> R {
@@ -126,6 +127,8 @@ pub fn forget_others() {
             nails: Vec::new(),
         },
     ));
+    drop(known);
+    processors::forget_others();
 }
 
 /// Control blocks of threads that run.
@@ -217,6 +220,7 @@ unsafe extern "C" fn begun(begin: *mut Begin, to: *mut Begin) {
     unsafe { to.write(*Box::from_raw(begin)) };
     let (tid, own) = (raw::tid(), threads::thread_pointer());
     with_known(|known| known.live.push((tid, own)));
+    processors::begins();
     nail(whole_pages(own, own + CONTROL), tid);
     let key = KEY.load(Ordering::Acquire);
     if key != u32::MAX {
@@ -238,6 +242,7 @@ unsafe extern "C" fn ends(round: *mut c_void) {
         return;
     }
     let tid = raw::tid();
+    processors::ends();
     with_known(|known| known.live.retain(|(live, _)| *live != tid));
     sweep();
 }

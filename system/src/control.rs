@@ -7,7 +7,7 @@
 //! Rule: nothing here is on the page path. A tenant asks once, and is then asked now and
 //! then for frames; its faults go over its IO channels.
 
-use crate::terms::{DiskTerms, FrameTerms, Terms};
+use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use crate::wire::MESSAGE;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -44,6 +44,8 @@ pub enum Ask {
         disk: Option<DiskTerms>,
         /// Bytes of swap.
         swap: Option<u64>,
+        /// Which frames; any if not said.
+        place: Option<Place>,
     },
     /// Makes the ledger known that was made for the frames of [`Say::Admitted`]. With its
     /// descriptor.

@@ -148,6 +148,16 @@ impl fmt::Display for FrameTerms {
     }
 }
 
+/// Particular frames, where Linux has any to choose (section 6.2: "frames within a special
+/// region").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Those of huge pages: of 2 MiB each.
+    Huge,
+    /// Those of a NUMA node.
+    Node(u32),
+}
+
 /// The disk: (p, s, x, l).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskTerms {

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use store::{DiskConfig, SetupError, StoreConfig};
 use system::notify::{self, Notifier};
 use system::sample::Sampler;
-use system::tenant::Tenant;
+use system::tenant::{Tenant, bind_to_node};
+use system::terms::Place;
 use system::{Event, Settings, StartError, System, tree};
 
 /// How long processes may run on before `run` says that it waits for them.
@@ -136,6 +137,10 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
         .map(|(socket, wanted)| Tenant::join(socket, wanted));
     let tenant = tenant.transpose()?;
     if let Some(tenant) = &tenant {
+        let node = plan.system.as_ref().and_then(|(_, wanted)| wanted.place);
+        if let Some(Place::Node(node)) = node {
+            bind_to_node(node).map_err(StartError::call("have memory of one node only"))?;
+        }
         let terms = tenant.terms();
         plan.frames = terms.frames.x;
         plan.store = Some(StoreConfig {

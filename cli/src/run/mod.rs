@@ -63,6 +63,10 @@ pub struct Args {
     #[arg(long, value_name = "SLICE/PERIOD", requires = "system")]
     disk: Option<DiskTerms>,
 
+    /// Frames of this NUMA node only
+    #[arg(long, value_name = "NUMBER", requires = "system")]
+    node: Option<u32>,
+
     /// Room on the system's disk
     #[arg(long, value_name = "SIZE", requires = "system", value_parser = ::store::parse_size)]
     swap: Option<u64>,

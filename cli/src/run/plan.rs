@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use store::{Bytes, StoreConfig};
 use system::client::{PORT_VARIABLE, Port, SOCKET_VARIABLE};
 use system::tenant::Wanted;
-use system::terms::FrameTerms;
+use system::terms::{FrameTerms, Place};
 use system::{MIN_FRAMES, Options};
 use translation::{Capabilities, Feature, Report};
 use wired::PAGE;
@@ -149,6 +149,7 @@ impl Plan {
                 frames: args.frames,
                 disk: args.disk,
                 swap: args.swap,
+                place: args.node.map(Place::Node),
             };
             (socket, wanted)
         });

@@ -75,6 +75,7 @@ impl Backing {
                 frames: Some(terms),
                 disk: self.disk,
                 swap: Some(self.swap << 20),
+                place: None,
             };
             let manner = Manner {
                 answers: !self.refuses,

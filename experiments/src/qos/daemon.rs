@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use system::control::Listed;
 use system::tenant::list;
-use system::trace::Tracer;
+use system::tenant::trace::Tracer;
 
 /// How long it may take to start: it makes its swap file and measures the disk.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use system::file::ReservedFile;
+use system::tenant::file::ReservedFile;
 use system::terms::DiskTerms;
 
 /// What the client is told.

@@ -41,7 +41,7 @@ pub struct Places {
 
 impl Places {
     /// Refuses what the machine does not have.
-    pub(crate) fn check(self, request: Request) -> Result<(), Refused> {
+    pub fn check(self, request: Request) -> Result<(), Refused> {
         let (asked, unit) = (request.k, RANGE_PAGES as u32);
         match request.kind {
             Kind::Huge if !self.huge => Err(Refused::NoHuge { asked }),

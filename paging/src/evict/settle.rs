@@ -7,7 +7,7 @@
 use super::clean::{Cleaning, Load, Page, nap};
 use crate::page::State;
 use crate::pager::Pager;
-use crate::staging::ring::{Claim, PIECE};
+use crate::staging::ring::{CLAIM, Claim};
 use crate::stretch::Inner;
 use frames::Frame;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ enum Fate {
 impl Pager {
     /// Settles every page of a load whose writes are done, discards the memory of those
     /// that are elsewhere and puts their frames back.
-    pub(super) fn settle(&self, load: &mut Load, freed: &mut [Frame; PIECE]) -> Cleaning {
+    pub(super) fn settle(&self, load: &mut Load, freed: &mut [Frame; CLAIM]) -> Cleaning {
         let mut done = Cleaning {
             freed: 0,
             refusal: load.refusal,

@@ -56,7 +56,7 @@ impl Pager {
         // nothing that may go (all nailed, or pinned) is passed over.
         let tries = self.order.lock().len();
         for _ in 0..tries {
-            let victim = self.order.lock().victim_by(&mut |key| self.movable(key));
+            let victim = self.order.lock().victim_by(&mut |key| self.resident(key));
             let Some(key) = victim else {
                 break;
             };
@@ -69,7 +69,7 @@ impl Pager {
             stretch.table().dequeued(key.unit());
             let staged = self.stage_unit(stager, stretch, key.unit());
             // Pages that a device holds came back; the unit stands in line again.
-            if stretch.table().movable(key.unit()) > 0 {
+            if stretch.table().any_movable(key.unit()) {
                 self.requeue(stretch, key.unit());
             }
             if staged > 0 {
@@ -79,11 +79,12 @@ impl Pager {
         self.find_unqueued(stager)
     }
 
-    /// Pages of a unit that are resident and may go.
-    fn movable(&self, key: Key) -> u32 {
+    /// Pages of a unit that are resident, those included that may not go: to look at each
+    /// would take longer than all else of a choice.
+    fn resident(&self, key: Key) -> u32 {
         match self.directory.by_id(key.stretch()) {
             Some(stretch) if key.unit() < stretch.table().unit_count() => {
-                let count = stretch.table().movable(key.unit());
+                let count = stretch.table().resident(key.unit());
                 if count == 0 {
                     // Forgotten by the replacement: its next fill puts it in again.
                     stretch.table().dequeued(key.unit());
@@ -116,7 +117,7 @@ impl Pager {
             };
             while unit < units {
                 unit += 1;
-                if table.movable(unit - 1) > 0 && self.stage_unit(stager, stretch, unit - 1) > 0 {
+                if table.any_movable(unit - 1) && self.stage_unit(stager, stretch, unit - 1) > 0 {
                     stager.hand = (n, unit);
                     return true;
                 }

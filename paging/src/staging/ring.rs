@@ -25,6 +25,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 /// flush at the end, 11 us with a second thread running, is shared by as many.
 pub(crate) const PIECE: usize = 64;
 
+/// Pages of a claim at most: those of a unit that has little more than a piece's go in one,
+/// with one flush, not two. Where pages are wanted in no order a unit has as many as there
+/// are frames to pages: 64 of 512 and some where it is one to eight.
+pub(crate) const CLAIM: usize = PIECE + PIECE / 2;
+
 const EMPTY: u32 = 0;
 const BUSY: u32 = 1 << 31;
 /// Claimed once, and not all of it could go.
@@ -143,7 +148,7 @@ impl Ring {
         self.oldest.load(SeqCst) == self.next.load(SeqCst)
     }
 
-    /// Claims the pieces staged first, of one slot, as many as have [`PIECE`] pages between
+    /// Claims the pieces staged first, of one slot, as many as have [`CLAIM`] pages between
     /// them.
     pub(crate) fn claim_oldest(&self, turn: Turn) -> Option<Claim> {
         let oldest = self.oldest.load(Acquire);
@@ -163,7 +168,7 @@ impl Ring {
             let had = claim.as_ref().map_or(0, |claim| claim.pages);
             let mine = now & BUSY == 0
                 && kept == (turn == Turn::Again)
-                && (had == 0 || had + (now & COUNT) <= PIECE as u32)
+                && (had == 0 || had + (now & COUNT) <= CLAIM as u32)
                 && word.compare_exchange(now, BUSY, Acquire, Relaxed).is_ok();
             match &mut claim {
                 Some(claim) if mine => {

@@ -8,15 +8,15 @@ use super::errand::Done;
 use super::record::{self, Record};
 use super::tenancy::{Frames, Phase, Tenancy};
 use super::wipe::{Wiped, wipe};
-use super::{Daemon, HUNGER, access};
+use super::{Daemon, HUNGER, access, places};
 use crate::control::{Say, TenantNumber, Ticket};
-use crate::terms::{DiskTerms, FrameTerms, Terms};
+use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use crate::tree;
 use disk::atropos::Contract as DiskContract;
 use disk::time::Nanos;
 use disk::usd::Backing;
 use frames::Quota;
-use frames::allocator::TenantId;
+use frames::allocator::{Kind, Request, TenantId};
 use iochannel::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -39,19 +39,33 @@ impl From<DiskTerms> for DiskContract {
     }
 }
 
+fn kind(place: Option<Place>) -> Kind {
+    match place {
+        None => Kind::Any,
+        Some(Place::Huge) => Kind::Huge,
+        Some(Place::Node(node)) => Kind::Node(node),
+    }
+}
+
 /// What a linked program needs: an instruction can straddle two pages, one is moved from and
 /// one is moved through. A tree of processes asks for more by itself.
 const LEAST_FRAMES: u32 = 4;
 
 impl Daemon {
     /// Somebody asks for a contract.
-    pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms) {
-        if let Err(why) = self.try_join(token, name, terms) {
+    pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms, place: Option<Place>) {
+        if let Err(why) = self.try_join(token, name, terms, place) {
             self.refuse(token, why);
         }
     }
 
-    fn try_join(&mut self, token: u64, name: &str, terms: Terms) -> Result<(), String> {
+    fn try_join(
+        &mut self,
+        token: u64,
+        name: &str,
+        terms: Terms,
+        place: Option<Place>,
+    ) -> Result<(), String> {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, name, terms)?;
@@ -65,6 +79,13 @@ impl Daemon {
                 }
             ));
         }
+        let kind = kind(place);
+        // What there is none of is refused now, not by a fault.
+        let first = Request {
+            k: terms.frames.g,
+            kind,
+        };
+        places().check(first).map_err(|why| text(&why))?;
         let hunger =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|why| text(&why))?;
         self.watch_hunger(&hunger, number)?;
@@ -101,6 +122,7 @@ impl Daemon {
         tenancy.frames = Some(Frames {
             group: self.groups.take_in(pid, number),
             quota: None,
+            kind,
             hunger,
             rounds: VecDeque::new(),
         });
@@ -163,9 +185,9 @@ impl Daemon {
         };
         match self.swap.scrub(file) {
             Ok(Some(scrub)) => {
-                let others = self.served.clone();
+                let trace = self.usd.trace().clone();
                 self.errands
-                    .start(move || Done::Wiped(number, Box::new(wipe(scrub, &others))));
+                    .start(move || Done::Wiped(number, Box::new(wipe(scrub, &trace))));
             }
             Ok(None) => self.admit(number),
             Err(why) => self.fail(number, &why.to_string()),
@@ -206,7 +228,6 @@ impl Daemon {
         let Some(token) = tenancy.connection else {
             return;
         };
-        self.count_served();
         let Some(tenancy) = self.tenants.get(&number) else {
             return;
         };

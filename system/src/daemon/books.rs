@@ -61,7 +61,13 @@ impl Daemon {
     pub(super) fn ask(&mut self, number: TenantNumber, k: u32) {
         self.report(number);
         let (id, now) = (TenantId(number), self.now());
-        let request = Request { k, kind: Kind::Any };
+        let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
+        let kind = frames.map_or(Kind::Any, |frames| frames.kind);
+        let k = match kind {
+            Kind::Huge => k.next_multiple_of(wired::RANGE_PAGES as u32),
+            Kind::Any | Kind::Node(_) => k,
+        };
+        let request = Request { k, kind };
         if let Ok(orders) = self.allocator.request(id, request, now) {
             self.carry_out(orders);
         }

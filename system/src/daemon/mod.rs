@@ -52,8 +52,6 @@ use rustix::process::Pid;
 use signals::Signals;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tenancy::{Phase, Tenancy};
 use wired::PAGE;
@@ -132,8 +130,6 @@ pub struct Daemon {
     model: Model,
     groups: Groups,
     errands: Errands,
-    /// Tenants that have contracts: who wipes goes slowly then.
-    served: Arc<AtomicUsize>,
     counted: Instant,
     signals: Signals,
 }
@@ -176,14 +172,16 @@ impl Daemon {
             next_connection: 0,
             tenants: BTreeMap::new(),
             next_tenant: 1,
-            allocator: Allocator::restarted(settings, config.memory.grace.0),
+            allocator: match rejoin::is_anybody_awaited(&backing.swap) {
+                true => Allocator::restarted(settings, config.memory.grace.0),
+                false => Allocator::new(settings),
+            },
             round: 0,
             swap: backing.swap,
             usd: backing.usd,
             model: backing.model,
             groups: Groups::open(name.trim_start_matches('-')),
             errands: Errands::new().map_err(call("make an eventfd"))?,
-            served: Arc::new(AtomicUsize::new(0)),
             counted: Instant::now(),
             signals,
             config,
@@ -410,7 +408,6 @@ impl Daemon {
         if let Some(frames) = &tenancy.frames {
             frames.group.remove();
         }
-        self.count_served();
         let orders = self.allocator.gone(TenantId(number), self.now());
         self.carry_out(orders);
     }
@@ -419,11 +416,6 @@ impl Daemon {
         if let Some(connection) = self.connections.remove(&token) {
             let _ = epoll::delete(&self.epoll, &connection.fd);
         }
-    }
-
-    fn count_served(&self) {
-        let served = self.tenants.values().filter(|t| t.phase == Phase::Admitted);
-        self.served.store(served.count(), Ordering::Relaxed);
     }
 
     /// Ends tenants whose process has gone without their connection telling, and those that

@@ -10,13 +10,22 @@ use super::tenancy::{Channel, Frames, Phase, Tenancy};
 use super::{Daemon, DaemonError};
 use crate::control::{ChannelNumber, Say, TenantNumber, Ticket};
 use crate::socket::Received;
-use disk::swapfs::FileId;
+use disk::swapfs::{FileId, SwapFs};
 use frames::Quota;
-use frames::allocator::TenantId;
+use frames::allocator::{Kind, TenantId};
 use iochannel::{Doorbell, Server};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
+
+/// Whether a tenant of an earlier daemon may come back.
+pub(super) fn is_anybody_awaited(swap: &SwapFs) -> bool {
+    let mut records = swap
+        .files()
+        .iter()
+        .filter_map(|file| Record::decode(file.blob()));
+    records.any(|record| record.process().is_some())
+}
 
 impl Daemon {
     /// Finds the tenants there were. Swap files of those that have ended are free again.
@@ -78,6 +87,8 @@ impl Daemon {
             frames: Some(Frames {
                 group: self.groups.take_in(leader, number),
                 quota: None,
+                // Its processes keep the place they have.
+                kind: Kind::Any,
                 hunger,
                 rounds: VecDeque::new(),
             }),
@@ -160,7 +171,6 @@ impl Daemon {
             }
         }
         self.back_by_file(number)?;
-        self.count_served();
         let said = Say::Admitted {
             tenant: number,
             ticket,

@@ -59,9 +59,13 @@ impl Daemon {
                     frames,
                     disk,
                     swap,
+                    place,
                 },
                 None,
-            ) => self.join(token, &name, self.config.default.terms(frames, disk, swap)),
+            ) => {
+                let terms = self.config.default.terms(frames, disk, swap);
+                self.join(token, &name, terms, place);
+            }
             (Ask::File { name, disk }, None) => {
                 self.join_file(token, &name, disk, message.fds[0].take())
             }
@@ -207,7 +211,7 @@ impl Daemon {
             );
         }
         let seen = self.usd.trace().since(from);
-        let written = crate::trace::write(&seen);
+        let written = crate::tenant::trace::write(&seen);
         match written {
             Ok(memory) => self.say_at(token, &Say::Trace, &[memory.as_fd()]),
             Err(errno) => self.refuse(token, format_args!("no memory for the trace: {errno}")),

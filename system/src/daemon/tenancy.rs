@@ -7,6 +7,7 @@ use disk::atropos::ClientId;
 use disk::swapfs::FileId;
 use disk::usd::ChannelId;
 use frames::Quota;
+use frames::allocator::Kind;
 use iochannel::Doorbell;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,8 @@ pub struct Frames {
     pub group: Group,
     /// Its ledger, once that is known.
     pub quota: Option<Quota>,
+    /// Which frames it has.
+    pub kind: Kind,
     /// What it rings when it wants more.
     pub hunger: OwnedFd,
     /// Revocations it was sent and has not answered: number and frames.

@@ -4,11 +4,11 @@
 //! is disk time nobody was promised: it comes from what admission leaves over (see
 //! `disk.capacity` in the configuration).
 //!
-//! Rule: while others have contracts the wiping takes one part in twenty of the time.
+//! Rule: while others have the disk do transactions, the wiping takes one part in twenty of
+//! the time. While nobody does it takes all of it.
 
-use disk::swapfs::{Device, Progress, Scrub, ScrubError};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use disk::swapfs::{Device, Scrub, ScrubError};
+use disk::trace::{Event, Reader};
 use std::time::{Duration, Instant};
 
 /// Pauses for each time as long as a step, beside others.
@@ -24,16 +24,21 @@ pub struct Wiped {
     pub result: Result<(), ScrubError>,
 }
 
-/// Wipes; `others` is how many have contracts, read again and again.
-pub fn wipe(mut scrub: Scrub<Device>, others: &Arc<AtomicUsize>) -> Wiped {
+/// Wipes; `trace` shows whether others use the disk meanwhile.
+pub fn wipe(mut scrub: Scrub<Device>, trace: &Reader) -> Wiped {
+    let mut next = trace.since(u64::MAX).next;
     let result = loop {
         let begin = Instant::now();
-        match scrub.step() {
-            Ok(Progress { .. }) if scrub.is_done() => break Ok(()),
-            Ok(_) => {}
-            Err(why) => break Err(why),
+        if let Err(why) = scrub.step() {
+            break Err(why);
         }
-        if others.load(Ordering::Relaxed) > 0 {
+        if scrub.is_done() {
+            break Ok(());
+        }
+        let seen = trace.since(next);
+        next = seen.next;
+        let is_use = |event: &Event| matches!(event, Event::Transaction { .. });
+        if seen.lost > 0 || seen.events.iter().any(is_use) {
             std::thread::sleep((begin.elapsed() * PAUSES).min(LONGEST));
         }
     };

@@ -8,11 +8,14 @@
 //! channels; a daemon that was started again is handed them and goes on where the first
 //! stopped. Meanwhile faults that need the disk wait, and frames stay as they are.
 
+pub mod file;
+pub mod trace;
+
 use crate::control::{
     Ask, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode,
 };
 use crate::socket::{self, Received};
-use crate::terms::{DiskTerms, FrameTerms, Terms};
+use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -38,6 +41,9 @@ pub struct Wanted {
     pub disk: Option<DiskTerms>,
     /// Bytes of swap.
     pub swap: Option<u64>,
+    /// Which frames; any if not said. The daemon says whether the machine has such; to get
+    /// them of the kernel is the tenant's ([`bind_to_node`], `allocate_huge`).
+    pub place: Option<Place>,
 }
 
 /// Why there is no contract.
@@ -151,6 +157,7 @@ impl Tenant {
             frames: wanted.frames,
             disk: wanted.disk,
             swap: wanted.swap,
+            place: wanted.place,
         };
         let (say, fds) = converse(&connection, &ask, &[])?;
         let Say::Admitted {
@@ -445,6 +452,28 @@ fn wait(connection: &OwnedFd, deadline: Instant) -> io::Result<()> {
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()),
         }
+    }
+}
+
+/// Has the kernel take all memory of this process, and of those it starts from now on, from
+/// one NUMA node.
+pub fn bind_to_node(node: u32) -> io::Result<()> {
+    let mut mask = [0u64; 16];
+    let word = mask.get_mut(node as usize / 64).ok_or(Errno::INVAL)?;
+    *word = 1 << (node % 64);
+    let most = mask.len() * 64;
+    // SAFETY: reads as many words of the mask as it is told there are.
+    let bound = unsafe {
+        libc::syscall(
+            libc::SYS_set_mempolicy,
+            libc::MPOL_BIND,
+            mask.as_ptr(),
+            most,
+        )
+    };
+    match bound {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 

@@ -95,6 +95,11 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// A call that failed, by what it was for.
+    pub fn call(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Call { what, errno }
+    }
+
     /// What the kernel said, where it was the kernel.
     pub fn errno(&self) -> Option<Errno> {
         match self {
@@ -176,10 +181,6 @@ pub struct System {
     upstream: Option<Upstream>,
 }
 
-fn call(what: &'static str) -> impl Fn(Errno) -> StartError {
-    move |errno| StartError::Call { what, errno }
-}
-
 impl System {
     /// Makes the shared memory and the store, and opens both doors.
     pub fn start(mut settings: Settings) -> Result<Self, StartError> {
@@ -196,7 +197,7 @@ impl System {
             None => None,
             Some(mut tenant) => {
                 let copy = io::fcntl_dupfd_cloexec(&ledger_fd, 0);
-                tenant.start(copy.map_err(call("copy a descriptor"))?)?;
+                tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
                 ledger.assure(tenant.terms().frames.g);
                 Some(Upstream::new(tenant))
             }
@@ -217,9 +218,11 @@ impl System {
             .filter(|_| has_disk);
         let fence = swap.and_then(|swap| Fence::around(swap).ok());
         let (board, board_fd) =
-            Board::create(MAX_PROCESSES).map_err(call("make the board's memory"))?;
-        let doors = Doors::open().map_err(call("open the sockets processes come in by"))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"))?;
+            Board::create(MAX_PROCESSES).map_err(StartError::call("make the board's memory"))?;
+        let doors =
+            Doors::open().map_err(StartError::call("open the sockets processes come in by"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(StartError::call("make an epoll"))?;
         let it = Self {
             settings,
             epoll,
@@ -240,9 +243,9 @@ impl System {
         };
         it.watch_upstream();
         it.watch(&it.doors.port, PORT)
-            .map_err(call("watch the port"))?;
+            .map_err(StartError::call("watch the port"))?;
         it.watch(&it.doors.listener, LISTENER)
-            .map_err(call("watch the listening socket"))?;
+            .map_err(StartError::call("watch the listening socket"))?;
         Ok(it)
     }
 
