@@ -55,6 +55,10 @@ pub struct Options {
     /// Requests that the disk is given at a time in the paper's experiments: 1 is the paper's.
     #[arg(long, default_value_t = 1)]
     pub depth: u32,
+    /// Microseconds that the disk's thread looks for work before it sleeps, in the paper's
+    /// experiments.
+    #[arg(long, default_value_t = 1000)]
+    pub spin: u64,
     /// Times each arm of a comparison is run; the median counts.
     #[arg(long, default_value_t = 3)]
     pub repeats: u64,
@@ -265,8 +269,8 @@ fn failed(why: impl std::fmt::Display) -> ExperimentError {
 
 fn settings(options: &Options, asked: impl Fn(Part) -> bool) -> Vec<String> {
     let of_paper = format!(
-        "figures: {} s each, {} request(s) at a time; contracts of 250 ms, laxity 10 ms",
-        options.seconds, options.depth
+        "figures: {} s each, {} request(s) at a time, the disk's thread spins for {} us; contracts of 250 ms, laxity 10 ms",
+        options.seconds, options.depth, options.spin
     );
     let of_neighbours = format!(
         "neighbours: {} and {} MiB over an eighth of memory, {} accesses a second due, phases of {} s, {} repeats",

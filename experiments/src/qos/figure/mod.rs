@@ -11,13 +11,15 @@
 //! whether the rules were kept is told from the trace of every transaction.
 
 use super::daemon::{Setup, System};
+mod judge;
+
 use super::picture::{self, Line};
 use super::progress::{Progress, bandwidth};
-use super::schedule::{Client, Contract, Kept};
-use super::{Grounds, Options, fact, shares};
+use super::schedule::{Client, Contract};
+use super::{Grounds, Options};
 use crate::ExperimentError;
 use crate::process::Process;
-use crate::real::goal::{Bound, Row};
+use crate::real::goal::Row;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -168,54 +170,50 @@ pub fn paging(grounds: &Grounds<'_>, options: &Options, out: bool) -> Vec<Row> {
         Ok(play)
     });
     match outcome {
-        Ok(play) => judged(number, &play, &actors),
+        Ok(play) => judge::paging(number, &play, &actors),
         Err(failure) => vec![super::lacking(format!("figure {number}"), failure)],
     }
 }
 
 /// Figure 9.
 pub fn file_system(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
+    match alternate(grounds, options) {
+        Ok(plays) => judge::file_system(&plays),
+        Err(failure) => vec![super::lacking("figure 9".into(), failure)],
+    }
+}
+
+/// The file client alone and beside pagers, in turn, so that what else the machine does is in
+/// both.
+fn alternate(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<[Play; 2]>, ExperimentError> {
     let reader = Actor {
         role: Role::Reader,
         slice: 125,
     };
-    let pagers = [25, 50].map(|slice| Actor {
+    let [small, large] = [25, 50].map(|slice| Actor {
         role: Role::Pager,
         slice,
     });
-    let all = [pagers[0], pagers[1], reader];
-    let outcome = play(grounds, options, &[reader]).and_then(|alone| {
-        let beside = play(grounds, options, &all)?;
+    let options = &Options {
+        seconds: options.seconds / options.repeats as f64,
+        ..options.clone()
+    };
+    let mut plays = Vec::new();
+    for _ in 0..options.repeats {
+        let alone = play(grounds, options, &[reader])?;
+        plays.push([alone, play(grounds, options, &[small, large, reader])?]);
+    }
+    if let Some([alone, beside]) = plays.last() {
         let mut lines = beside.lines(false);
         lines.extend(alone.lines(true).into_iter().map(|line| Line {
             name: format!("{}, alone", line.name),
             grey: 2,
             ..line
         }));
-        save(
-            options,
-            9,
-            "Figure 9: a file client beside pagers",
-            lines,
-            &beside,
-        )?;
-        Ok((alone, beside))
-    });
-    let (alone, beside) = match outcome {
-        Ok(both) => both,
-        Err(failure) => return vec![super::lacking("figure 9".into(), failure)],
-    };
-    let bytes = |play: &Play| play.parts.last().map_or(0.0, Part::bytes);
-    let megabits = |bytes: f64| bytes * 8.0 / 1e6 / options.seconds;
-    let mut rows = vec![super::ratio(
-        "figure 9: the file client's bandwidth beside two pagers",
-        "alone",
-        "Mbit/s",
-        Bound::AtLeast(0.95),
-        (megabits(bytes(&beside)), megabits(bytes(&alone))),
-    )];
-    rows.extend(rules(9, &beside));
-    rows
+        let title = "Figure 9: a file client beside pagers";
+        save(options, 9, title, lines, beside)?;
+    }
+    Ok(plays)
 }
 
 /// Starts everybody, has them begin at once, and listens.
@@ -226,6 +224,7 @@ fn play(
 ) -> Result<Play, ExperimentError> {
     let setup = Setup {
         depth: Some(options.depth),
+        spin: Duration::from_micros(options.spin),
         ..Setup::of(16)
     };
     let system = System::start(grounds, setup)?;
@@ -322,85 +321,4 @@ fn save(
         from: play.from,
     };
     picture::save(&figure, &folder.join(format!("figure-{number}.svg")))
-}
-
-fn judged(number: u32, play: &Play, actors: &[Actor]) -> Vec<Row> {
-    let promised: Vec<f64> = actors.iter().map(|actor| actor.slice as f64).collect();
-    let (charged, bytes) = (
-        play.charged(),
-        play.parts.iter().map(Part::bytes).collect::<Vec<_>>(),
-    );
-    let notes: Vec<(String, f64)> = play
-        .parts
-        .iter()
-        .map(|part| {
-            (
-                format!("{}, Mbit/s", part.client.name),
-                mean(&part.progress),
-            )
-        })
-        .chain(play.parts.iter().map(|part| {
-            (
-                format!("{}, charged s", part.client.name),
-                part.charged.as_secs_f64(),
-            )
-        }))
-        .collect();
-    let row = |what: &str, bound, value| fact(format!("figure {number}: {what}"), bound, value);
-    let mut rows = vec![
-        row(
-            "charged time, farthest from 1:2:4",
-            Bound::AtMost(0.02),
-            shares::worst(&charged, &promised),
-        ),
-        row(
-            "charged time, Jain's index",
-            Bound::AtLeast(0.999),
-            shares::jain(&charged, &promised),
-        ),
-        row(
-            "bytes, farthest from 1:2:4",
-            Bound::AtMost(0.05),
-            shares::worst(&bytes, &promised),
-        ),
-    ];
-    rows[0].samples[0].notes.extend(notes);
-    rows.extend(rules(number, play));
-    rows
-}
-
-/// Megabits a second, of all the time.
-fn mean(progress: &[Progress]) -> f64 {
-    let last = progress.last().filter(|last| last.ns > 0);
-    last.map_or(0.0, |last| last.bytes as f64 * 8e3 / last.ns as f64)
-}
-
-/// The scheduler's rules, of the client that came nearest to breaking each.
-fn rules(number: u32, play: &Play) -> Vec<Row> {
-    let kept: Vec<(Kept, Contract)> = play
-        .parts
-        .iter()
-        .map(|part| (part.client.kept(), part.client.contract))
-        .collect();
-    let most = |of: fn(&(Kept, Contract)) -> f64| kept.iter().map(of).fold(0.0, f64::max);
-    let row = |what: &str, value| {
-        let mut row = fact(
-            format!("figure {number}: {what}"),
-            Bound::AtMost(1.0),
-            value,
-        );
-        let lost = ("events lost".to_owned(), play.lost as f64);
-        row.samples[0].notes.extend([lost]);
-        row
-    };
-    vec![
-        row(
-            "longest lax time / laxity",
-            most(|(kept, contract)| kept.longest_lax.as_secs_f64() / contract.laxity.as_secs_f64()),
-        ),
-        row(
-            "largest overrun of a period, repaid / a transaction",
-            most(|(kept, _)| kept.overrun.as_secs_f64() / kept.transaction.as_secs_f64().max(1e-9)),
-        ),
-    ]
 }
