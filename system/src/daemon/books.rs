@@ -42,7 +42,8 @@ impl Daemon {
         }
     }
 
-    /// A tenant's ledger feels its limit.
+    /// A tenant's ledger feels its limit. It says so once, until the limit is raised: what it
+    /// cannot have now the allocator remembers.
     pub(super) fn hungry(&mut self, number: TenantNumber) {
         let Some(quota) = self.quota(number) else {
             return;
@@ -50,8 +51,6 @@ impl Daemon {
         if !quota.hungry() {
             return;
         }
-        // It may say so again, whatever comes of this.
-        quota.heard();
         let (limit, wanted) = (quota.limit(), quota.wanted());
         let k = wanted.max(limit / 4).max(STEP);
         self.ask(number, k);
@@ -200,6 +199,8 @@ impl Daemon {
         let numbers: Vec<_> = self.tenants.keys().copied().collect();
         for number in numbers {
             self.report(number);
+            // Whoever was to ring may have been killed before he did.
+            self.hungry(number);
             let Some(frames) = self.tenants.get(&number).and_then(|t| t.frames.as_ref()) else {
                 continue;
             };

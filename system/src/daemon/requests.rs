@@ -290,6 +290,7 @@ impl Daemon {
             self.carry_out(orders.map_err(|why| why.to_string())?);
             let cleaning = self.cleaning(&terms);
             self.allocator.set_cleaning(TenantId(number), cleaning);
+            self.hungry(number);
         }
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.record.terms = terms;
