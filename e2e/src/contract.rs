@@ -1,7 +1,7 @@
 //! What a program is run under: nothing, or a contract with `selfpage run`.
 
 use crate::verdict::{Verdict, failed};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
@@ -45,6 +45,8 @@ pub struct Contract {
     pub frames: u64,
     /// Bytes of compressed RAM and of disk; the default store where absent.
     pub store: Option<(u64, u64)>,
+    /// The daemon's socket, where the contract is with one; its disk is the store then.
+    pub daemon: Option<PathBuf>,
     /// Options besides.
     pub options: Vec<String>,
 }
@@ -55,6 +57,7 @@ impl Contract {
         Self {
             frames,
             store: None,
+            daemon: None,
             options: Vec::new(),
         }
     }
@@ -64,6 +67,12 @@ impl Contract {
     pub fn over(mut self, ram: u64, disk: u64) -> Self {
         self.store = Some((ram, disk));
         self
+    }
+
+    /// The same with the daemon at `socket`, and `swap` bytes of its disk.
+    pub fn at(mut self, socket: &Path, swap: u64) -> Self {
+        self.daemon = Some(socket.into());
+        self.with(&format!("--swap={}M", swap / MIB))
     }
 
     /// The same with one more option.

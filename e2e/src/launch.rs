@@ -130,6 +130,9 @@ impl<'a> Launch<'a> {
         command
             .args(["run", "--frames"])
             .arg(format!("{}M", contract.frames / MIB));
+        if let Some(socket) = &contract.daemon {
+            command.arg(format!("--system={}", socket.display()));
+        }
         if let Some((ram, disk)) = contract.store {
             let folder = self.sandbox.join("store");
             std::fs::create_dir_all(&folder).at("make", &folder)?;
@@ -327,6 +330,8 @@ impl Outcome {
         };
         let ram = match contract.store {
             Some((ram, _)) => ram,
+            // Pages go to the daemon's disk.
+            None if contract.daemon.is_some() => 0,
             None => number(stats, "/store_usage/ram_limit")?,
         };
         let stretches = number(stats, "/figures/stretch_bytes")?;
