@@ -43,6 +43,8 @@ impl Size {
 pub struct Contract {
     /// Bytes of frames.
     pub frames: u64,
+    /// Bytes of frames that may be lent besides.
+    pub lent: u64,
     /// Bytes of compressed RAM and of disk; the default store where absent.
     pub store: Option<(u64, u64)>,
     /// The daemon's socket, where the contract is with one; its disk is the store then.
@@ -56,6 +58,7 @@ impl Contract {
     pub fn new(frames: u64) -> Self {
         Self {
             frames,
+            lent: 0,
             store: None,
             daemon: None,
             options: Vec::new(),
@@ -73,6 +76,12 @@ impl Contract {
     pub fn at(mut self, socket: &Path, swap: u64) -> Self {
         self.daemon = Some(socket.into());
         self.with(&format!("--swap={}M", swap / MIB))
+    }
+
+    /// The same with up to `lent` bytes of frames more while nobody else needs them.
+    pub fn lending(mut self, lent: u64) -> Self {
+        self.lent = lent;
+        self
     }
 
     /// The same with one more option.

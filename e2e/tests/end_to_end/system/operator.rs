@@ -1,7 +1,7 @@
 //! What the operator of a machine does: show, set, reload, configure badly.
 
 use super::{Case, FRAMES, field, for_ever, wait_until};
-use e2e::contract::{Size, Under};
+use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Daemon, Disks, Sandbox, hazard};
@@ -31,7 +31,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     let sandbox = Sandbox::new("set")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
     // Started for 24 MiB at most, of which 16 are lent.
-    let contract = daemon.terms(8, 96).with("--frames=8M+16M");
+    let contract = daemon.terms(8, 96).lending(16 * MIB);
     let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it has what is lent", || {
@@ -81,7 +81,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(64))?;
     let sandbox = Sandbox::new("reload")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
-    let contract = daemon.terms(16, 96).with("--frames=16M+32M");
+    let contract = daemon.terms(16, 96).lending(32 * MIB);
     let mut running = for_ever(&sandbox, &program, 64).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it has what is lent", || {
@@ -146,7 +146,7 @@ fn broken(disks: &Arc<Disks>, _: Size) -> Verdict {
             "names nobody",
         ),
         ("[disk", "config.toml:1:"),
-        ("", "swap"),
+        ("", "disk"),
     ];
     for (text, word) in cases {
         daemon.configure_text(text)?;

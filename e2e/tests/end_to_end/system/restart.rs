@@ -1,7 +1,7 @@
 //! Daemons that end and start again, and what their tenants notice.
 
 use super::{Case, FRAMES, field, for_ever, wait_until};
-use e2e::contract::{Size, Under};
+use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::verdict::{Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
@@ -56,7 +56,7 @@ fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut daemon = Daemon::start(disks, &Settings::new(64).memory("notice = \"100ms\""))?;
     let sandbox = Sandbox::new("remembered")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
-    let contract = daemon.terms(8, 96).with("--frames=8M+24M");
+    let contract = daemon.terms(8, 96).lending(24 * MIB);
     let running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     let set = daemon.contract(&[
@@ -110,7 +110,7 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut daemon = Daemon::start(disks, &Settings::new(64))?;
     let sandbox = Sandbox::new("less")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
-    let contract = daemon.terms(8, 96).with("--frames=8M+40M");
+    let contract = daemon.terms(8, 96).lending(40 * MIB);
     let mut running = for_ever(&sandbox, &program, 64).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it is lent frames", || {

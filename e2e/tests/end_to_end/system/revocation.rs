@@ -1,7 +1,7 @@
 //! Frames asked back by a deadline: who keeps it lives, who does not is ended.
 
 use super::{Case, FRAMES, field, for_ever, wait_at_most, wait_until};
-use e2e::contract::{Size, Under};
+use e2e::contract::{MIB, Size, Under};
 use e2e::daemon::Settings;
 use e2e::processes;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
@@ -31,7 +31,7 @@ fn borrower<'a>(
 ) -> Verdict<(e2e::Running, Launch<'a>)> {
     let program = hazard::build(sandbox, "eight_threads_write_and_check", &[])?;
     let launch = for_ever(sandbox, &program, 96);
-    let contract = daemon.terms(8, 192).with("--frames=8M+64M").with(disk);
+    let contract = daemon.terms(8, 192).lending(64 * MIB).with(disk);
     let running = launch.spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
     wait_until("it is lent frames", || {
