@@ -264,7 +264,10 @@ impl Daemon {
         frames: Option<FrameTerms>,
         disk: Option<DiskTerms>,
     ) -> Result<(), String> {
-        let tenancy = self.tenants.get(&number).ok_or("it has just ended")?;
+        let tenancy = self
+            .tenants
+            .get(&number)
+            .ok_or_else(|| format!("there is no tenant {number}"))?;
         if tenancy.phase != Phase::Admitted {
             return Err(format!(
                 "tenant {number} has not come in, or is ending: try again"
