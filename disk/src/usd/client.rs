@@ -30,7 +30,7 @@ pub(super) struct Client {
     free: Vec<u32>,
     pub counted: Counted,
     /// It is removed: who waits for that.
-    pub leaving: Option<Sender<()>>,
+    pub leaving: Option<Sender<Option<Client>>>,
 }
 
 /// What a client's channels gave.

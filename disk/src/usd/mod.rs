@@ -86,6 +86,17 @@ pub enum Backing {
     },
 }
 
+/// A client that is being removed.
+#[derive(Debug)]
+pub struct Leaving(Receiver<Option<client::Client>>);
+
+impl Leaving {
+    /// Returns when nothing of the client is in flight, and its file is closed.
+    pub fn wait(self) {
+        let _ = self.0.recv();
+    }
+}
+
 /// Why there is no disk thread.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdError {
@@ -202,7 +213,14 @@ impl Usd {
     /// Ends a contract, and closes what channels are left. Returns when nothing of the client
     /// is in flight, so that what it had can be another's.
     pub fn remove(&self, client: ClientId) {
-        self.ask(|answer| Command::Remove { client, answer });
+        self.leave(client).wait();
+    }
+
+    /// Begins to end a contract, for who must not wait for a client's I/O itself.
+    pub fn leave(&self, client: ClientId) -> Leaving {
+        let (answer, gone) = mpsc::channel();
+        self.orders.give(Command::Remove { client, answer });
+        Leaving(gone)
     }
 
     /// What a client had, if it is there.
