@@ -255,6 +255,7 @@ impl Disk {
         };
         let transaction = &mut client.window[number as usize];
         transaction.started = now;
+        client.counted.waited(now - transaction.taken);
         transaction.ticket = start.ticket;
         if transaction.orphan {
             client.give_back(number);
