@@ -55,11 +55,18 @@ pub fn print(ground: &Ground, flood: bool) -> Outcome {
     let ratio = |at: usize, round: &Round| {
         round.rate / ((alone[2 * at] + alone[2 * at + 1]) / 2.0).max(1.0)
     };
-    let ratios = rounds.iter().enumerate().map(|(at, round)| ratio(at, round));
+    let ratios = rounds
+        .iter()
+        .enumerate()
+        .map(|(at, round)| ratio(at, round));
     println!(
         "1:2:4 of all{}: {:.0} reads/s, {:.2} of unscheduled ({:.0}); charged {:.3} of what was \
          promised; correction {:.2}; the thread used {:.0} % of a processor",
-        if flood { ", and a doorbell without end" } else { "" },
+        if flood {
+            ", and a doorbell without end"
+        } else {
+            ""
+        },
         of(&|round| round.rate),
         median(ratios.collect()),
         median(alone.clone()),
@@ -110,14 +117,18 @@ fn round(ground: &Ground, flood: bool) -> Outcome<Round> {
         let slice = Nanos(all.in_period(Nanos::millis(250)).0 * part / 7);
         let contract = Contract {
             slice,
-            ..contract(all, 250, false)
+            ..contract(all, 250, true)
         };
         askers.push(Asker::new(&usd, contract, ground)?);
     }
     let ids: Vec<_> = askers.iter().map(|asker| asker.id).collect();
     let mut newcomer = Asker::new(&usd, contract(newcomers, 100, false), ground)?;
     let noise = match flood {
-        true => Some(Asker::new(&usd, contract(Share::default(), 100, true), ground)?),
+        true => Some(Asker::new(
+            &usd,
+            contract(Share::default(), 100, true),
+            ground,
+        )?),
         false => None,
     };
     let stop = AtomicBool::new(false);
@@ -134,9 +145,8 @@ fn round(ground: &Ground, flood: bool) -> Outcome<Round> {
                 }
             });
         }
-        let figures = |usd: &Usd| -> Vec<Figures> {
-            ids.iter().filter_map(|&id| usd.figures(id)).collect()
-        };
+        let figures =
+            |usd: &Usd| -> Vec<Figures> { ids.iter().filter_map(|&id| usd.figures(id)).collect() };
         std::thread::sleep(SETTLING);
         let (begun, before, used) = (Instant::now(), figures(&usd), usd.whole().processor);
         let (pieces, mut seen) = (newcomer.pieces(), Vec::new());

@@ -47,7 +47,9 @@ fn client(ground: &Ground, seed: u64, time: Duration) -> Outcome<(u64, Duration)
     let mut start = |ring: &mut IoUring, slot: usize| -> Outcome {
         let at = ground.device(Ground::anywhere(&mut random))?;
         let buffer = memory.as_ptr().wrapping_add(slot * PAGE);
-        let entry = opcode::Read::new(file, buffer, PAGE as u32).offset(at).build();
+        let entry = opcode::Read::new(file, buffer, PAGE as u32)
+            .offset(at)
+            .build();
         // SAFETY: the memory outlives the ring's operations: all are waited for.
         unsafe { ring.submission().push(&entry.user_data(slot as u64))? };
         Ok(())
@@ -69,5 +71,8 @@ fn client(ground: &Ground, seed: u64, time: Duration) -> Outcome<(u64, Duration)
         }
     }
     let used = clock_gettime(ClockId::ThreadCPUTime);
-    Ok((count, Duration::new(used.tv_sec as u64, used.tv_nsec as u32)))
+    Ok((
+        count,
+        Duration::new(used.tv_sec as u64, used.tv_nsec as u32),
+    ))
 }

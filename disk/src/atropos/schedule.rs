@@ -29,7 +29,7 @@ impl<T: Trace> Atropos<T> {
         self.settle(now);
         if self.is_full() {
             self.release(None);
-            return self.full();
+            return self.full(now);
         }
         self.allocate_due(now);
         if let Some(at) = self.first_urgent() {
@@ -108,10 +108,10 @@ impl<T: Trace> Atropos<T> {
         self.flights.count() > 0 && self.flights.cost() >= self.bound
     }
 
-    fn full(&mut self) -> Decision {
+    fn full(&mut self, now: Time) -> Decision {
         // With little in flight before something large the device is not as busy as it may be.
         match self.flights.cost().0 >= self.bound.0 / 2 {
-            true => self.correction.saturated(),
+            true => self.correction.saturated(now),
             false => self.correction.unsaturated(),
         }
         Decision::Full
@@ -166,7 +166,11 @@ impl<T: Trace> Atropos<T> {
             !client.jobs.is_empty() && client.is_able(&self.correction)
         };
         let due = |&at: &u32| self.clients[at as usize].step_due(self.bound);
-        self.runnable.clients().filter(ready).min_by_key(due).unwrap_or(first)
+        self.runnable
+            .clients()
+            .filter(ready)
+            .min_by_key(due)
+            .unwrap_or(first)
     }
 
     fn keep_for(&mut self, now: Time, at: u32) -> Decision {
@@ -200,7 +204,7 @@ impl<T: Trace> Atropos<T> {
             return Decision::Idle;
         };
         if self.flights.count() > 0 && self.flights.cost() + job.cost > self.bound {
-            return self.full();
+            return self.full(now);
         }
         let charge = client.next_charge(&self.correction);
         client.jobs.pop_front();

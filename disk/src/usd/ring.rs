@@ -77,7 +77,8 @@ pub(super) struct Ring {
 impl Ring {
     /// Of the thread that calls this, and of no other.
     pub(super) fn new() -> Result<Self, UsdError> {
-        let ring = own_ring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
+        let ring =
+            own_ring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
         // Without it a sleep would need a timer of its own.
         if !ring.params().is_feature_ext_arg() {
             return Err(UsdError::Ring {
