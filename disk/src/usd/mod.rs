@@ -143,7 +143,7 @@ impl Usd {
         let (news_sender, news) = mpsc::channel();
         let (writer, trace) = ring(EVENTS);
         let began = Instant::now();
-        let thread = thread::Disk::new(thread::Parts {
+        let parts = thread::Parts {
             device,
             settings,
             commands,
@@ -152,14 +152,24 @@ impl Usd {
             told: told.clone(),
             trace: writer,
             began,
-        })?;
+        };
+        let (ready, begun) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("selfpage-disk".into())
-            .spawn(move || thread.run())
+            .spawn(move || match thread::Disk::new(parts) {
+                Ok(disk) => {
+                    let _ = ready.send(Ok(()));
+                    disk.run();
+                }
+                Err(error) => _ = ready.send(Err(error)),
+            })
             .map_err(|error| UsdError::Needs {
                 what: "a thread",
                 errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
             })?;
+        begun
+            .recv()
+            .unwrap_or(Err(UsdError::Ring { errno: Errno::IO }))?;
         Ok(Self {
             orders,
             news,
