@@ -6,8 +6,6 @@
 //! a few stores, so that it is always on.
 
 mod event;
-#[cfg(all(test, loom))]
-mod interleavings;
 mod perfetto;
 mod ring;
 

@@ -3,19 +3,11 @@
 //! One thread writes and overwrites the oldest; any number read. The writer says which event
 //! it is about to write before it touches the place, and which it has written afterwards. A
 //! reader copies what was written, then looks at what the writer has begun since: places that
-//! it may have touched meanwhile are left out, and counted (`interleavings.rs` tries every order).
+//! it may have touched meanwhile are left out, and counted.
 
 use super::{Event, Trace};
-#[cfg(all(test, loom))]
-use loom::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering, fence},
-};
-#[cfg(not(all(test, loom)))]
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering, fence},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 type Slot = [AtomicU64; 5];
 
@@ -104,7 +96,7 @@ impl Reader {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::time::Time;
