@@ -9,8 +9,8 @@ use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::{PAGE, Region};
 
-/// Requests that a busy client has outstanding.
-pub const DEPTH: usize = 16;
+/// Requests that a client has outstanding at most.
+pub const DEPTH: usize = 32;
 
 pub struct Asker {
     pub id: ClientId,

@@ -43,10 +43,11 @@ fn run(path: &Path, parts: &[String]) -> Outcome {
         latency::print(&ground)?;
     }
     if wanted("shares") {
-        shares::print(&ground, false)?;
+        shares::print(&ground, 16, false)?;
+        shares::print(&ground, 32, false)?;
     }
     if wanted("flood") {
-        shares::print(&ground, true)?;
+        shares::print(&ground, 32, true)?;
     }
     if wanted("thread") {
         thread::print(&ground)?;

@@ -44,12 +44,12 @@ struct Round {
     seen: Vec<f64>,
 }
 
-pub fn print(ground: &Ground, flood: bool) -> Outcome {
+pub fn print(ground: &Ground, depth: usize, flood: bool) -> Outcome {
     let (mut rounds, mut alone) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        alone.push(unscheduled::run(ground, 3, UNSCHEDULED)?.rate);
-        rounds.push(round(ground, flood)?);
-        alone.push(unscheduled::run(ground, 3, UNSCHEDULED)?.rate);
+        alone.push(unscheduled::run(ground, 3, depth, UNSCHEDULED)?.rate);
+        rounds.push(round(ground, depth, flood)?);
+        alone.push(unscheduled::run(ground, 3, depth, UNSCHEDULED)?.rate);
     }
     let of = |figure: &dyn Fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
     let ratio = |at: usize, round: &Round| {
@@ -60,7 +60,7 @@ pub fn print(ground: &Ground, flood: bool) -> Outcome {
         .enumerate()
         .map(|(at, round)| ratio(at, round));
     println!(
-        "1:2:4 of all{}: {:.0} reads/s, {:.2} of unscheduled ({:.0}); charged {:.3} of what was \
+        "1:2:4 of all, {depth} outstanding each{}: {:.0} reads/s, {:.2} of unscheduled ({:.0}); charged {:.3} of what was \
          promised; correction {:.2}; the thread used {:.0} % of a processor",
         if flood {
             ", and a doorbell without end"
@@ -108,7 +108,7 @@ fn error(had: &[f64]) -> f64 {
     had.iter().zip(&PARTS).map(off).fold(0.0, f64::max)
 }
 
-fn round(ground: &Ground, flood: bool) -> Outcome<Round> {
+fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
     let usd = ground.usd(SPIN)?;
     let newcomers = Share::percent(2);
     let all = ground.calibration.model.capacity - newcomers;
@@ -135,7 +135,7 @@ fn round(ground: &Ground, flood: bool) -> Outcome<Round> {
     std::thread::scope(|scope| {
         for mut asker in askers {
             let stop = &stop;
-            scope.spawn(move || asker.keep(crate::asker::DEPTH, stop));
+            scope.spawn(move || asker.keep(depth, stop));
         }
         if let Some(noise) = noise {
             let stop = &stop;

@@ -1,6 +1,6 @@
 //! Processor time of the disk's thread.
 
-use crate::asker::{Asker, DEPTH};
+use crate::asker::Asker;
 use crate::ground::Ground;
 use crate::shares::contract;
 use crate::{Outcome, median, unscheduled};
@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const ROUNDS: usize = 5;
+const DEPTH: usize = 16;
 const TIME: Duration = Duration::from_millis(800);
 
 pub fn print(ground: &Ground) -> Outcome {
     let (mut bare, mut few, mut many) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        bare.push(unscheduled::run(ground, 1, TIME)?.processor);
+        bare.push(unscheduled::run(ground, 1, DEPTH, TIME)?.processor);
         few.push(each(ground, 0)?);
         many.push(each(ground, 500)?);
     }

@@ -17,12 +17,14 @@ pub struct Had {
     pub processor: f64,
 }
 
-/// So many clients with [`DEPTH`] reads outstanding each.
-pub fn run(ground: &Ground, clients: u64, time: Duration) -> Outcome<Had> {
+/// So many clients with `depth` reads outstanding each.
+pub fn run(ground: &Ground, clients: u64, depth: usize, time: Duration) -> Outcome<Had> {
     let begun = Instant::now();
     let had = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=clients)
-            .map(|seed| scope.spawn(move || client(ground, seed, time).map_err(|e| e.to_string())))
+            .map(|seed| {
+                scope.spawn(move || client(ground, seed, depth, time).map_err(|e| e.to_string()))
+            })
             .collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined.collect::<Result<Vec<_>, _>>()
@@ -39,7 +41,7 @@ pub fn run(ground: &Ground, clients: u64, time: Duration) -> Outcome<Had> {
     })
 }
 
-fn client(ground: &Ground, seed: u64, time: Duration) -> Outcome<(u64, Duration)> {
+fn client(ground: &Ground, seed: u64, depth: usize, time: Duration) -> Outcome<(u64, Duration)> {
     let mut ring = IoUring::new(DEPTH as u32)?;
     let memory = Region::private(DEPTH * PAGE)?;
     let file = types::Fd(ground.fs.medium().as_fd().as_raw_fd());
@@ -54,8 +56,8 @@ fn client(ground: &Ground, seed: u64, time: Duration) -> Outcome<(u64, Duration)
         unsafe { ring.submission().push(&entry.user_data(slot as u64))? };
         Ok(())
     };
-    let (begun, mut count, mut flying) = (Instant::now(), 0, DEPTH);
-    for slot in 0..DEPTH {
+    let (begun, mut count, mut flying) = (Instant::now(), 0, depth);
+    for slot in 0..depth {
         start(&mut ring, slot)?;
     }
     while flying > 0 {

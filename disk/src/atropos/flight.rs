@@ -26,9 +26,17 @@ pub(super) struct Flights {
     slots: Vec<Option<Flight>>,
     free: Vec<u32>,
     cost: Nanos,
+    /// How many each client has, by its place, and how many clients have any.
+    each: Vec<u32>,
+    clients: usize,
 }
 
 impl Flights {
+    /// Whether more than one client has any.
+    pub(super) fn of_several(&self) -> bool {
+        self.clients > 1
+    }
+
     pub(super) fn count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -39,6 +47,12 @@ impl Flights {
 
     pub(super) fn add(&mut self, flight: Flight) -> Ticket {
         self.cost += flight.job.cost;
+        let client = flight.client as usize;
+        if self.each.len() <= client {
+            self.each.resize(client + 1, 0);
+        }
+        self.clients += usize::from(self.each[client] == 0);
+        self.each[client] += 1;
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() as u32 - 1
@@ -52,6 +66,9 @@ impl Flights {
         let flight = self.slots.get_mut(ticket.0 as usize)?.take()?;
         self.free.push(ticket.0);
         self.cost = self.cost - flight.job.cost;
+        let each = &mut self.each[flight.client as usize];
+        *each -= 1;
+        self.clients -= usize::from(*each == 0);
         Some(flight)
     }
 }

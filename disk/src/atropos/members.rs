@@ -61,7 +61,8 @@ impl<T: Trace> Atropos<T> {
         self.urgent.retain(|&other| other != at);
         let client = &mut self.clients[at as usize];
         client.place = Place::Gone;
-        let jobs = client.jobs.drain(..).collect();
+        let jobs: Vec<_> = client.jobs.drain(..).collect();
+        self.queued -= jobs.len();
         self.share_slack(at);
         self.bury(at);
         jobs

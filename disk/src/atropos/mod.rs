@@ -25,6 +25,11 @@
 //!   lost, lest everybody's arrears starve whoever comes next.
 //! - **Slack.** Time that no slice covers goes to those with `x`, to the one who had the least
 //!   of it in proportion to its share (`slack.rs`).
+//! - **Pace.** On a disk that does many transactions at once slices are used up in steps as large
+//!   as the bound, each due when an even pace would have it done. Who is served until its slice
+//!   is gone leaves the last one alone with what it has outstanding, which may be less than keeps
+//!   the disk busy; and where more was promised than the disk does, all lose in proportion. In
+//!   flight is at most twice what waits, from sixteen on, so that there is always a choice.
 //!
 //! The cost in flight is bounded: a request first in line waits for at most the bound, or for
 //! one transaction that is larger. A transaction that has the disk to itself is charged what
@@ -133,6 +138,8 @@ pub struct Atropos<T> {
     /// Places in `clients` to be used again.
     unused: Vec<u32>,
     admitted: u32,
+    /// Jobs that wait, of all clients.
+    queued: usize,
     /// Time left, earliest deadline first.
     runnable: Queue,
     /// No time left, earliest next allocation first.
@@ -156,6 +163,7 @@ impl<T: Trace> Atropos<T> {
             clients: Vec::new(),
             unused: Vec::new(),
             admitted: 0,
+            queued: 0,
             runnable: Queue::default(),
             waiting: Queue::default(),
             urgent: VecDeque::new(),

@@ -15,6 +15,12 @@ pub(super) struct Hold {
     charged: Time,
 }
 
+/// As many may be in flight whoever asked for them: what one busy client has outstanding.
+const UNCROWDED: usize = 16;
+
+/// Of more, at most so many times what waits.
+const CHOICE: usize = 2;
+
 /// Who is first among those with time left.
 enum First {
     Ready(u32),
@@ -105,12 +111,21 @@ impl<T: Trace> Atropos<T> {
     }
 
     fn is_full(&self) -> bool {
-        self.flights.count() > 0 && self.flights.cost() >= self.bound
+        let bound = self.flights.count() > 0 && self.flights.cost() >= self.bound;
+        bound || self.is_crowded()
+    }
+
+    /// Whether so much of what was asked for is in flight that nothing is left to choose from:
+    /// the order in which clients happen to ask again would then be the order they are served
+    /// in, and their shares be as many requests as each has outstanding.
+    fn is_crowded(&self) -> bool {
+        let (flying, asking) = (self.flights.count(), self.flights.of_several());
+        flying >= UNCROWDED && asking && flying >= CHOICE * self.queued
     }
 
     fn full(&mut self, now: Time) -> Decision {
         // With little in flight before something large the device is not as busy as it may be.
-        match self.flights.cost().0 >= self.bound.0 / 2 {
+        match self.flights.cost().0 >= self.bound.0 / 2 || self.is_crowded() {
             true => self.correction.saturated(now),
             false => self.correction.unsaturated(),
         }
@@ -208,6 +223,7 @@ impl<T: Trace> Atropos<T> {
         }
         let charge = client.next_charge(&self.correction);
         client.jobs.pop_front();
+        self.queued -= 1;
         client.in_flight += 1;
         client.last_charge = charge;
         match slack {

@@ -27,6 +27,7 @@ impl<T: Trace> Atropos<T> {
         }
         let client = &mut self.clients[at as usize];
         client.jobs.push_back(job);
+        self.queued += 1;
         match client.place {
             Place::Idle => self.wake(now, at),
             _ => self.requeue(at),

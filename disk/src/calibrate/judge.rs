@@ -11,9 +11,8 @@ use crate::time::Nanos;
 /// than a doubled depth costs everybody who waits.
 const ENOUGH: f64 = 0.95;
 
-/// Page reads in flight at most. Two clients with sixteen outstanding each keep as many in flight,
-/// and have eight on their way.
-const MOST: u32 = 24;
+/// Transactions in flight at most: three clients with sixteen outstanding each have no more.
+const MOST: u32 = 48;
 
 /// What may be promised of the disk as it was measured. The rest is what it loses while clients
 /// are slow to ask again; those with x have it otherwise.

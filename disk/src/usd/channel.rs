@@ -21,7 +21,13 @@ pub(super) struct Channel {
     pub ear: Ear,
     /// Parts of its requests that the device has.
     pub in_flight: usize,
+    /// Answers that its client was not rung for.
+    pub unsaid: usize,
 }
+
+/// A client is rung for as many answers as come to this part of what the device has of it: one
+/// with much under way is not woken for each, and one that waits for a page is at once.
+const SAID: usize = 4;
 
 impl Channel {
     pub(super) fn new(id: ChannelId, server: Server) -> Self {
@@ -30,7 +36,25 @@ impl Channel {
             server,
             ear: Ear::Awake,
             in_flight: 0,
+            unsaid: 0,
         }
+    }
+
+    /// Answers a request.
+    pub(super) fn answer(&mut self, slot: u16, result: i32) {
+        self.server.finish(slot, result);
+        self.unsaid += 1;
+    }
+
+    /// Rings the client, if it sleeps and there are answers enough. Whether none are left to be
+    /// said: the others are when more of it ends, which the device has.
+    pub(super) fn announce(&mut self) -> bool {
+        if self.unsaid * SAID < self.in_flight {
+            return false;
+        }
+        self.server.announce();
+        self.unsaid = 0;
+        true
     }
 
     /// Goes to sleep, unless requests wait.

@@ -96,7 +96,7 @@ impl Client {
             transaction.set(channel.id, &request, now);
             if let Err(errno) = transaction.check(backing) {
                 transaction.orphan = true;
-                channel.server.finish(request.slot, -errno.raw_os_error());
+                channel.answer(request.slot, -errno.raw_os_error());
                 return Taken::Refused(channel.id);
             }
             self.free.pop();

@@ -171,12 +171,14 @@ impl Disk {
         client.counted.answered(now - over.taken, result < 0);
         client.give_back(transaction);
         if let Some(channel) = client.channel(id) {
-            channel.server.finish(slot, result);
+            channel.answer(slot, result);
             if channel.is_over() {
-                channel.server.announce();
+                channel.announce();
                 return self.let_go(at);
             }
-            self.answered.push((at, id));
+            if channel.unsaid == 1 {
+                self.answered.push((at, id));
+            }
         }
     }
 
@@ -339,12 +341,12 @@ impl Disk {
 
     /// Rings clients that sleep and have answers.
     fn announce(&mut self) {
-        for (at, id) in self.answered.drain(..) {
-            let client = at_place(&mut self.clients, at);
-            if let Some(channel) = client.and_then(|client| client.channel(id)) {
-                channel.server.announce();
-            }
-        }
+        let clients = &mut self.clients;
+        self.answered.retain(|&(at, id)| {
+            let client = at_place(clients, at);
+            let channel = client.and_then(|client| client.channel(id));
+            channel.is_some_and(|channel| !channel.announce())
+        });
     }
 
     fn sleep(&mut self, now: Time, until: Option<Time>) {
