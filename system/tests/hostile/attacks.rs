@@ -195,9 +195,13 @@ pub fn scribble(path: &Path, seed: u64) {
         swap: Some(4 << 20),
         place: None,
     };
-    ask(&connection, &join, &[]);
-    let Some((Say::Admitted { terms, .. }, bells)) = hear(&connection) else {
-        return;
+    // Who made nonsense lately has to wait a little.
+    let (terms, bells) = loop {
+        ask(&connection, &join, &[]);
+        if let Some((Say::Admitted { terms, .. }, bells)) = hear(&connection) {
+            break (terms, bells);
+        }
+        std::thread::sleep(Duration::from_millis(100));
     };
     let (_ledger, fd) = frames::Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
     ask(&connection, &Ask::Ledger, &[fd.as_fd()]);
