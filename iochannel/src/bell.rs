@@ -32,11 +32,16 @@ impl Doorbell {
 
     /// One that a predecessor made, handed over by a tenant. Anything that is no eventfd is
     /// refused.
-    pub fn attach(fd: OwnedFd) -> Result<Self, ChannelError> {
-        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    /// What is refused is not closed either, since that may wait: that is the caller's.
+    pub fn attach(fd: impl AsFd) -> Result<Self, ChannelError> {
+        let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
         let what = "the doorbell";
         match std::fs::read_link(link) {
-            Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => Ok(Self(fd)),
+            Ok(target) if target.as_os_str() == "anon_inode:[eventfd]" => {
+                let own =
+                    fcntl_dupfd_cloexec(fd, 0).map_err(needs("a descriptor of the doorbell"))?;
+                Ok(Self(own))
+            }
             _ => Err(ChannelError::NotABell { what }),
         }
     }
@@ -55,6 +60,12 @@ impl Doorbell {
             u64::MAX,
             ReadWriteFlags::NOWAIT,
         );
+    }
+}
+
+impl From<Doorbell> for OwnedFd {
+    fn from(doorbell: Doorbell) -> Self {
+        doorbell.0
     }
 }
 

@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::request::{Corrupt, Request};
 use crate::serving::Serving;
 use crate::shape::Shape;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
 
 /// The server's end: used by one thread at a time.
@@ -64,17 +64,21 @@ impl Server {
     /// into page buffers after could fall into another request's. A process has ended its
     /// I/O by io_uring when its last descriptors are closed, so a lock that it held on the
     /// disk's file says so.
-    pub fn attach(memory: OwnedFd, server_bell: OwnedFd) -> Result<Self, ChannelError> {
+    ///
+    /// What is refused is not closed either, since that may wait: that is the caller's.
+    pub fn attach(memory: impl AsFd, server_bell: impl AsFd) -> Result<Self, ChannelError> {
         check_bell(&server_bell)?;
         let memory = Memory::attach(memory)?;
+        let bell = fcntl_dupfd_cloexec(server_bell, 0)
+            .map_err(needs("a descriptor of the client's bell"))?;
         // SAFETY: `Server` keeps the memory beside what points into it.
         let serving = Serving::take_over(unsafe { memory.words() });
         // Whether the predecessor rang is not known.
         serving.words().client.lower();
-        ring_bell(&server_bell);
+        ring_bell(&bell);
         Ok(Self {
             serving,
-            bell: server_bell,
+            bell,
             news: false,
             memory,
         })

@@ -4,8 +4,9 @@ use crate::wire::{DESCRIPTORS, MESSAGE};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno, IoSlice, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, UCred, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, UCred, recvmsg,
+    sendmsg, socketpair,
 };
 use std::mem::MaybeUninit;
 
@@ -63,18 +64,54 @@ pub fn send(
     }
 }
 
+/// A message from who may send anything.
+pub struct Arrived {
+    /// The message.
+    pub message: Received,
+    /// Descriptors beyond those it has room for.
+    pub more: Vec<OwnedFd>,
+    /// Whether all of its bytes are there.
+    pub whole: bool,
+}
+
+/// Most descriptors of one message, by the kernel's limit (SCM_MAX_FD).
+const MOST: usize = 253;
+
 /// Receives one message; its descriptors are close-on-exec.
 pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS), ScmCredentials(1))];
+    receive_into(from, flags, &mut space, drop).map(|(message, _)| message)
+}
+
+/// Receives one message with all that came along: what there is no room for, the kernel
+/// closes before this returns, and that may wait for ever.
+pub fn receive_all(from: impl AsFd, flags: RecvFlags) -> io::Result<Arrived> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1))];
+    let mut more = Vec::new();
+    let (message, whole) = receive_into(from, flags, &mut space, |fd| more.push(fd))?;
+    Ok(Arrived {
+        message,
+        more,
+        whole,
+    })
+}
+
+fn receive_into(
+    from: impl AsFd,
+    flags: RecvFlags,
+    space: &mut [MaybeUninit<u8>],
+    mut more: impl FnMut(OwnedFd),
+) -> io::Result<(Received, bool)> {
     let mut it = Received {
         bytes: [0; MESSAGE],
         len: 0,
         fds: [const { None }; DESCRIPTORS],
         sender: None,
     };
-    let mut space =
-        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS), ScmCredentials(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    it.len = loop {
+    let mut control = RecvAncillaryBuffer::new(space);
+    let received = loop {
         let mut into = [IoSliceMut::new(&mut it.bytes)];
         match recvmsg(
             &from,
@@ -83,19 +120,24 @@ pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
             flags | RecvFlags::CMSG_CLOEXEC,
         ) {
             Err(Errno::INTR) => {}
-            other => break other?.bytes,
+            other => break other?,
         }
     };
+    it.len = received.bytes;
     for message in control.drain() {
         match message {
             RecvAncillaryMessage::ScmRights(fds) => {
-                for (place, fd) in it.fds.iter_mut().filter(|f| f.is_none()).zip(fds) {
-                    *place = Some(fd);
+                let mut places = it.fds.iter_mut().filter(|place| place.is_none());
+                for fd in fds {
+                    match places.next() {
+                        Some(place) => *place = Some(fd),
+                        None => more(fd),
+                    }
                 }
             }
             RecvAncillaryMessage::ScmCredentials(sender) => it.sender = Some(sender),
             _ => {}
         }
     }
-    Ok(it)
+    Ok((it, !received.flags.contains(ReturnFlags::TRUNC)))
 }

@@ -5,8 +5,8 @@
 //! taken for who he is.
 
 use super::config::Size;
+use super::peer::Peer;
 use crate::terms::{FrameTerms, Terms};
-use rustix::net::UCred;
 use serde::Deserialize;
 use std::path::PathBuf;
 use store::Bytes;
@@ -44,11 +44,11 @@ pub struct Asker {
 
 impl Asker {
     /// Who is at the other end of a connection.
-    pub fn of(peer: &UCred) -> Self {
+    pub(super) fn of(peer: &Peer) -> Self {
         let link = format!("/proc/{}/exe", peer.pid.as_raw_nonzero());
         Self {
-            uid: peer.uid.as_raw(),
-            gid: peer.gid.as_raw(),
+            uid: peer.uid,
+            gid: peer.gid,
             executable: std::fs::read_link(link).ok(),
         }
     }

@@ -11,7 +11,6 @@ use super::wipe::{Wiped, wipe};
 use super::{Daemon, HUNGER, access, places};
 use crate::control::{Say, TenantNumber, Ticket};
 use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
-use crate::tree;
 use disk::atropos::Contract as DiskContract;
 use disk::time::Nanos;
 use disk::usd::Backing;
@@ -115,16 +114,17 @@ impl Daemon {
         let pid = self
             .connections
             .get(&token)
-            .map(|c| c.pid)
+            .map(|c| c.peer.pid)
             .ok_or("it has gone")?;
         tenancy.client = Some(client);
         tenancy.file = Some(file);
         tenancy.frames = Some(Frames {
-            group: self.groups.take_in(pid, number),
+            group: self.groups.take_in(pid, tenancy.record.start, number),
             quota: None,
             kind,
             hunger,
             rounds: VecDeque::new(),
+            counting: None,
         });
         self.enter(token, number, tenancy);
         self.wipe_file(number);
@@ -132,13 +132,18 @@ impl Daemon {
     }
 
     /// A tenancy for who asks, if he may have what he asks for.
-    fn newcomer(&self, token: u64, name: &str, terms: Terms) -> Result<Tenancy, String> {
+    fn newcomer(&mut self, token: u64, name: &str, terms: Terms) -> Result<Tenancy, String> {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let own = rustix::process::getuid().as_raw();
         access::check(&self.config.allow, own, &connection.asker, &terms)?;
         terms.disk.check().map_err(|why| why.to_string())?;
-        let start = tree::process(connection.pid).start;
-        let (pid, uid) = (connection.pid, connection.asker.uid);
+        let (pid, uid) = (connection.peer.pid, connection.asker.uid);
+        // Who hands his connection on and ends cannot have a contract in the name of whoever
+        // gets his number.
+        let start = connection.peer.start().ok_or("the process has ended")?;
+        if let Some(why) = self.crowded(uid).or_else(|| self.hasty(uid)) {
+            return Err(why);
+        }
         let mut ticket = [0; 16];
         let drawn = rustix::rand::getrandom(&mut ticket, rustix::rand::GetRandomFlags::empty());
         drawn.map_err(|errno| format!("no ticket can be drawn: {errno}"))?;
@@ -274,15 +279,15 @@ impl Daemon {
             tenancy.connection = None;
             tenancy.phase = Phase::Ending;
         }
-        self.forget(number);
+        self.part(number);
     }
 
     /// A tenant shows the ledger it made.
-    pub(super) fn ledger(&mut self, token: u64, number: TenantNumber, fd: Option<OwnedFd>) {
+    pub(super) fn ledger(&mut self, token: u64, number: TenantNumber, fd: Option<&OwnedFd>) {
         let Some(fd) = fd else {
             return self.refuse(token, "the ledger's descriptor did not come along");
         };
-        let quota = match Quota::attach(&fd) {
+        let quota = match Quota::attach(fd) {
             Ok(quota) => quota,
             Err(why) => return self.refuse(token, why),
         };
@@ -308,7 +313,7 @@ impl Daemon {
         token: u64,
         name: &str,
         disk: DiskTerms,
-        fd: Option<OwnedFd>,
+        fd: Option<&OwnedFd>,
     ) {
         if let Err(why) = self.try_join_file(token, name, disk, fd) {
             self.refuse(token, why);
@@ -320,7 +325,7 @@ impl Daemon {
         token: u64,
         name: &str,
         disk: DiskTerms,
-        fd: Option<OwnedFd>,
+        fd: Option<&OwnedFd>,
     ) -> Result<(), String> {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let fd = fd.ok_or("the file's descriptor did not come along")?;

@@ -9,7 +9,11 @@ use disk::swapfs::{Format, OpenError, SwapFs};
 use disk::time::Nanos;
 use disk::usd::{Backing, Settings, Usd};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::fs::{
+    AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, major, makedev, minor,
+    statx,
+};
+use rustix::io::fcntl_dupfd_cloexec;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -145,9 +149,13 @@ pub fn calibrate_disk(
 
 /// A file that somebody brings, to be read and written by the disk's thread as its
 /// descriptor allows.
-pub(super) fn file(fd: OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
-    let stat = fstat(&fd).map_err(|errno| errno.to_string())?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+///
+/// The file's own file system is asked nothing before it is known to be the disk's: one that
+/// is served by a program need not answer.
+pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
+    let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS).map_err(|errno| errno.to_string())?;
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
         return Err("only a regular file can be read under a contract: that is none".into());
     }
     let disk = fstat(swap.medium()).map_err(|errno| errno.to_string())?;
@@ -155,21 +163,27 @@ pub(super) fn file(fd: OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
         FileType::BlockDevice => disk.st_rdev,
         _ => disk.st_dev,
     };
-    if stat.st_dev != device {
+    let own = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    if own != device {
         return Err(format!(
             "the file lies on device {}:{}, and the disk whose time is given out is {}:{}",
-            rustix::fs::major(stat.st_dev),
-            rustix::fs::minor(stat.st_dev),
-            rustix::fs::major(device),
-            rustix::fs::minor(device)
+            stat.stx_dev_major,
+            stat.stx_dev_minor,
+            major(device),
+            minor(device)
         ));
     }
-    let flags = fcntl_getfl(&fd).map_err(|errno| errno.to_string())?;
-    fcntl_setfl(&fd, flags | OFlags::DIRECT)
+    let flags = fcntl_getfl(fd).map_err(|errno| errno.to_string())?;
+    if flags.contains(OFlags::PATH) || flags.intersects(OFlags::WRONLY | OFlags::APPEND) {
+        return Err(
+            "the file has to be open for reading, or for both, and not for appending".into(),
+        );
+    }
+    fcntl_setfl(fd, flags | OFlags::DIRECT)
         .map_err(|errno| format!("the file's file system has no direct I/O ({errno})"))?;
     Ok(Backing::File {
-        fd,
-        size: stat.st_size as u64,
+        fd: fcntl_dupfd_cloexec(fd, 0).map_err(|errno| errno.to_string())?,
+        size: stat.stx_size,
         writable: flags.contains(OFlags::RDWR),
     })
 }

@@ -7,12 +7,13 @@
 //! Rule: nothing a tenant's memory says is believed beyond what the allocator granted.
 
 use super::Daemon;
+use super::errand::Done;
 use super::tenancy::Phase;
 use crate::control::{Say, TenantNumber};
 use crate::terms::FrameTerms;
 use frames::Contract;
 use frames::allocator::{Cleaning, Kind, Notice, Order, Request, TenantId, Usage};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wired::PAGE;
 
 /// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
@@ -138,7 +139,7 @@ impl Daemon {
         }
     }
 
-    fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
+    pub(super) fn revoke(&mut self, number: TenantNumber, k: u32, keep: u32, by: Duration) {
         self.round = self.round.wrapping_add(1);
         let (round, within) = (self.round, by.saturating_sub(self.now()));
         let frames = self
@@ -192,11 +193,11 @@ impl Daemon {
         }
         tenancy.phase = Phase::Ending;
         let Some(group) = tenancy.frames.as_ref().map(|frames| frames.group.clone()) else {
-            return self.errands.done(super::errand::Done::Killed(number));
+            return self.errands.done(Done::Killed(number));
         };
         self.errands.start(move || {
             group.kill(LAST);
-            super::errand::Done::Killed(number)
+            Done::Killed(number)
         });
     }
 
@@ -214,16 +215,46 @@ impl Daemon {
                 .allocator
                 .view(TenantId(number))
                 .map_or(0, |view| view.n);
-            let resident = frames.group.resident(u64::from(owned) * PAGE as u64, OWN) / PAGE as u64;
-            let resident = u32::try_from(resident).unwrap_or(u32::MAX);
-            if let Some(tenancy) = self.tenants.get_mut(&number) {
-                tenancy.resident = resident;
+            let resident = frames.group.resident(OWN);
+            let (group, since) = (frames.group.clone(), frames.counting);
+            match since {
+                _ if resident <= u64::from(owned) * PAGE as u64 => {}
+                None => {
+                    self.set_counting(number, Some(Instant::now()));
+                    self.errands
+                        .start(move || Done::Counted(number, group.resident_exactly(OWN)));
+                    continue;
+                }
+                Some(since) if since.elapsed() < LAST => continue,
+                // Who cannot be counted exactly is counted as it can be.
+                Some(_) => {}
             }
-            let orders = self
-                .allocator
-                .resident(TenantId(number), resident, self.now());
-            self.carry_out(orders);
+            self.found_resident(number, resident);
         }
+    }
+
+    fn set_counting(&mut self, number: TenantNumber, since: Option<Instant>) {
+        let tenancy = self.tenants.get_mut(&number);
+        if let Some(frames) = tenancy.and_then(|tenancy| tenancy.frames.as_mut()) {
+            frames.counting = since;
+        }
+    }
+
+    /// A tenant's memory was counted exactly.
+    pub(super) fn counted_exactly(&mut self, number: TenantNumber, bytes: u64) {
+        self.set_counting(number, None);
+        self.found_resident(number, bytes);
+    }
+
+    fn found_resident(&mut self, number: TenantNumber, bytes: u64) {
+        let resident = u32::try_from(bytes / PAGE as u64).unwrap_or(u32::MAX);
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            tenancy.resident = resident;
+        }
+        let orders = self
+            .allocator
+            .resident(TenantId(number), resident, self.now());
+        self.carry_out(orders);
     }
 
     fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::Quota> {

@@ -61,16 +61,17 @@ impl Groups {
         Self { root, protects }
     }
 
-    /// Puts a tenant into a group: the process that asks, and all it starts from now on.
-    pub fn take_in(&self, leader: Pid, number: u32) -> Group {
-        let start = tree::process(leader).start;
+    /// Puts a tenant into a group: the process that asks, which started then, and all it starts
+    /// from now on.
+    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> Group {
         let path = self.root.as_ref().and_then(|root| {
             let path = root.join(number.to_string());
             fs::create_dir_all(&path).ok()?;
             let pid = leader.as_raw_nonzero().to_string();
             match fs::write(path.join("cgroup.procs"), pid) {
-                Ok(()) => Some(path),
-                Err(_) => {
+                // If it ended meanwhile, its number may be another's, who is not to die for it.
+                Ok(()) if is_alive(leader, start) => Some(path),
+                _ => {
                     let _ = fs::remove_dir(&path);
                     None
                 }
@@ -154,16 +155,20 @@ impl Group {
     }
 
     /// Bytes of anonymous memory resident, by the kernel's count, less `own` for the pager of
-    /// each process. Pages that several processes share after a fork count once, if there is
-    /// more than `enough` with them counted in each, which is cheap to find out.
-    pub fn resident(&self, enough: u64, own: u64) -> u64 {
+    /// each process. Pages that several processes share after a fork count in each: so it is
+    /// never less than it is, and cheap, and nobody is waited for.
+    pub fn resident(&self, own: u64) -> u64 {
         let pids = self.processes();
         let own = own * pids.len() as u64;
         let quick = |pid: &Pid| anonymous(*pid).unwrap_or(0);
-        let sum: u64 = pids.iter().map(quick).sum();
-        if sum <= enough + own {
-            return sum.saturating_sub(own);
-        }
+        pids.iter().map(quick).sum::<u64>().saturating_sub(own)
+    }
+
+    /// The same with shared pages counted once. It waits for each process to let go of its
+    /// address space, which one may not do: not for the daemon's loop.
+    pub fn resident_exactly(&self, own: u64) -> u64 {
+        let pids = self.processes();
+        let own = own * pids.len() as u64;
         let exact = |pid: &Pid| crate::sample::rollup(*pid).map_or(0, |(anonymous, _)| anonymous);
         pids.iter().map(exact).sum::<u64>().saturating_sub(own)
     }
@@ -240,7 +245,8 @@ mod tests {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let group = groups.take_in(Pid::from_child(&child), child.id());
+        let pid = Pid::from_child(&child);
+        let group = groups.take_in(pid, tree::process(pid).start, child.id());
         let mut stdin = child.stdin.take().unwrap();
         std::io::Write::write_all(&mut stdin, b"go\n").unwrap();
         (groups, group, child)
@@ -255,7 +261,7 @@ mod tests {
         }
         let there = group.processes();
         assert_eq!(there.len(), 4);
-        assert!(group.is_alive() && group.resident(u64::MAX, 0) > 0 && group.resident(0, 0) > 0);
+        assert!(group.is_alive() && group.resident(0) > 0 && group.resident_exactly(0) > 0);
         std::thread::scope(|scope| {
             scope.spawn(|| child.wait());
             assert!(group.kill(Duration::from_secs(5)) >= 4);

@@ -4,8 +4,9 @@ use super::wipe::Wiped;
 use crate::control::TenantNumber;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What was done.
 pub enum Done {
@@ -13,13 +14,22 @@ pub enum Done {
     Wiped(TenantNumber, Box<Wiped>),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
+    /// Nothing of a tenant's is in flight any more.
+    Left(TenantNumber),
+    /// Bytes a tenant has resident, counted exactly.
+    Counted(TenantNumber, u64),
 }
+
+/// Work that is done once, by whichever thread is had for it.
+type Work = Arc<Mutex<Option<Box<dyn FnOnce() -> Done + Send>>>>;
 
 /// Errands under way.
 pub struct Errands {
     sender: Sender<Done>,
     receiver: Receiver<Done>,
     bell: Arc<OwnedFd>,
+    /// Those that no thread could be had for.
+    late: RefCell<Vec<Work>>,
 }
 
 impl Errands {
@@ -31,13 +41,33 @@ impl Errands {
             sender,
             receiver,
             bell,
+            late: RefCell::default(),
         })
     }
 
-    /// Starts one on a thread of its own.
+    /// Starts one on a thread of its own; later, where none can be had now.
     pub fn start(&self, work: impl FnOnce() -> Done + Send + 'static) {
-        let (sender, bell) = (self.sender.clone(), self.bell.clone());
-        std::thread::spawn(move || tell(&sender, &bell, work()));
+        self.try_start(Arc::new(Mutex::new(Some(Box::new(work)))));
+    }
+
+    /// Starts those that no thread could be had for.
+    pub fn retry(&self) {
+        for work in self.late.take() {
+            self.try_start(work);
+        }
+    }
+
+    fn try_start(&self, work: Work) {
+        let (sender, bell, own) = (self.sender.clone(), self.bell.clone(), work.clone());
+        let run = move || {
+            let taken = own.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(work) = taken {
+                tell(&sender, &bell, work());
+            }
+        };
+        if std::thread::Builder::new().spawn(run).is_err() {
+            self.late.borrow_mut().push(work);
+        }
     }
 
     /// One that needs nothing to be done.

@@ -8,6 +8,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `config`, `access` | what there is to give out, and to whom |
+//! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
 //! | `requests`, `admission`, `rejoin` | what tenants ask: contracts, channels; coming back |
 //! | `books`, `enforce` | what the frames allocator orders; what the kernel says |
 //! | `signals`, `systemd` | what the machine's operator wants |
@@ -22,9 +23,13 @@ pub mod access;
 mod admission;
 mod backing;
 mod books;
+mod closer;
 pub mod config;
+mod door;
 pub mod enforce;
 mod errand;
+mod guests;
+mod peer;
 mod record;
 mod rejoin;
 mod requests;
@@ -33,22 +38,21 @@ pub mod systemd;
 mod tenancy;
 mod wipe;
 
-use crate::control::{Say, TenantNumber, encode};
-use crate::socket;
-use access::Asker;
+use crate::control::TenantNumber;
 pub use backing::calibrate_disk;
+use closer::Closer;
 use config::{Config, ConfigError};
 use disk::model::Model;
 use disk::swapfs::{FileError, OpenError, SwapFs};
 use disk::usd::{News, Usd};
+use door::{Connection, listen};
 use enforce::Groups;
 use errand::{Done, Errands};
 use frames::allocator::{Allocator, Places, Settings, TenantId};
+use guests::Guests;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::{self, Errno};
-use rustix::net::{SendFlags, SocketFlags, sockopt};
-use rustix::process::Pid;
+use rustix::io::Errno;
 use signals::Signals;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -103,14 +107,6 @@ pub enum DaemonError {
     },
 }
 
-/// One end of the control socket.
-struct Connection {
-    fd: OwnedFd,
-    asker: Asker,
-    pid: Pid,
-    tenant: Option<TenantNumber>,
-}
-
 /// The daemon.
 pub struct Daemon {
     path: PathBuf,
@@ -120,6 +116,10 @@ pub struct Daemon {
     listener: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    /// Nobody can be let in for now.
+    deaf: bool,
+    guests: Guests,
+    closer: Closer,
     tenants: BTreeMap<TenantNumber, Tenancy>,
     next_tenant: TenantNumber,
     allocator: Allocator,
@@ -172,6 +172,9 @@ impl Daemon {
             listener,
             connections: BTreeMap::new(),
             next_connection: 0,
+            deaf: false,
+            guests: Guests::new(),
+            closer: Closer::default(),
             tenants: BTreeMap::new(),
             next_tenant: 1,
             allocator: match rejoin::is_anybody_awaited(&backing.swap) {
@@ -249,6 +252,8 @@ impl Daemon {
                 self.end_the_lost();
                 self.groups
                     .sweep(|number| self.tenants.contains_key(&number));
+                self.listen_again();
+                self.errands.retry();
             }
         }
     }
@@ -315,53 +320,13 @@ impl Daemon {
         let _ = writeln!(std::io::stderr(), "selfpage system: {line}");
     }
 
-    fn accept(&mut self) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(fd) = rustix::net::accept_with(&self.listener, flags) {
-            let Ok(peer) = sockopt::socket_peercred(&fd) else {
-                continue;
-            };
-            let token = CONNECTION | (self.next_connection & 0xffff_ffff);
-            self.next_connection += 1;
-            let data = epoll::EventData::new_u64(token);
-            if epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_err() {
-                continue;
-            }
-            let connection = Connection {
-                asker: Asker::of(&peer),
-                pid: peer.pid,
-                fd,
-                tenant: None,
-            };
-            self.connections.insert(token, connection);
-        }
-    }
-
-    /// Says something to a tenant, if it is there. One that does not read what it is told
-    /// loses it, and nobody waits.
-    fn say(&self, number: TenantNumber, say: &Say) {
-        let tenancy = self.tenants.get(&number);
-        if let Some(token) = tenancy.and_then(|tenancy| tenancy.connection) {
-            self.say_at(token, say, &[]);
-        }
-    }
-
-    fn say_at(&self, token: u64, say: &Say, fds: &[rustix::fd::BorrowedFd<'_>]) {
-        if let (Some(connection), Ok(bytes)) = (self.connections.get(&token), encode(say)) {
-            let _ = socket::send(&connection.fd, &bytes, fds, SendFlags::DONTWAIT);
-        }
-    }
-
-    fn refuse(&self, token: u64, why: impl std::fmt::Display) {
-        let why = crate::control::cut(&why.to_string(), crate::control::TEXT);
-        self.say_at(token, &Say::Refused(why), &[]);
-    }
-
     fn errand_done(&mut self) {
         while let Some(done) = self.errands.next() {
             match done {
                 Done::Wiped(number, wiped) => self.wiped(number, *wiped),
-                Done::Killed(number) => self.forget(number),
+                Done::Killed(number) => self.part(number),
+                Done::Left(number) => self.forget(number),
+                Done::Counted(number, resident) => self.counted_exactly(number, resident),
             }
         }
     }
@@ -377,7 +342,8 @@ impl Daemon {
                             .any(|c| c.id == channel)
                             .then_some(*number)
                     };
-                    if let Some(number) = self.tenants.iter().find_map(own) {
+                    let own = self.tenants.iter().find_map(own);
+                    if let Some(number) = own.filter(|number| !self.is_ending(*number)) {
                         self.log(format_args!("tenant {number} is cut off: {why}"));
                         self.kill(number);
                     }
@@ -386,9 +352,30 @@ impl Daemon {
         }
     }
 
+    /// A tenant's processes have ended. The disk is first: nothing is given to others while
+    /// I/O of this one is under way, which is waited for beside the loop.
+    fn part(&mut self, number: TenantNumber) {
+        let tenancy = self.tenants.get_mut(&number);
+        match tenancy.and_then(|tenancy| tenancy.client.take()) {
+            Some(client) => {
+                let leaving = self.usd.leave(client);
+                self.errands.start(move || {
+                    leaving.wait();
+                    Done::Left(number)
+                });
+            }
+            None => self.forget(number),
+        }
+    }
+
+    fn is_ending(&self, number: TenantNumber) -> bool {
+        let tenancy = self.tenants.get(&number);
+        tenancy.is_none_or(|tenancy| tenancy.phase == Phase::Ending)
+    }
+
     /// A tenant has ended: gives everything back that was its.
     fn forget(&mut self, number: TenantNumber) {
-        let Some(mut tenancy) = self.tenants.remove(&number) else {
+        let Some(tenancy) = self.tenants.remove(&number) else {
             return;
         };
         let name = &tenancy.record.name;
@@ -397,10 +384,6 @@ impl Daemon {
         ));
         if let Some(token) = tenancy.connection {
             self.close(token);
-        }
-        // The disk first: nothing is given to others while I/O of this one is under way.
-        if let Some(client) = tenancy.client.take() {
-            self.usd.remove(client);
         }
         if let Some(file) = tenancy.file
             && let Err(why) = self.swap.release(file)
@@ -414,12 +397,6 @@ impl Daemon {
         }
         let orders = self.allocator.gone(TenantId(number), self.now());
         self.carry_out(orders);
-    }
-
-    fn close(&mut self, token: u64) {
-        if let Some(connection) = self.connections.remove(&token) {
-            let _ = epoll::delete(&self.epoll, &connection.fd);
-        }
     }
 
     /// Ends tenants whose process has gone without their connection telling, and those that
@@ -436,42 +413,6 @@ impl Daemon {
             .collect();
         lost.into_iter().for_each(|number| self.kill(number));
     }
-}
-
-/// Listens at `path`. A socket that nobody listens at any more is taken away.
-fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
-    let fail = |why: String| DaemonError::Listen {
-        path: path.into(),
-        why,
-    };
-    if crate::tenant::connect(path).is_ok() {
-        return Err(fail(
-            "another daemon does already; stop that one first".into(),
-        ));
-    }
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)
-            .map_err(|why| fail(format!("{}: {why}", folder.display())))?;
-    }
-    let is_socket = std::fs::symlink_metadata(path)
-        .is_ok_and(|there| std::os::unix::fs::FileTypeExt::is_socket(&there.file_type()));
-    if is_socket {
-        let _ = std::fs::remove_file(path);
-    }
-    let bound = || -> io::Result<OwnedFd> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (family, kind) = (
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-        );
-        let socket = rustix::net::socket_with(family, kind, flags, None)?;
-        rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
-        // Who may ask is decided by who he is, not by the file's rights.
-        rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o666))?;
-        rustix::net::listen(&socket, 128)?;
-        Ok(socket)
-    };
-    bound().map_err(|errno| fail(errno.to_string()))
 }
 
 /// Bytes of the machine's memory.

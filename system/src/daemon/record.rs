@@ -36,7 +36,7 @@ impl Record {
         Self {
             version: VERSION,
             number,
-            name: cut(name, NAME),
+            name: cut(&printable(name), NAME),
             pid: pid.as_raw_nonzero().get(),
             start,
             boot: boot(),
@@ -65,6 +65,13 @@ impl Record {
         let same = self.boot == boot() && super::enforce::is_alive(pid, self.start);
         same.then_some(pid)
     }
+}
+
+/// A name that is one line of a log and does nothing to a terminal.
+fn printable(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
 }
 
 /// The name of a tenant's swap file: nobody can guess it, so whoever knows it is the tenant.
@@ -115,6 +122,11 @@ mod tests {
         assert_eq!(Record::decode(&bytes), Some(record));
         assert_eq!(Record::decode(&bytes[..9]), None);
         assert_eq!(Record::decode(&[]), None);
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_line_of_the_log() {
+        assert_eq!(record("a\nselfpage\x1b[2J\u{9b}").name, "a?selfpage?[2J?");
     }
 
     #[test]

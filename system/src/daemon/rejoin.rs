@@ -81,18 +81,20 @@ impl Daemon {
             .usd
             .admit(terms.disk.into())
             .map_err(|why| fail(why.to_string()))?;
+        let group = self.groups.take_in(leader, record.start, number);
         let tenancy = Tenancy {
             record,
             ticket,
             phase: Phase::Away(Instant::now()),
             connection: None,
             frames: Some(Frames {
-                group: self.groups.take_in(leader, number),
+                group,
                 quota: None,
                 // Its processes keep the place they have.
                 kind: Kind::Any,
                 hunger,
                 rounds: VecDeque::new(),
+                counting: None,
             }),
             file: Some(file),
             client: Some(client),
@@ -107,13 +109,7 @@ impl Daemon {
     }
 
     /// A tenant shows its ticket.
-    pub(super) fn rejoin(
-        &mut self,
-        token: u64,
-        ticket: Ticket,
-        channels: u32,
-        mut message: Received,
-    ) {
+    pub(super) fn rejoin(&mut self, token: u64, ticket: Ticket, channels: u32, message: &Received) {
         let own = |(number, tenancy): (&TenantNumber, &Tenancy)| {
             let waits = matches!(tenancy.phase, Phase::Away(_));
             (tenancy.ticket == ticket && waits).then_some(*number)
@@ -124,9 +120,7 @@ impl Daemon {
                 "no tenant with this ticket is waited for: it came back too late, or was here already",
             );
         };
-        let [doorbell, hunger, ledger, ..] = &mut message.fds;
-        let fds = (doorbell.take(), hunger.take(), ledger.take());
-        if let Err(why) = self.try_rejoin(token, number, fds) {
+        if let Err(why) = self.try_rejoin(token, number, message) {
             self.log(format_args!("tenant {number} is not taken back: {why}"));
             self.refuse(token, why);
             return self.kill(number);
@@ -140,23 +134,36 @@ impl Daemon {
         &mut self,
         token: u64,
         number: TenantNumber,
-        (doorbell, hunger, ledger): (Option<OwnedFd>, Option<OwnedFd>, Option<OwnedFd>),
+        message: &Received,
     ) -> Result<(), String> {
         let lack = || "descriptors did not come along: raise `ulimit -n`".to_owned();
-        let (doorbell, hunger) = (doorbell.ok_or_else(lack)?, hunger.ok_or_else(lack)?);
-        let doorbell = Doorbell::attach(doorbell).map_err(|why| why.to_string())?;
-        let quota = ledger
-            .map(|fd| Quota::attach(&fd))
+        let [doorbell, hunger, ledger, ..] = &message.fds;
+        let bell = |fd: &Option<OwnedFd>| {
+            let fd = fd.as_ref().ok_or_else(lack)?;
+            Doorbell::attach(fd).map_err(|why| why.to_string())
+        };
+        let doorbell = bell(doorbell)?;
+        // Nothing else can be listened to without asking whoever serves it.
+        let hunger: OwnedFd = bell(hunger)?.into();
+        let mut quota = ledger
+            .as_ref()
+            .map(Quota::attach)
             .transpose()
             .map_err(|why| why.to_string())?;
         self.watch_hunger(&hunger, number)?;
         let tenancy = self.tenants.get(&number).ok_or_else(lack)?;
         let (terms, ticket) = (tenancy.record.terms, tenancy.ticket);
-        // What it says it owns counts, as far as its contract and the others' allow.
-        let n = quota.as_ref().map_or(0, Quota::limit);
         let (id, now) = (TenantId(number), self.now());
         let orders = self.allocator.gone(id, now);
         self.carry_out(orders);
+        // What it says it owns counts, as far as its contract and the others' allow: who says
+        // too much takes nothing that others are guaranteed, or had.
+        let claimed = quota.as_ref().map_or(0, Quota::limit).min(terms.frames.x);
+        let most = self.left_for(id).max(terms.frames.g);
+        let n = claimed.min(most).min(self.allocator.free());
+        if let Some(quota) = &mut quota {
+            quota.set_limit(n);
+        }
         let cleaning = self.cleaning(&terms);
         self.allocator
             .readmit(id, terms.frames.into(), n, cleaning)
@@ -180,8 +187,22 @@ impl Daemon {
             note: String::new(),
         };
         self.say_at(token, &said, &[]);
+        if n < claimed {
+            let by = self.now() + self.config.memory.revocation.0;
+            self.revoke(number, 0, n, by);
+        }
         self.hungry(number);
         Ok(())
+    }
+
+    /// Frames that can be somebody's while all others have theirs, or what they are
+    /// guaranteed and may yet come back for.
+    fn left_for(&self, id: TenantId) -> u32 {
+        let others = self.allocator.views().filter(|view| view.tenant != id);
+        let taken: u64 = others
+            .map(|view| u64::from(view.n.max(view.contract.g)))
+            .sum();
+        u64::from(self.allocator.managed()).saturating_sub(taken) as u32
     }
 
     /// A tenant hands over a channel that an earlier daemon made. What was submitted there and
@@ -191,10 +212,9 @@ impl Daemon {
         token: u64,
         number: TenantNumber,
         channel: ChannelNumber,
-        mut message: Received,
+        message: &Received,
     ) {
-        let [memory, bell, ..] = &mut message.fds;
-        let (Some(memory), Some(bell)) = (memory.take(), bell.take()) else {
+        let [Some(memory), Some(bell), ..] = &message.fds else {
             return self.refuse(token, "a channel's descriptors did not come along");
         };
         let server = match Server::attach(memory, bell) {
@@ -206,17 +226,19 @@ impl Daemon {
                 return self.kill(number);
             }
         };
+        let uid = self.connections.get(&token).map(|c| c.asker.uid);
+        let crowded = uid.and_then(|uid| self.crowded(uid));
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        let Some(client) = tenancy
-            .client
-            .filter(|_| !tenancy.channels.contains_key(&channel))
-        else {
+        if let Some(why) = crowded.or_else(|| tenancy.full()) {
+            return self.refuse(token, why);
+        }
+        let is_new = !tenancy.channels.contains_key(&channel) && tenancy.phase == Phase::Admitted;
+        let Some(client) = tenancy.client.filter(|_| is_new) else {
             return;
         };
         let id = self.usd.add_channel(client, server);
         tenancy.channels.insert(channel, Channel { id });
-        tenancy.next_channel = tenancy.next_channel.max(channel.wrapping_add(1));
     }
 }

@@ -3,53 +3,25 @@
 //! Any bytes from anybody: who asks is known from the kernel, what he asks is checked against
 //! that, and what makes no sense ends the connection.
 
+use super::door::Connection;
 use super::tenancy::{Channel, Phase};
-use super::{Connection, Daemon, access};
+use super::{Daemon, access};
 use crate::control::{Ask, Books, ChannelNumber, Listed, Say, TenantNumber, decode};
-use crate::socket::{self, Received};
+use crate::socket::Received;
 use crate::terms::{DiskTerms, FrameTerms};
 use disk::usd::ChannelId;
 use frames::allocator::TenantId;
 use iochannel::Shape;
 use rustix::fd::AsFd;
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use std::time::Duration;
 
-/// Most channels of one tenant: each takes up to two megabytes and three descriptors.
-const MOST_CHANNELS: usize = 4096;
-
 impl Daemon {
-    /// Reads what a connection says.
-    pub(super) fn at_connection(&mut self, token: u64) {
-        while let Some(connection) = self.connections.get(&token) {
-            match socket::receive(&connection.fd, RecvFlags::DONTWAIT) {
-                Ok(message) if message.len > 0 => self.hear(token, message),
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                _ => return self.hung_up(token),
-            }
-        }
-    }
-
-    /// The other end is gone; a tenant's contract ends with it.
-    fn hung_up(&mut self, token: u64) {
-        let tenant = self.connections.get(&token).and_then(|c| c.tenant);
-        self.close(token);
-        if let Some(number) = tenant {
-            if let Some(tenancy) = self.tenants.get_mut(&number) {
-                tenancy.connection = None;
-            }
-            self.kill(number);
-        }
-    }
-
-    fn hear(&mut self, token: u64, mut message: Received) {
+    pub(super) fn hear(&mut self, token: u64, message: &mut Received) {
         let Some(ask) = decode::<Ask>(message.as_slice()) else {
-            self.refuse(
+            return self.cut_off(
                 token,
                 "this is no message of this version: install both from one build",
             );
-            return self.hung_up(token);
         };
         let tenant = self.connections.get(&token).and_then(|c| c.tenant);
         match (ask, tenant) {
@@ -67,7 +39,7 @@ impl Daemon {
                 self.join(token, &name, terms, place);
             }
             (Ask::File { name, disk }, None) => {
-                self.join_file(token, &name, disk, message.fds[0].take())
+                self.join_file(token, &name, disk, message.fds[0].as_ref())
             }
             (Ask::Rejoin { ticket, channels }, None) => {
                 self.rejoin(token, ticket, channels, message)
@@ -83,7 +55,7 @@ impl Daemon {
                 },
                 _,
             ) => self.set(token, tenant, frames, disk),
-            (Ask::Ledger, Some(number)) => self.ledger(token, number, message.fds[0].take()),
+            (Ask::Ledger, Some(number)) => self.ledger(token, number, message.fds[0].as_ref()),
             (Ask::Channel(channel), Some(number)) => {
                 self.take_channel_back(token, number, channel, message)
             }
@@ -102,26 +74,28 @@ impl Daemon {
         let (Some(client), true) = (tenancy.client, tenancy.phase == Phase::Admitted) else {
             return self.refuse(token, "the contract has no disk yet");
         };
-        if tenancy.channels.len() >= MOST_CHANNELS {
-            return self.refuse(
-                token,
-                format_args!("{MOST_CHANNELS} channels are open: close some first"),
-            );
+        let uid = tenancy.record.uid;
+        let (full, channel) = (tenancy.full(), tenancy.free_channel());
+        if let Some(why) = full.or_else(|| self.crowded(uid)) {
+            return self.refuse(token, why);
         }
         let (server, ends) = match iochannel::create(Shape::for_depth(depth.into())) {
             Ok(made) => made,
             Err(why) => return self.refuse(token, why),
         };
-        let id = self.usd.add_channel(client, server);
-        let channel = tenancy.next_channel;
-        tenancy.next_channel = tenancy.next_channel.wrapping_add(1);
-        tenancy.channels.insert(channel, Channel { id });
         let fds = [
             ends.memory.as_fd(),
             ends.bell.as_fd(),
             ends.server_bell.as_fd(),
         ];
-        self.say_at(token, &Say::Opened { cookie, channel }, &fds);
+        // One that cannot be told of it does not get it: it would have it without knowing.
+        if !self.say_at(token, &Say::Opened { cookie, channel }, &fds) {
+            return;
+        }
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            let id = self.usd.add_channel(client, server);
+            tenancy.channels.insert(channel, Channel { id });
+        }
     }
 
     fn close_channel(&mut self, number: TenantNumber, channel: ChannelNumber) {
@@ -231,7 +205,7 @@ impl Daemon {
         let seen = self.usd.trace().since(from);
         let written = crate::tenant::trace::write(&seen);
         match written {
-            Ok(memory) => self.say_at(token, &Say::Trace, &[memory.as_fd()]),
+            Ok(memory) => _ = self.say_at(token, &Say::Trace, &[memory.as_fd()]),
             Err(errno) => self.refuse(token, format_args!("no memory for the trace: {errno}")),
         }
     }
@@ -249,6 +223,10 @@ impl Daemon {
                 token,
                 format_args!("there is no tenant {number} that this user may change"),
             );
+        }
+        let uid = self.connections.get(&token).map(|c| c.asker.uid);
+        if let Some(why) = uid.and_then(|uid| self.hasty(uid)) {
+            return self.refuse(token, why);
         }
         match self.try_set(token, number, frames, disk) {
             Ok(()) => {

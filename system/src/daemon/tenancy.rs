@@ -13,6 +13,9 @@ use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
+/// Most channels of one tenant: each takes up to two megabytes, a mapping and a descriptor.
+const MOST_CHANNELS: usize = 4096;
+
 /// What a tenant is doing here.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -38,6 +41,8 @@ pub struct Frames {
     pub hunger: OwnedFd,
     /// Revocations it was sent and has not answered: number and frames.
     pub rounds: VecDeque<(u32, u32)>,
+    /// Since when its processes' memory is being counted exactly.
+    pub counting: Option<Instant>,
 }
 
 /// A channel.
@@ -73,6 +78,22 @@ pub struct Tenancy {
 }
 
 impl Tenancy {
+    /// Why it may have no more channels, if so.
+    pub fn full(&self) -> Option<String> {
+        let full = self.channels.len() >= MOST_CHANNELS;
+        full.then(|| format!("{MOST_CHANNELS} channels are open: close some first"))
+    }
+
+    /// A number that no channel has.
+    pub fn free_channel(&mut self) -> ChannelNumber {
+        while self.channels.contains_key(&self.next_channel) {
+            self.next_channel = self.next_channel.wrapping_add(1);
+        }
+        let free = self.next_channel;
+        self.next_channel = free.wrapping_add(1);
+        free
+    }
+
     /// Its doorbell, for the disk's thread.
     pub fn bell(&self) -> Result<Doorbell, String> {
         let shared = self.doorbell.share().and_then(Doorbell::attach);

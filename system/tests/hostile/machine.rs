@@ -1,0 +1,256 @@
+//! The daemon, the honest client, and what the others do.
+
+use crate::attacks;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use system::daemon::Daemon;
+use system::tenant::file::ReservedFile;
+
+/// What a process of the test binary does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Role {
+    Daemon,
+    Fuzz,
+    Scribble,
+    Crowd,
+    Deaf,
+    Linger,
+    Whole,
+}
+
+const ROLES: [Role; 7] = [
+    Role::Daemon,
+    Role::Fuzz,
+    Role::Scribble,
+    Role::Crowd,
+    Role::Deaf,
+    Role::Linger,
+    Role::Whole,
+];
+
+const ROLE: &str = "SELFPAGE_TEST_ROLE";
+const FOLDER: &str = "SELFPAGE_TEST_FOLDER";
+const SEED: &str = "SELFPAGE_TEST_SEED";
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+const PAGE: usize = 4096;
+const PAGES: u64 = 1024;
+
+impl Role {
+    pub fn of_this_process() -> Option<Self> {
+        let name = std::env::var(ROLE).ok()?;
+        ROLES.into_iter().find(|role| format!("{role:?}") == name)
+    }
+}
+
+/// Plays a role, and writes what came of it as a number.
+pub fn play(role: Role) {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let seed = std::env::var(SEED).unwrap().parse().unwrap();
+    let socket = folder.join("s");
+    match role {
+        Role::Daemon => {
+            let mut tell = |_: &str| ();
+            let mut daemon = Daemon::start(&folder.join("config.toml"), &mut tell).unwrap();
+            daemon.run().unwrap();
+        }
+        Role::Fuzz => attacks::fuzz(&socket, seed),
+        Role::Scribble => attacks::scribble(&socket, seed),
+        Role::Crowd => attacks::crowd(&socket),
+        Role::Deaf => attacks::deaf(&socket),
+        Role::Linger => attacks::linger(&socket),
+        Role::Whole => attacks::whole(&socket),
+    }
+}
+
+/// Tells the test how far this process is, before it may be killed.
+pub fn count(n: u64) {
+    let mut out = File::options()
+        .append(true)
+        .open(PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("counts"))
+        .unwrap();
+    out.write_all(&n.to_le_bytes()).unwrap();
+}
+
+/// A daemon with a disk.
+pub struct Machine {
+    folder: tempfile::TempDir,
+    daemon: Child,
+}
+
+impl Machine {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = folder.path();
+        std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = format!(
+            "socket = \"{0}/s\"\n[memory]\nmanaged = \"64M\"\n[disk]\nswap = \"{0}/swap\"\nsize = \"128M\"\n\
+             [[allow]]\nuid = {NOBODY}\n",
+            at.display()
+        );
+        std::fs::write(at.join("config.toml"), config).unwrap();
+        std::fs::write(at.join("counts"), "").unwrap();
+        let shared = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(at.join("counts"), shared).unwrap();
+        let log = File::create(at.join("log")).unwrap();
+        let daemon = process(at, Role::Daemon, 0).stderr(log).spawn().unwrap();
+        let it = Self { folder, daemon };
+        let begin = Instant::now();
+        while !it.socket().exists() || it.is_measuring() {
+            assert!(begin.elapsed() < Duration::from_secs(120), "{}", it.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        it
+    }
+
+    /// The socket is there before the disk is measured.
+    fn is_measuring(&self) -> bool {
+        !self.folder.path().join("swap.calibration.toml").exists()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// How many descriptors the daemon has.
+    pub fn descriptors(&self) -> usize {
+        let all = std::fs::read_dir(format!("/proc/{}/fd", self.daemon.id()));
+        all.unwrap_or_else(|_| panic!("the daemon has ended: {}", self.log()))
+            .count()
+    }
+
+    /// Waits until the daemon has no more descriptors than that.
+    pub fn settles_at(&self, most: usize) {
+        let begin = Instant::now();
+        while self.descriptors() > most {
+            let there = self.descriptors();
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "{there} > {most}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Has a process play a role to its end; the sum of what it counted.
+    pub fn play(&self, role: Role, seed: u64) -> u64 {
+        let counts = self.folder.path().join("counts");
+        File::options()
+            .write(true)
+            .truncate(true)
+            .open(&counts)
+            .unwrap();
+        let mut command = process(self.folder.path(), role, seed);
+        let errors = File::create(self.folder.path().join("errors")).unwrap();
+        if rustix::process::getuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let mut child = command.stderr(errors).spawn().unwrap();
+        let begin = Instant::now();
+        let ended = loop {
+            if let Some(ended) = child.try_wait().unwrap() {
+                break ended;
+            }
+            if begin.elapsed() > Duration::from_secs(120) {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("{role:?} does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        // By itself, or by the daemon.
+        let errors = std::fs::read_to_string(self.folder.path().join("errors")).unwrap();
+        let is_right = ended.success() || ended.signal() == Some(9);
+        assert!(is_right, "{role:?} {ended}: {errors}");
+        self.descriptors();
+        let counts = std::fs::read(counts).unwrap();
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        counts.chunks_exact(8).map(number).sum()
+    }
+
+    /// Begins to read a file under a contract, and to check what comes.
+    pub fn honest(&self) -> Honest {
+        let path = self.folder.path().join("file");
+        let file = File::create_new(&path).unwrap();
+        for page in 0..PAGES {
+            file.write_all_at(&page_of(page), page * PAGE as u64)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+        let file = File::open(&path).unwrap();
+        let disk = "50ms/250ms,extra".parse().unwrap();
+        let mut reserved = ReservedFile::open(&self.socket(), "honest", &file, disk, 4, 1).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::spawn(move || read(&mut reserved, &ends));
+        Honest { over, thread }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn process(folder: &Path, role: Role, seed: u64) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "a_process_with_a_role_plays_it", "--nocapture"])
+        .env(ROLE, format!("{role:?}"))
+        .env(FOLDER, folder)
+        .env(SEED, seed.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+fn page_of(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// An honest client at work.
+pub struct Honest {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, Duration)>,
+}
+
+impl Honest {
+    /// How many pages it read, all of them right, and the longest time between two.
+    pub fn ends(self) -> (u64, Duration) {
+        self.over.store(true, Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
+    let depth = file.depth();
+    let mut asked: Vec<u64> = (0..depth as u64).collect();
+    (0..depth).for_each(|slot| file.read(slot, slot as u64 * PAGE as u64));
+    let (mut reads, mut last, mut longest) = (0, Instant::now(), Duration::ZERO);
+    while let Some(done) = file.wait() {
+        let done = done.unwrap();
+        let slot = done.slot;
+        assert_eq!(done.data, page_of(asked[slot]), "page {}", asked[slot]);
+        longest = longest.max(last.elapsed());
+        (reads, last) = (reads + 1, Instant::now());
+        if !over.load(Relaxed) {
+            asked[slot] = (asked[slot] + depth as u64) % PAGES;
+            file.read(slot, asked[slot] * PAGE as u64);
+        }
+    }
+    (reads, longest)
+}
