@@ -369,6 +369,11 @@ impl Daemon {
 
     /// Insists that nobody has anything any more.
     pub fn has_everything_back(&self) -> Verdict {
+        let log = self.log();
+        let strange = log.lines().find(|line| !line.starts_with("selfpage"));
+        ensure(strange.is_none(), || {
+            format!("among what it said: {strange:?}")
+        })?;
         let begin = Instant::now();
         loop {
             let books = self.books()?;

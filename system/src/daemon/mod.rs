@@ -35,6 +35,7 @@ mod wipe;
 
 use crate::control::{Say, TenantNumber, encode};
 use crate::socket;
+use crate::terms::Terms;
 use access::Asker;
 pub use backing::calibrate_disk;
 use config::{Config, ConfigError};
@@ -87,6 +88,23 @@ pub enum DaemonError {
     /// The disk.
     #[error("the disk cannot be used: {0}")]
     Disk(String),
+    /// What tenants of an earlier daemon were promised.
+    #[error(
+        "tenant {number} ({name}) of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much \
+         as then, or end its process {pid}"
+    )]
+    Promised {
+        /// Its number.
+        number: TenantNumber,
+        /// Its name.
+        name: String,
+        /// Its contract.
+        terms: Terms,
+        /// Its process.
+        pid: i32,
+        /// Why.
+        why: String,
+    },
     /// The socket.
     #[error("cannot listen at {}: {why}", path.display())]
     Listen {

@@ -59,8 +59,15 @@ impl Daemon {
         let Some(leader) = record.process() else {
             return Ok(());
         };
-        let fail = |why: String| DaemonError::Disk(why);
         let terms = record.terms;
+        let (name, pid) = (record.name.clone(), record.pid);
+        let fail = |why: String| DaemonError::Promised {
+            number,
+            name: name.clone(),
+            terms,
+            pid,
+            why,
+        };
         let hunger = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(super::call("make an eventfd"))?;
         // Its guarantee and its slice stay its, whether it has come back or not.
