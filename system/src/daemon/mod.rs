@@ -35,7 +35,6 @@ mod wipe;
 
 use crate::control::{Say, TenantNumber, encode};
 use crate::socket;
-use crate::terms::Terms;
 use access::Asker;
 pub use backing::calibrate_disk;
 use config::{Config, ConfigError};
@@ -90,18 +89,16 @@ pub enum DaemonError {
     Disk(String),
     /// What tenants of an earlier daemon were promised.
     #[error(
-        "tenant {number} ({name}) of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much \
-         as then, or end its process {pid}"
+        "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
+         its process {pid}"
     )]
     Promised {
-        /// Its number.
-        number: TenantNumber,
-        /// Its name.
-        name: String,
-        /// Its contract.
-        terms: Terms,
+        /// Who.
+        tenant: String,
         /// Its process.
         pid: i32,
+        /// Its contract.
+        terms: String,
         /// Why.
         why: String,
     },

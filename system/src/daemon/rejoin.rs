@@ -60,12 +60,11 @@ impl Daemon {
             return Ok(());
         };
         let terms = record.terms;
-        let (name, pid) = (record.name.clone(), record.pid);
+        let (tenant, pid) = (format!("tenant {number} ({})", record.name), record.pid);
         let fail = |why: String| DaemonError::Promised {
-            number,
-            name: name.clone(),
-            terms,
+            tenant: tenant.clone(),
             pid,
+            terms: terms.to_string(),
             why,
         };
         let hunger = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)

@@ -139,8 +139,9 @@ fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
         load.goes_on(&format!("round {round}"), &daemon)?;
     }
     load.gets_on(&daemon)?;
-    let others = daemon.tenants()?.iter().filter(|t| t["swap"] != 0).count();
-    ensure(others >= 3, || format!("{others} contracts are left"))?;
+    super::wait_until("only the others are left", || {
+        Ok(daemon.tenants()?.len() == load.running.len())
+    })?;
     drop(load);
     daemon.has_everything_back()
 }
