@@ -89,6 +89,21 @@ pub enum DaemonError {
     /// The disk.
     #[error("the disk cannot be used: {0}")]
     Disk(String),
+    /// What tenants of an earlier daemon were promised.
+    #[error(
+        "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
+         its process {pid}"
+    )]
+    Promised {
+        /// Who.
+        tenant: String,
+        /// Its process.
+        pid: i32,
+        /// Its contract.
+        terms: String,
+        /// Why.
+        why: String,
+    },
     /// The socket.
     #[error("cannot listen at {}: {why}", path.display())]
     Listen {

@@ -68,8 +68,14 @@ impl Daemon {
         let Some(leader) = record.process() else {
             return Ok(());
         };
-        let fail = |why: String| DaemonError::Disk(why);
         let terms = record.terms;
+        let (tenant, pid) = (format!("tenant {number} ({})", record.name), record.pid);
+        let fail = |why: String| DaemonError::Promised {
+            tenant: tenant.clone(),
+            pid,
+            terms: terms.to_string(),
+            why,
+        };
         let hunger = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(super::call("make an eventfd"))?;
         // Its guarantee and its slice stay its, whether it has come back or not.

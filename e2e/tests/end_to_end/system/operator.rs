@@ -89,19 +89,25 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     })?;
     let managed = |daemon: &Daemon| Ok(daemon.books()?["managed"].as_u64());
     let reread = |settings: &Settings, said: &str| {
+        let before = daemon.log().matches(said).count();
         daemon.configure(settings)?;
         daemon.signal(Signal::HUP)?;
-        daemon.says(said, 1)
+        daemon.says(said, before + 1)
     };
+    // What is lent out is not taken away by this.
+    let stays = "memory.managed stays as it was";
+    reread(&Settings::new(24), stays)?;
+    let set = daemon.contract(&["set", "1", "--frames", "16M"])?;
+    ensure(set.is_ok(), || format!("{set:?}"))?;
+    wait_until("it has given back", || {
+        Ok(field(&daemon, 1, "n")? <= Some(16 * FRAMES))
+    })?;
     reread(&Settings::new(24), "was read again")?;
     wait_until("less is managed", || {
         Ok(managed(&daemon)? == Some(24 * FRAMES))
     })?;
-    wait_until("it has given back", || {
-        Ok(field(&daemon, 1, "n")? <= Some(24 * FRAMES))
-    })?;
     // Below what is guaranteed it cannot go.
-    reread(&Settings::new(8), "memory.managed stays as it was")?;
+    reread(&Settings::new(8), stays)?;
     ensure(managed(&daemon)? == Some(24 * FRAMES), || {
         format!("{:?}", managed(&daemon))
     })?;
@@ -112,11 +118,12 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     ensure(managed(&daemon)? == Some(24 * FRAMES), || {
         "a broken file changed something".into()
     })?;
-    daemon.configure(&Settings::new(128))?;
-    daemon.signal(Signal::HUP)?;
+    reread(&Settings::new(128), "was read again")?;
     wait_until("more is managed", || {
         Ok(managed(&daemon)? == Some(128 * FRAMES))
     })?;
+    let set = daemon.contract(&["set", "1", "--frames", "48M"])?;
+    ensure(set.is_ok(), || format!("{set:?}"))?;
     wait_until("it has more", || {
         Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
     })?;

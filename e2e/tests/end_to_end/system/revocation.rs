@@ -77,7 +77,7 @@ fn honest(disks: &Arc<Disks>, size: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(72))?;
     let (held, needy) = (Sandbox::new("honest")?, Sandbox::new("needy")?);
     let (mut running, _launch) = borrower(&daemon, &held, "--disk=10ms/250ms")?;
-    for round in 0..size.scale(20, 2) {
+    for round in 0..size.scale(20, 1) {
         grower(&daemon, &needy)?;
         let alive = !running.ended() && !daemon.log().contains("is killed");
         ensure(alive, || {
@@ -107,7 +107,10 @@ fn over(disks: &Arc<Disks>, _: Size) -> Verdict {
     if !done.doing(|| "run cc".into())?.status.success() {
         return skipped("no static C library here");
     }
-    let contract = daemon.terms(16, 32).with("--allow-unpaged");
+    let contract = daemon
+        .terms(16, 32)
+        .with("--allow-unpaged")
+        .with("--disk=200ms/250ms");
     let launch = Launch::new(&sandbox, &program).limit(Duration::from_secs(120));
     let mut running = launch.spawn(&Under::Contract(contract))?;
     let Some(process) = processes::find(running.pid()) else {
