@@ -35,7 +35,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{Handle, Holder, Store};
 use translation::{Capabilities, Pagemap, Userfault};
-use wired::{Guard, Lock, PAGE, RANGE_PAGES};
+use wired::{Guard, Lock, PAGE, PiLock, RANGE_PAGES};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
@@ -115,9 +115,9 @@ pub(crate) struct Pager {
     /// The replacement's queues.
     pub(crate) order: Lock<ScanResistant>,
     /// Who stages units.
-    pub(crate) stager: Lock<Stager>,
+    pub(crate) stager: PiLock<Stager>,
     /// Who empties slots: the background evictor's first.
-    pub(crate) cleaners: Box<[Lock<Cleaner>]>,
+    pub(crate) cleaners: Box<[PiLock<Cleaner>]>,
     /// Not zero while the background evictor is at work, or has been rung for.
     pub(crate) evictor_up: AtomicU32,
     /// Threads that wait for a frame, and what they wait on: how often frames were put back
@@ -127,9 +127,9 @@ pub(crate) struct Pager {
     pub(crate) gate: DomainGate,
     /// Pages that a device held when they were to leave, nailed until they are looked at
     /// again. Locked by the stager only.
-    pub(crate) held_by_devices: Lock<HeldByDevices>,
+    pub(crate) held_by_devices: PiLock<HeldByDevices>,
     /// Serialises changes of the set of stretches, and forks.
-    pub(crate) control: Lock<()>,
+    pub(crate) control: PiLock<()>,
     pub(crate) pool: Pool,
     pagemap: UnsafeCell<Option<Pagemap>>,
     pub(crate) unit_pages: usize,
@@ -171,7 +171,7 @@ impl Pager {
         let base = area.addr;
         let staging = Staging::new(base, slots, unit_pages).map_err(crate::DomainError::Memory)?;
         let cleaners = (0..cleaner_count())
-            .map(|_| Cleaner::new(parts.store).map(Lock::new))
+            .map(|_| Cleaner::new(parts.store).map(PiLock::new))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             capabilities: parts.capabilities,
@@ -189,14 +189,14 @@ impl Pager {
             places: Places::new(parts.total_frames as usize).map_err(crate::DomainError::Memory)?,
             staging,
             order: Lock::new(ScanResistant::new(parts.total_frames as usize)),
-            stager: Lock::new(Stager::default()),
+            stager: PiLock::new(Stager::default()),
             cleaners,
             evictor_up: AtomicU32::new(0),
             starving: AtomicU32::new(0),
             returned: AtomicU32::new(0),
-            held_by_devices: Lock::new(HeldByDevices::new(parts.total_frames as usize)),
+            held_by_devices: PiLock::new(HeldByDevices::new(parts.total_frames as usize)),
             gate: DomainGate::default(),
-            control: Lock::new(()),
+            control: PiLock::new(()),
             pool: Pool::new(parts.store, parts.contexts)?,
             pagemap: UnsafeCell::new(Pagemap::open(&parts.capabilities).ok()),
             unit_pages,

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::{Holder, SharedStore};
 use translation::{Access, Capabilities, Userfault};
-use wired::{Guard, Lock, PAGE, futex};
+use wired::{Guard, Lock, PAGE, PiGuard, futex};
 
 /// What a process's pager is made of.
 pub struct Config {
@@ -138,7 +138,7 @@ pub enum ProcessError {
 /// A fork under way: the gate is closed while this is held.
 pub struct Fork {
     child: DomainId,
-    control: ManuallyDrop<Guard<'static, ()>>,
+    control: ManuallyDrop<PiGuard<'static, ()>>,
     sender: ManuallyDrop<Guard<'static, ()>>,
     halted: ManuallyDrop<Halted<'static>>,
 }

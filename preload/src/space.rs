@@ -8,7 +8,7 @@ use crate::mappings::{Kind, Mappings, Origin, Piece, Span, Traits, What, alignme
 use crate::{allocated, notice, pager, raw, threads};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use wired::{Guard, Lock, PAGE, RANGE};
+use wired::{PAGE, PiGuard, PiLock, RANGE};
 
 /// Access an arena's free addresses have in the kernel.
 pub const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -34,7 +34,7 @@ const PASSIVE: u8 = 0;
 const ACTIVE: u8 = 1;
 
 static STAGE: AtomicU8 = AtomicU8::new(PASSIVE);
-static SPACE: Lock<Space> = Lock::new(Space::new());
+static SPACE: PiLock<Space> = PiLock::new(Space::new());
 static ARENA_SIZE: AtomicUsize = AtomicUsize::new(ARENA);
 
 /// Bytes of private anonymous memory that went to the kernel unpaged, ever.
@@ -50,7 +50,7 @@ pub struct Space {
 
 /// Exclusive use of the space.
 pub struct Held {
-    space: Guard<'static, Space>,
+    space: PiGuard<'static, Space>,
     // After the guard: fields are dropped in order.
     _quiet: raw::Quiet,
 }

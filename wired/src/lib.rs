@@ -11,9 +11,11 @@
 
 pub mod futex;
 pub mod lock;
+pub mod pi;
 pub mod region;
 
 pub use lock::{Guard, Lock};
+pub use pi::{PiGuard, PiLock};
 pub use region::{Plain, Region};
 
 /// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and says so at

@@ -24,7 +24,7 @@ use frames::Frame;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::{Channel, Checksum, Handle, Store, StoreError, Wait, WritePage};
-use wired::{Guard, PAGE};
+use wired::{PAGE, PiGuard};
 
 /// Writes of a cleaner under way at once.
 const WRITE_DEPTH: usize = 64;
@@ -163,14 +163,14 @@ impl Load {
 
 impl Pager {
     /// A cleaner that nobody uses, other than the background evictor's.
-    pub(super) fn free_cleaner(&self) -> Option<Guard<'_, Cleaner>> {
+    pub(super) fn free_cleaner(&self) -> Option<PiGuard<'_, Cleaner>> {
         self.cleaners[1..]
             .iter()
             .find_map(|cleaner| cleaner.try_lock())
     }
 
     /// A cleaner, waiting for one.
-    pub(crate) fn some_cleaner(&self) -> Guard<'_, Cleaner> {
+    pub(crate) fn some_cleaner(&self) -> PiGuard<'_, Cleaner> {
         self.free_cleaner()
             .unwrap_or_else(|| self.cleaners[0].lock())
     }

@@ -11,15 +11,15 @@ use crate::staging::ring::Turn;
 use crate::stretch::Inner;
 use std::ops::Range;
 use store::{Store, StoreError};
-use wired::{Guard, Lock};
+use wired::{PiGuard, PiLock};
 
 /// How often pages that could be neither written nor put back are looked at again.
 const TRIES: u32 = 16;
 
 /// Nobody else evicts while this is held.
 pub(crate) struct Halted<'a> {
-    cleaners: [Option<Guard<'a, Cleaner>>; MOST_CLEANERS],
-    stager: Guard<'a, Stager>,
+    cleaners: [Option<PiGuard<'a, Cleaner>>; MOST_CLEANERS],
+    stager: PiGuard<'a, Stager>,
 }
 
 impl Halted<'_> {
@@ -39,7 +39,7 @@ impl Pager {
     /// Waits until nobody evicts, and keeps everyone from it.
     pub(crate) fn halt(&self) -> Halted<'_> {
         Halted {
-            cleaners: std::array::from_fn(|n| self.cleaners.get(n).map(Lock::lock)),
+            cleaners: std::array::from_fn(|n| self.cleaners.get(n).map(PiLock::lock)),
             stager: self.stager.lock(),
         }
     }

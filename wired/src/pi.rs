@@ -1,0 +1,289 @@
+//! A lock whose holder inherits the priority of who waits for it.
+//!
+//! Threads of one program may be of different priority classes: a real-time one that faults,
+//! and an evictor that runs when it can. If the second holds a lock that the
+//! first waits for, a third between them must not keep it from going on. *Self-Paging*,
+//! section 6.2, leaves frames to contracts; this keeps what guards them from undoing it.
+//!
+//! Rule: the word is the holder's thread number, as the kernel wants it (`FUTEX_LOCK_PI`).
+//! Finding that out is a system call, so this is for locks that are held over other system
+//! calls; [`crate::Lock`] is for those that are held for well under a microsecond. Only the
+//! thread that took the lock ends it, but for the child of a fork, where nobody waits.
+
+use rustix::io::Errno;
+use rustix::thread::{Pid, futex, gettid};
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+const FREE: u32 = 0;
+
+/// How long to wait where the kernel does not: one built without priority inheritance, or a
+/// holder that is gone, which only [`PiLock::reset`] ends.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+/// A lock around a value.
+pub struct PiLock<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock hands out one exclusive reference at a time.
+unsafe impl<T: Send> Sync for PiLock<T> {}
+// SAFETY: it owns its value.
+unsafe impl<T: Send> Send for PiLock<T> {}
+
+fn own_number() -> u32 {
+    Pid::as_raw(Some(gettid())) as u32
+}
+
+impl<T> PiLock<T> {
+    /// An unheld lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Self {
+            word: AtomicU32::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits until nobody else holds the lock, then holds it until the guard is dropped.
+    pub fn lock(&self) -> PiGuard<'_, T> {
+        while !self.take() {
+            match futex::lock_pi(&self.word, futex::Flags::PRIVATE, None) {
+                Ok(()) => {
+                    // The kernel wrote the word: what its last holder wrote is seen from here.
+                    fence(Ordering::Acquire);
+                    break;
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(_) => pause(),
+            }
+        }
+        self.held()
+    }
+
+    /// Holds the lock if nobody else does.
+    pub fn try_lock(&self) -> Option<PiGuard<'_, T>> {
+        // Made only where the lock was had: a guard ends it even when it is thrown away.
+        self.take().then(|| self.held())
+    }
+
+    fn held(&self) -> PiGuard<'_, T> {
+        PiGuard {
+            lock: self,
+            _of_this_thread: PhantomData,
+        }
+    }
+
+    fn take(&self) -> bool {
+        if self.word.load(Ordering::Relaxed) != FREE {
+            return false;
+        }
+        self.word
+            .compare_exchange(FREE, own_number(), Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Makes the lock free whoever held it.
+    ///
+    /// # Safety
+    /// Nobody may hold or wait for the lock: for the child of a fork, whose other
+    /// threads are gone, when the value is known to be whole.
+    pub unsafe fn reset(&self) {
+        self.word.store(FREE, Ordering::Release);
+    }
+}
+
+fn pause() {
+    let nanos = PATIENCE.subsec_nanos().into();
+    let time = rustix::thread::Timespec {
+        tv_sec: 0,
+        tv_nsec: nanos,
+    };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+/// Holds a [`PiLock`] until dropped, by the thread that took it: the kernel refuses another's.
+pub struct PiGuard<'a, T> {
+    lock: &'a PiLock<T>,
+    _of_this_thread: PhantomData<*const T>,
+}
+
+impl<T> Deref for PiGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard is the proof of exclusive access.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for PiGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard is the proof of exclusive access.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for PiGuard<'_, T> {
+    fn drop(&mut self) {
+        let word = &self.lock.word;
+        let held = word.load(Ordering::Relaxed);
+        let alone = held & futex::WAITERS == 0
+            && word
+                .compare_exchange(held, FREE, Ordering::Release, Ordering::Relaxed)
+                .is_ok();
+        if alone {
+            return;
+        }
+        fence(Ordering::Release);
+        // The kernel hands it to who waits, the most urgent first. In the child of a fork the
+        // word names a thread of the parent's, and nobody waits.
+        if futex::unlock_pi(word, futex::Flags::PRIVATE).is_err() {
+            word.store(FREE, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn every_increment_under_the_lock_counts_tried_for_or_waited_for() {
+        let lock = PiLock::new(0u64);
+        let inside = AtomicBool::new(false);
+        let had = AtomicU64::new(0);
+        let add = |mut held: PiGuard<'_, u64>| {
+            assert!(!inside.swap(true, Ordering::Relaxed), "two hold it");
+            *held += 1;
+            had.fetch_add(1, Ordering::Relaxed);
+            if had.load(Ordering::Relaxed).is_multiple_of(64) {
+                std::thread::yield_now();
+            }
+            inside.store(false, Ordering::Relaxed);
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (lock, add) = (&lock, &add);
+                scope.spawn(move || {
+                    for turn in 0..5_000 {
+                        match (thread + turn) % 2 {
+                            0 => add(lock.lock()),
+                            _ => lock.try_lock().into_iter().for_each(add),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), had.into_inner());
+        assert_eq!(lock.word.load(Ordering::Relaxed), FREE);
+    }
+
+    #[test]
+    fn one_that_is_held_is_not_had_and_stays_held() {
+        let lock = PiLock::new(());
+        let held = lock.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(lock.try_lock().is_none());
+                assert!(lock.try_lock().is_none());
+            });
+        });
+        assert_eq!(lock.word.load(Ordering::Relaxed), own_number());
+        drop(held);
+        assert!(lock.try_lock().is_some());
+    }
+
+    unsafe extern "C" {
+        fn fork() -> i32;
+        fn waitpid(process: i32, status: *mut i32, options: i32) -> i32;
+        fn _exit(status: i32) -> !;
+    }
+
+    #[test]
+    fn the_child_of_a_fork_ends_what_its_parent_held_and_the_parent_keeps_it() {
+        let lock = PiLock::new(0u32);
+        let mut held = lock.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| *lock.lock() += 1);
+            // The child's copy of the word says that somebody waits, who is not there.
+            while lock.word.load(Ordering::Relaxed) & futex::WAITERS == 0 {
+                std::thread::yield_now();
+            }
+            // SAFETY: the child makes system calls only, and ends.
+            let child = unsafe { fork() };
+            if child == 0 {
+                drop(held);
+                let free = lock.word.load(Ordering::Relaxed) == FREE;
+                let had = lock.try_lock().is_some() && lock.try_lock().is_some();
+                // SAFETY: ends the child.
+                unsafe { _exit(i32::from(!(free && had))) };
+            }
+            let mut status = -1;
+            // SAFETY: waits for the child just made.
+            assert_eq!(unsafe { waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+            assert_eq!(
+                lock.word.load(Ordering::Relaxed) & !futex::WAITERS,
+                own_number()
+            );
+            assert_eq!(*held, 0);
+            *held = 10;
+            drop(held);
+        });
+        assert_eq!(*lock.lock(), 11);
+    }
+
+    /// Priority of a thread as the scheduler sees it, inherited or its own: field 18 of stat,
+    /// below 0 for real-time classes.
+    fn priority(thread: u32) -> i32 {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        let after = stat.rsplit_once(')').unwrap().1;
+        after.split_whitespace().nth(15).unwrap().parse().unwrap()
+    }
+
+    #[repr(C)]
+    struct Parameters {
+        priority: i32,
+    }
+
+    const FIFO: i32 = 1;
+
+    unsafe extern "C" {
+        fn sched_setscheduler(thread: i32, class: i32, parameters: *const Parameters) -> i32;
+    }
+
+    #[test]
+    fn a_holder_inherits_the_priority_of_who_waits() {
+        let lock = PiLock::new(());
+        let (refused, risen) = (AtomicBool::new(false), AtomicBool::new(false));
+        let held = lock.lock();
+        let holder = own_number();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let five = Parameters { priority: 5 };
+                // SAFETY: changes this thread's own class.
+                if unsafe { sched_setscheduler(0, FIFO, &five) } != 0 {
+                    return refused.store(true, Ordering::SeqCst);
+                }
+                drop(lock.lock());
+            });
+            for _ in 0..2000 {
+                if refused.load(Ordering::SeqCst) || priority(holder) < 0 {
+                    risen.store(priority(holder) < 0, Ordering::SeqCst);
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(held);
+        });
+        match refused.into_inner() {
+            true => eprintln!("SKIPPED: no permission for a real-time class"),
+            false => assert!(risen.into_inner(), "the holder was not raised"),
+        }
+        assert!(priority(holder) >= 0);
+    }
+}
