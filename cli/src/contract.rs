@@ -1,8 +1,8 @@
 //! `selfpage contract`: the contracts that a daemon keeps.
 
-use ::system::control::{Listed, TenantNumber};
+use ::system::control::{Books, Listed, TenantNumber};
 use ::system::daemon::config::SOCKET;
-use ::system::tenant::{list, set};
+use ::system::tenant::{books, list, set};
 use ::system::terms::{DiskTerms, FrameTerms};
 use std::error::Error;
 use std::path::PathBuf;
@@ -29,6 +29,12 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// What there is to promise, and what of it is free
+    Free {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Change a contract. What becomes more does so at once; a guarantee that becomes less
     /// holds for as long as the daemon's configuration says (memory.notice)
     Set {
@@ -50,6 +56,10 @@ pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             println!("{}", serde_json::to_string_pretty(&list(&args.system)?)?);
         }
         What::Show { json: false } => show(&list(&args.system)?),
+        What::Free { json: true } => {
+            println!("{}", serde_json::to_string_pretty(&books(&args.system)?)?);
+        }
+        What::Free { json: false } => free(&books(&args.system)?),
         What::Set {
             tenant,
             frames,
@@ -82,4 +92,21 @@ fn show(all: &[Listed]) {
             Bytes(one.bytes)
         );
     }
+}
+
+fn free(books: &Books) {
+    let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
+    println!(
+        "frames  {} to promise, {} guaranteed, {} owned by nobody\nswap    {} in all, {} free\n\
+         disk    {:.1} % of its time to promise, {:.1} % promised, {} channels\ntenants {}",
+        size(books.managed),
+        size(books.guaranteed),
+        size(books.free),
+        Bytes(books.swap),
+        Bytes(books.swap_free),
+        books.capacity * 100.0,
+        books.promised * 100.0,
+        books.channels,
+        books.tenants
+    );
 }

@@ -10,6 +10,7 @@
 pub mod atropos;
 pub mod calibrate;
 pub mod model;
+mod own_ring;
 pub mod swapfs;
 pub mod time;
 pub mod trace;

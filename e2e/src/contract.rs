@@ -1,7 +1,7 @@
 //! What a program is run under: nothing, or a contract with `selfpage run`.
 
 use crate::verdict::{Verdict, failed};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
@@ -43,8 +43,12 @@ impl Size {
 pub struct Contract {
     /// Bytes of frames.
     pub frames: u64,
+    /// Bytes of frames that may be lent besides.
+    pub lent: u64,
     /// Bytes of compressed RAM and of disk; the default store where absent.
     pub store: Option<(u64, u64)>,
+    /// The daemon's socket, where the contract is with one; its disk is the store then.
+    pub daemon: Option<PathBuf>,
     /// Options besides.
     pub options: Vec<String>,
 }
@@ -54,7 +58,9 @@ impl Contract {
     pub fn new(frames: u64) -> Self {
         Self {
             frames,
+            lent: 0,
             store: None,
+            daemon: None,
             options: Vec::new(),
         }
     }
@@ -63,6 +69,18 @@ impl Contract {
     /// leaves that part out.
     pub fn over(mut self, ram: u64, disk: u64) -> Self {
         self.store = Some((ram, disk));
+        self
+    }
+
+    /// The same with the daemon at `socket`, and `swap` bytes of its disk.
+    pub fn at(mut self, socket: &Path, swap: u64) -> Self {
+        self.daemon = Some(socket.into());
+        self.with(&format!("--swap={}M", swap / MIB))
+    }
+
+    /// The same with up to `lent` bytes of frames more while nobody else needs them.
+    pub fn lending(mut self, lent: u64) -> Self {
+        self.lent = lent;
         self
     }
 

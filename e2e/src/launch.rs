@@ -127,9 +127,13 @@ impl<'a> Launch<'a> {
     }
 
     fn ask(&self, contract: &Contract, stats: &Path, command: &mut Command) -> Verdict {
-        command
-            .args(["run", "--frames"])
-            .arg(format!("{}M", contract.frames / MIB));
+        command.args(["run", "--frames"]).arg(match contract.lent {
+            0 => format!("{}M", contract.frames / MIB),
+            lent => format!("{}M+{}M", contract.frames / MIB, lent / MIB),
+        });
+        if let Some(socket) = &contract.daemon {
+            command.arg(format!("--system={}", socket.display()));
+        }
         if let Some((ram, disk)) = contract.store {
             let folder = self.sandbox.join("store");
             std::fs::create_dir_all(&folder).at("make", &folder)?;
@@ -327,10 +331,12 @@ impl Outcome {
         };
         let ram = match contract.store {
             Some((ram, _)) => ram,
+            // Pages go to the daemon's disk.
+            None if contract.daemon.is_some() => 0,
             None => number(stats, "/store_usage/ram_limit")?,
         };
         let stretches = number(stats, "/figures/stretch_bytes")?;
-        let bound = contract.frames + ram + stretches * 3 / 200;
+        let bound = contract.frames + contract.lent + ram + stretches * 3 / 200;
         ensure(self.footprint.net <= bound, || {
             format!(
                 "peak anonymous memory {} MiB in {} processes: {} MiB after 32 MiB for each, more \

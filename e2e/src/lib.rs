@@ -11,6 +11,7 @@
 //! is what /proc says, and the store's size is what the case asked for.
 
 pub mod contract;
+pub mod daemon;
 pub mod footprint;
 pub mod hazard;
 pub mod launch;
@@ -21,6 +22,7 @@ pub mod verdict;
 pub mod workload;
 
 pub use contract::{Contract, Size, Under};
+pub use daemon::{Daemon, Disks};
 pub use launch::{Launch, Outcome, Running};
 pub use sandbox::Sandbox;
 pub use verdict::{Halt, Verdict};

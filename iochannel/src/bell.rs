@@ -10,10 +10,11 @@
 use crate::error::{ChannelError, needs};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, fcntl_dupfd_cloexec, preadv2};
+use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, fcntl_dupfd_cloexec, ioctl_fionread, preadv2};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, getpeername, recv,
+    send, shutdown, socketpair,
 };
 
 /// What clients ring when a server sleeps: one for all channels of a tenant, kept by the
@@ -76,13 +77,25 @@ pub(crate) fn ring_doorbell(doorbell: BorrowedFd<'_>) -> Result<(), Errno> {
 /// A client's bell: the end that is rung by the server, the end that the client hears.
 pub(crate) fn bell() -> Result<(OwnedFd, OwnedFd), ChannelError> {
     let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
-    socketpair(unix, stream, SocketFlags::CLOEXEC, None).map_err(needs("a bell"))
+    let (server, client) =
+        socketpair(unix, stream, SocketFlags::CLOEXEC, None).map_err(needs("a bell"))?;
+    hear_nothing(&server).map_err(needs("a bell"))?;
+    Ok((server, client))
+}
+
+/// Nothing can be sent to this end any more. What lay in it when it is closed would be closed
+/// with it, and a client could have put descriptors there whose closing waits.
+fn hear_nothing(server: impl AsFd) -> Result<(), Errno> {
+    shutdown(server, Shutdown::Read)
 }
 
 /// Whether a descriptor can be rung without waiting for anybody.
 pub(crate) fn check_bell(fd: impl AsFd) -> Result<(), ChannelError> {
-    let right =
-        socket_domain(&fd) == Ok(AddressFamily::UNIX) && socket_type(&fd) == Ok(SocketType::STREAM);
+    let right = socket_domain(&fd) == Ok(AddressFamily::UNIX)
+        && socket_type(&fd) == Ok(SocketType::STREAM)
+        && getpeername(&fd).is_ok()
+        && hear_nothing(&fd).is_ok()
+        && ioctl_fionread(&fd) == Ok(0);
     let what = "a client's bell";
     right.then_some(()).ok_or(ChannelError::NotABell { what })
 }
@@ -134,6 +147,19 @@ mod tests {
         assert!(rings(&client));
         drop(client);
         ring_bell(&server);
+    }
+
+    #[test]
+    fn a_client_cannot_leave_anything_in_the_servers_end_of_its_bell() {
+        let (server, client) = bell().unwrap();
+        assert_eq!(send(&client, &[1], SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        check_bell(&server).unwrap();
+        let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (forged, other) = socketpair(unix, stream, SocketFlags::CLOEXEC, None).unwrap();
+        send(&other, &[1], SendFlags::NOSIGNAL).unwrap();
+        assert!(check_bell(&forged).is_err());
+        let listening = rustix::net::socket(unix, stream, None).unwrap();
+        assert!(check_bell(&listening).is_err());
     }
 
     #[test]

@@ -84,6 +84,8 @@ pub enum Ask {
     },
     /// Asks for the contracts there are.
     List,
+    /// Asks what there is to promise, and what of it is free.
+    Books,
     /// Asks for a tenant's contract to be changed; what is `None` stays.
     Set {
         /// Whose.
@@ -147,6 +149,8 @@ pub enum Say {
     Tenant(Listed),
     /// The end of a list, and what was asked is done.
     End,
+    /// What there is to promise.
+    Books(Books),
     /// The trace's memory comes along.
     Trace,
     /// No, and why.
@@ -182,6 +186,29 @@ pub struct Listed {
     pub transactions: u64,
     /// Bytes they moved.
     pub bytes: u64,
+}
+
+/// What a daemon has to promise, and what of it is taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Books {
+    /// Tenants, those included that are waited for or are ending.
+    pub tenants: u32,
+    /// Frames there are to promise.
+    pub managed: u32,
+    /// Frames of those that are guaranteed to tenants.
+    pub guaranteed: u32,
+    /// Frames that nobody owns.
+    pub free: u32,
+    /// Bytes of swap space that can be given out.
+    pub swap: u64,
+    /// Bytes of that which nobody has.
+    pub swap_free: u64,
+    /// Share of the disk's time that can be promised.
+    pub capacity: f64,
+    /// Share of it that is.
+    pub promised: f64,
+    /// Open IO channels.
+    pub channels: u32,
 }
 
 /// A message as it travels, or why it cannot: it is too long.

@@ -157,6 +157,18 @@ impl Client {
         self.remaining >= self.reasonable(correction)
     }
 
+    /// When it would be done with the part of its slice that it is at, as large as `step`, at a
+    /// pace that ends with its period.
+    pub(super) fn step_due(&self, step: Nanos) -> Time {
+        let step = step.0.max(1);
+        let left = self.remaining.max(0).unsigned_abs();
+        let after = left.saturating_sub(1) / step * step;
+        let Contract { period, slice, .. } = self.contract;
+        // As near as a float is: an order of clients, not an account.
+        let time = after as f64 * (period.0 as f64 / slice.0.max(1) as f64);
+        Time(self.deadline.0.saturating_sub(time as u64))
+    }
+
     /// Starts its next period. Periods that went by are passed over, for who has work all but
     /// the last of them.
     pub(super) fn allocate(&mut self, now: Time, correction: &Correction) {

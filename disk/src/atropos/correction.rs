@@ -29,10 +29,18 @@ pub struct Correction {
     scaled: u64,
     /// Of transactions that had the device to themselves.
     alone: Busy,
-    saturated: bool,
-    /// Since the first transaction that ended on the saturated device, which is not counted,
-    /// as some of its time was before.
-    shared: Option<(Time, Nanos)>,
+    /// Of transactions that shared it, as long as it was saturated, taken together.
+    shared: Busy,
+    stretch: Option<Stretch>,
+}
+
+/// A time in which the device was saturated throughout.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    from: Time,
+    /// The first and the last end of transactions that began in it: what began before, on a
+    /// device with less to do, says nothing of one that is saturated.
+    ends: Option<(Time, Time)>,
 }
 
 /// How long the device was busy, and how long it should have been.
@@ -48,8 +56,8 @@ impl Default for Correction {
             factor: 1.0,
             scaled: 1 << 16,
             alone: Busy::default(),
-            saturated: false,
-            shared: None,
+            shared: Busy::default(),
+            stretch: None,
         }
     }
 }
@@ -67,31 +75,38 @@ impl Correction {
     }
 
     /// From now on the device has as much as it may have.
-    pub(super) fn saturated(&mut self) {
-        self.saturated = true;
+    pub(super) fn saturated(&mut self, now: Time) {
+        self.stretch.get_or_insert(Stretch {
+            from: now,
+            ends: None,
+        });
     }
 
     /// From now on it has not.
     pub(super) fn unsaturated(&mut self) {
-        self.saturated = false;
-        self.shared = None;
+        self.stretch = None;
     }
 
-    /// A transaction ended on a device that several share.
-    pub(super) fn shared(&mut self, now: Time, cost: Nanos) {
-        if !self.saturated {
+    /// A transaction ended that shared the device since it started.
+    pub(super) fn shared(&mut self, now: Time, started: Time, cost: Nanos) {
+        let Some(stretch) = self
+            .stretch
+            .as_mut()
+            .filter(|stretch| stretch.from < started)
+        else {
+            return;
+        };
+        let (first, last) = *stretch.ends.get_or_insert((now, now));
+        // The first ones are not counted, as their time is not.
+        if first == now {
             return;
         }
-        let Some((since, before)) = self.shared else {
-            self.shared = Some((now, Nanos::ZERO));
-            return;
-        };
-        let modelled = before + cost;
-        let elapsed = now - since;
-        self.shared = match self.step(Busy { elapsed, modelled }) {
-            true => Some((now, Nanos::ZERO)),
-            false => Some((since, modelled)),
-        };
+        stretch.ends = Some((first, now));
+        self.shared.elapsed += now - last;
+        self.shared.modelled += cost;
+        if self.step(self.shared) {
+            self.shared = Busy::default();
+        }
     }
 
     /// A transaction ended that had the device to itself.
@@ -131,16 +146,42 @@ mod tests {
         assert_eq!(correction.of(Nanos::millis(10)).0 / 100_000, 130);
     }
 
+    /// Two in flight of 800 us each as modelled, one of which ends every millisecond.
+    fn ended(correction: &mut Correction, now: Time) {
+        let started = Time(now.0.saturating_sub(2_000_000));
+        correction.shared(now, started, Nanos::micros(800));
+    }
+
     #[test]
     fn only_a_saturated_device_is_compared_with_its_model() {
         let mut correction = Correction::default();
-        for turn in 0..1000 {
-            correction.shared(Time(turn * 1_000_000), Nanos::micros(10));
+        let mut now = Time(0);
+        for turn in 0..2000 {
+            now = now + Nanos::millis(1);
+            ended(&mut correction, now);
+            if turn == 1000 {
+                assert_eq!(correction.factor(), 1.0);
+                correction.saturated(now);
+            }
         }
-        assert_eq!(correction.factor(), 1.0);
-        correction.saturated();
-        for turn in 1..1000 {
-            correction.shared(Time(turn * 1_000_000), Nanos::micros(800));
+        assert!((correction.factor() - 1.25).abs() < 0.01);
+    }
+
+    #[test]
+    fn it_is_found_out_in_pieces_and_what_had_begun_before_does_not_count() {
+        let mut correction = Correction::default();
+        let mut now = Time(0);
+        for _ in 0..1000 {
+            let from = now;
+            correction.saturated(now);
+            (0..8).for_each(|_| correction.shared(now, from, Nanos::micros(800)));
+            for _ in 0..7 {
+                now = now + Nanos::millis(1);
+                ended(&mut correction, now);
+            }
+            correction.unsaturated();
+            now = now + Nanos::millis(7);
+            ended(&mut correction, now);
         }
         assert!((correction.factor() - 1.25).abs() < 0.01);
     }

@@ -27,6 +27,11 @@ impl Queue {
         }
     }
 
+    /// All of them, in order.
+    pub(super) fn clients(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().map(|&(_, client)| client)
+    }
+
     pub(super) fn get(&self, at: usize) -> Option<(Time, u32)> {
         self.0.get(at).copied()
     }

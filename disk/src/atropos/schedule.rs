@@ -29,7 +29,7 @@ impl<T: Trace> Atropos<T> {
         self.settle(now);
         if self.is_full() {
             self.release(None);
-            return self.full();
+            return self.full(now);
         }
         self.allocate_due(now);
         if let Some(at) = self.first_urgent() {
@@ -39,6 +39,7 @@ impl<T: Trace> Atropos<T> {
         match self.first(now) {
             First::Ready(at) => {
                 self.release(None);
+                let at = self.most_pressing(at);
                 self.start(now, at, false)
             }
             First::Lax(at) => {
@@ -107,10 +108,10 @@ impl<T: Trace> Atropos<T> {
         self.flights.count() > 0 && self.flights.cost() >= self.bound
     }
 
-    fn full(&mut self) -> Decision {
+    fn full(&mut self, now: Time) -> Decision {
         // With little in flight before something large the device is not as busy as it may be.
         match self.flights.cost().0 >= self.bound.0 / 2 {
-            true => self.correction.saturated(),
+            true => self.correction.saturated(now),
             false => self.correction.unsaturated(),
         }
         Decision::Full
@@ -149,6 +150,29 @@ impl<T: Trace> Atropos<T> {
         First::Nobody
     }
 
+    /// Who is to be served, where `first` has the earliest deadline: itself on a disk that does
+    /// one transaction at a time.
+    ///
+    /// A disk that does many at once is only kept busy by several clients, and who is served
+    /// first until its slice is gone leaves the last one alone with what it has outstanding. So
+    /// slices are used up in steps, as large as what may be in flight, each due when an even
+    /// pace would have it done.
+    fn most_pressing(&self, first: u32) -> u32 {
+        if self.bound == Nanos::ZERO {
+            return first;
+        }
+        let ready = |&at: &u32| {
+            let client = &self.clients[at as usize];
+            !client.jobs.is_empty() && client.is_able(&self.correction)
+        };
+        let due = |&at: &u32| self.clients[at as usize].step_due(self.bound);
+        self.runnable
+            .clients()
+            .filter(ready)
+            .min_by_key(due)
+            .unwrap_or(first)
+    }
+
     fn keep_for(&mut self, now: Time, at: u32) -> Decision {
         let client = &self.clients[at as usize];
         let left = Nanos(client.remaining.max(0).unsigned_abs());
@@ -180,7 +204,7 @@ impl<T: Trace> Atropos<T> {
             return Decision::Idle;
         };
         if self.flights.count() > 0 && self.flights.cost() + job.cost > self.bound {
-            return self.full();
+            return self.full(now);
         }
         let charge = client.next_charge(&self.correction);
         client.jobs.pop_front();

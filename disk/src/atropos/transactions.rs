@@ -46,7 +46,7 @@ impl<T: Trace> Atropos<T> {
         match alone {
             true if self.bound == Nanos::ZERO => self.correction.alone(elapsed, flight.job.cost),
             true => self.correction.unsaturated(),
-            false => self.correction.shared(now, flight.job.cost),
+            false => self.correction.shared(now, flight.started, flight.job.cost),
         }
         let charge = if alone { elapsed } else { flight.charge };
         let at = flight.client;

@@ -8,6 +8,7 @@
 
 use super::{CalibrateError, DEPTHS, SIZES};
 use crate::model::Op;
+use crate::own_ring;
 use crate::swapfs::Extent;
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -62,8 +63,7 @@ impl<'fd> Load<'fd> {
                 least: PLACE.into(),
             });
         }
-        let refused = |error: std::io::Error| CalibrateError::Ring(errno(&error));
-        let ring = IoUring::new(MOST as u32).map_err(refused)?;
+        let ring = own_ring::build(MOST as u32, 2 * MOST as u32).map_err(CalibrateError::Ring)?;
         let buffers = Region::private(MOST * PLACE as usize).map_err(CalibrateError::Memory)?;
         let mut load = Self {
             fd,

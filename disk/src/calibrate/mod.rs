@@ -38,7 +38,7 @@ use sweep::Sweep;
 pub const SIZES: [u32; 3] = [4 << 10, 32 << 10, 128 << 10];
 
 /// Depths measured.
-pub const DEPTHS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+pub const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 24, 32, 64];
 
 /// Bytes that transactions are spread over, where there is room: more than a disk's own cache
 /// is worth, less than takes long to write.

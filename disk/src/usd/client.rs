@@ -23,6 +23,8 @@ pub(super) struct Client {
     pub backing: Option<Backing>,
     /// Its bell, and how often it had another.
     pub doorbell: Option<(Doorbell, u32)>,
+    /// How often it rang since it last asked for anything.
+    pub in_vain: u32,
     pub channels: Vec<Channel>,
     /// Whose turn it is.
     turn: usize,
@@ -30,7 +32,7 @@ pub(super) struct Client {
     free: Vec<u32>,
     pub counted: Counted,
     /// It is removed: who waits for that.
-    pub leaving: Option<Sender<()>>,
+    pub leaving: Option<Sender<Option<Client>>>,
 }
 
 /// What a client's channels gave.
@@ -51,6 +53,7 @@ impl Client {
             id,
             backing: None,
             doorbell: None,
+            in_vain: 0,
             channels: Vec::new(),
             turn: 0,
             window: (0..WINDOW).map(|_| Transaction::none()).collect(),
@@ -97,6 +100,7 @@ impl Client {
                 return Taken::Refused(channel.id);
             }
             self.free.pop();
+            self.in_vain = 0;
             return Taken::Request(at);
         }
         Taken::Nothing

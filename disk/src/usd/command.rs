@@ -3,6 +3,7 @@
 //! Rule: the thread never waits for the owner. The owner waits for answers only.
 
 use super::Backing;
+use super::client::Client;
 use super::figures::{Figures, Whole};
 use crate::atropos::{ClientId, Contract, Refusal};
 use iochannel::{Corrupt, Doorbell, Server};
@@ -55,7 +56,7 @@ pub(super) enum Command {
     },
     Remove {
         client: ClientId,
-        answer: Sender<()>,
+        answer: Sender<Option<Client>>,
     },
     Figures {
         client: ClientId,

@@ -41,6 +41,9 @@ pub struct Figures {
     /// From when a request was taken out of its channel to when its answer was put there, in
     /// nanoseconds. None before the first.
     pub latency: Option<Histogram<u64>>,
+    /// From when a request was taken out of its channel to when it was given to the device, in
+    /// nanoseconds. None before the first.
+    pub wait: Option<Histogram<u64>>,
 }
 
 /// How the disk as a whole does.
@@ -66,6 +69,7 @@ pub struct Whole {
 #[derive(Debug)]
 pub(super) struct Counted {
     latency: Option<Histogram<u64>>,
+    wait: Option<Histogram<u64>>,
     failed: u64,
 }
 
@@ -74,7 +78,14 @@ impl Counted {
         Self {
             // Bounds that are right once are right always; without it nothing else is lost.
             latency: Histogram::new_with_bounds(100, MOST, 2).ok(),
+            wait: Histogram::new_with_bounds(100, MOST, 2).ok(),
             failed: 0,
+        }
+    }
+
+    pub(super) fn waited(&mut self, wait: Nanos) {
+        if let Some(histogram) = &mut self.wait {
+            histogram.saturating_record(wait.0);
         }
     }
 
@@ -102,6 +113,7 @@ impl Counted {
             queued: view.queued,
             in_flight: view.in_flight,
             latency: self.latency.clone().filter(|latency| !latency.is_empty()),
+            wait: self.wait.clone().filter(|wait| !wait.is_empty()),
         }
     }
 }

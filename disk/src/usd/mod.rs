@@ -86,6 +86,17 @@ pub enum Backing {
     },
 }
 
+/// A client that is being removed.
+#[derive(Debug)]
+pub struct Leaving(Receiver<Option<client::Client>>);
+
+impl Leaving {
+    /// Returns when nothing of the client is in flight, and its file is closed.
+    pub fn wait(self) {
+        let _ = self.0.recv();
+    }
+}
+
 /// Why there is no disk thread.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdError {
@@ -132,7 +143,7 @@ impl Usd {
         let (news_sender, news) = mpsc::channel();
         let (writer, trace) = ring(EVENTS);
         let began = Instant::now();
-        let thread = thread::Disk::new(thread::Parts {
+        let parts = thread::Parts {
             device,
             settings,
             commands,
@@ -141,14 +152,24 @@ impl Usd {
             told: told.clone(),
             trace: writer,
             began,
-        })?;
+        };
+        let (ready, begun) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("selfpage-disk".into())
-            .spawn(move || thread.run())
+            .spawn(move || match thread::Disk::new(parts) {
+                Ok(disk) => {
+                    let _ = ready.send(Ok(()));
+                    disk.run();
+                }
+                Err(error) => _ = ready.send(Err(error)),
+            })
             .map_err(|error| UsdError::Needs {
                 what: "a thread",
                 errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
             })?;
+        begun
+            .recv()
+            .unwrap_or(Err(UsdError::Ring { errno: Errno::IO }))?;
         Ok(Self {
             orders,
             news,
@@ -202,7 +223,14 @@ impl Usd {
     /// Ends a contract, and closes what channels are left. Returns when nothing of the client
     /// is in flight, so that what it had can be another's.
     pub fn remove(&self, client: ClientId) {
-        self.ask(|answer| Command::Remove { client, answer });
+        self.leave(client).wait();
+    }
+
+    /// Begins to end a contract, for who must not wait for a client's I/O itself.
+    pub fn leave(&self, client: ClientId) -> Leaving {
+        let (answer, gone) = mpsc::channel();
+        self.orders.give(Command::Remove { client, answer });
+        Leaving(gone)
     }
 
     /// What a client had, if it is there.

@@ -113,9 +113,9 @@ impl Disk {
         self.let_go(at as u32);
     }
 
-    fn remove(&mut self, now: Time, id: ClientId, answer: Sender<()>) {
+    fn remove(&mut self, now: Time, id: ClientId, answer: Sender<Option<Client>>) {
         let Some(at) = self.find(id) else {
-            let _ = answer.send(());
+            let _ = answer.send(None);
             return;
         };
         let jobs = self.atropos.remove(now, id);

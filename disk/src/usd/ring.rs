@@ -4,6 +4,7 @@
 //! kernel looks at it anew each time and no ringing is lost.
 
 use super::UsdError;
+use crate::own_ring;
 use io_uring::squeue::Entry;
 use io_uring::types::{self, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
@@ -74,11 +75,10 @@ pub(super) struct Ring {
 }
 
 impl Ring {
+    /// Of the thread that calls this, and of no other.
     pub(super) fn new() -> Result<Self, UsdError> {
-        let ring = IoUring::builder().setup_cqsize(COMPLETED).build(SUBMITTED);
-        let ring = ring.map_err(|error| UsdError::Ring {
-            errno: errno(&error),
-        })?;
+        let ring =
+            own_ring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
         // Without it a sleep would need a timer of its own.
         if !ring.params().is_feature_ext_arg() {
             return Err(UsdError::Ring {
@@ -161,9 +161,13 @@ impl Ring {
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| Errno::AGAIN)
     }
 
-    /// Hands over what was queued. What the kernel has no room for stays queued.
+    /// Hands over what was queued, and lets the kernel say what has ended. What it has no room
+    /// for stays queued.
     pub(super) fn submit(&mut self) {
-        if !self.ring.submission().is_empty() {
+        let submission = self.ring.submission();
+        let any = !submission.is_empty() || submission.taskrun();
+        drop(submission);
+        if any {
             let _ = self.ring.submit();
         }
     }
@@ -190,10 +194,6 @@ impl Ring {
             all.push((ended, completion.result()));
         }
     }
-}
-
-fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -21,6 +21,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+/// How often a bell may ring with nothing asked for in between. Few of an honest client's do:
+/// one that rang while its request was found anyway.
+const IN_VAIN: u32 = 16;
+
+/// For how long a bell is not listened to that did: ringing without end then costs others
+/// nothing that they notice, and a request among it waits for so long at most.
+const DEAF: Nanos = Nanos::millis(1);
+
 /// What a thread is made of.
 pub(super) struct Parts {
     pub device: Arc<dyn AsFd + Send + Sync>,
@@ -47,6 +55,8 @@ pub(super) struct Disk {
     pub(super) clients: Vec<Option<Client>>,
     /// Those with channels to be looked at.
     awake: Vec<u32>,
+    /// Bells that rang in vain too often, and when they are listened to again.
+    deaf: Vec<(Time, Ended)>,
     ended: Vec<(Ended, i32)>,
     /// Channels with answers their clients may have to be rung for.
     answered: Vec<(u32, ChannelId)>,
@@ -78,6 +88,7 @@ impl Disk {
             ring,
             clients: Vec::new(),
             awake: Vec::new(),
+            deaf: Vec::new(),
             ended: Vec::with_capacity(256),
             answered: Vec::with_capacity(256),
             sleeps: 0,
@@ -89,6 +100,7 @@ impl Disk {
         let mut last = Time(0);
         while !self.stopping || self.ring.in_flight() > 0 {
             let now = present(self.began);
+            self.listen_again(now);
             let heard = self.hear(now);
             let taken = self.take(now);
             let (started, until) = self.schedule(now);
@@ -108,17 +120,18 @@ impl Disk {
     fn hear(&mut self, now: Time) -> bool {
         let mut all = std::mem::take(&mut self.ended);
         self.ring.ended(&mut all);
-        let any = !all.is_empty();
+        let mut any = false;
         for (ended, result) in all.drain(..) {
             match ended {
                 Ended::Part {
                     client,
                     transaction,
                 } => self.part_ended(now, client, transaction, result),
-                Ended::Bell { client, number } => self.rung(client, number),
+                Ended::Bell { client, number } if !self.rung(now, client, number) => continue,
                 Ended::Orders => self.obey(now),
-                Ended::Nothing => {}
+                Ended::Bell { .. } | Ended::Nothing => {}
             }
+            any = true;
         }
         self.ended = all;
         any
@@ -167,22 +180,47 @@ impl Disk {
         }
     }
 
-    /// A client rings: its channels are looked at again.
-    fn rung(&mut self, at: u32, number: u32) {
+    /// A client rings: its channels are looked at again. Whether it is to be believed that
+    /// there is something.
+    fn rung(&mut self, now: Time, at: u32, number: u32) -> bool {
         let Some(client) = at_place(&mut self.clients, at) else {
-            return;
+            return false;
         };
         let Some((doorbell, _)) = client.doorbell.as_ref().filter(|(_, own)| *own == number) else {
-            return;
+            return false;
         };
+        let bell = Ended::Bell { client: at, number };
         doorbell.clear();
-        let listened = self.ring.listen(
-            doorbell.as_fd().as_raw_fd(),
-            Ended::Bell { client: at, number },
-        );
-        debug_assert!(listened.is_ok(), "{listened:?}");
+        client.in_vain += 1;
+        let believed = client.in_vain < IN_VAIN;
+        if believed {
+            let listened = self.ring.listen(doorbell.as_fd().as_raw_fd(), bell);
+            debug_assert!(listened.is_ok(), "{listened:?}");
+        } else {
+            self.deaf.push((now + DEAF, bell));
+        }
         client.wake();
         self.wake(at);
+        believed
+    }
+
+    /// Listens to bells whose time has come.
+    fn listen_again(&mut self, now: Time) {
+        let (clients, ring) = (&mut self.clients, &mut self.ring);
+        self.deaf.retain(|&(due, bell)| {
+            if due > now {
+                return true;
+            }
+            if let Ended::Bell { client, number } = bell
+                && let Some(client) = at_place(clients, client)
+                && let Some((doorbell, own)) = &client.doorbell
+                && *own == number
+            {
+                let listened = ring.listen(doorbell.as_fd().as_raw_fd(), bell);
+                debug_assert!(listened.is_ok(), "{listened:?}");
+            }
+            false
+        });
     }
 
     pub(super) fn wake(&mut self, at: u32) {
@@ -255,6 +293,7 @@ impl Disk {
         };
         let transaction = &mut client.window[number as usize];
         transaction.started = now;
+        client.counted.waited(now - transaction.taken);
         transaction.ticket = start.ticket;
         if transaction.orphan {
             client.give_back(number);
@@ -321,6 +360,8 @@ impl Disk {
         });
         if !more {
             self.sleeps += 1;
+            let deaf = self.deaf.iter().map(|&(due, _)| due);
+            let until = deaf.chain(until).min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);
         }
@@ -346,9 +387,11 @@ impl Disk {
         if client.channels.is_empty()
             && let Some(answer) = client.leaving.take()
         {
-            self.clients[at as usize] = None;
+            // What it had is closed by who waits: the last close of a large file that has no
+            // name any more takes long.
+            let gone = self.clients[at as usize].take();
             self.awake.retain(|&other| other != at);
-            let _ = answer.send(());
+            let _ = answer.send(gone);
         }
     }
 }

@@ -5,6 +5,7 @@
 mod command;
 mod edge;
 mod kill;
+mod system;
 
 use e2e::contract::{Size, bare_only};
 use e2e::verdict::Halt;
@@ -41,6 +42,7 @@ fn main() {
         trials.extend(command::trials(size));
         trials.extend(edge::trials(size));
         trials.extend(kill::trials(size));
+        trials.extend(system::trials(size));
     }
 
     let conclusion = libtest_mimic::run(&arguments, trials);

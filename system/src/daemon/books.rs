@@ -17,6 +17,10 @@ use wired::PAGE;
 
 /// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
 const STEP: u32 = 256;
+/// Times the modelled cost that cleaning a frame may take of a slice. The model's is that of a
+/// full queue, and one write at a time is charged as long as it lasts, four times as much on
+/// the devices seen; and a tenant that faults reads a page for each that it writes.
+const SURELY: u64 = 8;
 /// What a pager's own memory may come to for each process, beside the frames.
 const OWN: u64 = 8 << 20;
 /// How long the memory of who is killed may take to come back.
@@ -32,13 +36,15 @@ impl From<FrameTerms> for Contract {
 }
 
 impl Daemon {
-    /// How fast a tenant can write frames out by its own share of the disk.
+    /// How fast a tenant can surely write frames out by its own share of the disk. Its threads
+    /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
+    /// be all of the slice that comes next.
     pub(super) fn cleaning(&self, terms: &crate::terms::Terms) -> Cleaning {
         let page = self.model.cost(disk::model::Op::Write, PAGE as u32);
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
         Cleaning {
-            frames_per_second: (second / page.0.max(1) as f64) as u32,
-            delay: terms.disk.period - terms.disk.slice,
+            frames_per_second: (second / (page.0.max(1) * SURELY) as f64) as u32,
+            delay: terms.disk.period * 2 - terms.disk.slice,
         }
     }
 

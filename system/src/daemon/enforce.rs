@@ -83,6 +83,23 @@ impl Groups {
         }
     }
 
+    /// Ends what is left in groups of tenants that there are not: those that ended while no
+    /// daemon ran, and those whose group could not be removed yet, since a process takes a
+    /// moment longer to leave it than to be gone.
+    pub fn sweep(&self, is_tenant: impl Fn(u32) -> bool) {
+        let folders = self.root.as_ref().map(fs::read_dir);
+        for entry in folders.into_iter().flatten().flatten().flatten() {
+            let number = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if number.is_some_and(|number| !is_tenant(number)) {
+                let _ = fs::write(entry.path().join("cgroup.kill"), "1");
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+
     /// Keeps the kernel's own swap away from `guaranteed` bytes of the group; if it cannot,
     /// says so.
     pub fn protect(&self, group: &Group, guaranteed: u64) -> &'static str {

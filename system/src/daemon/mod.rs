@@ -147,7 +147,9 @@ impl Daemon {
         let signals = Signals::open().map_err(call("hear signals"))?;
         // SAFETY: the program's first doing; systemd passes the descriptor or nobody has it.
         let passed = unsafe { systemd::listener() };
-        let listener = match passed {
+        let wrong =
+            "use the socket that was passed (ListenSequentialPacket= makes one that can be)";
+        let listener = match passed.map_err(call(wrong))? {
             Some(listener) => listener,
             None => listen(&config.socket)?,
         };
@@ -245,6 +247,8 @@ impl Daemon {
                 self.counted = Instant::now();
                 self.count_resident();
                 self.end_the_lost();
+                self.groups
+                    .sweep(|number| self.tenants.contains_key(&number));
             }
         }
     }

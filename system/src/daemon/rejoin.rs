@@ -47,6 +47,8 @@ impl Daemon {
                 _ => self.swap.release(file)?,
             }
         }
+        self.groups
+            .sweep(|number| self.tenants.contains_key(&number));
         if !self.tenants.is_empty() {
             let there = self.tenants.len();
             self.log(format_args!(

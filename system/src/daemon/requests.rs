@@ -5,7 +5,7 @@
 
 use super::tenancy::{Channel, Phase};
 use super::{Connection, Daemon, access};
-use crate::control::{Ask, ChannelNumber, Listed, Say, TenantNumber, decode};
+use crate::control::{Ask, Books, ChannelNumber, Listed, Say, TenantNumber, decode};
 use crate::socket::{self, Received};
 use crate::terms::{DiskTerms, FrameTerms};
 use disk::usd::ChannelId;
@@ -73,6 +73,7 @@ impl Daemon {
                 self.rejoin(token, ticket, channels, message)
             }
             (Ask::List, _) => self.list(token),
+            (Ask::Books, _) => self.say_at(token, &Say::Books(self.books()), &[]),
             (Ask::Trace { from }, _) => self.trace(token, from),
             (
                 Ask::Set {
@@ -177,6 +178,23 @@ impl Daemon {
         self.say_at(token, &Say::End, &[]);
     }
 
+    /// What there is to promise: nobody's secret, since a refusal says as much.
+    fn books(&self) -> Books {
+        let usage = self.swap.usage();
+        let promised = self.tenants.values().filter(|t| t.client.is_some());
+        Books {
+            tenants: self.tenants.len() as u32,
+            managed: self.allocator.managed(),
+            guaranteed: self.allocator.guaranteed(),
+            free: self.allocator.free(),
+            swap: usage.total,
+            swap_free: usage.free,
+            capacity: f64::from(self.model.capacity),
+            promised: promised.fold(0.0, |sum, t| sum + t.record.terms.disk.share()),
+            channels: self.tenants.values().map(|t| t.channels.len() as u32).sum(),
+        }
+    }
+
     fn listed(&self, number: TenantNumber) -> Option<Listed> {
         let tenancy = self.tenants.get(&number)?;
         let record = &tenancy.record;
@@ -250,7 +268,10 @@ impl Daemon {
         frames: Option<FrameTerms>,
         disk: Option<DiskTerms>,
     ) -> Result<(), String> {
-        let tenancy = self.tenants.get(&number).ok_or("it has just ended")?;
+        let tenancy = self
+            .tenants
+            .get(&number)
+            .ok_or_else(|| format!("there is no tenant {number}"))?;
         if tenancy.phase != Phase::Admitted {
             return Err(format!(
                 "tenant {number} has not come in, or is ending: try again"

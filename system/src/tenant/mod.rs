@@ -12,7 +12,7 @@ pub mod file;
 pub mod trace;
 
 use crate::control::{
-    Ask, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode,
+    Ask, Books, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode,
 };
 use crate::socket::{self, Received};
 use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
@@ -489,6 +489,18 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// The contracts that the daemon at `path` keeps, as far as the caller may see them.
 pub fn list(path: &Path) -> Result<Vec<Listed>, TenantError> {
     ask_for_list(path, &Ask::List)
+}
+
+/// What the daemon at `path` has to promise, and what of it is taken.
+pub fn books(path: &Path) -> Result<Books, TenantError> {
+    let connection = connect(path).map_err(|why| TenantError::Nobody {
+        path: path.into(),
+        why,
+    })?;
+    match converse(&connection, &Ask::Books, &[])?.0 {
+        Say::Books(books) => Ok(books),
+        _ => Err(TenantError::OtherBuild),
+    }
 }
 
 /// Changes a contract: what is `None` stays. Returns what it is now.

@@ -1,0 +1,76 @@
+//! A client that reads pages at random.
+
+use crate::Outcome;
+use crate::ground::Ground;
+use disk::atropos::{ClientId, Contract};
+use disk::usd::{Backing, Usd};
+use iochannel::{Client, Doorbell, Piece, Shape, create};
+use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wired::{PAGE, Region};
+
+/// Requests that a busy client has outstanding.
+pub const DEPTH: usize = 16;
+
+pub struct Asker {
+    pub id: ClientId,
+    pub client: Client,
+    pub doorbell: OwnedFd,
+    memory: Region,
+    random: u64,
+}
+
+impl Asker {
+    pub fn new(usd: &Usd, contract: Contract, ground: &Ground) -> Outcome<Self> {
+        let id = usd.admit(contract)?;
+        let doorbell = Doorbell::new()?;
+        let (server, ends) = create(Shape::for_depth(DEPTH))?;
+        let client = Client::attach(ends.memory, doorbell.share()?, ends.bell)?;
+        let own = doorbell.share()?;
+        usd.back(id, Backing::Swap(ground.extents.clone()), doorbell);
+        usd.add_channel(id, server);
+        Ok(Self {
+            id,
+            client,
+            doorbell: own,
+            memory: Region::private(DEPTH * PAGE)?,
+            random: u64::from(id.number()) + 1,
+        })
+    }
+
+    pub fn read(&mut self, op: usize, pieces: &[Piece; DEPTH]) {
+        let offset = Ground::anywhere(&mut self.random);
+        let piece = std::slice::from_ref(&pieces[op]);
+        // SAFETY: the pieces and the memory outlive the operations of every caller here.
+        unsafe { self.client.begin(op, false, piece, offset) };
+    }
+
+    pub fn pieces(&self) -> [Piece; DEPTH] {
+        let start = self.memory.as_ptr();
+        std::array::from_fn(|op| Piece {
+            start: start.wrapping_add(op * PAGE),
+            len: PAGE,
+        })
+    }
+
+    /// One page, waited for.
+    pub fn one(&mut self, pieces: &[Piece; DEPTH]) {
+        self.read(0, pieces);
+        self.client.flush();
+        assert_eq!(self.client.over(true), Some((0, PAGE as i32)));
+    }
+
+    /// Keeps `depth` requests outstanding until it is told to stop.
+    pub fn keep(&mut self, depth: usize, stop: &AtomicBool) {
+        let pieces = self.pieces();
+        (0..depth).for_each(|op| self.read(op, &pieces));
+        self.client.flush();
+        while let Some((op, moved)) = self.client.over(true) {
+            assert_eq!(moved, PAGE as i32);
+            if !stop.load(Ordering::Relaxed) {
+                self.read(op, &pieces);
+                self.client.flush();
+            }
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! A system daemon of a case's own, and the disks that such daemons use.
+//!
+//! A disk is measured for seconds before its time can be promised. So one is made and
+//! measured, and every daemon gets a copy of it, which goes back when the daemon has gone:
+//! what a killed daemon left there is its successor's to clear up.
+
+use crate::contract::{Contract, MIB, selfpage};
+use crate::launch::tail;
+use crate::sandbox::Sandbox;
+use crate::verdict::{Doing, Halt, Verdict, ensure, failed};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of a disk.
+pub const DISK: u64 = 384 * MIB;
+
+/// How long a daemon may take to listen, or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long what belonged to processes that have ended may take to be free.
+const SETTLED: Duration = Duration::from_secs(15);
+
+/// Where control groups may be mounted.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/selfpage", "/sys/fs/cgroup/unified/selfpage"];
+
+/// Disks for daemons.
+#[derive(Default)]
+pub struct Disks(Mutex<Shelf>);
+
+#[derive(Default)]
+struct Shelf {
+    /// The folder, with the disk in it that was measured and is never used.
+    sandbox: Option<Sandbox>,
+    free: Vec<PathBuf>,
+    made: usize,
+}
+
+impl Disks {
+    /// Where the figures of the disks are.
+    fn take(&self) -> Verdict<(PathBuf, PathBuf)> {
+        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if shelf.sandbox.is_none() {
+            shelf.sandbox = Some(measured()?);
+        }
+        let free = shelf.free.pop();
+        shelf.made += usize::from(free.is_none());
+        let Some(sandbox) = &shelf.sandbox else {
+            return failed("a folder that was just made is not there");
+        };
+        let figures = sandbox.join("figures.toml");
+        if let Some(disk) = free {
+            return Ok((disk, figures));
+        }
+        let disk = sandbox.join(&format!("disk{}", shelf.made));
+        fs::copy(sandbox.join("disk"), &disk).at("copy a disk to", &disk)?;
+        Ok((disk, figures))
+    }
+
+    fn give_back(&self, disk: PathBuf) {
+        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shelf.free.push(disk);
+    }
+}
+
+fn measured() -> Verdict<Sandbox> {
+    let sandbox = Sandbox::new("disks")?;
+    let config = sandbox.join("config.toml");
+    let text = format!(
+        "socket = \"{0}/s\"\n[disk]\nswap = \"{0}/disk\"\nsize = \"{1}M\"\ncalibration = \"{0}/figures.toml\"\n",
+        sandbox.path().display(),
+        DISK / MIB
+    );
+    fs::write(&config, text).at("write", &config)?;
+    let done = Command::new(selfpage()?)
+        .args(["system", "calibrate", "--config"])
+        .arg(&config)
+        .stdin(Stdio::null())
+        .output()
+        .doing(|| "run selfpage system calibrate".into())?;
+    ensure(done.status.success(), || {
+        format!(
+            "a disk cannot be measured: {}",
+            String::from_utf8_lossy(&done.stderr)
+        )
+    })?;
+    Ok(sandbox)
+}
+
+/// What a daemon's configuration says.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// MiB of frames to promise.
+    pub managed: u64,
+    /// Lines of the memory section besides.
+    pub memory: String,
+    /// Lines of the disk section besides.
+    pub disk: String,
+    /// Sections besides.
+    pub rest: String,
+}
+
+impl Settings {
+    /// `managed` MiB of frames, and the defaults.
+    pub fn new(managed: u64) -> Self {
+        Self {
+            managed,
+            memory: String::new(),
+            disk: String::new(),
+            rest: String::new(),
+        }
+    }
+
+    /// The same with lines in the memory section.
+    pub fn memory(mut self, lines: &str) -> Self {
+        self.memory = lines.into();
+        self
+    }
+
+    /// The same with more sections.
+    pub fn rest(mut self, lines: &str) -> Self {
+        self.rest = lines.into();
+        self
+    }
+}
+
+/// A daemon. Dropped, it is ended, and what it kept is removed.
+pub struct Daemon {
+    sandbox: Sandbox,
+    disks: Arc<Disks>,
+    disk: PathBuf,
+    figures: PathBuf,
+    child: Option<Child>,
+    through: Vec<OsString>,
+    variables: Vec<(String, String)>,
+}
+
+impl Daemon {
+    /// A daemon that listens.
+    pub fn start(disks: &Arc<Disks>, settings: &Settings) -> Verdict<Self> {
+        let mut daemon = Self::prepare(disks, settings)?;
+        daemon.again()?;
+        Ok(daemon)
+    }
+
+    /// Everything a daemon needs, before it is started.
+    pub fn prepare(disks: &Arc<Disks>, settings: &Settings) -> Verdict<Self> {
+        let (disk, figures) = disks.take()?;
+        let daemon = Self {
+            sandbox: Sandbox::new("d")?,
+            disks: disks.clone(),
+            disk,
+            figures,
+            child: None,
+            through: Vec::new(),
+            variables: Vec::new(),
+        };
+        daemon.configure(settings)?;
+        Ok(daemon)
+    }
+
+    /// Writes its configuration.
+    pub fn configure(&self, settings: &Settings) -> Verdict {
+        let text = format!(
+            "socket = \"{}\"\n[memory]\nmanaged = \"{}M\"\n{}\n[disk]\nswap = \"{}\"\ncalibration = \"{}\"\n{}\n{}\n",
+            self.socket().display(),
+            settings.managed,
+            settings.memory,
+            self.disk.display(),
+            self.figures.display(),
+            settings.disk,
+            settings.rest
+        );
+        self.configure_text(&text)
+    }
+
+    /// Writes any text as its configuration.
+    pub fn configure_text(&self, text: &str) -> Verdict {
+        fs::write(self.config(), text).at("write", &self.config())
+    }
+
+    /// The file of its configuration.
+    pub fn config(&self) -> PathBuf {
+        self.sandbox.join("config.toml")
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.sandbox.join("s")
+    }
+
+    /// Its swap file.
+    pub fn disk(&self) -> &Path {
+        &self.disk
+    }
+
+    /// A variable of its environment from the next start on.
+    pub fn variable(&mut self, name: &str, value: &str) {
+        self.variables.push((name.into(), value.into()));
+    }
+
+    /// Has it started by another program from the next start on.
+    pub fn through(&mut self, command: &[&OsStr]) {
+        self.through = command.iter().copied().map(OsStr::to_owned).collect();
+    }
+
+    /// The command that starts it.
+    pub fn command(&self) -> Verdict<Command> {
+        let log = self.sandbox.join("log");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .at("open", &log)?;
+        let mut words = self.through.clone();
+        words.push(selfpage()?.into());
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .args(["system", "--config"])
+            .arg(self.config())
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        Ok(command)
+    }
+
+    /// Starts it, without waiting until it listens.
+    pub fn launch(&mut self) -> Verdict {
+        let child = self.command()?.spawn();
+        self.child = Some(child.doing(|| "start selfpage system".into())?);
+        Ok(())
+    }
+
+    /// Starts it, and waits until it listens.
+    pub fn again(&mut self) -> Verdict {
+        let before = self.log().matches("listening at").count();
+        self.launch()?;
+        let begin = Instant::now();
+        while self.log().matches("listening at").count() == before {
+            if let Some(status) = self.ended() {
+                self.child = None;
+                return failed(format!(
+                    "the daemon ended with {status}; it said:\n{}",
+                    self.said()
+                ));
+            }
+            ensure(begin.elapsed() < PATIENCE, || {
+                format!("the daemon does not listen; it said:\n{}", self.said())
+            })?;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Verdict<Pid> {
+        let pid = self
+            .child
+            .as_ref()
+            .and_then(|child| Pid::from_raw(child.id() as i32));
+        pid.map_or_else(|| failed("the daemon does not run"), Ok)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Verdict {
+        kill_process(self.pid()?, signal).doing(|| "send a signal to the daemon".into())
+    }
+
+    /// Kills it, as nothing can be prepared for.
+    pub fn kill(&mut self) -> Verdict {
+        self.signal(Signal::KILL)?;
+        let child = self.child.take();
+        let status = child.map(|mut child| child.wait()).transpose();
+        status.doing(|| "wait for the daemon".into()).map(drop)
+    }
+
+    /// Asks it to end, and waits for that.
+    pub fn end(&mut self) -> Verdict<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                self.child = None;
+                return Ok(status);
+            }
+            ensure(begin.elapsed() < PATIENCE, || {
+                format!("the daemon does not end; it said:\n{}", self.said())
+            })?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Everything it has said, over all its starts.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.sandbox.join("log")).unwrap_or_default()
+    }
+
+    /// The last that it has said.
+    pub fn said(&self) -> String {
+        tail(&self.log())
+    }
+
+    /// Waits until it has said `text` `times` times.
+    pub fn says(&self, text: &str, times: usize) -> Verdict {
+        let begin = Instant::now();
+        while self.log().matches(text).count() < times {
+            ensure(begin.elapsed() < PATIENCE, || {
+                format!(
+                    "the daemon never said {text:?} {times} times, but:\n{}",
+                    self.said()
+                )
+            })?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// `selfpage contract` with it: standard output, or what it says instead.
+    pub fn contract(&self, args: &[&str]) -> Verdict<Result<String, String>> {
+        let done = Command::new(selfpage()?)
+            .arg("contract")
+            .arg("--system")
+            .arg(self.socket())
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .doing(|| "run selfpage contract".into())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(match done.status.success() {
+            true => Ok(text(&done.stdout)),
+            false => Err(text(&done.stderr)),
+        })
+    }
+
+    fn json(&self, what: &str) -> Verdict<Value> {
+        let text = self.contract(&[what, "--json"])?.map_err(Halt::Failed)?;
+        serde_json::from_str(&text).doing(|| format!("read what `contract {what}` printed"))
+    }
+
+    /// The contracts it keeps.
+    pub fn tenants(&self) -> Verdict<Vec<Value>> {
+        match self.json("show")? {
+            Value::Array(all) => Ok(all),
+            other => failed(format!("`contract show` is no list: {other}")),
+        }
+    }
+
+    /// What there is, and what of it is free.
+    pub fn books(&self) -> Verdict<Value> {
+        self.json("free")
+    }
+
+    /// A contract with it, for `frames` MiB and `swap` MiB of its disk.
+    pub fn terms(&self, frames: u64, swap: u64) -> Contract {
+        Contract::new(frames * MIB).at(&self.socket(), swap * MIB)
+    }
+
+    /// Insists that nobody has anything any more.
+    pub fn has_everything_back(&self) -> Verdict {
+        let begin = Instant::now();
+        loop {
+            let books = self.books()?;
+            let same = |one: &str, other: &str| books.get(one) == books.get(other);
+            let is_zero = |name: &str| books.get(name).and_then(Value::as_f64) == Some(0.0);
+            let groups = self.groups();
+            let all = same("managed", "free")
+                && same("swap", "swap_free")
+                && ["tenants", "guaranteed", "promised", "channels"]
+                    .into_iter()
+                    .all(is_zero)
+                && groups.len() <= 1;
+            if all {
+                return Ok(());
+            }
+            ensure(begin.elapsed() < SETTLED, || {
+                format!(
+                    "not everything came back: {books}, groups {groups:?}; the daemon said:\n{}",
+                    self.said()
+                )
+            })?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Its control groups, the inner ones last.
+    fn groups(&self) -> Vec<PathBuf> {
+        let name = self
+            .sandbox
+            .path()
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let folders = |path: &Path| {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            let paths = entries.map(|entry| entry.path());
+            paths.filter(|path| path.is_dir()).collect::<Vec<_>>()
+        };
+        let all = MOUNTS.iter().flat_map(|mount| folders(Path::new(mount)));
+        let ours = all.filter(|path| path.to_string_lossy().contains(&*name));
+        ours.flat_map(|path| [vec![path.clone()], folders(&path)].concat())
+            .collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if self.child.is_some() && self.end().is_err() {
+            let _ = self.kill();
+        }
+        self.groups()
+            .iter()
+            .rev()
+            .for_each(|group| drop(fs::remove_dir(group)));
+        self.disks.give_back(self.disk.clone());
+    }
+}

@@ -1,0 +1,139 @@
+//! Who gets a contract and who does not, and what those are told.
+
+use super::Case;
+use e2e::contract::{Contract, Size, Under, selfpage};
+use e2e::daemon::Settings;
+use e2e::verdict::{Doing, Verdict, ensure, skipped};
+use e2e::{Daemon, Disks, Launch, Sandbox};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+pub const CASES: &[(&str, Case)] = &[
+    (
+        "more_than_there_is_to_promise_is_refused_with_the_figures",
+        too_much,
+    ),
+    (
+        "a_user_without_a_rule_is_refused_and_one_with_a_rule_bounded",
+        users,
+    ),
+    ("without_a_daemon_a_program_is_not_started", nobody),
+];
+
+/// Somebody who is not root.
+const NOBODY: u32 = 65534;
+
+fn refused(sandbox: &Sandbox, contract: Contract, words: &[&str]) -> Verdict {
+    let asked = format!("{contract:?}");
+    let outcome = Launch::new(sandbox, "/bin/echo")
+        .arg("started")
+        .run(&Under::Contract(contract))?
+        .ended_with(125)?;
+    ensure(outcome.text().is_empty(), || {
+        format!("{asked}: the program was started")
+    })?;
+    ensure(
+        words.iter().all(|word| outcome.stderr.contains(word)),
+        || {
+            format!(
+                "{asked}: of {words:?} something lacks in {:?}",
+                outcome.stderr
+            )
+        },
+    )
+}
+
+fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("too_much")?;
+    let holder = Launch::new(&sandbox, "/bin/sleep")
+        .arg("60")
+        .spawn(&Under::Contract(
+            daemon.terms(48, 128).with("--disk=150ms/250ms"),
+        ))?;
+    daemon.says("has frames", 1)?;
+    let beside = Sandbox::new("too_much")?;
+    // What is asked for, what is there, what others have of it.
+    refused(
+        &beside,
+        daemon.terms(32, 16),
+        &["(32 MiB)", "(64 MiB)", "at most"],
+    )?;
+    refused(
+        &beside,
+        daemon.terms(8, 16).with("--disk=100ms/250ms"),
+        &["40", "60"],
+    )?;
+    refused(&beside, daemon.terms(8, 1000), &["1000 MiB", "MiB free"])?;
+    refused(
+        &beside,
+        daemon.terms(8, 16).with("--disk=300ms/250ms"),
+        &["300ms", "250ms"],
+    )?;
+    // Nothing of what was refused is kept.
+    let outcome = Launch::new(&beside, "/bin/echo")
+        .arg("started")
+        .run(&Under::Contract(
+            daemon.terms(16, 128).with("--disk=75ms/250ms"),
+        ))?
+        .succeeded()?;
+    ensure(outcome.text() == "started\n", || "it did not run".into())?;
+    drop(holder);
+    daemon.has_everything_back()
+}
+
+fn users(disks: &Arc<Disks>, _: Size) -> Verdict {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("only root can become another user");
+    }
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("users")?;
+    let file = sandbox.join("file");
+    std::fs::write(&file, vec![7; 1 << 20]).at("write", &file)?;
+    // A contract for the disk alone: frames of their own only root can have everywhere.
+    let ask = |terms: &str| -> Verdict<(Option<i32>, String)> {
+        let done = Command::new(selfpage()?)
+            .args(["disk", "read"])
+            .arg(&file)
+            .arg(format!("--system={}", daemon.socket().display()))
+            .args(["--disk", terms])
+            .current_dir("/")
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .stdin(Stdio::null())
+            .output()
+            .doing(|| "run selfpage as another user (may he read the program?)".into())?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        Ok((done.status.code(), said))
+    };
+    let (code, said) = ask("25ms/250ms")?;
+    let named = said.contains("[[allow]]") && said.contains("65534");
+    ensure(code != Some(0) && named, || {
+        format!("without a rule: {code:?} {said}")
+    })?;
+    let rule = "[[allow]]\nuid = 65534\ndisk = 0.2\n";
+    daemon.configure(&Settings::new(64).rest(rule))?;
+    daemon.signal(rustix::process::Signal::HUP)?;
+    daemon.says("was read again", 1)?;
+    let (code, said) = ask("100ms/250ms")?;
+    let figures = said.contains("40.0 %") && said.contains("20.0 %");
+    ensure(code != Some(0) && figures, || {
+        format!("beyond the rule: {code:?} {said}")
+    })?;
+    let (code, said) = ask("25ms/250ms")?;
+    ensure(code == Some(0), || {
+        format!("within the rule: {code:?} {said}")
+    })?;
+    daemon.has_everything_back()
+}
+
+fn nobody(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::prepare(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("nobody")?;
+    refused(
+        &sandbox,
+        daemon.terms(8, 16),
+        &["no system domain listens", "selfpage system"],
+    )
+}

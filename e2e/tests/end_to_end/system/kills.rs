@@ -1,0 +1,140 @@
+//! Kill -9 of anybody at random moments, many times: nobody reads a wrong page, and all
+//! that the dead had comes back.
+
+use super::{Case, for_ever};
+use e2e::contract::{Size, Under};
+use e2e::daemon::Settings;
+use e2e::noise::Noise;
+use e2e::processes::Process;
+use e2e::verdict::{Verdict, ensure};
+use e2e::{Daemon, Disks, Launch, Running, Sandbox, hazard};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const CASES: &[(&str, Case)] = &[
+    (
+        "a_daemon_killed_again_and_again_loses_no_page",
+        daemon_killed,
+    ),
+    (
+        "tenants_killed_again_and_again_leave_everything_to_the_others",
+        tenants_killed,
+    ),
+];
+
+/// Programs under load, each of another kind.
+struct Load {
+    sandboxes: Vec<Sandbox>,
+    running: Vec<Running>,
+}
+
+impl Load {
+    fn start(daemon: &Daemon) -> Verdict<Self> {
+        let sandboxes: Vec<_> = (0..3)
+            .map(|_| Sandbox::new("load"))
+            .collect::<Verdict<_>>()?;
+        let mut running = Vec::new();
+        let names = [
+            "eight_threads_write_and_check",
+            "fork_storm",
+            "heap_used_by_many_threads",
+        ];
+        for (sandbox, name) in sandboxes.iter().zip(names) {
+            let program = hazard::build(sandbox, name, &[])?;
+            let contract = daemon.terms(8, 96).with("--disk=50ms/250ms,extra");
+            running.push(for_ever(sandbox, &program, 24).spawn(&Under::Contract(contract))?);
+        }
+        daemon.says("has frames", 3)?;
+        Ok(Self { sandboxes, running })
+    }
+
+    fn goes_on(&mut self, when: &str, daemon: &Daemon) -> Verdict {
+        for running in &mut self.running {
+            let ended = running.ended();
+            ensure(!ended, || {
+                format!(
+                    "{when}: a program ended:\n{}\nthe daemon said:\n{}",
+                    running.stderr(),
+                    daemon.said()
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Insists that each gets on: it has finished more rounds of its work after a while.
+    fn gets_on(&mut self, daemon: &Daemon) -> Verdict {
+        let digests = |load: &Self| -> Vec<u64> {
+            let paths = load.sandboxes.iter().map(|sandbox| sandbox.join("rounds"));
+            paths
+                .map(|path| std::fs::metadata(path).map_or(0, |file| file.len()))
+                .collect()
+        };
+        let before = digests(self);
+        super::wait_at_most(Duration::from_secs(60), "every program gets on", || {
+            self.goes_on("after the last", daemon)?;
+            Ok(digests(self)
+                .iter()
+                .zip(&before)
+                .all(|(now, then)| now > then))
+        })
+    }
+}
+
+fn daemon_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
+    let settings = Settings::new(48).memory("grace = \"30s\"");
+    let mut daemon = Daemon::start(disks, &settings)?;
+    let mut load = Load::start(&daemon)?;
+    let mut noise = Noise::new(11);
+    for round in 0..size.scale(1000, 50) {
+        // From its first moments to when it has been serving for a while.
+        let scale = 10 + noise.below(10);
+        std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
+        daemon.kill()?;
+        std::thread::sleep(Duration::from_micros(noise.below(20_000)));
+        match noise.below(4) {
+            // Killed while it starts, too.
+            0 => daemon.launch()?,
+            _ => daemon.again()?,
+        }
+        load.goes_on(&format!("round {round}"), &daemon)?;
+    }
+    daemon.kill()?;
+    daemon.again()?;
+    load.gets_on(&daemon)?;
+    drop(load);
+    daemon.has_everything_back()
+}
+
+fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let mut load = Load::start(&daemon)?;
+    let sandbox = Sandbox::new("victim")?;
+    let program = hazard::build(&sandbox, "fork_storm", &[])?;
+    let mut noise = Noise::new(12);
+    for round in 0..size.scale(1000, 30) {
+        let contract = daemon.terms(8, 32).with("--disk=25ms/250ms,extra");
+        let running = Launch::new(&sandbox, &program)
+            .arg("for-ever")
+            .variable("HAZARD_MB", "24")
+            .limit(Duration::from_secs(60))
+            .spawn(&Under::Contract(contract))?;
+        let scale = 12 + noise.below(8);
+        std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
+        let now = running.processes();
+        let victim = match noise.below(3) {
+            // Proxy, keeper, or anyone.
+            0 => now.first(),
+            1 => now.get(1),
+            _ => now.get(noise.below(now.len() as u64) as usize),
+        };
+        victim.into_iter().for_each(Process::kill);
+        drop(running);
+        load.goes_on(&format!("round {round}"), &daemon)?;
+    }
+    load.gets_on(&daemon)?;
+    let others = daemon.tenants()?.iter().filter(|t| t["swap"] != 0).count();
+    ensure(others >= 3, || format!("{others} contracts are left"))?;
+    drop(load);
+    daemon.has_everything_back()
+}

@@ -1,0 +1,237 @@
+//! What the operator of a machine does: show, set, reload, configure badly.
+
+use super::{Case, FRAMES, field, for_ever, wait_until};
+use e2e::contract::{MIB, Size, Under};
+use e2e::daemon::Settings;
+use e2e::verdict::{Doing, Verdict, ensure};
+use e2e::{Daemon, Disks, Sandbox, hazard};
+use rustix::process::Signal;
+use std::sync::Arc;
+
+pub const CASES: &[(&str, Case)] = &[
+    ("contracts_are_shown_and_set_while_programs_run", set),
+    (
+        "a_configuration_is_read_again_without_losing_anybody",
+        reload,
+    ),
+    ("a_broken_configuration_is_refused_by_file_and_line", broken),
+    ("a_second_daemon_at_the_same_socket_does_not_start", twice),
+    (
+        "a_swap_file_that_holds_something_else_is_left_alone",
+        occupied,
+    ),
+    (
+        "a_swap_file_larger_than_the_disk_is_refused_and_removed",
+        too_large,
+    ),
+];
+
+fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64).memory("notice = \"1s\""))?;
+    let sandbox = Sandbox::new("set")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    // Started for 24 MiB at most, of which 16 are lent.
+    let contract = daemon.terms(8, 96).lending(16 * MIB);
+    let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
+    daemon.says("has frames", 1)?;
+    wait_until("it has what is lent", || {
+        Ok(field(&daemon, 1, "n")? > Some(12 * FRAMES))
+    })?;
+    let shown = daemon.contract(&["show"])?.unwrap_or_default();
+    ensure(
+        shown.contains("8MiB+16MiB") && shown.contains("by the kernel's count"),
+        || format!("shown is {shown}"),
+    )?;
+    // Less: at once what was lent, after the notice what was guaranteed.
+    let changed = daemon.contract(&["set", "1", "--frames", "6M", "--disk", "50ms/250ms"])?;
+    ensure(
+        changed
+            .as_ref()
+            .is_ok_and(|text| text.contains("50ms/250ms")),
+        || format!("{changed:?}"),
+    )?;
+    wait_until("it has given back", || {
+        Ok(field(&daemon, 1, "n")? <= Some(6 * FRAMES))
+    })?;
+    // More again, up to what it was started for.
+    let changed = daemon.contract(&["set", "1", "--frames", "20M"])?;
+    ensure(changed.is_ok(), || format!("{changed:?}"))?;
+    wait_until("it has more", || {
+        Ok(field(&daemon, 1, "n")? > Some(16 * FRAMES))
+    })?;
+    for (asked, word) in [
+        (["set", "1", "--frames", "40M"], "24MiB"),
+        (["set", "1", "--disk", "240ms/250ms"], "9"),
+        (["set", "7", "--frames", "8M"], "no tenant 7"),
+    ] {
+        let refused = daemon.contract(&asked)?;
+        ensure(
+            refused.as_ref().is_err_and(|text| text.contains(word)),
+            || format!("{asked:?}: {refused:?} does not say {word:?}"),
+        )?;
+    }
+    ensure(!running.ended(), || {
+        format!("it ended: {}", running.stderr())
+    })?;
+    drop(running);
+    daemon.has_everything_back()
+}
+
+fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("reload")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(16, 96).lending(32 * MIB);
+    let mut running = for_ever(&sandbox, &program, 64).spawn(&Under::Contract(contract))?;
+    daemon.says("has frames", 1)?;
+    wait_until("it has what is lent", || {
+        Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
+    })?;
+    let managed = |daemon: &Daemon| Ok(daemon.books()?["managed"].as_u64());
+    let reread = |settings: &Settings, said: &str| {
+        daemon.configure(settings)?;
+        daemon.signal(Signal::HUP)?;
+        daemon.says(said, 1)
+    };
+    reread(&Settings::new(24), "was read again")?;
+    wait_until("less is managed", || {
+        Ok(managed(&daemon)? == Some(24 * FRAMES))
+    })?;
+    wait_until("it has given back", || {
+        Ok(field(&daemon, 1, "n")? <= Some(24 * FRAMES))
+    })?;
+    // Below what is guaranteed it cannot go.
+    reread(&Settings::new(8), "memory.managed stays as it was")?;
+    ensure(managed(&daemon)? == Some(24 * FRAMES), || {
+        format!("{:?}", managed(&daemon))
+    })?;
+    daemon.configure_text("socket = \"/x\"\n[memory]\nmanaged = 7\n")?;
+    daemon.signal(Signal::HUP)?;
+    daemon.says("the configuration stays as it was", 1)?;
+    daemon.says("config.toml:3:", 1)?;
+    ensure(managed(&daemon)? == Some(24 * FRAMES), || {
+        "a broken file changed something".into()
+    })?;
+    daemon.configure(&Settings::new(128))?;
+    daemon.signal(Signal::HUP)?;
+    wait_until("more is managed", || {
+        Ok(managed(&daemon)? == Some(128 * FRAMES))
+    })?;
+    wait_until("it has more", || {
+        Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
+    })?;
+    ensure(!running.ended(), || {
+        format!("it ended: {}", running.stderr())
+    })?;
+    drop(running);
+    daemon.has_everything_back()
+}
+
+fn broken(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::prepare(disks, &Settings::new(64))?;
+    let cases = [
+        ("socket = 7\n", "config.toml:1:"),
+        ("[disk]\nswap = \"/x\"\nsise = \"4G\"\n", "config.toml:3:"),
+        (
+            "[memory]\nmanaged = \"many\"\n[disk]\nswap = \"/x\"\n",
+            "config.toml:2:",
+        ),
+        (
+            "[memory]\nnotice = \"30\"\n[disk]\nswap = \"/x\"\n",
+            "config.toml:2:",
+        ),
+        ("[disk]\nswap = \"/x\"\ncapacity = 7.5\n", "between"),
+        (
+            "[disk]\nswap = \"/x\"\n[[allow]]\nframes = \"1G\"\n",
+            "names nobody",
+        ),
+        ("[disk", "config.toml:1:"),
+        ("", "disk"),
+    ];
+    for (text, word) in cases {
+        daemon.configure_text(text)?;
+        let before = daemon.log().len();
+        daemon.launch()?;
+        let mut status = None;
+        wait_until("it ends", || {
+            status = daemon.ended();
+            Ok(status.is_some())
+        })?;
+        let log = daemon.log();
+        let said = log.get(before..).unwrap_or_default();
+        ensure(
+            status.is_some_and(|s| s.code().is_some_and(|code| code != 0)),
+            || format!("{text:?}: {status:?}"),
+        )?;
+        ensure(said.contains(word) && !said.contains("panicked"), || {
+            format!("{text:?}: {word:?} is not in {said:?}")
+        })?;
+    }
+    std::fs::remove_file(daemon.config()).at("remove", &daemon.config())?;
+    daemon.launch()?;
+    wait_until("it ends", || Ok(daemon.ended().is_some()))?;
+    daemon.says("cannot read", 1)
+}
+
+fn twice(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let done = daemon
+        .command()?
+        .status()
+        .doing(|| "start a second daemon".into())?;
+    ensure(done.code().is_some_and(|code| code != 0), || {
+        format!("{done}")
+    })?;
+    daemon.says("another daemon does already", 1)?;
+    daemon.has_everything_back()
+}
+
+fn occupied(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::prepare(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("occupied")?;
+    let path = sandbox.join("precious");
+    let precious = vec![b'p'; 8 << 20];
+    std::fs::write(&path, &precious).at("write", &path)?;
+    daemon.configure_text(&format!(
+        "socket = \"{}\"\n[disk]\nswap = \"{}\"\nsize = \"64M\"\n",
+        daemon.socket().display(),
+        path.display()
+    ))?;
+    let done = daemon
+        .command()?
+        .status()
+        .doing(|| "start a daemon".into())?;
+    ensure(done.code().is_some_and(|code| code != 0), || {
+        format!("{done}")
+    })?;
+    let now = std::fs::read(&path).at("read", &path)?;
+    ensure(now == precious, || {
+        "what was in the file is overwritten".into()
+    })?;
+    daemon.says("precious", 1)
+}
+
+fn too_large(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::prepare(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("too_large")?;
+    let path = sandbox.join("swap");
+    daemon.configure_text(&format!(
+        "socket = \"{}\"\n[disk]\nswap = \"{}\"\nsize = \"900000G\"\n",
+        daemon.socket().display(),
+        path.display()
+    ))?;
+    let done = daemon
+        .command()?
+        .status()
+        .doing(|| "start a daemon".into())?;
+    ensure(done.code().is_some_and(|code| code != 0), || {
+        format!("{done}")
+    })?;
+    ensure(!path.exists(), || {
+        "the file of a disk that failed is left".into()
+    })?;
+    ensure(
+        daemon.log().len() > 40 && !daemon.log().contains("panicked"),
+        || daemon.log(),
+    )
+}

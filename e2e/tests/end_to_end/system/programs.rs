@@ -1,0 +1,101 @@
+//! Unmodified programs under contracts with a daemon: the same results, side by side.
+
+use super::Case;
+use e2e::contract::{MIB, Size, Under};
+use e2e::daemon::Settings;
+use e2e::verdict::{Verdict, ensure, failed};
+use e2e::{Daemon, Disks, Launch, Sandbox, hazard, workload};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const CASES: &[(&str, Case)] = &[
+    ("sort_gives_what_it_gives_without", |disks, size| {
+        same(disks, size, "sort")
+    }),
+    ("a_dict_of_cpython_is_what_it_is_without", |disks, size| {
+        same(disks, size, "dict")
+    }),
+    ("gcc_makes_the_objects_it_makes_without", |disks, size| {
+        same(disks, size, "compile")
+    }),
+    ("eight_threads_read_what_was_written", |disks, size| {
+        same(disks, size, "threads")
+    }),
+    (
+        "programs_under_different_contracts_do_not_mix",
+        side_by_side,
+    ),
+    ("forks_and_their_parents_keep_their_pages", forks),
+];
+
+/// MiB of swap that a workload is given.
+const SWAP: u64 = 256;
+
+fn same(disks: &Arc<Disks>, size: Size, name: &str) -> Verdict {
+    let Some(work) = workload::all().into_iter().find(|work| work.name() == name) else {
+        return failed(format!("there is no workload {name}"));
+    };
+    let frames = size.contract().frames / MIB;
+    let daemon = Daemon::start(disks, &Settings::new(2 * frames))?;
+    let contract = daemon.terms(frames, SWAP).with("--disk=100ms/250ms,extra");
+    // The disks are small: the full size is for the store of a tree.
+    workload::compare(work, Size::Quick, contract, &|_| ())?;
+    daemon.has_everything_back()
+}
+
+/// Three programs at a time, in different frames and disk time; each result is the one it
+/// has alone.
+fn side_by_side(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    let contracts = [
+        daemon.terms(8, 64).with("--disk=25ms/250ms,extra"),
+        daemon
+            .terms(16, 96)
+            .with("--disk=50ms/250ms,extra,laxity=5ms"),
+        daemon.terms(24, 128).with("--disk=100ms/250ms,extra"),
+    ];
+    let sandboxes: Vec<Sandbox> = (0..3)
+        .map(|_| Sandbox::new("beside"))
+        .collect::<Verdict<_>>()?;
+    let program = hazard::build(&sandboxes[0], "eight_threads_write_and_check", &[])?;
+    let launch = |at: usize| {
+        Launch::new(&sandboxes[at], &program)
+            .variable("HAZARD_MB", (32 * (at + 1)).to_string())
+            .limit(Duration::from_secs(200))
+    };
+    let alone: Vec<String> = (0..3)
+        .map(|at| Ok(launch(at).run(&Under::Nothing)?.succeeded()?.text()))
+        .collect::<Verdict<_>>()?;
+    let running: Vec<_> = contracts
+        .into_iter()
+        .enumerate()
+        .map(|(at, contract)| launch(at).spawn(&Under::Contract(contract)))
+        .collect::<Verdict<_>>()?;
+    for (running, alone) in running.into_iter().zip(&alone) {
+        let said = running.wait()?.succeeded()?.within_contract()?.text();
+        ensure(said == *alone, || {
+            format!("it printed {said:?}, alone {alone:?}")
+        })?;
+    }
+    daemon.has_everything_back()
+}
+
+fn forks(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(32))?;
+    for name in [
+        "fork_where_both_sides_write",
+        "fork_storm",
+        "privileges_dropped_then_paging",
+    ] {
+        let sandbox = Sandbox::new("forks")?;
+        let program = hazard::build(&sandbox, name, &[])?;
+        let launch = hazard::launch(&sandbox, &program, Size::Quick);
+        let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
+        let contract = daemon.terms(8, 128).with("--disk=100ms/250ms,extra");
+        let said = launch.run(&Under::Contract(contract))?.succeeded()?.text();
+        ensure(said == expected, || {
+            format!("{name}: {said:?}, alone {expected:?}")
+        })?;
+    }
+    daemon.has_everything_back()
+}

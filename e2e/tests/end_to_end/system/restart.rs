@@ -1,0 +1,131 @@
+//! Daemons that end and start again, and what their tenants notice.
+
+use super::{Case, FRAMES, field, for_ever, wait_until};
+use e2e::contract::{MIB, Size, Under};
+use e2e::daemon::Settings;
+use e2e::verdict::{Verdict, ensure};
+use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const CASES: &[(&str, Case)] = &[
+    (
+        "a_daemon_asked_to_end_ends_and_its_successor_goes_on",
+        successor,
+    ),
+    ("contracts_that_were_set_hold_after_a_restart", remembered),
+    (
+        "tenants_that_end_while_there_is_no_daemon_leave_everything",
+        gone_meanwhile,
+    ),
+    (
+        "a_daemon_with_less_to_promise_starts_and_asks_for_the_rest",
+        less,
+    ),
+];
+
+fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::start(disks, &Settings::new(32))?;
+    let sandbox = Sandbox::new("successor")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let launch = Launch::new(&sandbox, &program)
+        .variable("HAZARD_MB", "64")
+        .limit(Duration::from_secs(100));
+    let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
+    let contract = daemon.terms(8, 96).with("--disk=100ms/250ms,extra");
+    let running = launch.spawn(&Under::Contract(contract))?;
+    daemon.says("has frames", 1)?;
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(200));
+        let status = daemon.end()?;
+        ensure(status.success(), || format!("it ended with {status}"))?;
+        daemon.again()?;
+    }
+    let outcome = running.wait()?.succeeded()?;
+    let said = outcome.text();
+    ensure(said == expected, || {
+        format!("it printed {said:?}, alone {expected:?}")
+    })?;
+    ensure(outcome.stderr.contains("is there again"), || {
+        format!("it said {}", outcome.stderr)
+    })?;
+    daemon.has_everything_back()
+}
+
+fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::start(disks, &Settings::new(64).memory("notice = \"100ms\""))?;
+    let sandbox = Sandbox::new("remembered")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(8, 96).lending(24 * MIB);
+    let running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
+    daemon.says("has frames", 1)?;
+    let set = daemon.contract(&[
+        "set",
+        "1",
+        "--frames",
+        "12M+4M",
+        "--disk",
+        "75ms/250ms,extra",
+    ])?;
+    ensure(set.is_ok(), || format!("{set:?}"))?;
+    daemon.kill()?;
+    daemon.again()?;
+    daemon.says("tenant 1 is back", 1)?;
+    let shown = daemon.contract(&["show"])?.unwrap_or_default();
+    ensure(
+        shown.contains("12MiB+4MiB") && shown.contains("75ms/250ms,extra"),
+        || shown.clone(),
+    )?;
+    wait_until("it has its frames", || {
+        Ok(field(&daemon, 1, "n")?.is_some_and(|n| (11 * FRAMES..=16 * FRAMES).contains(&n)))
+    })?;
+    drop(running);
+    daemon.has_everything_back()
+}
+
+fn gone_meanwhile(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandboxes = [Sandbox::new("gone")?, Sandbox::new("gone")?];
+    let mut running = Vec::new();
+    for sandbox in &sandboxes {
+        let program = hazard::build(sandbox, "fork_storm", &[])?;
+        let contract = daemon.terms(16, 64);
+        running.push(for_ever(sandbox, &program, 32).spawn(&Under::Contract(contract))?);
+    }
+    daemon.says("has frames", 2)?;
+    std::thread::sleep(Duration::from_millis(300));
+    daemon.kill()?;
+    running.pop();
+    daemon.again()?;
+    daemon.says("is back", 1)?;
+    wait_until("one is left", || Ok(daemon.tenants()?.len() == 1))?;
+    daemon.kill()?;
+    running.pop();
+    daemon.again()?;
+    daemon.has_everything_back()
+}
+
+/// What was lent may be asked back after a restart; what is guaranteed stays.
+fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::start(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("less")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(8, 96).lending(40 * MIB);
+    let mut running = for_ever(&sandbox, &program, 64).spawn(&Under::Contract(contract))?;
+    daemon.says("has frames", 1)?;
+    wait_until("it is lent frames", || {
+        Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
+    })?;
+    daemon.kill()?;
+    daemon.configure(&Settings::new(24))?;
+    daemon.again()?;
+    daemon.says("tenant 1 is back", 1)?;
+    wait_until("it has given back", || {
+        Ok(field(&daemon, 1, "n")? <= Some(24 * FRAMES))
+    })?;
+    ensure(!running.ended(), || {
+        format!("it ended: {}", running.stderr())
+    })?;
+    drop(running);
+    daemon.has_everything_back()
+}
