@@ -55,6 +55,22 @@ pub struct Figures {
     pub resident: u64,
 }
 
+/// Says that everything is there, and waits to be told to go.
+pub fn ready() -> Result<(), ExperimentError> {
+    println!("{READY}");
+    let mut word = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut word);
+    match word.trim() {
+        "go" => Ok(()),
+        _ => Err(ExperimentError::Worker("was not told to go".into())),
+    }
+}
+
+/// Waits until whoever started this process has heard enough of it.
+pub fn linger() {
+    std::io::stdin().lock().lines().for_each(drop);
+}
+
 /// The life of a worker.
 pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
     let amount = Amount {
@@ -68,12 +84,7 @@ pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
         Kind::Device(_) => None,
         kind => Some(Memory::new(kind, amount.pages, plan.frames)?),
     };
-    println!("{READY}");
-    let mut word = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut word);
-    if word.trim() != "go" {
-        return Err(ExperimentError::Worker("was not told to go".into()));
-    }
+    ready()?;
     let count = || Counted {
         misses: misses(&plan.memory, memory.as_ref()),
         device_bytes: device_bytes(),

@@ -12,9 +12,8 @@ use super::forgetful::Forgetful;
 use super::progress::{Span, Watched};
 use crate::ExperimentError;
 use crate::contents::{PAGE, PageAt};
-use crate::worker::READY;
+use crate::worker;
 use selfpage::{Paged, Stretch};
-use std::io::BufRead;
 
 /// What the application is told.
 #[derive(Clone, Debug, clap::Args)]
@@ -51,13 +50,11 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
         forgets: plan.forgets,
     };
     application.begin();
-    println!("{READY}");
-    let mut word = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut word);
-    if word.trim() != "go" {
-        return Err(failed(&"it was not told to go"));
-    }
-    plan.span.watch(|watched| application.process(watched))
+    worker::ready()?;
+    plan.span.watch(|watched| application.process(watched))?;
+    // What it was charged is asked for while it has its contract.
+    worker::linger();
+    Ok(())
 }
 
 struct Application<'a> {

@@ -11,9 +11,8 @@ use super::progress::{Span, Watched};
 use crate::ExperimentError;
 use crate::contents::{PAGE, mix};
 use crate::error::while_doing;
-use crate::worker::READY;
+use crate::worker;
 use std::fs::File;
-use std::io::BufRead;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use system::tenant::file::ReservedFile;
@@ -59,19 +58,17 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
         random: plan.random,
         next: 0,
     };
-    println!("{READY}");
-    let mut word = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut word);
-    if word.trim() != "go" {
-        return Err(ExperimentError::Worker("was not told to go".into()));
+    worker::ready()?;
+    match plan.pause {
+        None => plan.span.watch(|watched| reading.pipeline(watched))?,
+        Some(pause) => {
+            let during = Duration::from_secs_f64(plan.span.seconds);
+            let latency = reading.now_and_then(during, Duration::from_secs_f64(pause / 1e3))?;
+            println!("{}", serde_json::to_string(&latency).map_err(failed)?);
+        }
     }
-    let Some(pause) = plan.pause else {
-        return plan.span.watch(|watched| reading.pipeline(watched));
-    };
-    let pause = Duration::from_secs_f64(pause / 1e3);
-    let latency = reading.now_and_then(Duration::from_secs_f64(plan.span.seconds), pause)?;
-    let line = serde_json::to_string(&latency);
-    println!("{}", line.map_err(failed)?);
+    // What it was charged is asked for while it has its contract.
+    worker::linger();
     Ok(())
 }
 

@@ -1,0 +1,72 @@
+//! `selfpage bench qos` in a few seconds: that every process comes up under a system domain of
+//! its own, ends well, and leaves nothing behind. What the figures say is not asked here.
+
+use std::path::Path;
+use std::process::Command;
+
+fn bench(folder: &Path, words: &[&str]) -> (bool, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_selfpage"))
+        .args(["bench", "qos", "--repeats", "1", "--folder"])
+        .arg(folder)
+        .args(words)
+        .output()
+        .expect("the command starts");
+    let said = [out.stdout, out.stderr].concat();
+    (
+        out.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+fn left(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("it is there");
+    entries
+        .map(|entry| {
+            entry
+                .expect("it can be read")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn the_papers_figures_are_drawn_and_nothing_is_left_behind() {
+    let (work, pictures) = (
+        tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")),
+        tempfile::tempdir(),
+    );
+    let (work, pictures) = (
+        work.expect("a folder on a disk"),
+        pictures.expect("a folder"),
+    );
+    let svg = pictures.path().to_string_lossy();
+    let short = [
+        "--seconds",
+        "2",
+        "--every",
+        "0.5",
+        "--victim",
+        "32",
+        "--neighbour",
+        "32",
+    ];
+    let figures = ["--only", "figure7,figure8,figure9", "--svg", &svg];
+    let (well, said) = bench(work.path(), &[&short[..], &figures[..]].concat());
+    assert!(well, "{said}");
+    for figure in ["figure 7", "figure 8", "figure 9"] {
+        let row = format!("{figure}: longest lax time / laxity");
+        assert!(said.contains(&row), "{said}");
+    }
+    assert!(!said.contains("cannot:"), "{said}");
+    for number in 7..=9 {
+        assert!(
+            pictures
+                .path()
+                .join(format!("figure-{number}.svg"))
+                .exists()
+        );
+    }
+    assert_eq!(left(work.path()), [""; 0]);
+}
