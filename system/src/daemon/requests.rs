@@ -45,7 +45,9 @@ impl Daemon {
                 self.rejoin(token, ticket, channels, message)
             }
             (Ask::List, _) => self.list(token),
-            (Ask::Books, _) => self.say_at(token, &Say::Books(self.books()), &[]),
+            (Ask::Books, _) => {
+                self.say_at(token, &Say::Books(self.books()), &[]);
+            }
             (Ask::Trace { from }, _) => self.trace(token, from),
             (
                 Ask::Set {
