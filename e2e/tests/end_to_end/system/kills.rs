@@ -44,7 +44,12 @@ impl Load {
             let contract = daemon.terms(8, 96).with("--disk=50ms/250ms,extra");
             running.push(for_ever(sandbox, &program, 24).spawn(&Under::Contract(contract))?);
         }
-        daemon.says("has frames", 3)?;
+        // Who has not started yet when its daemon ends does not start.
+        super::wait_until("all have frames", || {
+            let all = daemon.tenants()?;
+            let started = all.iter().filter(|one| one["n"].as_u64() > Some(0));
+            Ok(started.count() == running.len())
+        })?;
         Ok(Self { sandboxes, running })
     }
 

@@ -113,6 +113,8 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(8, 96);
     let mut running = for_ever(&sandbox, &program, 24).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
+    // Who has not started yet when its daemon ends does not start.
+    wait_until("it has frames", || Ok(field(&daemon, 1, "n")? > Some(0)))?;
     daemon.kill()?;
     daemon.configure(&Settings::new(4))?;
     ensure(daemon.again().is_err(), || {
