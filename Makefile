@@ -24,7 +24,7 @@ run: build
 # Unit and property tests first: they say more precisely what is wrong.
 test: tools build
 	$(CARGO) test --locked --workspace --exclude selfpage-e2e
-	RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --target-dir $(TARGET)/loom -p selfpage -p iochannel --lib interleavings
+	LOOM_MAX_PREEMPTIONS=3 RUSTFLAGS="--cfg loom" $(CARGO) test --locked --release --target-dir $(TARGET)/loom -p selfpage -p iochannel --lib interleavings
 	$(CARGO) test --locked -p selfpage-e2e
 
 soak: tools build
