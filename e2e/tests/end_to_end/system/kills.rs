@@ -76,7 +76,7 @@ impl Load {
                 .collect()
         };
         let before = digests(self);
-        super::wait_at_most(Duration::from_secs(60), "every program gets on", || {
+        super::wait_at_most(Duration::from_secs(180), "every program gets on", || {
             self.goes_on("after the last", daemon)?;
             Ok(digests(self)
                 .iter()
