@@ -46,8 +46,8 @@ const LENDING: Duration = Duration::from_millis(5);
 /// Turns without one revocation before it is said that there are none.
 const BARREN: u64 = 10;
 
-/// Claims that a holder is given to be asked in, where he refuses.
-const CHANCES: u64 = 20;
+/// How long there are claims for one who refuses to be asked, and his deadline to pass.
+const CHANCE: Duration = Duration::from_secs(3);
 
 /// How long a refuser has to take the room that was made for it.
 const SPREADING: Duration = Duration::from_secs(3);
@@ -58,7 +58,7 @@ const SPREADING: Duration = Duration::from_secs(3);
 /// long laxity each.
 const CLEAN: Role = Role("clean", 64, HELD, 42, "60ms/250ms,laxity=500us");
 const DIRTY: Role = Role("dirty", 64, HELD, 18, "5ms/250ms,laxity=500us");
-const REFUSER: Role = Role("refuser", 64, HELD, 40, "10ms/250ms,laxity=500us");
+const REFUSER: Role = Role("refuser", 64, HELD, 40, "40ms/250ms,laxity=500us");
 const CLAIMER: Role = Role("claimer", CLAIMED, CLAIMED, 0, "10ms/250ms,laxity=500us");
 const BYSTANDER: Role = Role("bystander", 32, 4, 0, "60ms/250ms,laxity=500us");
 
@@ -244,11 +244,9 @@ fn refuse(
             while began.elapsed() < SPREADING && !refuser.has_ended() && !spread()? {
                 std::thread::sleep(LENDING);
             }
-            for _ in 0..CHANCES {
+            let began = Instant::now();
+            while began.elapsed() < CHANCE && !refuser.has_ended() {
                 seen.claims.push(claim(crowd)?);
-                if refuser.has_ended() {
-                    break;
-                }
             }
             u64::from(refuser.has_ended())
         }
