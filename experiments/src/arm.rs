@@ -1,6 +1,7 @@
 //! The arms: each is a way to have more data than memory. A new one is a variant of
 //! [`Arm`] and its line in [`Arm::way`].
 
+use crate::choice;
 use clap::ValueEnum;
 use selfpage::EntryKind;
 
@@ -118,16 +119,12 @@ impl Arm {
 
     /// As a row's head, and on the command line.
     pub fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |v| v.get_name().to_owned())
+        choice::name(&self)
     }
 
     /// In words.
     pub fn about(self) -> String {
-        let value = self.to_possible_value();
-        value
-            .and_then(|v| v.get_help().map(ToString::to_string))
-            .unwrap_or_default()
+        choice::about(&self)
     }
 
     /// Whether it is ours.

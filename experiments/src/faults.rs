@@ -170,8 +170,7 @@ impl Measure {
     }
 
     fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |v| v.get_name().to_owned())
+        crate::choice::name(&self)
     }
 }
 

@@ -15,6 +15,7 @@
 pub mod access;
 pub mod arm;
 pub mod cgroup;
+mod choice;
 pub mod contents;
 pub mod device;
 pub mod error;

@@ -168,17 +168,20 @@ impl Channel {
     }
 }
 
+/// A server, until it has answered two requests.
+fn serve_two(channel: &Arc<Channel>) -> thread::JoinHandle<()> {
+    let channel = channel.clone();
+    thread::spawn(move || {
+        let mut serving = Serving::take_over(channel.words());
+        channel.run(&mut serving, 2);
+    })
+}
+
 #[test]
 fn each_request_is_served_and_each_answer_heard_and_nobody_sleeps_for_ever() {
     loom::model(|| {
         let channel = Channel::new();
-        let server = {
-            let channel = channel.clone();
-            thread::spawn(move || {
-                let mut serving = Serving::take_over(channel.words());
-                channel.run(&mut serving, 2);
-            })
-        };
+        let server = serve_two(&channel);
         let mut asking = Asking::new(channel.words()).unwrap();
         channel.submit(&mut asking, 0);
         assert_eq!(channel.hear(&mut asking), 0);
@@ -192,13 +195,7 @@ fn each_request_is_served_and_each_answer_heard_and_nobody_sleeps_for_ever() {
 fn two_requests_at_once_are_each_heard() {
     loom::model(|| {
         let channel = Channel::new();
-        let server = {
-            let channel = channel.clone();
-            thread::spawn(move || {
-                let mut serving = Serving::take_over(channel.words());
-                channel.run(&mut serving, 2);
-            })
-        };
+        let server = serve_two(&channel);
         let mut asking = Asking::new(channel.words()).unwrap();
         channel.submit(&mut asking, 1);
         channel.submit(&mut asking, 0);

@@ -221,9 +221,7 @@ fn case(
 
 /// All repeats of one pair. What cannot be had here is the row's failure.
 fn measure(name: Name, options: &Options, grounds: &Grounds<'_>) -> Result<Row, ExperimentError> {
-    let shown = name
-        .to_possible_value()
-        .map_or_else(String::new, |v| v.get_name().to_owned());
+    let shown = crate::choice::name(&name);
     progress(&format!("{shown}: its input"));
     let mut row = Row {
         what: shown,

@@ -302,6 +302,12 @@ impl Config {
         found
     }
 
+    /// Frames to promise, of a machine with `total` bytes.
+    pub fn managed_frames(&self, total: u64) -> u32 {
+        let frames = self.managed(total) / wired::PAGE as u64;
+        frames.min(frames::Frame::MOST.into()) as u32
+    }
+
     /// Bytes of memory to promise, of a machine with `total`.
     pub fn managed(&self, total: u64) -> u64 {
         self.memory.managed.map_or(total / 2, |size| size.0)

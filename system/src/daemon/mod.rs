@@ -58,7 +58,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tenancy::{Phase, Tenancy};
-use wired::PAGE;
 
 /// How often what is resident is compared with what is owned.
 const COUNT: Duration = Duration::from_secs(1);
@@ -169,10 +168,8 @@ impl Daemon {
             None => listen(&config.socket)?,
         };
         let backing = backing::open(&config.disk, told)?;
-        let total = total_memory();
-        let managed = u32::try_from(config.managed(total) / PAGE as u64).unwrap_or(u32::MAX);
         let settings = Settings {
-            managed: managed.min(frames::Frame::MOST),
+            managed: config.managed_frames(total_memory()),
             deadline: config.memory.revocation.0,
             notice: config.memory.notice.0,
             allowance: ALLOWANCE,
@@ -222,11 +219,6 @@ impl Daemon {
     /// Where it listens.
     pub fn socket(&self) -> &Path {
         &self.config.socket
-    }
-
-    /// What the device does, as measured.
-    pub fn model(&self) -> &Model {
-        &self.model
     }
 
     /// Serves until told to stop. Tenants live on, and wait for the next daemon.
@@ -299,11 +291,8 @@ impl Daemon {
                 "{what} in the configuration needs a restart, which tenants live through"
             ));
         }
-        let managed = u32::try_from(new.managed(total_memory()) / PAGE as u64).unwrap_or(u32::MAX);
-        match self
-            .allocator
-            .set_managed(managed.min(frames::Frame::MOST), self.now())
-        {
+        let managed = new.managed_frames(total_memory());
+        match self.allocator.set_managed(managed, self.now()) {
             Ok(orders) => self.carry_out(orders),
             Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
         }
@@ -354,7 +343,7 @@ impl Daemon {
                     let own = |(number, t): (&TenantNumber, &Tenancy)| {
                         t.channels
                             .values()
-                            .any(|c| c.id == channel)
+                            .any(|id| *id == channel)
                             .then_some(*number)
                     };
                     let own = self.tenants.iter().find_map(own);

@@ -6,7 +6,7 @@
 //! Rule: until a tenant is back, or known to have ended, what it had stays its.
 
 use super::record::{self, Record};
-use super::tenancy::{Channel, Frames, Phase, Tenancy};
+use super::tenancy::{Frames, Phase, Tenancy};
 use super::{Daemon, DaemonError};
 use crate::control::{ChannelNumber, Say, TenantNumber, Ticket};
 use crate::socket::Received;
@@ -15,6 +15,7 @@ use frames::Quota;
 use frames::allocator::{Kind, TenantId};
 use iochannel::{Doorbell, Server};
 use rustix::fd::OwnedFd;
+use rustix::process::Pid;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
@@ -40,9 +41,10 @@ impl Daemon {
             })
             .collect();
         for (file, ticket, record) in files {
-            match (ticket, record) {
-                (Some(ticket), Some(record)) if record.process().is_some() => {
-                    self.remembered(file, ticket, record)?;
+            let there = record.and_then(|record| record.process().map(|leader| (record, leader)));
+            match (ticket, there) {
+                (Some(ticket), Some((record, leader))) => {
+                    self.remembered(file, ticket, record, leader)?;
                 }
                 _ => self.swap.release(file)?,
             }
@@ -63,11 +65,9 @@ impl Daemon {
         file: FileId,
         ticket: Ticket,
         record: Record,
+        leader: Pid,
     ) -> Result<(), DaemonError> {
         let number = record.number;
-        let Some(leader) = record.process() else {
-            return Ok(());
-        };
         let terms = record.terms;
         let (tenant, pid) = (format!("tenant {number} ({})", record.name), record.pid);
         let fail = |why: String| DaemonError::Promised {
@@ -245,6 +245,6 @@ impl Daemon {
             return;
         };
         let id = self.usd.add_channel(client, server);
-        tenancy.channels.insert(channel, Channel { id });
+        tenancy.channels.insert(channel, id);
     }
 }

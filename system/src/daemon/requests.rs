@@ -4,7 +4,7 @@
 //! that, and what makes no sense ends the connection.
 
 use super::door::Connection;
-use super::tenancy::{Channel, Phase};
+use super::tenancy::Phase;
 use super::{Daemon, access};
 use crate::control::{Ask, Books, ChannelNumber, Listed, Say, TenantNumber, decode};
 use crate::socket::Received;
@@ -96,7 +96,7 @@ impl Daemon {
         }
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             let id = self.usd.add_channel(client, server);
-            tenancy.channels.insert(channel, Channel { id });
+            tenancy.channels.insert(channel, id);
         }
     }
 
@@ -106,7 +106,7 @@ impl Daemon {
             .get(&number)
             .and_then(|t| t.channels.get(&channel));
         match known {
-            Some(known) => self.usd.close_channel(known.id),
+            Some(id) => self.usd.close_channel(*id),
             // An earlier daemon's, or never there: nothing of it is under way.
             None => self.say(number, &Say::Closed(channel)),
         }
@@ -117,10 +117,10 @@ impl Daemon {
         let mut closed = None;
         for (number, tenancy) in &mut self.tenants {
             tenancy.channels.retain(|channel, known| {
-                if known.id == id {
+                if *known == id {
                     closed = Some((*number, *channel));
                 }
-                known.id != id
+                *known != id
             });
         }
         if let Some((number, channel)) = closed {

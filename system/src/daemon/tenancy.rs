@@ -45,12 +45,6 @@ pub struct Frames {
     pub counting: Option<Instant>,
 }
 
-/// A channel.
-pub struct Channel {
-    /// As the disk knows it.
-    pub id: ChannelId,
-}
-
 /// A tenant: of frames and disk, or of the disk alone.
 pub struct Tenancy {
     /// What is remembered of it.
@@ -71,8 +65,8 @@ pub struct Tenancy {
     pub doorbell: Doorbell,
     /// Frames resident, by the kernel's last count.
     pub resident: u32,
-    /// Its channels.
-    pub channels: BTreeMap<ChannelNumber, Channel>,
+    /// Its channels, as the disk knows them.
+    pub channels: BTreeMap<ChannelNumber, ChannelId>,
     /// The next channel's number.
     pub next_channel: ChannelNumber,
 }

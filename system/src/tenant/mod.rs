@@ -243,18 +243,18 @@ impl Tenant {
     /// [`Heard::NotOpened`], follows, when there is a daemon.
     pub fn open(&mut self, depth: u16, cookie: u64) {
         self.opening.push_back((cookie, depth));
-        self.say(&Ask::Open { depth, cookie }, &[]);
+        self.say(&Ask::Open { depth, cookie });
     }
 
     /// A channel is no longer used: [`Heard::Closed`] follows.
     pub fn close(&mut self, channel: ChannelNumber) {
         self.closing.push(channel);
-        self.say(&Ask::Close(channel), &[]);
+        self.say(&Ask::Close(channel));
     }
 
     /// A revocation was done.
     pub fn answered(&mut self, round: u32) {
-        self.say(&Ask::Answered { round }, &[]);
+        self.say(&Ask::Answered { round });
     }
 
     /// Does what is to be done, without waiting, and tells what happened.
@@ -384,19 +384,19 @@ impl Tenant {
         }
         self.connection = Some(connection);
         for channel in self.closing.clone() {
-            self.say(&Ask::Close(channel), &[]);
+            self.say(&Ask::Close(channel));
         }
         for (cookie, depth) in self.opening.clone() {
-            self.say(&Ask::Open { depth, cookie }, &[]);
+            self.say(&Ask::Open { depth, cookie });
         }
         Ok(true)
     }
 
     /// Says something. What a daemon that has just gone does not hear, its successor is
     /// told again.
-    fn say(&self, ask: &Ask, fds: &[BorrowedFd<'_>]) {
+    fn say(&self, ask: &Ask) {
         if let Some(connection) = &self.connection {
-            let _ = send(connection, ask, fds);
+            let _ = send(connection, ask, &[]);
         }
     }
 }

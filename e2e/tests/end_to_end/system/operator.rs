@@ -6,6 +6,7 @@ use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Daemon, Disks, Sandbox, hazard};
 use rustix::process::Signal;
+use std::path::Path;
 use std::sync::Arc;
 
 pub const CASES: &[(&str, Case)] = &[
@@ -193,14 +194,10 @@ fn twice(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-fn occupied(disks: &Arc<Disks>, _: Size) -> Verdict {
-    let daemon = Daemon::prepare(disks, &Settings::new(64))?;
-    let sandbox = Sandbox::new("occupied")?;
-    let path = sandbox.join("precious");
-    let precious = vec![b'p'; 8 << 20];
-    std::fs::write(&path, &precious).at("write", &path)?;
+/// Insists that a daemon with its swap file there, of that size, ends with a failure.
+fn does_not_start_on(daemon: &Daemon, path: &Path, size: &str) -> Verdict {
     daemon.configure_text(&format!(
-        "socket = \"{}\"\n[disk]\nswap = \"{}\"\nsize = \"64M\"\n",
+        "socket = \"{}\"\n[disk]\nswap = \"{}\"\nsize = \"{size}\"\n",
         daemon.socket().display(),
         path.display()
     ))?;
@@ -210,7 +207,16 @@ fn occupied(disks: &Arc<Disks>, _: Size) -> Verdict {
         .doing(|| "start a daemon".into())?;
     ensure(done.code().is_some_and(|code| code != 0), || {
         format!("{done}")
-    })?;
+    })
+}
+
+fn occupied(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::prepare(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("occupied")?;
+    let path = sandbox.join("precious");
+    let precious = vec![b'p'; 8 << 20];
+    std::fs::write(&path, &precious).at("write", &path)?;
+    does_not_start_on(&daemon, &path, "64M")?;
     let now = std::fs::read(&path).at("read", &path)?;
     ensure(now == precious, || {
         "what was in the file is overwritten".into()
@@ -222,18 +228,7 @@ fn too_large(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::prepare(disks, &Settings::new(64))?;
     let sandbox = Sandbox::new("too_large")?;
     let path = sandbox.join("swap");
-    daemon.configure_text(&format!(
-        "socket = \"{}\"\n[disk]\nswap = \"{}\"\nsize = \"900000G\"\n",
-        daemon.socket().display(),
-        path.display()
-    ))?;
-    let done = daemon
-        .command()?
-        .status()
-        .doing(|| "start a daemon".into())?;
-    ensure(done.code().is_some_and(|code| code != 0), || {
-        format!("{done}")
-    })?;
+    does_not_start_on(&daemon, &path, "900000G")?;
     ensure(!path.exists(), || {
         "the file of a disk that failed is left".into()
     })?;

@@ -1,5 +1,6 @@
 //! The arms: each is a way to have a program that must answer beside one that pages hard.
 
+use crate::choice;
 use clap::ValueEnum;
 
 /// A way to keep two programs apart; its description is what the reports say.
@@ -20,16 +21,12 @@ pub enum Arm {
 impl Arm {
     /// As a row's head, and on the command line.
     pub fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |v| v.get_name().to_owned())
+        choice::name(&self)
     }
 
     /// In words.
     pub fn about(self) -> String {
-        let value = self.to_possible_value();
-        value
-            .and_then(|v| v.get_help().map(ToString::to_string))
-            .unwrap_or_default()
+        choice::about(&self)
     }
 
     /// Whether it is ours.

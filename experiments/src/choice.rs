@@ -1,0 +1,17 @@
+//! What a choice of the command line is called: reports call it the same.
+
+use clap::ValueEnum;
+
+/// Its name.
+pub fn name(choice: &impl ValueEnum) -> String {
+    let value = choice.to_possible_value();
+    value.map_or_else(String::new, |v| v.get_name().to_owned())
+}
+
+/// What its help says.
+pub fn about(choice: &impl ValueEnum) -> String {
+    let value = choice.to_possible_value();
+    value
+        .and_then(|v| v.get_help().map(ToString::to_string))
+        .unwrap_or_default()
+}
