@@ -11,12 +11,13 @@ use crate::time::Nanos;
 /// than a doubled depth costs everybody who waits.
 const ENOUGH: f64 = 0.95;
 
-/// Transactions in flight at most: three clients with sixteen outstanding each have no more.
-const MOST: u32 = 48;
+/// Transactions in flight at most, whatever more would give: everybody who waits waits for them.
+const MOST: u32 = 64;
 
 /// What may be promised of the disk as it was measured. The rest is what it loses while clients
-/// are slow to ask again; those with x have it otherwise.
-const PROMISED: Share = Share::percent(90);
+/// are slow to ask again; those with x have it otherwise. Where the disk is slower than it was,
+/// charges are corrected, and all slices buy as much less.
+const PROMISED: Share = Share::percent(95);
 
 /// Where more in flight gives hardly more.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -19,7 +19,7 @@ use wired::Region;
 
 const MOST: usize = DEPTHS[DEPTHS.len() - 1] as usize;
 const _: () = assert!(
-    MOST <= u64::BITS as usize,
+    MOST <= u128::BITS as usize,
     "slots in flight are bits of a word"
 );
 
@@ -43,7 +43,7 @@ pub(super) struct Load<'fd> {
     ring: ManuallyDrop<IoUring>,
     buffers: ManuallyDrop<Region>,
     /// Buffers in use, as bits.
-    busy: u64,
+    busy: u128,
     started: [Instant; MOST],
     random: u64,
 }
@@ -92,7 +92,7 @@ impl<'fd> Load<'fd> {
         let begun = Instant::now();
         let mut filled = 0;
         while filled < self.places.len() && (filled == 0 || begun.elapsed() < time) {
-            if self.busy == u64::MAX {
+            if self.busy.count_ones() as usize == MOST {
                 self.wait(&mut |_| {})?;
             }
             self.start(Op::Write, PLACE, self.places[filled])?;

@@ -3,7 +3,7 @@
 //! *Self-Paging*, section 6.7, charges a transaction the time that it took. A disk that serves
 //! many at once needs to be told what one costs before it is done ([`crate::model`]), and how
 //! much may be in flight before more only makes everybody wait. Both are the disk's own, so
-//! they are measured on it: reads and writes of three sizes, at depths from 1 to 64.
+//! they are measured on it: reads and writes of three sizes, at depths from 1 to 96.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -38,7 +38,7 @@ use sweep::Sweep;
 pub const SIZES: [u32; 3] = [4 << 10, 32 << 10, 128 << 10];
 
 /// Depths measured.
-pub const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 48, 64];
+pub const DEPTHS: [u32; 9] = [1, 2, 4, 8, 16, 32, 48, 64, 96];
 
 /// Bytes that transactions are spread over, where there is room: more than a disk's own cache
 /// is worth, less than takes long to write.

@@ -14,8 +14,9 @@ use crate::time::Time;
 use iochannel::{Corrupt, Doorbell, Server};
 use std::sync::mpsc::Sender;
 
-/// Requests of a client that are known at once: more than any device is given by one client.
-pub(super) const WINDOW: usize = 64;
+/// Requests of a client that are known at once: twice what any disk has in flight, so that who
+/// has most of a disk still has something to choose from.
+pub(super) const WINDOW: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Client {

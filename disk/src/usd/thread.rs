@@ -1,6 +1,10 @@
 //! The disk's thread: what has ended, what was asked for, what is next, and round again.
 //!
-//! It looks for more for a while before it sleeps. Asleep it is woken by the device, by the
+//! It looks for more for a while before it sleeps, and as long as what is in flight may take
+//! where that is as much as may be: something ends within a few microseconds then, and a
+//! processor that has to wake first leaves the disk with less to do meanwhile (`selfpage bench
+//! qos --only saturation`: 0.63 of the unscheduled disk where it slept, 0.79 where it did not,
+//! with half of a processor more). Asleep it is woken by the device, by the
 //! bells of clients and of the owner, or by the time that the scheduler named. A channel that
 //! is quiet is armed, so that it rings, and not looked at any more: one that nobody uses costs
 //! nothing, however long the thread stays awake for others.
@@ -41,10 +45,22 @@ pub(super) struct Parts {
     pub began: Instant,
 }
 
+/// What the scheduler decided in one turn.
+#[derive(Default)]
+struct Scheduled {
+    /// Something was started.
+    started: bool,
+    /// As much is in flight as may be.
+    full: bool,
+    /// When to ask again.
+    until: Option<Time>,
+}
+
 pub(super) struct Disk {
     device: Arc<dyn AsFd + Send + Sync>,
     model: Model,
     spin: Nanos,
+    bound: Nanos,
     pub(super) commands: Receiver<Command>,
     pub(super) bell: Arc<OwnedFd>,
     news: Sender<News>,
@@ -79,6 +95,7 @@ impl Disk {
             device: parts.device,
             model,
             spin: spin.into(),
+            bound,
             commands: parts.commands,
             bell: parts.bell,
             news: parts.news,
@@ -103,15 +120,15 @@ impl Disk {
             self.listen_again(now);
             let heard = self.hear(now);
             let taken = self.take(now);
-            let (started, until) = self.schedule(now);
+            let next = self.schedule(now);
             self.ring.submit();
             self.announce();
-            if heard || taken || started {
+            if heard || taken || next.started {
                 last = now;
-            } else if now - last < self.spin {
+            } else if now - last < self.patience(&next) {
                 std::hint::spin_loop();
             } else {
-                self.sleep(now, until);
+                self.sleep(now, next.until);
             }
         }
     }
@@ -273,19 +290,34 @@ impl Disk {
         any
     }
 
-    /// Starts what is next, as long as something is. Whether something was, and the time when
-    /// to ask again.
-    fn schedule(&mut self, now: Time) -> (bool, Option<Time>) {
-        let mut any = false;
+    /// For how long more is looked for before it sleeps: one that is told not to look never
+    /// does.
+    fn patience(&self, next: &Scheduled) -> Nanos {
+        match next.full && self.spin > Nanos::ZERO {
+            true => self.spin.max(self.bound),
+            false => self.spin,
+        }
+    }
+
+    /// Starts what is next, as long as something is.
+    fn schedule(&mut self, now: Time) -> Scheduled {
+        let mut scheduled = Scheduled::default();
         while !self.stopping && self.ring.has_room(RUN) {
             match self.atropos.next(now) {
                 Decision::Start(start) => self.start(now, &start),
-                Decision::WaitUntil(until) => return (any, Some(until)),
-                Decision::Full | Decision::Idle => return (any, None),
+                Decision::WaitUntil(until) => {
+                    scheduled.until = Some(until);
+                    break;
+                }
+                Decision::Full => {
+                    scheduled.full = true;
+                    break;
+                }
+                Decision::Idle => break,
             }
-            any = true;
+            scheduled.started = true;
         }
-        (any, None)
+        scheduled
     }
 
     fn start(&mut self, now: Time, start: &Start) {

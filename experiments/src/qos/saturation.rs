@@ -17,18 +17,20 @@ use std::time::Duration;
 use system::control::Listed;
 
 /// Parts of the disk's capacity, in percent; with [`NEWCOMER`] all of it.
-const PARTS: [u64; 3] = [19, 29, 48];
+const PARTS: [u64; 3] = [14, 28, 57];
 const PERIOD: Duration = Duration::from_millis(250);
 
 /// Of the client that comes now and then.
-const NEWCOMER: u64 = 4;
+const NEWCOMER: u64 = 1;
 
 /// How often it comes: every time long after its last period began.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Requests that each has outstanding: with few of them whoever has the largest share could not
-/// keep the disk busy by itself while the others wait for their next periods.
-const DEPTH: u32 = 64;
+/// Requests that each has outstanding. The largest has little more than half of what the disk
+/// has in flight, which its requests have to be enough for, with those whose answers it has not
+/// looked at: of 64 each it had 94 % of its promise where the disk was given 64 at once, of 16
+/// each 80 %.
+const DEPTH: u32 = 128;
 
 /// Part of the time in which all are at work: what is charged later is not of all.
 const WATCHED: f64 = 0.95;
