@@ -356,9 +356,12 @@ impl Daemon {
         }
     }
 
-    /// A tenant's processes have ended. The disk is first: nothing is given to others while
-    /// I/O of this one is under way, which is waited for beside the loop.
+    /// A tenant's processes have ended. Its frames are free at once: who waits for them does
+    /// not wait for its disk, too. Of the disk nothing is given to others while I/O of this one
+    /// is under way, which is waited for beside the loop.
     fn part(&mut self, number: TenantNumber) {
+        let orders = self.allocator.gone(TenantId(number), self.now());
+        self.carry_out(orders);
         let tenancy = self.tenants.get_mut(&number);
         match tenancy.and_then(|tenancy| tenancy.client.take()) {
             Some(client) => {
@@ -399,8 +402,6 @@ impl Daemon {
         if let Some(frames) = &tenancy.frames {
             frames.group.remove();
         }
-        let orders = self.allocator.gone(TenantId(number), self.now());
-        self.carry_out(orders);
     }
 
     /// Ends tenants whose process has gone without their connection telling, and those that
