@@ -100,6 +100,18 @@ fn nanos(clock: ClockId) -> Nanos {
     time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
 
+/// Notes what a period has counted by now, where it is the most so far.
+fn raise(counters: Counters, task: u32, tree: u32) {
+    for (counter, count) in [
+        (Counter::most_task_faults, task),
+        (Counter::most_tree_faults, tree),
+    ] {
+        if u64::from(count) > counters.get(counter) {
+            counters.raise(counter, count.into());
+        }
+    }
+}
+
 impl Pace {
     pub(crate) fn new(limits: Limits<'static>) -> rustix::io::Result<Self> {
         Ok(Self {
@@ -150,14 +162,7 @@ impl Pace {
             let slept = now.saturating_sub(standing.since) / 1000;
             counters.add(Counter::paced_us, slept);
         }
-        for (counter, count) in [
-            (Counter::most_task_faults, answer.task_count),
-            (Counter::most_tree_faults, answer.tree_count),
-        ] {
-            if u64::from(count) > counters.get(counter) {
-                counters.raise(counter, count.into());
-            }
-        }
+        raise(counters, answer.task_count, answer.tree_count);
         Told::Handle(Some(now))
     }
 
@@ -167,9 +172,10 @@ impl Pace {
             return (want, 0);
         };
         let now = now();
-        let granted = self.handler().take_more(task, now, want);
-        counters.add(Counter::cut, u64::from(want - granted));
-        (granted, now)
+        let more = self.handler().take_more(task, now, want);
+        counters.add(Counter::cut, u64::from(want - more.granted));
+        raise(counters, more.task_count, more.tree_count);
+        (more.granted, now)
     }
 
     /// Pages of [`Pace::more`] that did not come.

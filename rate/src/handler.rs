@@ -64,6 +64,17 @@ pub struct Answer {
     pub tree_count: u32,
 }
 
+/// What may come with a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// Pages.
+    pub granted: u32,
+    /// task.fault_count with them, where the task is limited.
+    pub task_count: u32,
+    /// fault_count of all with them, where they are counted.
+    pub tree_count: u32,
+}
+
 /// The handler of one process: limits that the tree shares, and the process's tasks.
 #[derive(Clone, Copy)]
 pub struct Handler<'a> {
@@ -167,34 +178,38 @@ impl<'a> Handler<'a> {
 
     /// How many more pages than one may come with a task's fault now, of `want`: each counts
     /// as a fault of its own, and none is waited for.
-    pub fn take_more(&self, task: Key, now: Nanos, want: u32) -> u32 {
+    pub fn take_more(&self, task: Key, now: Nanos, want: u32) -> More {
         let seen = self.limits.seen();
         let length = seen.setting.fault_period;
+        let mut more = More {
+            granted: want,
+            ..More::default()
+        };
         if length == 0 || want == 0 {
-            return want;
+            return more;
         }
-        let mut granted = want;
         let limit = seen.setting.task_limit;
         if limit != 0 {
             let period = Periods::apart(length, task.number()).of(now);
-            let take = |account: Account| account.take(period, limit, granted);
-            granted = self.tasks.update(task, period, take).1;
+            let take = |account: Account| account.take(period, limit, want);
+            let (account, granted) = self.tasks.update(task, period, take);
+            (more.task_count, more.granted) = (account.count, granted);
         }
-        if granted != 0 && seen.counts_tree() {
+        if more.granted != 0 && seen.counts_tree() {
             let limit = match seen.setting.tree_limit {
                 0 => u32::MAX,
                 limit => limit,
             };
             let period = Periods::new(length).of(now);
-            let take = |account: Account| account.take(period, limit, granted);
-            let all = self
-                .limits
-                .update(&seen, take)
-                .map_or(0, |(_, taken)| taken);
-            self.give_back_own(&seen, task, now, granted - all);
-            granted = all;
+            let own = more.granted;
+            let take = |account: Account| account.take(period, limit, own);
+            let taken = self.limits.update(&seen, take);
+            let (count, granted) = taken.map_or((0, 0), |(account, taken)| (account.count, taken));
+            self.give_back_own(&seen, task, now, own - granted);
+            more.task_count = more.task_count.saturating_sub(own - granted);
+            (more.tree_count, more.granted) = (count, granted);
         }
-        granted
+        more
     }
 
     /// Pages of [`Handler::take_more`], taken at `now`, that did not come.

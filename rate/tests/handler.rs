@@ -43,7 +43,7 @@ fn without_limits_nothing_waits() {
     for now in 0..1000 {
         let answer = handler.page_fault(Key::new(1), now, Ticket::default());
         assert_eq!(answer.until, None);
-        assert_eq!(handler.take_more(Key::new(1), now, 63), 63);
+        assert_eq!(handler.take_more(Key::new(1), now, 63).granted, 63);
     }
 }
 
@@ -107,15 +107,19 @@ fn a_window_takes_what_is_left_and_gives_back_what_it_did_not_use() {
     let (handler, now) = (memory.handler(), 100 * MS);
     let (one, other) = (Key::new(1), Key::new(2));
     assert_eq!(handler.page_fault(one, now, Ticket::default()).until, None);
-    assert_eq!(handler.take_more(one, now, 63), 9);
+    assert_eq!(handler.take_more(one, now, 63).granted, 9);
     handler.give_back(one, now, 4);
-    assert_eq!(handler.take_more(one, now, 2), 2);
+    assert_eq!(handler.take_more(one, now, 2).granted, 2);
     assert_eq!(memory.limits().counted().count, 8);
-    assert_eq!(handler.take_more(other, now, 63), 4, "what all have left");
+    assert_eq!(
+        handler.take_more(other, now, 63).granted,
+        4,
+        "what all have left"
+    );
     let waits = handler.page_fault(other, now, Ticket::default());
     assert_eq!(waits.until, Some(now + 10 * MS));
     // While somebody waits, nobody takes ahead of him.
-    assert_eq!(handler.take_more(one, now, 1), 0);
+    assert_eq!(handler.take_more(one, now, 1).granted, 0);
 }
 
 /// One thread of a simulated program.
@@ -164,7 +168,7 @@ fn simulate(
             thread.at = due + late(due);
             continue;
         }
-        let more = handler.take_more(thread.key, now, thread.window);
+        let more = handler.take_more(thread.key, now, thread.window).granted;
         let unused = more / 3;
         handler.give_back(thread.key, now, unused);
         let count = 1 + more - unused;
