@@ -93,6 +93,11 @@ fn lowest(roots: &[&str], path: &str, file: &str) -> Option<u64> {
         .min()
 }
 
+/// Processors that this process may use.
+pub fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}
+
 /// Which control groups there are, in words.
 pub fn control_groups() -> &'static str {
     match (

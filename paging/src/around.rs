@@ -10,9 +10,11 @@
 use crate::ahead::{Ahead, Place};
 use crate::counters::Counter;
 use crate::fill::{Activation, Failure, Outcome};
+use crate::pace::Handled;
 use crate::page::{PageState, State};
 use crate::stream::Advice;
 use frames::Frame;
+use rate::Class;
 use store::Handle;
 use translation::{MapError, Wake};
 use wired::{Guard, PAGE};
@@ -49,6 +51,14 @@ impl Activation<'_> {
     pub(crate) fn fill_window(&mut self, seen: PageState, frame: Frame, advice: Advice) -> Outcome {
         let before = self.pager.counters();
         let pager = self.pager;
+        // No more than the period has room for: what is left out is faulted on in its turn.
+        let whole = advice;
+        let (granted, when) = pager.pace.more(self.task, advice.window - 1, before);
+        let advice = Advice {
+            window: 1 + granted,
+            ..advice
+        };
+        let mut class = Class::ZeroFill;
         let mut reading = None;
         let mut from = None;
         if let Some(handle) = seen.handle().filter(|_| seen.state() == State::Stored) {
@@ -62,9 +72,11 @@ impl Activation<'_> {
             if from.is_none() {
                 // The guess was wrong, or the store cannot read it: then it says why.
                 drop(reading);
-                self.alone(&advice);
+                self.alone(&whole);
+                pager.pace.give_back(self.task, when, granted);
                 return self.fetch(seen, frame);
             }
+            class = Class::Memory;
             before.add(Counter::from_ahead, 1);
         } else {
             before.add(Counter::zero_filled, 1);
@@ -77,8 +89,8 @@ impl Activation<'_> {
             from,
         });
         let reached = self.claim_around(&advice, reading.as_mut());
-        if reached < advice.window && !self.at_bind() {
-            self.pager.recogniser.brought(&advice, reached);
+        if reached < whole.window && !self.at_bind() {
+            self.pager.recogniser.brought(&whole, reached);
         }
         let brought = self.context.parts.len() as u64 - 1;
         if advice.stride < 0 {
@@ -86,6 +98,12 @@ impl Activation<'_> {
         }
         let outcome = self.publish_parts();
         before.add(Counter::prefetched, brought);
+        let brought = brought as u32;
+        pager.pace.give_back(self.task, when, granted - brought);
+        self.context.handled = Handled {
+            class,
+            pages: 1 + brought,
+        };
         if let Some(reading) = reading {
             self.read_on(reading, &advice);
         }

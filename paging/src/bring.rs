@@ -8,6 +8,7 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
+use rate::tasks::Key;
 use wired::PAGE;
 
 /// A page to be brought in, and what else may come with it.
@@ -21,6 +22,8 @@ pub(crate) struct Wanted {
     pub(crate) window: usize,
     /// Tells callers apart: who goes through pages in order uses one number.
     pub(crate) caller: u32,
+    /// Whose faults it counts among, where it does.
+    pub(crate) task: Option<Key>,
 }
 
 /// Why a page was not brought in.
@@ -104,6 +107,7 @@ impl Pager {
             whole,
             in_order: true,
             at_bind: true,
+            task: wanted.task,
         };
         let outcome = self.attempt(stretch, attempt, held, &mut context);
         *more = std::mem::take(&mut context.wanted);

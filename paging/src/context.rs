@@ -6,6 +6,7 @@
 
 use crate::around::Part;
 use crate::huge::HUGE;
+use crate::pace::Handled;
 use crate::stream::WIDEST;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +24,8 @@ pub(crate) struct InFlight {
     pub(crate) addr: usize,
     /// The frame it will occupy.
     pub(crate) frame: u32,
+    /// Processor time that its fault took so far; zero where that is not measured.
+    pub(crate) used: u64,
 }
 
 /// Buffers and a channel.
@@ -36,6 +39,10 @@ pub(crate) struct Context {
     pub(crate) parts: Vec<Part>,
     /// Frames that a fault could not have at once, where it needs more than one.
     pub(crate) wanted: u32,
+    /// How the last fault was handled.
+    pub(crate) handled: Handled,
+    /// The flight that the last fault left under way.
+    pub(crate) pending: usize,
     /// Reads for faults that ended while a huge frame's were waited for.
     ended: Vec<Completion>,
 }
@@ -56,6 +63,8 @@ impl Context {
             depth,
             parts: Vec::with_capacity(WIDEST as usize),
             wanted: 0,
+            handled: Handled::default(),
+            pending: 0,
             ended: Vec::with_capacity(DEPTH),
         })
     }

@@ -71,6 +71,18 @@ counters! {
     unallocated_faults,
     /// Frames given back when asked.
     relinquished,
+    /// Faults that slept because their thread, or all, were past their limit.
+    paced,
+    /// Microseconds that they slept.
+    paced_us,
+    /// Pages left out of windows and huge frames, because the limit had no room for them.
+    cut,
+    /// The most faults of one thread in one period.
+    most_task_faults,
+    /// The most faults of all threads in one period.
+    most_tree_faults,
+    /// How often the swapper was called: more faults in a period than the system's limit.
+    swapper_calls,
     /// Bytes of the stretches now.
     stretch_bytes,
     /// Frames held now: mapped, standby and nailed.

@@ -282,6 +282,25 @@ impl Pager {
         }
     }
 
+    /// The swapper of RAPHA's figure 7, called past the system's fault limit: empties frames
+    /// ahead of the next period's faults, about `want`, so that these find them, and returns
+    /// what of the optimistic ones is beyond that, for others' faults.
+    fn swap_ahead(&self, want: u32) {
+        self.counters().add(Counter::swapper_calls, 1);
+        let client = self.frames();
+        let most = (client.resident_limit() / 8).max(self.spare());
+        let want = want.min(most);
+        if self.room() < want
+            && let Some(mut cleaner) = self.cleaners[0].try_lock()
+        {
+            self.evict(&mut cleaner, want - self.room());
+        }
+        let optimistic = client.n().saturating_sub(client.contract().g);
+        let beyond = client.unused().saturating_sub(want);
+        let given = client.give_back(optimistic.min(beyond));
+        self.counters().add(Counter::relinquished, u64::from(given));
+    }
+
     /// Rings for the background evictor.
     pub(crate) fn ring_evictor(&self) {
         let frames = self.frames();
@@ -304,6 +323,9 @@ impl Pager {
             }
             let given = client.answer(asked);
             self.counters().add(Counter::relinquished, u64::from(given));
+        }
+        if let Some(want) = self.pace.swapper_called() {
+            self.swap_ahead(want);
         }
         let mut helped = false;
         if self.is_below_spare()

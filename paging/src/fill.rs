@@ -7,14 +7,17 @@
 use crate::around::unmappable;
 use crate::context::Context;
 use crate::counters::Counter;
+use crate::pace::Handled;
 use crate::page::{PageState, State};
 use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
+use rate::Class;
+use rate::tasks::Key;
 use store::{Handle, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
-use wired::PAGE;
+use wired::{PAGE, RANGE_PAGES};
 
 /// How an attempt to resolve a fault ended.
 #[derive(Debug)]
@@ -105,6 +108,8 @@ pub struct Activation<'a> {
     pub(crate) whole: bool,
     /// The program goes through the stretch's units in order.
     pub(crate) in_order: bool,
+    /// The thread whose fault it is, where faults are counted.
+    pub(crate) task: Option<Key>,
     pub(crate) context: &'a mut Context,
 }
 
@@ -152,6 +157,10 @@ impl Activation<'_> {
 
     /// Demand zero, staged and stored pages: what the physical and paged drivers do.
     pub(crate) fn fill(&mut self) -> Outcome {
+        self.context.handled = Handled {
+            class: Class::Memory,
+            pages: 1,
+        };
         loop {
             let seen = self.state();
             match seen.state() {
@@ -163,7 +172,7 @@ impl Activation<'_> {
             }
             if self.whole
                 && self.stretch.huge()
-                && let Some(outcome) = self.fill_huge()
+                && let Some(outcome) = self.fill_huge_if_limits_allow()
             {
                 return outcome;
             }
@@ -179,18 +188,42 @@ impl Activation<'_> {
                 Some(advice) => return self.fill_window(seen, frame, advice),
                 None => {}
             }
+            self.context.handled = Handled::default();
             return match seen.state() {
                 State::Empty => {
                     self.pager.counters().add(Counter::zero_filled, 1);
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
+                    self.context.handled.class = Class::Memory;
                     self.pager.counters().add(Counter::from_standby, 1);
                     self.publish(seen, frame, None)
                 }
                 _ => self.fetch(seen, frame),
             };
         }
+    }
+
+    /// As [`Activation::fill_huge`], where the period has room for all its pages: each counts
+    /// as a fault. Else the unit is split.
+    fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
+        let pager = self.pager;
+        let rest = RANGE_PAGES as u32 - 1;
+        let (granted, when) = pager.pace.more(self.task, rest, pager.counters());
+        let outcome = match granted == rest {
+            true => self.fill_huge(),
+            false => None,
+        };
+        match outcome {
+            Some(Outcome::Success) => {
+                self.context.handled = Handled {
+                    class: Class::ZeroFill,
+                    pages: RANGE_PAGES as u32,
+                }
+            }
+            _ => pager.pace.give_back(self.task, when, granted),
+        }
+        outcome
     }
 
     /// Fills an empty page with what `read` puts in the buffer it is given: for drivers
@@ -211,6 +244,10 @@ impl Activation<'_> {
             flight.into_iter().for_each(|f| self.context.end_flight(f));
             self.give_back(frame);
             return Outcome::Busy;
+        };
+        self.context.handled = Handled {
+            class: Class::File,
+            pages: 1,
         };
         let buffer = self.context.buffer(flight);
         // SAFETY: the flight's buffer is a page, and this flight's alone.
@@ -244,6 +281,7 @@ impl Activation<'_> {
             self.give_back(frame);
             return Outcome::Busy;
         }
+        self.context.handled = Handled::default();
         self.pager.counters().add(Counter::zero_filled, 1);
         self.publish(seen, frame, None)
     }
@@ -260,11 +298,18 @@ impl Activation<'_> {
         let into = self.context.buffer(flight);
         self.context.flights[flight].addr = self.address();
         self.context.flights[flight].frame = frame.0;
+        self.context.flights[flight].used = 0;
+        self.context.pending = flight;
+        self.context.handled = Handled {
+            class: Class::Disk,
+            pages: 1,
+        };
         let Some(channel) = self.context.channel.as_mut() else {
             unreachable!("a page is stored only where there is a store");
         };
         let mut result = match channel.submit_read(handle, into, flight as u64) {
             Ok(Submitted::Done) => {
+                self.context.handled.class = Class::Compressed;
                 self.pager.counters().add(Counter::from_ram, 1);
                 Ok(())
             }
@@ -413,6 +458,8 @@ impl Pager {
     ) -> (usize, Outcome) {
         let addr = context.flights[flight].addr;
         let frame = Frame(context.flights[flight].frame);
+        let used = context.flights[flight].used;
+        let begin = (used != 0).then(|| self.pace.used_since(0));
         self.counters().add(Counter::from_disk, 1);
         let Some(stretch) = self.directory.find(addr) else {
             // A stretch waits for its pages in transit before it goes.
@@ -431,10 +478,19 @@ impl Pager {
             advice: None,
             whole: false,
             in_order: false,
+            task: None,
             context,
         };
         let outcome = activation.land(seen, frame, flight, &mut result.map(|_| ()));
         activation.context.end_flight(flight);
+        if let Some(begin) = begin {
+            let handled = Handled {
+                class: Class::Disk,
+                pages: 1,
+            };
+            self.pace
+                .sample(handled, used + self.pace.used_since(begin));
+        }
         (addr, outcome)
     }
 }

@@ -23,6 +23,7 @@ use crate::evict::clean::{Cleaner, MOST_CLEANERS};
 use crate::evict::{HeldByDevices, Stager};
 use crate::gate::DomainGate;
 use crate::huge::{self, Scratches};
+use crate::pace::Pace;
 use crate::replacement::ScanResistant;
 use crate::staging::{Places, Staging};
 use crate::stream::{Advice, Recogniser, WIDEST};
@@ -97,6 +98,8 @@ pub(crate) struct Parts {
     pub(crate) hooks: &'static dyn Hooks,
     /// Faults that upcalls resolve at once.
     pub(crate) contexts: usize,
+    /// How fast faults may come.
+    pub(crate) limits: rate::Limits<'static>,
 }
 
 pub(crate) struct Pager {
@@ -145,6 +148,8 @@ pub(crate) struct Pager {
     scratches: OnceLock<Box<Scratches>>,
     /// Which entry threads wait for faults.
     pub(crate) entries: Entries,
+    /// How fast faults may come.
+    pub(crate) pace: Pace,
     /// Who goes where next.
     pub(crate) recogniser: Recogniser,
     /// Who reads streams ahead; none where there is no store or no window.
@@ -207,6 +212,7 @@ impl Pager {
                 .map_err(crate::DomainError::Memory)?,
             scratches: OnceLock::new(),
             entries: Entries::default(),
+            pace: Pace::new(parts.limits).map_err(crate::DomainError::Memory)?,
             recogniser: Recogniser::default(),
             readers: readers(parts.store, contract.x)?,
             widest: widest(contract.x),

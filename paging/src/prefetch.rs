@@ -7,13 +7,16 @@
 //! frames, so that what it brings first is not gone before it is used.
 
 use crate::bring::{NotBrought, Wanted};
+use crate::pace::{self, Standing, Told};
 use crate::page::State;
 use crate::page_set::PageSet;
 use crate::pager::Pager;
+use rate::tasks::Key;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 use wired::Region;
 
 /// Requests that may wait; those beyond are dropped, they would come too late.
@@ -22,6 +25,9 @@ const WAITING: usize = 256;
 /// Tells this thread's reading from that of the program's threads: the first of [`TRACKS`]
 /// numbers.
 const CALLER: u32 = 0x7072_6560;
+
+/// What this thread counts its pages as.
+const TASK: Key = Key::LAST;
 
 /// Sequences of requests that are told apart: a program that asks for the next of each of
 /// its arrays in turn goes through each of them in order.
@@ -106,6 +112,7 @@ impl Prefetcher {
             .retain(|request| request.stretch != stretch);
         while waiting.current == Some(stretch) && !waiting.stop {
             waiting.cancelled = true;
+            self.changed.notify_all();
             waiting = self
                 .changed
                 .wait(waiting)
@@ -152,6 +159,24 @@ impl Prefetcher {
         waiting.stop || waiting.cancelled
     }
 
+    /// The next page counts as a fault: waits while the limits have no room for it. False
+    /// where it is not wanted any more. Holds nothing meanwhile.
+    fn wait_for_its_turn(&self, pager: &Pager) -> bool {
+        let mut standing = Standing::default();
+        while let Told::Suspend(suspended) = pager.pace.ask(TASK, &mut standing, pager.counters()) {
+            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.stop || waiting.cancelled {
+                return false;
+            }
+            let left = suspended.until.saturating_sub(pace::now());
+            let ended = self
+                .changed
+                .wait_timeout(waiting, Duration::from_nanos(left));
+            drop(ended.unwrap_or_else(PoisonError::into_inner));
+        }
+        true
+    }
+
     fn carry_out(&self, pager: &Pager, request: &Request, tracks: &mut Tracks) {
         let frames = pager.frames().contract().x as usize;
         let mut budget = frames - frames / 4;
@@ -175,7 +200,11 @@ impl Prefetcher {
                     page += 1;
                     continue;
                 }
+                if !self.wait_for_its_turn(pager) {
+                    return;
+                }
                 let wanted = Wanted {
+                    task: Some(TASK),
                     page,
                     nail: false,
                     window: (run.end - page).min(budget),

@@ -45,6 +45,8 @@ pub struct Config {
     pub careful: &'static AtomicU32,
     /// Set to a new value of `careful` once the pager acts by it.
     pub careful_seen: &'static AtomicU32,
+    /// How fast faults may come: of the whole tree.
+    pub limits: rate::Limits<'static>,
     /// What the pager asks and tells.
     pub hooks: &'static dyn Hooks,
 }
@@ -182,6 +184,7 @@ impl Process {
             careful: config.careful,
             hooks: config.hooks,
             contexts: 0,
+            limits: config.limits,
         })?;
         Ok(Box::leak(Box::new(Self {
             pager: Box::leak(Box::new(pager)),

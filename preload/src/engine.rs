@@ -108,6 +108,7 @@ pub fn start(joined: Joined) -> Result<(), String> {
         counters: board.block(slot).counters(),
         careful: board.careful(),
         careful_seen: board.block(slot).careful_seen(),
+        limits: board.limits(),
         hooks: &Hooks,
     })
     .map_err(text)?;

@@ -282,7 +282,34 @@ extern "C" fn run(task: usize) -> ! {
         set.set(cpu);
         // A processor taken away since: unpinned is slower, not wrong.
         let _ = rustix::thread::sched_setaffinity(None, &set);
+        be_urgent();
         pager::entry_main(n)
+    }
+}
+
+/// The entries of a program with a reservation of its own (SCHED_DEADLINE, which pinned
+/// threads cannot have) run before all ordinary work, else its faults would wait for that.
+/// There is at most one fault of each of its threads at a time.
+fn be_urgent() {
+    let policy = |thread: i32| {
+        // SAFETY: asks.
+        let answer = unsafe { raw::call3(libc::SYS_sched_getscheduler, thread as usize, 0, 0) };
+        (!raw::failed(answer)).then_some(answer as i32 & !libc::SCHED_RESET_ON_FORK)
+    };
+    let program = rustix::process::getpid().as_raw_nonzero().get();
+    if policy(program) == Some(libc::SCHED_DEADLINE) {
+        let lowest = libc::sched_param { sched_priority: 1 };
+        let at = std::ptr::from_ref(&lowest) as usize;
+        // SAFETY: a structure that the kernel reads. Without the right to it the entry is as
+        // it was.
+        unsafe {
+            raw::call3(
+                libc::SYS_sched_setscheduler,
+                0,
+                libc::SCHED_FIFO as usize,
+                at,
+            )
+        };
     }
 }
 

@@ -82,6 +82,16 @@ pub enum Ask {
         /// Disk time.
         disk: DiskTerms,
     },
+    /// Asks for a share of the faults, and says what processor time is reserved: runtime and
+    /// period.
+    Faults {
+        /// Processor time in every period.
+        reservation: Option<(Duration, Duration)>,
+        /// It was told its share by an earlier daemon.
+        known: bool,
+    },
+    /// What a fault of the tenant's costs: nanoseconds of processor time, measured.
+    FaultUnit(u64),
     /// Asks for the contracts there are.
     List,
     /// Asks what there is to promise, and what of it is free.
@@ -145,6 +155,8 @@ pub enum Say {
         /// How long the old one still holds.
         notice: Duration,
     },
+    /// How many faults the tenant may have from now on.
+    Faults(FaultShare),
     /// A tenant. [`Say::End`] follows the last.
     Tenant(Listed),
     /// The end of a list, and what was asked is done.
@@ -155,6 +167,17 @@ pub enum Say {
     Trace,
     /// No, and why.
     Refused(String),
+}
+
+/// A tenant's share of the faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultShare {
+    /// In a period of this length.
+    pub period: Duration,
+    /// task.fault_limit: zero where the tenant's faults are within its own reservation.
+    pub limit: u32,
+    /// system.fault_limit.
+    pub system: u32,
 }
 
 /// A tenant as it is now.

@@ -12,6 +12,7 @@
 pub mod control;
 pub mod daemon;
 pub mod embedded;
+pub mod reservation;
 pub mod socket;
 pub mod tenant;
 pub mod terms;
@@ -20,7 +21,7 @@ pub use embedded::board::{self, Board, Figure};
 pub use embedded::pageable::{self, Unpageable, pageable};
 pub use embedded::server::{self, Event, Settings, StartError, System};
 pub use embedded::wire::{self, Domain, Hello, Options, Slot, Welcome};
-pub use embedded::{client, notify, sample, tree};
+pub use embedded::{client, notify, pace, sample, tree};
 pub(crate) use embedded::{doors, fence, figures, members, upstream};
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process

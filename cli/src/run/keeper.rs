@@ -19,6 +19,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use store::{DiskConfig, SetupError, StoreConfig};
 use system::notify::{self, Notifier};
+use system::reservation::{self, Held};
 use system::sample::Sampler;
 use system::tenant::{Tenant, bind_to_node};
 use system::terms::Place;
@@ -53,7 +54,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         Ok(signals) => signals,
         Err(why) => return failed(own, format!("cannot watch over the program: {why}")),
     };
-    let system = match start(&mut plan) {
+    let mut system = match start(&mut plan) {
         Ok(system) => system,
         Err(why) => {
             let limit = limits::behind(why.errno());
@@ -63,6 +64,9 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             );
         }
     };
+    if let Some(pace) = plan.pace.take() {
+        system.set_pace(pace);
+    }
     if let Err(limit) = limits::check_space() {
         return failed(own, limit.to_string());
     }
@@ -73,8 +77,16 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             &format!("direct I/O is possible from the start, through {through}"),
         );
     }
+    let owner = getppid().map_or(0, |proxy| proxy.as_raw_nonzero().get() as u32);
+    let held = match plan.cpu.map(|terms| Held::take(terms, owner)).transpose() {
+        Ok(held) => held,
+        Err(why) => return failed(own, why.to_string()),
+    };
+    for note in held.iter().flat_map(Held::notes) {
+        crate::say!("selfpage: {note}");
+    }
     let begin = Instant::now();
-    let spawned = match spawn(&plan, &system, &inherited) {
+    let spawned = match spawn(&plan, &system, &inherited, held.as_ref()) {
         Ok(spawned) => spawned,
         Err(SpawnError::Exec(errno)) => {
             let why = NotRun::from_exec(&plan.program, errno);
@@ -118,11 +130,13 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
                 status,
             )
             .give(&keeper.plan);
+            reservation::release(owner);
             let _ = Message::Ended(status).send(&keeper.control);
             0
         }
         Over::Orphaned => {
             tree::kill_below(KILL_LIMIT);
+            reservation::release(owner);
             own
         }
     }
@@ -135,8 +149,11 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
         .system
         .as_ref()
         .map(|(socket, wanted)| Tenant::join(socket, wanted));
-    let tenant = tenant.transpose()?;
-    if let Some(tenant) = &tenant {
+    let mut tenant = tenant.transpose()?;
+    if let Some(tenant) = &mut tenant {
+        if let Some(pace) = &mut plan.pace {
+            pace.give(tenant.share_faults(pace.reservation())?);
+        }
         let node = plan.system.as_ref().and_then(|(_, wanted)| wanted.place);
         if let Some(Place::Node(node)) = node {
             bind_to_node(node).map_err(StartError::call("have memory of one node only"))?;

@@ -22,6 +22,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use system::daemon::config::SOCKET;
+use system::pace::FaultRate;
+use system::reservation::CpuTerms;
 use system::terms::{DiskTerms, FrameTerms};
 
 /// Run a program in a given number of frames.
@@ -79,6 +81,19 @@ pub struct Args {
     /// Where no such folder has room, compressed RAM alone, with a notice.
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
+
+    /// How many faults of each thread are handled in a period, FAULTS/PERIOD, and of all
+    /// together: 200/10ms,tree=1000. Who is past it sleeps in its fault until the next. Or
+    /// auto[/PERIOD]: as many as fit beside the reservations, by what faults are measured to
+    /// cost
+    #[arg(long, value_name = "FAULTS/PERIOD")]
+    fault_rate: Option<FaultRate>,
+
+    /// Processor time for the program, RUNTIME/PERIOD, whatever else runs: 10ms/40ms. By
+    /// SCHED_DEADLINE, real-time priority with a budget, or the weight of a control group,
+    /// whichever can be had first, or the one given: ,by=deadline|realtime|weight
+    #[arg(long, value_name = "RUNTIME/PERIOD")]
+    cpu: Option<CpuTerms>,
 
     /// All figures at the end, on standard error
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "table")]

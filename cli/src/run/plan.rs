@@ -11,6 +11,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use store::{Bytes, StoreConfig};
 use system::client::{PORT_VARIABLE, Port, SOCKET_VARIABLE};
+use system::pace::Pace;
+use system::reservation::CpuTerms;
 use system::tenant::Wanted;
 use system::terms::{FrameTerms, Place};
 use system::{MIN_FRAMES, Options};
@@ -28,6 +30,9 @@ pub struct Plan {
     pub asked_for_store: bool,
     /// The daemon to ask for a contract, and which.
     pub system: Option<(PathBuf, Wanted)>,
+    /// How fast faults may come, and what is reserved beside them.
+    pub pace: Option<Pace>,
+    pub cpu: Option<CpuTerms>,
     pub options: Options,
     pub userfaultfd: Option<OwnedFd>,
     pub stats: Option<Format>,
@@ -209,6 +214,11 @@ impl Plan {
                 Bytes(limit)
             ));
         }
+        let reservation = args.cpu.map(|terms| terms.reservation);
+        let pace = match (args.fault_rate, reservation) {
+            (None, None) => None,
+            (rate, reservation) => Some(Pace::admit(rate, reservation, machine::processors())?),
+        };
         let options = Options {
             verbosity: verbose,
             allow_unpaged: args.allow_unpaged,
@@ -221,6 +231,8 @@ impl Plan {
             store,
             asked_for_store,
             system: system.filter(|_| !nested),
+            pace,
+            cpu: args.cpu,
             options,
             userfaultfd: translation::userfault::open_device().ok(),
             stats: args.stats,

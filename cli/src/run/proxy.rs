@@ -88,6 +88,7 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid) -> ExitCode {
 fn orphaned(keeper: Pid) -> ExitCode {
     let end = how_it_ended(keeper);
     system::tree::kill_below(KILL_LIMIT);
+    system::reservation::release(std::process::id());
     crate::say!(
         "selfpage: the process that kept the contract ({}) {end}, so the program and all that it started were ended: \
          without it nobody could take back what a process that dies leaves behind",

@@ -39,8 +39,63 @@ pub struct Report {
     /// What the domains of the tree counted: see `figures_mean`.
     figures: BTreeMap<&'static str, u64>,
     store_usage: BTreeMap<&'static str, u64>,
+    /// The limits of the fault rate, where there were any.
+    fault_rate: Option<FaultRate>,
     /// Whether some process could do direct I/O, so that pages were checked for pins.
     direct_io: bool,
+}
+
+/// The limits in force at the end, in faults a period (0 is none), and what a fault cost.
+#[derive(Serialize)]
+struct FaultRate {
+    period_ns: u64,
+    task_limit: u32,
+    tree_limit: u32,
+    system_limit: u32,
+    /// Processor time of a fault, measured: the mean, and that of each class that came.
+    fault_unit_ns: u64,
+    fault_unit_ns_of: BTreeMap<&'static str, u64>,
+    samples: u64,
+    /// Which faults were counted and paced.
+    paced_faults: &'static str,
+}
+
+impl FaultRate {
+    fn gather(limits: rate::Limits<'_>) -> Option<Self> {
+        let setting = limits.seen().setting;
+        let units = limits.units();
+        let of = |class: &rate::Class| (class.name(), units.of(*class));
+        setting.is_some().then(|| Self {
+            period_ns: setting.fault_period,
+            task_limit: setting.task_limit,
+            tree_limit: setting.tree_limit,
+            system_limit: setting.system_limit,
+            fault_unit_ns: units.fault_unit(),
+            fault_unit_ns_of: rate::Class::ALL
+                .iter()
+                .map(of)
+                .filter(|(_, unit)| *unit > 0)
+                .collect(),
+            samples: units.samples(),
+            paced_faults: "those on paged memory; faults on files and on memory that is not paged were not",
+        })
+    }
+
+    fn describe(&self) -> String {
+        let limit = |limit: u32| match limit {
+            0 => "no limit".to_owned(),
+            limit => limit.to_string(),
+        };
+        format!(
+            "{} for each thread, {} for all, in {:?}; {} ns a fault ({} measured). Paced: {}.",
+            limit(self.task_limit),
+            limit(self.tree_limit),
+            Duration::from_nanos(self.period_ns),
+            self.fault_unit_ns,
+            self.samples,
+            self.paced_faults
+        )
+    }
 }
 
 /// What the kernel said the tree took.
@@ -108,6 +163,7 @@ impl Report {
                 .map(|figure| (figure.key(), system.figure(*figure)))
                 .collect(),
             store_usage: system.store().map(usage).unwrap_or_default(),
+            fault_rate: FaultRate::gather(system.board().limits()),
             direct_io: system
                 .board()
                 .careful()
@@ -171,6 +227,11 @@ impl Report {
                 let _ = write!(line, " ({})", parts.join(", "));
             }
             let _ = write!(line, "; {} pages written", self.figure(Figure::Written));
+            let paced = self.figure(Figure::Paced);
+            if paced > 0 {
+                let slept = self.figure(Figure::PacedUs) as f64 / 1e6;
+                let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
+            }
         }
         let percent = self.memory.unpaged_share * 100.0;
         let _ = write!(
@@ -247,6 +308,9 @@ impl Report {
             self.direct_io.to_string(),
             "Pages were checked for pins.",
         );
+        if let Some(rate) = &self.fault_rate {
+            row("fault_rate", String::new(), &rate.describe());
+        }
         for figure in Figure::ALL {
             let value = self.figure(*figure);
             let shown = if figure.key().ends_with("_bytes") {

@@ -9,11 +9,15 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
+use system::reservation::Held;
 use system::{System, notify, socket};
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
 const PORT_NUMBER: i32 = 1000;
+
+/// Set in the first message where the reservation could not be entered.
+const RESERVED: i32 = 1 << 16;
 
 /// A program that runs.
 pub struct Spawned {
@@ -58,7 +62,12 @@ impl Strings {
 }
 
 /// Starts the program under the system domain, as a child of this process.
-pub fn spawn(plan: &Plan, system: &System, inherited: &Inherited) -> Result<Spawned, SpawnError> {
+pub fn spawn(
+    plan: &Plan,
+    system: &System,
+    inherited: &Inherited,
+    held: Option<&Held>,
+) -> Result<Spawned, SpawnError> {
     let port = rustix::io::dup(system.door()).map_err(own("duplicate the port"))?;
     let port = move_up(port)?;
     let environment = environment(plan, system, &port).map_err(own("name the port"))?;
@@ -75,7 +84,7 @@ pub fn spawn(plan: &Plan, system: &System, inherited: &Inherited) -> Result<Spaw
         )),
         0 => {
             let path = plan.program.path.as_ptr();
-            prepare(us, childs.as_fd(), inherited);
+            prepare(us, childs.as_fd(), inherited, held);
             // SAFETY: null-ended arrays of C strings, alive until exec.
             unsafe {
                 libc::execve(
@@ -103,10 +112,15 @@ pub fn spawn(plan: &Plan, system: &System, inherited: &Inherited) -> Result<Spaw
 }
 
 /// In the child. The parent's death is its own, and direct I/O is noticed from now on.
-fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited) {
+fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<&Held>) {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid() != Some(keeper) {
         // SAFETY: the keeper died before it could be waited for; so ends this.
+        unsafe { libc::_exit(125) };
+    }
+    if let Some(Err(errno)) = held.map(Held::enter) {
+        tell(to, RESERVED | errno.raw_os_error());
+        // SAFETY: nothing was started.
         unsafe { libc::_exit(125) };
     }
     match notify::install() {
@@ -134,6 +148,13 @@ fn started(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
         || socket::receive(from, RecvFlags::empty()).map_err(own("hear from the new process"));
     let mut first = receive()?;
     let listener = match (number(first.as_slice()), first.fds[0].take()) {
+        (Some(number), _) if number & RESERVED != 0 => {
+            let errno = errno_of(number & !RESERVED);
+            return Err(SpawnError::Own(
+                "reserve processor time for the program",
+                errno,
+            ));
+        }
         (Some(0), Some(listener)) => Ok(listener),
         (Some(errno), _) => Err(errno_of(errno)),
         (None, _) => {

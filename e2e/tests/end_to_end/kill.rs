@@ -165,7 +165,7 @@ fn choose(running: &Running, now: &[Process], victim: Victim, noise: &mut Noise)
 }
 
 /// Kills the process that was started, and with it the tree.
-fn end(running: &Running) {
+pub fn end(running: &Running) {
     let now = running.processes();
     now.iter()
         .filter(|p| p.pid == running.pid())
@@ -173,7 +173,7 @@ fn end(running: &Running) {
 }
 
 /// What the killed could not clean up itself, whoever does has a moment for.
-fn settled(sandbox: &Sandbox) -> Verdict {
+pub fn settled(sandbox: &Sandbox) -> Verdict {
     let begin = Instant::now();
     loop {
         match sandbox.check_clean() {

@@ -196,6 +196,7 @@ impl Steward {
                 self.round = Some((round, keep));
             }
             Heard::Changed { .. }
+            | Heard::Faults(_)
             | Heard::Closed(_)
             | Heard::Gone
             | Heard::Back

@@ -5,6 +5,7 @@ use super::{Domain, DomainError};
 use crate::counters::{Counter, Counters};
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
 use frames::{Contract, Ledger};
+use rate::{Limits, Setting};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use store::{SharedStore, Store, StoreConfig};
@@ -41,6 +42,7 @@ pub struct Builder {
     capabilities: Option<Capabilities>,
     concurrent_faults: usize,
     track_dirty: bool,
+    fault_rate: Setting,
 }
 
 impl Builder {
@@ -58,6 +60,7 @@ impl Builder {
             capabilities: None,
             concurrent_faults: 32,
             track_dirty: false,
+            fault_rate: Setting::default(),
         }
     }
 
@@ -116,6 +119,13 @@ impl Builder {
     /// a page that was marked clean a fault inside the kernel (0.8 us).
     pub fn track_dirty(mut self, on: bool) -> Self {
         self.track_dirty = on;
+        self
+    }
+
+    /// How fast the domain's faults may be handled: without limits by default. See
+    /// [`Domain::set_fault_rate`].
+    pub fn fault_rate(mut self, setting: Setting) -> Self {
+        self.fault_rate = setting;
         self
     }
 
@@ -187,13 +197,25 @@ impl Builder {
             careful: careful_of_pager,
             hooks: &StandardError,
             contexts,
+            limits: limits(),
         })?);
+        // SAFETY: dropped with the domain, which is made below.
+        unsafe { pager.get() }.set_fault_rate(self.fault_rate);
         let mut shared = Shared::new(pager, store, careful, ledger)?;
         shared.start(self.entry)?;
         Ok(Domain {
             shared: Arc::new(shared),
         })
     }
+}
+
+/// Words for the limits of its faults, which outlive it, too: a thread may sleep by them when
+/// it goes.
+fn limits() -> Limits<'static> {
+    let words: Box<[AtomicU64]> = (0..rate::limits::WORDS)
+        .map(|_| AtomicU64::new(0))
+        .collect();
+    Limits::new(Box::leak(Box::new(AtomicU32::new(0))), Box::leak(words))
 }
 
 /// Words for the domain's figures, which outlive it: handles to them may be kept.

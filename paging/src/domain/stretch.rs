@@ -112,6 +112,7 @@ impl Stretch {
                 nail,
                 window: pages.end - page,
                 caller,
+                task: None,
             };
             let why = match pager.bring(&|| Some(self.inner), wanted) {
                 Ok(()) => None,

@@ -244,8 +244,9 @@ impl Alertness {
         found
     }
 
-    /// The bell was rung. The entry has nothing under way: it dozes, unless it is the last.
-    pub(crate) fn doze(&mut self, entries: &Entries) {
+    /// The bell was rung. The entry has nothing under way: it dozes, unless it is the last, no
+    /// longer than `limit`.
+    pub(crate) fn doze(&mut self, entries: &Entries, limit: Option<Duration>) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut count);
         let Some(mine) = self.seat else { return };
@@ -257,7 +258,8 @@ impl Alertness {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, others);
         if left.is_ok() {
             entries.dozing.fetch_add(1, Ordering::SeqCst);
-            futex::wait(&seat.calls, calls, Some(LONGEST));
+            let limit = limit.map_or(LONGEST, |limit| limit.min(LONGEST));
+            futex::wait(&seat.calls, calls, Some(limit));
             entries.dozing.fetch_sub(1, Ordering::SeqCst);
             entries.awake.fetch_add(1, Ordering::SeqCst);
             // Whoever was of use until now may be of none.
@@ -352,7 +354,7 @@ mod tests {
         assert!(rung(&other) && !rung(&one));
         // It is called when it is needed, and then the one elsewhere is told.
         std::thread::scope(|scope| {
-            let dozer = scope.spawn(|| other.doze(&entries));
+            let dozer = scope.spawn(|| other.doze(&entries, None));
             while entries.dozing.load(Ordering::SeqCst) == 0 {
                 std::hint::spin_loop();
             }
@@ -365,7 +367,7 @@ mod tests {
         assert!(rung(&other), "its threads are all elsewhere");
         other.go(&entries);
         // Alone, one does not doze whatever it is told.
-        one.doze(&entries);
+        one.doze(&entries, None);
         assert_eq!(entries.awake.load(Ordering::SeqCst), 1);
     }
 }

@@ -12,6 +12,7 @@
 //!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
 //!   memory of an unmodified program can be paged.
 
+pub(crate) mod asleep;
 pub(crate) mod doze;
 pub(crate) mod mask;
 pub(crate) mod thread;
@@ -24,6 +25,7 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
+use rate::tasks::Key;
 use wired::{PAGE, RANGE, RANGE_PAGES};
 
 /// Numbers of units as the recogniser knows them, apart from those of pages.
@@ -46,6 +48,8 @@ pub(crate) struct Attempt {
     pub(crate) in_order: bool,
     /// Nobody has accessed the page: it is brought in because someone asks.
     pub(crate) at_bind: bool,
+    /// The thread whose fault it is; none where nobody's faults are counted.
+    pub(crate) task: Option<Key>,
 }
 
 impl Pager {
@@ -90,6 +94,7 @@ impl Pager {
             whole,
             in_order,
             at_bind,
+            task,
         } = attempt;
         let mut activation = Activation {
             pager: self,
@@ -106,6 +111,7 @@ impl Pager {
             advice,
             whole,
             in_order,
+            task,
             context,
         };
         let outcome = stretch.fault(&mut activation);

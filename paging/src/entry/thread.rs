@@ -9,21 +9,29 @@
 //! takes further faults; a fault that finds no frame makes it evict, on the faulter's
 //! processor.
 //!
+//! A fault whose task is past its limit sleeps ([`super::asleep`]) and is taken up when it
+//! is due; the entry goes on with others'.
+//!
 //! Rule: an entry that has reads under way never waits for anything else.
 
 use crate::context::{Context, DEPTH};
 use crate::counters::Counter;
 use crate::entry::Attempt;
+use crate::entry::asleep::{Asleep, Sleeper};
 use crate::entry::doze::Alertness;
 use crate::evict::NoFrame;
 use crate::fill::{Failure, Outcome};
 use crate::gate::Inside;
+use crate::pace::{self, Standing, Told};
 use crate::page::State;
 use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::{Fault, FaultKind, Handled};
+use rate::Nanos;
+use rate::tasks::Key;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::Wait;
 use wired::{PAGE, RANGE_PAGES};
@@ -37,6 +45,9 @@ const PARKED: usize = 64;
 /// `perf record -e sched:sched_switch`): a wait in between would return at once.
 const IN_A_ROW: u32 = 64;
 
+/// How often an entry looks for other limits while faults sleep.
+const GLANCE: Duration = Duration::from_millis(20);
+
 /// How soon parked faults are looked at again.
 const RETRY: Duration = Duration::from_micros(200);
 
@@ -46,6 +57,10 @@ pub(crate) struct Entry {
     faults: [translation::Fault; 16],
     parked: [Parked; PARKED],
     parked_count: usize,
+    /// Faults of tasks past their limits.
+    asleep: Asleep,
+    /// The limits that these wait by.
+    generation: u32,
     cpu: usize,
     alertness: Alertness,
 }
@@ -57,6 +72,8 @@ impl Entry {
             faults: [translation::Fault::default(); 16],
             parked: [Parked::default(); PARKED],
             parked_count: 0,
+            asleep: Asleep::new().map_err(crate::DomainError::Memory)?,
+            generation: 0,
             cpu,
             alertness: Alertness::new(cpu).map_err(std::io::Error::from)?,
         })
@@ -81,12 +98,16 @@ impl Entry {
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
                 self.alertness.go(&pager.entries);
+                self.send_all_back(pager);
                 return;
             }
             if ready.rung && inside.is_none() {
-                self.alertness.doze(&pager.entries);
+                let limit = self.asleep.first_due().map(left);
+                self.alertness.doze(&pager.entries, limit);
+                self.wake_sleepers(pager, &mut inside);
                 continue;
             }
+            self.wake_sleepers(pager, &mut inside);
             if inside.is_none() {
                 if !ready.faults {
                     continue;
@@ -117,9 +138,12 @@ impl Entry {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }
-        let limit = (self.parked_count > 0 || !take_new).then(|| Timespec {
+        let retry = (self.parked_count > 0 || !take_new).then_some(RETRY);
+        // Limits that are raised are noticed by then.
+        let due = self.asleep.first_due().map(|due| left(due).min(GLANCE));
+        let limit = retry.into_iter().chain(due).min().map(|limit| Timespec {
             tv_sec: 0,
-            tv_nsec: i64::from(RETRY.subsec_nanos()),
+            tv_nsec: i64::from(limit.subsec_nanos()),
         });
         if poll(&mut fds[..count], limit.as_ref()).is_err() {
             return Ready::default();
@@ -149,18 +173,81 @@ impl Entry {
                 wait_for_eviction(pager, fault.addr);
                 continue;
             }
-            let page = Pager::page_of(fault.addr) / PAGE;
-            self.resolve(
+            self.admit(
                 pager,
-                Parked {
+                Sleeper {
                     addr: fault.addr,
                     write: fault.write,
-                    advice: pager.advice(fault.thread as usize, page),
                     thread: fault.thread,
+                    standing: Standing::default(),
                 },
             );
         }
         count > 0
+    }
+
+    /// Resolves a fault, or puts it off where its task, or all, are past their limit.
+    fn admit(&mut self, pager: &Pager, mut fault: Sleeper) {
+        let task = Key::new(fault.thread);
+        let told = pager.pace.ask(task, &mut fault.standing, pager.counters());
+        if pager.pace.calls_swapper() {
+            pager.ring_evictor();
+        }
+        let came = match told {
+            Told::Handle(came) => came,
+            Told::Suspend(suspended) => {
+                if !self.asleep.put(fault, &suspended) {
+                    let _ = pager.userfault().wake(Pager::page_of(fault.addr), PAGE);
+                }
+                return;
+            }
+        };
+        let sample = pager.pace.begin_sample(came);
+        let page = Pager::page_of(fault.addr) / PAGE;
+        let parked = Parked {
+            addr: fault.addr,
+            write: fault.write,
+            advice: pager.advice(fault.thread as usize, page),
+            thread: fault.thread,
+        };
+        let ended = self.resolve(pager, parked);
+        let Some(begin) = sample else { return };
+        let used = pager.pace.used_since(begin);
+        match ended {
+            Ended::Resolved => pager.pace.sample(self.context.handled, used),
+            Ended::Reading => self.context.flights[self.context.pending].used = used,
+            Ended::Other => {}
+        }
+    }
+
+    /// Takes up the faults whose time has come, or all where the limits are others. None is
+    /// taken up while the domain's gate closes: they have waited, and a fork must not.
+    fn wake_sleepers<'a>(&mut self, pager: &'a Pager, inside: &mut Option<Inside<'a>>) {
+        if self.asleep.is_empty() {
+            return;
+        }
+        let generation = pager.pace.limits().generation().load(Ordering::Acquire);
+        let all = std::mem::replace(&mut self.generation, generation) != generation;
+        let now = pace::now();
+        let mut left = if all { self.asleep.len() } else { usize::MAX };
+        while left > 0
+            && self.parked_count < PARKED / 2
+            && !(inside.is_some() && pager.gate.closing(self.cpu))
+            && let Some(sleeper) = self.asleep.take_due(now, all)
+        {
+            left -= 1;
+            if inside.is_none() {
+                *inside = Some(pager.gate.enter(self.cpu));
+            }
+            self.admit(pager, sleeper);
+        }
+    }
+
+    /// Sends the faults back that sleep: their threads fault again.
+    fn send_all_back(&mut self, pager: &Pager) {
+        while let Some(sleeper) = self.asleep.take_due(0, true) {
+            let _ = pager.userfault().wake(Pager::page_of(sleeper.addr), PAGE);
+        }
     }
 
     /// Takes the faults that are there by now.
@@ -177,7 +264,7 @@ impl Entry {
         self.context.flights() > 0 || self.parked_count > 0
     }
 
-    fn resolve(&mut self, pager: &Pager, fault: Parked) {
+    fn resolve(&mut self, pager: &Pager, fault: Parked) -> Ended {
         let Parked {
             addr,
             write,
@@ -192,7 +279,7 @@ impl Entry {
                 // Registered, but no stretch of ours: it has just gone. The kernel says so
                 // itself when the access is repeated.
                 let _ = pager.userfault().wake(addr, PAGE);
-                return;
+                return Ended::Other;
             };
             let index = stretch.table().index(addr);
             if stretch.table().word(index).load().state() == State::Empty
@@ -200,7 +287,7 @@ impl Entry {
             {
                 pager.counters().add(Counter::unallocated_faults, 1);
                 refuse_access(pager, addr);
-                return;
+                return Ended::Other;
             }
             if let Some(handler) = stretch.handler(FaultKind::Page)
                 && handler(&Fault {
@@ -210,7 +297,7 @@ impl Entry {
                 }) == Handled::Resume
             {
                 let _ = pager.userfault().wake(addr, PAGE);
-                return;
+                return Ended::Other;
             }
             let detached = self.context.channel.is_some();
             in_order = in_order || pager.in_order(stretch, thread as usize, addr);
@@ -222,15 +309,17 @@ impl Entry {
                 whole,
                 in_order,
                 at_bind: false,
+                task: Some(Key::new(thread)),
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
                 // The filler's ioctl wakes whoever waits for the page.
-                Outcome::Success | Outcome::Pending => return,
+                Outcome::Success => return Ended::Resolved,
+                Outcome::Pending => return Ended::Reading,
                 Outcome::Busy => {
                     // Whoever has the page wakes the faulting thread by mapping it; if it
                     // fails instead, the page must be tried again.
                     self.park(fault);
-                    return;
+                    return Ended::Other;
                 }
                 Outcome::Retry if std::mem::take(&mut self.context.wanted) > 0 => {
                     // Once: a second time the unit is split.
@@ -246,16 +335,16 @@ impl Entry {
                         if !pager.unstage(stretch, index) {
                             self.fail(pager, addr, &failure);
                         }
-                        return;
+                        return Ended::Other;
                     }
                     Err(NoFrame::Busy) => {
                         self.park(fault);
-                        return;
+                        return Ended::Other;
                     }
                 },
                 Outcome::Failure(failure) => {
                     self.fail(pager, addr, &failure);
-                    return;
+                    return Ended::Other;
                 }
             }
         }
@@ -314,6 +403,21 @@ fn wait_for_eviction(pager: &Pager, addr: usize) {
         gate.leave();
     }
     let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
+}
+
+/// What came of a fault.
+enum Ended {
+    /// Its page is there.
+    Resolved,
+    /// Its page is being read.
+    Reading,
+    /// It is parked, or its thread is to be told.
+    Other,
+}
+
+/// How long it is until then, from now.
+fn left(due: Nanos) -> Duration {
+    Duration::from_nanos(due.saturating_sub(pace::now()))
 }
 
 /// A fault that cannot be answered yet.

@@ -13,8 +13,11 @@ use crate::counters::Counter;
 use crate::evict::NoFrame;
 use crate::fill::Outcome;
 use crate::gate::DomainGate;
+use crate::pace::{Standing, Suspended, Told};
 use crate::pager::Pager;
 use crate::stretch::{Fault, FaultKind, Handled, Handler};
+use rate::tasks::Key;
+use rate::{Limits, Nanos};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use wired::{Lock, PAGE};
@@ -43,6 +46,38 @@ enum Verdict {
     Tell,
     /// The program's own handler is to be asked, outside all gates: it may jump away.
     Ask(&'static Handler, FaultKind),
+    /// The thread is past its limit, or all are: it is to sleep outside all gates, under the
+    /// program's own mask, and come again.
+    Sleep(Suspended, Limits<'static>),
+}
+
+/// An access that faulted, from its signal to its end.
+struct Access {
+    addr: usize,
+    write: bool,
+    /// Whether the program's own handlers are still to be asked.
+    own_handlers: bool,
+    /// Whether it is among the figures.
+    counted: bool,
+    /// Whether the limits let it pass.
+    passed: bool,
+    standing: Standing,
+    /// The thread's time at its beginning, where that is measured.
+    sample: Option<Nanos>,
+}
+
+impl Access {
+    fn new(addr: usize, write: bool) -> Self {
+        Self {
+            addr,
+            write,
+            own_handlers: true,
+            counted: false,
+            passed: false,
+            standing: Standing::default(),
+            sample: None,
+        }
+    }
 }
 
 /// Puts a pager where the handlers find it, and installs them if they are not yet.
@@ -101,7 +136,7 @@ unsafe fn dispatch(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
-    resolve: fn(&Pager, usize, bool, bool) -> Verdict,
+    resolve: fn(&Pager, &mut Access) -> Verdict,
 ) {
     // SAFETY: the caller's promise.
     let (code, addr, write) = unsafe {
@@ -113,31 +148,33 @@ unsafe fn dispatch(
     };
     // A signal that somebody sent has no address of a fault.
     if code > 0 {
-        let mut verdict = ask_pagers(addr, write, true, resolve);
-        if let Verdict::Ask(handler, kind) = verdict {
-            let ask = || handler(&Fault { kind, addr, write });
-            // SAFETY: the caller's promise.
-            if unsafe { mask::with_program_mask(context, 0, ask) } == Handled::Resume {
-                return;
+        let mut access = Access::new(addr, write);
+        loop {
+            match ask_pagers(&mut access, resolve) {
+                Verdict::Resume => return,
+                Verdict::NotOurs | Verdict::Tell => break,
+                Verdict::Ask(handler, kind) => {
+                    let ask = || handler(&Fault { kind, addr, write });
+                    // SAFETY: the caller's promise.
+                    if unsafe { mask::with_program_mask(context, 0, ask) } == Handled::Resume {
+                        return;
+                    }
+                    access.own_handlers = false;
+                }
+                Verdict::Sleep(suspended, limits) => {
+                    let sleep = || suspended.sleep(limits);
+                    // SAFETY: the caller's promise.
+                    unsafe { mask::with_program_mask(context, 0, sleep) };
+                }
             }
-            verdict = ask_pagers(addr, write, false, resolve);
-        }
-        if matches!(verdict, Verdict::Resume) {
-            return;
         }
     }
     // SAFETY: the caller's promise.
     unsafe { mask::chain(signal, info, context) };
 }
 
-/// Asks each domain in turn. `own_handlers` says whether the program's own handlers are
-/// still to be asked.
-fn ask_pagers(
-    addr: usize,
-    write: bool,
-    own_handlers: bool,
-    resolve: fn(&Pager, usize, bool, bool) -> Verdict,
-) -> Verdict {
+/// Asks each domain in turn.
+fn ask_pagers(access: &mut Access, resolve: fn(&Pager, &mut Access) -> Verdict) -> Verdict {
     let Some(handlers) = HANDLERS.get() else {
         return Verdict::NotOurs;
     };
@@ -147,7 +184,7 @@ fn ask_pagers(
         let Some(pager) = (unsafe { slot.load(Ordering::Acquire).as_ref() }) else {
             continue;
         };
-        match resolve(pager, addr, write, own_handlers) {
+        match resolve(pager, access) {
             Verdict::NotOurs => {}
             verdict => return verdict,
         }
@@ -182,11 +219,31 @@ pub(crate) fn thread_hint() -> usize {
     at ^ (at >> 7)
 }
 
+/// The calling thread as the limits know it: by the address of its control block, which is
+/// at hand for one instruction, where its number would take a system call. Two threads of one
+/// number share a limit.
+fn task_here() -> Key {
+    let block: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of a thread control block is its own address.
+    unsafe {
+        std::arch::asm!("mov {}, fs:[0]", out(reg) block, options(nostack, readonly, preserves_flags))
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        block = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+    }
+    let mixed = (block as u64 >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    Key::new((mixed >> 40) as u32)
+}
+
 impl Pager {
-    fn upcall(&self, addr: usize, write: bool, own_handlers: bool) -> Verdict {
+    fn upcall(&self, access: &mut Access) -> Verdict {
+        let (addr, write) = (access.addr, access.write);
         let hint = thread_hint();
+        let task = task_here();
         let mut held = None;
-        let mut counted = false;
+        let mut advised = false;
         let mut advice = None;
         let (mut whole, mut in_order, mut asked) = (true, false, false);
         loop {
@@ -196,16 +253,31 @@ impl Pager {
                 self.put_held(held);
                 return Verdict::NotOurs;
             };
-            if !counted {
+            if !std::mem::replace(&mut access.counted, true) {
                 self.counters().add(Counter::faults, 1);
-                counted = true;
-                advice = self.advice(hint, Self::page_of(addr) / PAGE);
-                in_order = self.in_order(stretch, hint, addr);
             }
-            if let (true, Some(handler)) = (own_handlers, stretch.handler(FaultKind::Page)) {
+            let own_handler = stretch.handler(FaultKind::Page);
+            if let (true, Some(handler)) = (access.own_handlers, own_handler) {
                 drop(inside);
                 self.put_held(held);
                 return Verdict::Ask(handler, FaultKind::Page);
+            }
+            if !access.passed {
+                let told = self.pace.ask(task, &mut access.standing, self.counters());
+                if self.pace.calls_swapper() {
+                    self.ring_evictor();
+                }
+                match told {
+                    Told::Handle(now) => access.sample = self.pace.begin_sample(now),
+                    Told::Suspend(suspended) => {
+                        return Verdict::Sleep(suspended, self.pace.limits());
+                    }
+                }
+                access.passed = true;
+            }
+            if !std::mem::replace(&mut advised, true) {
+                advice = self.advice(hint, Self::page_of(addr) / PAGE);
+                in_order = self.in_order(stretch, hint, addr);
             }
             let wanted;
             let outcome = {
@@ -218,9 +290,14 @@ impl Pager {
                     whole,
                     in_order,
                     at_bind: false,
+                    task: Some(task),
                 };
                 let outcome = self.attempt(stretch, attempt, &mut held, &mut context);
                 wanted = std::mem::take(&mut context.wanted);
+                if let (Some(begin), Outcome::Success) = (access.sample, &outcome) {
+                    let used = self.pace.used_since(begin);
+                    self.pace.sample(context.handled, used);
+                }
                 outcome
             };
             let failure = match outcome {
@@ -276,7 +353,8 @@ impl Pager {
     }
 
     /// A protection fault, or one on no stretch.
-    fn violation(&self, addr: usize, _write: bool, own_handlers: bool) -> Verdict {
+    fn violation(&self, access: &mut Access) -> Verdict {
+        let addr = access.addr;
         let _inside = self.gate.enter(thread_hint());
         let (kind, handler) = match self.directory.find(addr) {
             Some(stretch) => (
@@ -288,7 +366,7 @@ impl Pager {
                 None => return Verdict::NotOurs,
             },
         };
-        if !own_handlers {
+        if !access.own_handlers {
             return Verdict::Tell;
         }
         self.counters().add(

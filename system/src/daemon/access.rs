@@ -27,6 +27,8 @@ pub struct Rule {
     pub disk: Option<f64>,
     /// Largest swap file.
     pub swap: Option<Size>,
+    /// Its part in page faults against others': 1 if not said.
+    pub fault_weight: Option<u32>,
     /// Whether contracts of others may be shown and set.
     pub admin: bool,
 }
@@ -68,6 +70,9 @@ impl Rule {
         if self.uid.is_none() && self.gid.is_none() && self.executable.is_none() {
             return Some("it names nobody: give it uid, gid or executable".into());
         }
+        if self.fault_weight == Some(0) {
+            return Some("fault_weight is 0: nobody could go on; the least is 1".into());
+        }
         let share = self.disk.filter(|share| !(0.0..=1.0).contains(share))?;
         Some(format!("disk is {share}: a share is between 0.0 and 1.0"))
     }
@@ -96,6 +101,12 @@ impl Rule {
             Bytes(most)
         ))
     }
+}
+
+/// The weight of `asker` in sharing out faults: that of the first rule that fits.
+pub fn fault_weight(rules: &[Rule], asker: &Asker) -> u32 {
+    let rule = rules.iter().find(|rule| rule.fits(asker));
+    rule.and_then(|rule| rule.fault_weight).unwrap_or(1)
 }
 
 /// Says whether `asker` may have `terms`; if not, why.

@@ -151,6 +151,7 @@ impl Daemon {
             record: Record::new(self.next_tenant, name, pid, start, uid, terms),
             ticket: Ticket(ticket),
             phase: Phase::Wiping,
+            rejoined: false,
             connection: Some(token),
             frames: None,
             file: None,

@@ -94,6 +94,9 @@ pub struct Config {
     pub memory: Memory,
     /// The disk that pages go to.
     pub disk: Disk,
+    /// How fast page faults may come.
+    #[serde(default)]
+    pub faults: Faults,
     /// What those get who do not say.
     #[serde(default)]
     pub default: Defaults,
@@ -148,6 +151,30 @@ pub struct Disk {
     pub spin: Span,
     /// Where the figures of the device are kept.
     pub calibration: Option<PathBuf>,
+}
+
+/// How fast page faults may come: what is left beside reservations, shared out among those
+/// who ask for it.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// The part of the processors that reservations and faults may use together.
+    pub share: f64,
+    /// system.fault_period.
+    pub period: Span,
+    /// What a fault is taken to cost until tenants say what it does.
+    pub unit: Span,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            // What Linux lets real-time tasks have.
+            share: 0.95,
+            period: Span(crate::pace::PERIOD),
+            unit: Span(Duration::from_nanos(crate::pace::FIRST_UNIT)),
+        }
+    }
 }
 
 /// What those get who do not say.
@@ -262,7 +289,22 @@ impl Config {
         if disk.depth == Some(0) {
             return Some("disk.depth is 0: at least one request at a time must be possible".into());
         }
+        let faults = self.faults;
+        if rate::Share::new(faults.share).is_none() {
+            return Some(format!(
+                "faults.share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
+                faults.share
+            ));
+        }
+        let unit = Duration::from_nanos(100)..=Duration::from_millis(10);
+        if !unit.contains(&faults.unit.0) {
+            return Some(format!(
+                "faults.unit is {}: the processor time of a fault is between 100ns and 10ms",
+                crate::terms::Time(faults.unit.0)
+            ));
+        }
         let limits = [
+            ("faults.period", faults.period, 1, 10_000),
             ("memory.revocation", memory.revocation, 1, 60_000),
             ("memory.notice", memory.notice, 0, 3_600_000),
             ("memory.grace", memory.grace, 0, 600_000),
@@ -352,6 +394,13 @@ mod tests {
         for (text, part) in [
             ("capacity = 1.5\n", "disk.capacity is 1.5"),
             ("depth = 0\n", "disk.depth is 0"),
+            ("[faults]\nshare = 0.0\n", "faults.share is 0"),
+            ("[faults]\nperiod = \"0ms\"\n", "faults.period is 0ns"),
+            ("[faults]\nunit = \"1s\"\n", "faults.unit is 1s"),
+            (
+                "[[allow]]\nuid = 1\nfault_weight = 0\n",
+                "fault_weight is 0",
+            ),
             (
                 "[memory]\nrevocation = \"0ms\"\n",
                 "memory.revocation is 0ns",

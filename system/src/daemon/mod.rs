@@ -10,6 +10,7 @@
 //! | `config`, `access` | what there is to give out, and to whom |
 //! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
 //! | `requests`, `admission`, `rejoin` | what tenants ask: contracts, channels; coming back |
+//! | `faults` | how fast the faults of each may come |
 //! | `books`, `enforce` | what the frames allocator orders; what the kernel says |
 //! | `signals`, `systemd` | what the machine's operator wants |
 //! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
@@ -28,6 +29,7 @@ pub mod config;
 mod door;
 pub mod enforce;
 mod errand;
+mod faults;
 mod guests;
 mod peer;
 mod record;
@@ -48,6 +50,7 @@ use disk::usd::{News, Usd};
 use door::{Connection, listen};
 use enforce::Groups;
 use errand::{Done, Errands};
+use faults::FaultRates;
 use frames::allocator::{Allocator, Places, Settings, TenantId};
 use guests::Guests;
 use rustix::event::epoll;
@@ -146,6 +149,7 @@ pub struct Daemon {
     errands: Errands,
     counted: Instant,
     signals: Signals,
+    fault_rates: FaultRates,
 }
 
 fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
@@ -201,6 +205,7 @@ impl Daemon {
             errands: Errands::new().map_err(call("make an eventfd"))?,
             counted: Instant::now(),
             signals,
+            fault_rates: FaultRates::new(config.faults),
             config,
         };
         for (fd, token) in [
@@ -261,6 +266,7 @@ impl Daemon {
                     .sweep(|number| self.tenants.contains_key(&number));
                 self.listen_again();
                 self.errands.retry();
+                self.tell_fault_shares();
             }
         }
     }
@@ -296,6 +302,7 @@ impl Daemon {
             Ok(orders) => self.carry_out(orders),
             Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
         }
+        self.reconfigure_faults(new.faults);
         let (socket, disk) = (self.config.socket.clone(), self.config.disk.clone());
         self.config = Config {
             socket,
@@ -402,6 +409,7 @@ impl Daemon {
         if let Some(frames) = &tenancy.frames {
             frames.group.remove();
         }
+        self.leave_fault_rates(number);
     }
 
     /// Ends tenants whose process has gone without their connection telling, and those that

@@ -92,6 +92,7 @@ impl Daemon {
             record,
             ticket,
             phase: Phase::Away(Instant::now()),
+            rejoined: true,
             connection: None,
             frames: Some(Frames {
                 group,

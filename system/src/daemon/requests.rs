@@ -63,6 +63,10 @@ impl Daemon {
             }
             (Ask::Open { depth, cookie }, Some(number)) => self.open(token, number, depth, cookie),
             (Ask::Close(channel), Some(number)) => self.close_channel(number, channel),
+            (Ask::Faults { reservation, known }, Some(number)) => {
+                self.faults(token, number, reservation, known)
+            }
+            (Ask::FaultUnit(unit), Some(number)) => self.fault_unit(number, unit),
             (Ask::Answered { round }, Some(number)) => self.answered(number, round),
             (_, None) => self.refuse(token, "ask for a contract first"),
             (_, Some(_)) => self.refuse(token, "this connection has a contract already"),
@@ -126,6 +130,12 @@ impl Daemon {
         if let Some((number, channel)) = closed {
             self.say(number, &Say::Closed(channel));
         }
+    }
+
+    /// The weight of who is at a connection, against others, in sharing out faults.
+    pub(super) fn fault_weight(&self, token: u64) -> u32 {
+        let asker = self.connections.get(&token).map(|c| &c.asker);
+        asker.map_or(1, |asker| access::fault_weight(&self.config.allow, asker))
     }
 
     fn is_admin(&self, token: u64) -> bool {

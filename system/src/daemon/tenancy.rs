@@ -53,6 +53,8 @@ pub struct Tenancy {
     pub ticket: Ticket,
     /// What it is doing.
     pub phase: Phase,
+    /// Whether it came to an earlier daemon first.
+    pub rejoined: bool,
     /// Its connection's token; none while it is away.
     pub connection: Option<u64>,
     /// What belongs to a tenant with frames; none of a file's.

@@ -2,7 +2,8 @@
 //!
 //! Each process counts in a block of its own. The memory is the system domain's too,
 //! so what a process killed at any instruction had counted is not lost, and reading it
-//! disturbs nobody. The header carries the one flag for the whole tree: *careful*.
+//! disturbs nobody. The header carries what is for the whole tree: the flag *careful*, and
+//! the limits of its fault rate with the count that they hold against.
 //!
 //! Rule: each word is written by whoever it describes; nothing here is a lock.
 
@@ -14,6 +15,11 @@ use wired::Region;
 
 /// Bytes of the header: the rest of its page is left alone.
 const HEADER: usize = wired::PAGE;
+
+/// Where the limits are in the header: their generation, which is a futex, and their words,
+/// away from the flag and from each other.
+const GENERATION: usize = 128;
+const LIMITS: usize = 256;
 
 /// Bytes in a process's block: 16 words of state, then the figures.
 const BLOCK: usize = 1024;
@@ -110,6 +116,18 @@ figures! {
     UnallocatedFaults = "unallocated_faults" Sum,
     /// Frames given back when asked.
     Relinquished = "relinquished" Sum,
+    /// Faults that slept because their thread, or all, were past their limit.
+    Paced = "paced" Sum,
+    /// Microseconds that they slept.
+    PacedUs = "paced_us" Sum,
+    /// Pages left out of windows and huge frames, because the limit had no room for them.
+    Cut = "cut" Sum,
+    /// The most faults of one thread in one period, where that is limited.
+    MostTaskFaults = "most_task_faults" Max,
+    /// The most faults of all threads in one period, where that is limited.
+    MostTreeFaults = "most_tree_faults" Max,
+    /// How often the swapper was called: more faults in a period than the system's limit.
+    SwapperCalls = "swapper_calls" Sum,
     /// Bytes of stretches.
     StretchBytes = "stretch_bytes" Now,
     /// Pages of stretches resident.
@@ -121,6 +139,7 @@ figures! {
     Forks = "forks" Sum @ 64,
 }
 
+const _: () = assert!(LIMITS + rate::limits::WORDS * 8 <= HEADER);
 const _: () = assert!((Figure::Forks as usize) < ROOM);
 
 /// The board, mapped.
@@ -149,6 +168,12 @@ impl Board {
     /// before the system call that could bring direct I/O about is let through; a futex.
     pub fn careful(&self) -> &AtomicU32 {
         &self.region.slice::<AtomicU32>(0, 1)[0]
+    }
+
+    /// The limits of the tree's fault rate.
+    pub fn limits(&self) -> rate::Limits<'_> {
+        let generation = &self.region.slice(GENERATION, 1)[0];
+        rate::Limits::new(generation, self.region.slice(LIMITS, rate::limits::WORDS))
     }
 
     /// The block of one process.

@@ -15,6 +15,7 @@ pub(crate) mod fence;
 pub(crate) mod figures;
 pub(crate) mod members;
 pub mod notify;
+pub mod pace;
 pub mod pageable;
 pub mod sample;
 pub mod server;

@@ -10,6 +10,7 @@ use crate::doors::{self, Doors};
 use crate::fence::Fence;
 use crate::figures::Past;
 use crate::members::{Member, Members};
+use crate::pace::Pace;
 use crate::tenant::{Tenant, TenantError};
 use crate::terms::Terms;
 use crate::upstream::{NoPages, Upstream};
@@ -179,6 +180,7 @@ pub struct System {
     past: Past,
     swept: Instant,
     upstream: Option<Upstream>,
+    pace: Option<Pace>,
 }
 
 impl System {
@@ -240,6 +242,7 @@ impl System {
             past: Past::default(),
             swept: Instant::now(),
             upstream,
+            pace: None,
         };
         it.watch_upstream();
         it.watch(&it.doors.port, PORT)
@@ -269,6 +272,21 @@ impl System {
     /// The contract with the system's daemon, where there is one.
     pub fn terms(&self) -> Option<Terms> {
         self.upstream.as_ref().map(Upstream::terms)
+    }
+
+    /// Limits the rate of the tree's faults from now on.
+    pub fn set_pace(&mut self, mut pace: Pace) {
+        pace.apply(&self.board);
+        self.pace = Some(pace);
+    }
+
+    /// Puts a share of the faults in force that the daemon has sent.
+    fn follow_upstream(&mut self) {
+        let share = self.upstream.as_mut().and_then(Upstream::new_share);
+        if let (Some(pace), Some(share)) = (&mut self.pace, share) {
+            pace.give(share);
+            pace.apply(&self.board);
+        }
     }
 
     /// Watches the connection to the daemon; the one before has ended, and left the epoll.
@@ -364,6 +382,7 @@ impl System {
                 self.watch_upstream();
             }
         }
+        self.follow_upstream();
         for slot in self.members.left_since(LAST_STEPS) {
             self.retire(slot, &mut happened);
         }
@@ -689,6 +708,15 @@ impl System {
     /// that died between fork and their first message.
     fn sweep(&mut self) {
         self.swept = Instant::now();
+        if let Some(pace) = &mut self.pace {
+            pace.apply(&self.board);
+        }
+        let units = self.board.limits().units();
+        if let Some(upstream) = &self.upstream
+            && units.samples() > 0
+        {
+            upstream.fault_unit(units.fault_unit());
+        }
         let gone: Vec<DomainId> = self
             .ledger
             .views()

@@ -8,7 +8,7 @@
 //! when it is back; a dead process's channels count as busy until the daemon says that
 //! nothing of them is under way.
 
-use crate::control::ChannelNumber;
+use crate::control::{ChannelNumber, FaultShare};
 use crate::server::Event;
 use crate::socket;
 use crate::tenant::{Heard, Tenant};
@@ -60,6 +60,8 @@ pub(crate) struct Upstream {
     /// Slots whose process has gone.
     gone: HashSet<Slot>,
     round: Option<Round>,
+    /// A share of the faults that is not in force yet.
+    faults: Option<FaultShare>,
 }
 
 impl Upstream {
@@ -72,7 +74,18 @@ impl Upstream {
             closing: HashSet::new(),
             gone: HashSet::new(),
             round: None,
+            faults: None,
         }
+    }
+
+    /// A share of the faults that has come since this was last asked.
+    pub fn new_share(&mut self) -> Option<FaultShare> {
+        self.faults.take()
+    }
+
+    /// Says what a fault costs.
+    pub fn fault_unit(&self, unit: u64) {
+        self.tenant.fault_unit(unit);
     }
 
     /// The contract.
@@ -147,6 +160,7 @@ impl Upstream {
                         deadline,
                     });
                 }
+                Heard::Faults(share) => self.faults = Some(share),
                 Heard::Changed { terms, notice } => {
                     ledger.assure(terms.frames.g);
                     say(happened, changed(&terms, notice));

@@ -12,10 +12,12 @@ pub mod file;
 pub mod trace;
 
 use crate::control::{
-    Ask, Books, ChannelNumber, Listed, NAME, Say, TenantNumber, Ticket, cut, decode, encode,
+    Ask, Books, ChannelNumber, FaultShare, Listed, NAME, Say, TenantNumber, Ticket, cut, decode,
+    encode,
 };
 use crate::socket::{self, Received};
 use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
+use rate::Reservation;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -111,6 +113,8 @@ pub enum Heard {
         /// What becomes less does so after this.
         notice: Duration,
     },
+    /// It may have so many faults from now on.
+    Faults(FaultShare),
     /// The daemon has ended: what needs it waits.
     Gone,
     /// A daemon is there again and has taken this tenant back.
@@ -141,6 +145,8 @@ pub struct Tenant {
     /// Asked for and not answered: they are asked for again.
     opening: VecDeque<(u64, u16)>,
     closing: Vec<ChannelNumber>,
+    /// It asked for a share of the faults, with this reservation.
+    faults: Option<Option<Reservation>>,
     looked: Instant,
     refused: bool,
 }
@@ -183,6 +189,7 @@ impl Tenant {
             channels: BTreeMap::new(),
             opening: VecDeque::new(),
             closing: Vec::new(),
+            faults: None,
             looked: Instant::now(),
             refused: false,
         })
@@ -201,6 +208,33 @@ impl Tenant {
                 Ok(())
             }
             _ => Err(TenantError::OtherBuild),
+        }
+    }
+
+    /// Asks for a share of the faults beside a reservation of processor time, and waits for
+    /// it. Others may follow: [`Heard::Faults`]. Before [`Tenant::start`], from when on the
+    /// daemon may say other things first.
+    pub fn share_faults(
+        &mut self,
+        reservation: Option<Reservation>,
+    ) -> Result<FaultShare, TenantError> {
+        let connection = self
+            .connection
+            .as_ref()
+            .ok_or(TenantError::Silent(Errno::PIPE))?;
+        match converse(connection, &faults(reservation, false), &[])?.0 {
+            Say::Faults(share) => {
+                self.faults = Some(reservation);
+                Ok(share)
+            }
+            _ => Err(TenantError::OtherBuild),
+        }
+    }
+
+    /// Says what a fault costs by now, in nanoseconds of processor time.
+    pub fn fault_unit(&self, unit: u64) {
+        if self.faults.is_some() {
+            self.say(&Ask::FaultUnit(unit));
         }
     }
 
@@ -322,6 +356,7 @@ impl Tenant {
                 keep,
                 deadline: Instant::now() + within,
             },
+            Say::Faults(share) => Heard::Faults(share),
             Say::Changed { terms, notice } => {
                 self.terms = terms;
                 Heard::Changed { terms, notice }
@@ -383,6 +418,9 @@ impl Tenant {
             }
         }
         self.connection = Some(connection);
+        if let Some(reservation) = self.faults {
+            self.say(&faults(reservation, true));
+        }
         for channel in self.closing.clone() {
             self.say(&Ask::Close(channel));
         }
@@ -398,6 +436,13 @@ impl Tenant {
         if let Some(connection) = &self.connection {
             let _ = send(connection, ask, &[]);
         }
+    }
+}
+
+fn faults(reservation: Option<Reservation>, known: bool) -> Ask {
+    Ask::Faults {
+        reservation: reservation.map(|r| (r.runtime(), r.period())),
+        known,
     }
 }
 

@@ -1,0 +1,127 @@
+//! Faults that an entry thread has put off: their tasks are past their limits and sleep.
+//!
+//! The entry takes other faults meanwhile, and comes back to each when it is due. A thread
+//! has one fault at a time, so it has one place; what it left there before, when another's
+//! fault brought its page, is forgotten.
+//!
+//! Rule: a fault that sleeps holds nothing, neither the domain's gate nor a frame. A fork, the
+//! end of a stretch, the end of the entry do not wait for it.
+
+use crate::pace::{Standing, Suspended};
+use rate::Nanos;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use wired::Region;
+
+/// Threads that one entry can have asleep. The fault of one more is sent back, so that its
+/// thread faults again.
+const MOST: usize = 4096;
+
+const WORDS: usize = 6;
+
+/// A fault that sleeps.
+#[derive(Clone, Copy)]
+pub(crate) struct Sleeper {
+    pub(crate) addr: usize,
+    pub(crate) write: bool,
+    pub(crate) thread: u32,
+    pub(crate) standing: Standing,
+}
+
+/// The faults, in memory that is never paged.
+pub(crate) struct Asleep {
+    words: Region,
+    count: usize,
+    /// When the first is due.
+    first: Nanos,
+}
+
+impl Asleep {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            words: Region::private(MOST * WORDS * size_of::<AtomicU64>())?,
+            count: 0,
+            first: Nanos::MAX,
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many sleep.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// When to come back; none where none sleeps.
+    pub(crate) fn first_due(&self) -> Option<Nanos> {
+        (self.count > 0).then_some(self.first)
+    }
+
+    fn slot(&self, at: usize) -> &[AtomicU64] {
+        self.words.slice(at * WORDS * size_of::<AtomicU64>(), WORDS)
+    }
+
+    /// Puts a fault off. False where there is no room.
+    pub(crate) fn put(&mut self, sleeper: Sleeper, suspended: &Suspended) -> bool {
+        let thread = u64::from(sleeper.thread) << 1;
+        let same = |at: &usize| self.slot(*at)[1].load(Relaxed) & !1 == thread;
+        let at = (0..self.count).find(same).unwrap_or(self.count);
+        if at == MOST {
+            return false;
+        }
+        self.count = self.count.max(at + 1);
+        let [generation, period, since] = sleeper.standing.words();
+        let due = suspended.until;
+        let addr = sleeper.addr as u64;
+        let words = [
+            addr,
+            thread | u64::from(sleeper.write),
+            generation,
+            period,
+            since,
+            due,
+        ];
+        for (word, value) in self.slot(at).iter().zip(words) {
+            word.store(value, Relaxed);
+        }
+        self.first = self.first.min(due);
+        true
+    }
+
+    /// Takes one that is due. `all` are, where the limits have changed.
+    pub(crate) fn take_due(&mut self, now: Nanos, all: bool) -> Option<Sleeper> {
+        if self.count == 0 || !(all || self.first <= now) {
+            return None;
+        }
+        let due = |at: usize| self.slot(at)[5].load(Relaxed);
+        let earliest = (0..self.count).min_by_key(|at| due(*at))?;
+        if !all && due(earliest) > now {
+            self.first = due(earliest);
+            return None;
+        }
+        let taken = self.read(earliest);
+        self.count -= 1;
+        for (to, from) in self.slot(earliest).iter().zip(self.slot(self.count)) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        if self.count == 0 {
+            self.first = Nanos::MAX;
+        }
+        Some(taken)
+    }
+
+    fn read(&self, at: usize) -> Sleeper {
+        let mut words = [0; WORDS];
+        for (value, word) in words.iter_mut().zip(self.slot(at)) {
+            *value = word.load(Relaxed);
+        }
+        let [addr, thread, generation, period, since, _] = words;
+        Sleeper {
+            addr: addr as usize,
+            write: thread & 1 != 0,
+            thread: (thread >> 1) as u32,
+            standing: Standing::from_words([generation, period, since]),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The rate at which faults are handled: the pager's side of [`rate`].
+//!
+//! RAPHA (Ko and Yoo), section 4.2: a task past its limit is suspended in its own fault until
+//! its next period; past the system's limit the swapper is called. The logic is
+//! [`rate::Handler`]; here are the clock, the words of this process's tasks, what was counted,
+//! and the cost of faults, measured.
+//!
+//! What counts: each fault once, however often it is tried, and each page that comes with
+//! another, in a window or a huge frame. A window takes what the period has left, and never
+//! waits. Pages that a program asks for by a call (pinning, binding) do not count: it waits
+//! for them as it would for any work.
+//!
+//! What a fault costs is the processor time of the thread that handles it, one in
+//! [`SAMPLED`] of them, eviction included where that thread evicts. What the kernel takes to
+//! deliver the fault is not seen.
+//!
+//! Rules: who is to wait is outside the domain's gate and holds no frame, lock or context.
+//! Where nothing is limited a fault has one load.
+
+use crate::counters::{Counter, Counters};
+use crate::pager::Pager;
+use rate::tasks::{Key, Tasks};
+use rate::{Class, Handler, Limits, Nanos, Setting, Ticket, Units};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use wired::{Region, futex};
+
+/// Words for tasks: threads that fault within one period. Beyond that they share.
+const TASKS: usize = 4096;
+
+/// One fault in so many has its cost measured: reading a thread's time is a system call.
+const SAMPLED: Nanos = 32;
+
+/// Bits of the clock below those that choose: clocks may step by some tens of nanoseconds.
+const COARSE: u32 = 6;
+
+/// What a domain's faults pass.
+pub(crate) struct Pace {
+    limits: Limits<'static>,
+    tasks: Region,
+    /// Frames to make room for: the swapper was called.
+    swap: AtomicU32,
+}
+
+/// Where a fault stands with the limits.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Standing {
+    ticket: Ticket,
+    /// When it was suspended first; zero if it was not.
+    since: Nanos,
+}
+
+/// What a fault is told.
+pub(crate) enum Told {
+    /// Go on. The time, where anything is limited.
+    Handle(Option<Nanos>),
+    /// Come again then.
+    Suspend(Suspended),
+}
+
+/// A fault that is to wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Suspended {
+    /// Until when.
+    pub(crate) until: Nanos,
+    generation: u32,
+}
+
+/// How a fault was handled, for its cost.
+#[derive(Clone, Copy)]
+pub(crate) struct Handled {
+    /// From where.
+    pub(crate) class: Class,
+    /// Pages that came.
+    pub(crate) pages: u32,
+}
+
+impl Default for Handled {
+    fn default() -> Self {
+        Self {
+            class: Class::ZeroFill,
+            pages: 1,
+        }
+    }
+}
+
+/// Now, on the clock that the limits' periods are of.
+pub(crate) fn now() -> Nanos {
+    nanos(ClockId::Monotonic)
+}
+
+/// The calling thread's processor time.
+fn thread_time() -> Nanos {
+    nanos(ClockId::ThreadCPUTime)
+}
+
+fn nanos(clock: ClockId) -> Nanos {
+    let time = clock_gettime(clock);
+    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
+}
+
+/// Notes what a period has counted by now, where it is the most so far.
+fn raise(counters: Counters, task: u32, tree: u32) {
+    for (counter, count) in [
+        (Counter::most_task_faults, task),
+        (Counter::most_tree_faults, tree),
+    ] {
+        if u64::from(count) > counters.get(counter) {
+            counters.raise(counter, count.into());
+        }
+    }
+}
+
+impl Pace {
+    pub(crate) fn new(limits: Limits<'static>) -> rustix::io::Result<Self> {
+        Ok(Self {
+            limits,
+            tasks: Region::private(TASKS * size_of::<AtomicU64>())?,
+            swap: AtomicU32::new(0),
+        })
+    }
+
+    fn handler(&self) -> Handler<'_> {
+        Handler::new(self.limits, Tasks::new(self.tasks.slice(0, TASKS)))
+    }
+
+    /// The limits.
+    pub(crate) fn limits(&self) -> Limits<'static> {
+        self.limits
+    }
+
+    /// What faults cost.
+    pub(crate) fn units(&self) -> Units<'static> {
+        self.limits.units()
+    }
+
+    /// A fault of a task asks whether it is to be handled.
+    pub(crate) fn ask(&self, task: Key, standing: &mut Standing, counters: Counters) -> Told {
+        if !self.limits.is_some() && standing.since == 0 {
+            return Told::Handle(None);
+        }
+        let now = now();
+        let answer = self.handler().page_fault(task, now, standing.ticket);
+        standing.ticket = answer.ticket;
+        if answer.call_swapper {
+            let setting = self.limits.seen().setting;
+            self.swap
+                .store(setting.system_limit.max(1), Ordering::Release);
+        }
+        if let Some(until) = answer.until {
+            if standing.since == 0 {
+                standing.since = now;
+                counters.add(Counter::paced, 1);
+            }
+            return Told::Suspend(Suspended {
+                until,
+                generation: self.limits.generation().load(Ordering::Acquire),
+            });
+        }
+        if standing.since != 0 {
+            let slept = now.saturating_sub(standing.since) / 1000;
+            counters.add(Counter::paced_us, slept);
+        }
+        raise(counters, answer.task_count, answer.tree_count);
+        Told::Handle(Some(now))
+    }
+
+    /// How many pages may come with the one of a task's fault, of `want`, and when that was.
+    pub(crate) fn more(&self, task: Option<Key>, want: u32, counters: Counters) -> (u32, Nanos) {
+        let Some(task) = task.filter(|_| self.limits.is_some()) else {
+            return (want, 0);
+        };
+        let now = now();
+        let more = self.handler().take_more(task, now, want);
+        counters.add(Counter::cut, u64::from(want - more.granted));
+        raise(counters, more.task_count, more.tree_count);
+        (more.granted, now)
+    }
+
+    /// Pages of [`Pace::more`] that did not come.
+    pub(crate) fn give_back(&self, task: Option<Key>, when: Nanos, count: u32) {
+        if let Some(task) = task.filter(|_| when != 0 && count != 0) {
+            self.handler().give_back(task, when, count);
+        }
+    }
+
+    /// The thread's time so far, where the fault that begins is one whose cost is measured.
+    /// `came` is when, by [`Told::Handle`].
+    pub(crate) fn begin_sample(&self, came: Option<Nanos>) -> Option<Nanos> {
+        let chosen = |came: Nanos| (came >> COARSE).is_multiple_of(SAMPLED);
+        came.is_some_and(chosen).then(thread_time)
+    }
+
+    /// What the thread has used since [`Pace::begin_sample`].
+    pub(crate) fn used_since(&self, begin: Nanos) -> Nanos {
+        thread_time().saturating_sub(begin)
+    }
+
+    /// A fault took so much processor time.
+    pub(crate) fn sample(&self, handled: Handled, used: Nanos) {
+        let pages = Nanos::from(handled.pages.max(1));
+        self.units().sample(handled.class, used / pages);
+    }
+
+    /// Whether the swapper was called since this was last asked: for how many frames.
+    pub(crate) fn swapper_called(&self) -> Option<u32> {
+        // Looked at first: it is asked often.
+        let called = self.swap.load(Ordering::Relaxed) != 0;
+        let frames = called.then(|| self.swap.swap(0, Ordering::Acquire));
+        frames.filter(|frames| *frames != 0)
+    }
+
+    /// Whether a call of the swapper waits.
+    pub(crate) fn calls_swapper(&self) -> bool {
+        self.swap.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Pager {
+    /// Puts other limits in force, and wakes who sleeps by the old ones.
+    pub(crate) fn set_fault_rate(&self, setting: Setting) {
+        let _one = self.control.lock();
+        if self.pace.limits.set(setting, now()) {
+            futex::wake_all(self.pace.limits.generation());
+        }
+    }
+}
+
+impl Standing {
+    /// As words, for tables of atomics.
+    pub(crate) fn words(self) -> [u64; 3] {
+        let [generation, period] = self.ticket.words();
+        [generation, period, self.since]
+    }
+
+    /// From [`Standing::words`].
+    pub(crate) fn from_words([generation, period, since]: [u64; 3]) -> Self {
+        Self {
+            ticket: Ticket::from_words([generation, period]),
+            since,
+        }
+    }
+}
+
+impl Suspended {
+    /// Sleeps until it is time, or the limits change, or a signal comes: the caller asks
+    /// again. Holds nothing but the words of the limits, which outlive every domain.
+    pub(crate) fn sleep(&self, limits: Limits<'static>) {
+        let left = self.until.saturating_sub(now());
+        if left > 0 {
+            let left = Some(Duration::from_nanos(left));
+            futex::wait(limits.generation(), self.generation, left);
+        }
+    }
+}

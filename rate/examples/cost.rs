@@ -1,0 +1,54 @@
+//! What the check adds to a fault that is under its limit: `cargo run --release -p rate
+//! --example cost`. The clock's own cost is shown beside it, since a check reads it once.
+
+use rate::handler::Ticket;
+use rate::tasks::{Key, Tasks};
+use rate::{Handler, Limits, Setting, limits};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Instant;
+
+const ROUNDS: u64 = 2_000_000;
+
+fn main() {
+    let words = |n: usize| -> Vec<AtomicU64> { (0..n).map(|_| AtomicU64::new(0)).collect() };
+    let (generation, limit_words, task_words) =
+        (AtomicU32::new(0), words(limits::WORDS), words(4096));
+    let limits = Limits::new(&generation, &limit_words);
+    let handler = Handler::new(limits, Tasks::new(&task_words));
+    let start = Instant::now();
+    let now = || start.elapsed().as_nanos() as u64;
+    let measure = |what: &str, work: &mut dyn FnMut()| {
+        let mut best = f64::MAX;
+        for _ in 0..7 {
+            let begin = Instant::now();
+            (0..ROUNDS).for_each(|_| work());
+            best = best.min(begin.elapsed().as_nanos() as f64 / ROUNDS as f64);
+        }
+        println!("{what:>44} {best:6.1} ns");
+    };
+    let ask = || {
+        black_box(handler.page_fault(black_box(Key::new(4711)), now(), Ticket::default()));
+    };
+    measure("the clock alone", &mut || {
+        black_box(now());
+    });
+    measure("no limits", &mut || {
+        black_box(limits.is_some());
+    });
+    let many = 1_000_000;
+    for (what, task_limit, tree_limit) in [
+        ("a limit of each thread", many, 0),
+        ("a limit of all threads", 0, many),
+        ("both", many, many),
+    ] {
+        let setting = Setting {
+            fault_period: 1_000_000,
+            task_limit,
+            tree_limit,
+            system_limit: 0,
+        };
+        limits.set(setting, now());
+        measure(what, &mut || ask());
+    }
+}

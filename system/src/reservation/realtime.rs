@@ -1,0 +1,52 @@
+//! Real-time priority with a budget: SCHED_RR in a control group that may use the runtime in
+//! every period of each processor, and is stopped then until the next.
+//!
+//! Only kernels with real-time group scheduling have such budgets, in control groups v1. The
+//! machine's own limit on real-time tasks is for all of them together and is no budget of one
+//! program; without a budget a program in a loop would stop the machine's other work.
+
+use super::Lack;
+use super::group::{Controller, Group};
+use rate::Reservation;
+use rustix::io::Errno;
+
+/// The lowest: above all ordinary work, below what else is real-time here.
+const PRIORITY: i32 = 1;
+
+/// A group with the budget.
+pub(super) fn prepare(reservation: &Reservation, owner: u32) -> Result<Group, Lack> {
+    let lack = |what: &str, errno| Lack {
+        what: format!("a real-time budget cannot be had ({what})"),
+        errno,
+        mend: "it needs root, control groups v1 and a kernel with CONFIG_RT_GROUP_SCHED",
+    };
+    let controller = Controller::find().map_err(|errno| lack("no cpu controller", errno))?;
+    if !controller.is_v1() {
+        return Err(lack("control groups v2 have none", Errno::NOTSUP));
+    }
+    let group = Group::make(&controller, owner).map_err(|errno| lack("no group", errno))?;
+    let micros = |time: std::time::Duration| time.as_micros().to_string();
+    let set = |file: &str, value: String| {
+        group
+            .write(file, &value)
+            .map_err(|errno| lack(&format!("{file} = {value}"), errno))
+    };
+    set("cpu.rt_period_us", micros(reservation.period()))?;
+    set("cpu.rt_runtime_us", micros(reservation.runtime()))?;
+    Ok(group)
+}
+
+/// Makes the calling thread, and what it starts, real-time.
+pub(super) fn enter() -> Result<(), Errno> {
+    let parameters = libc::sched_param {
+        sched_priority: PRIORITY,
+    };
+    // SAFETY: a structure that the kernel reads.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) } {
+        0 => Ok(()),
+        // SAFETY: the thread's own word.
+        _ => Err(Errno::from_raw_os_error(unsafe {
+            *libc::__errno_location()
+        })),
+    }
+}
