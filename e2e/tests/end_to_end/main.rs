@@ -5,6 +5,7 @@
 mod command;
 mod edge;
 mod kill;
+mod player;
 mod system;
 
 use e2e::contract::{Size, bare_only};
@@ -42,6 +43,7 @@ fn main() {
         trials.extend(command::trials(size));
         trials.extend(edge::trials(size));
         trials.extend(kill::trials(size));
+        trials.extend(player::trials(size));
         trials.extend(system::trials(size));
     }
 
