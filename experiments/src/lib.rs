@@ -21,6 +21,7 @@ pub mod device;
 pub mod error;
 pub mod faults;
 pub mod keeper;
+pub mod launch;
 pub mod machine;
 pub mod memory;
 pub mod micro;
@@ -59,6 +60,8 @@ pub enum Bench {
     Programs(real::Options),
     /// Contracts beside each other: Nemesis's figures 7, 8 and 9, and the kernel's answers.
     Qos(qos::Options),
+    /// A launch beside a player: the paper of RAPHA's experiment, ours beside stock Linux.
+    Launch(launch::Options),
     /// One measurement of `faults` in a process of its own.
     #[command(hide = true)]
     Fault(faults::Plan),
@@ -77,6 +80,12 @@ pub enum Bench {
     /// A program that `qos` has beside another, in a process of its own.
     #[command(hide = true)]
     Guest(qos::guest::Plan),
+    /// The player's screen, in a process of its own.
+    #[command(hide = true)]
+    Sink(launch::sink::Plan),
+    /// A constant load, in a process of its own.
+    #[command(hide = true)]
+    Spin(launch::spin::Plan),
     /// Undoes what a benchmark switched on, also when it was killed.
     #[command(hide = true)]
     Keeper,
@@ -117,9 +126,12 @@ pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> 
         Bench::Faults(options) => faults::run(options, myself),
         Bench::Programs(options) => real::run(options, myself),
         Bench::Qos(options) => qos::run(options, myself),
+        Bench::Launch(options) => launch::run(options, myself),
         Bench::Pager(plan) => qos::pager::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Reader(plan) => qos::reader::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Guest(plan) => qos::guest::serve(plan).map(|()| ExitCode::SUCCESS),
+        Bench::Sink(plan) => launch::sink::serve(plan).map(|()| ExitCode::SUCCESS),
+        Bench::Spin(plan) => launch::spin::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Fault(plan) => faults::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Pagerank(plan) => real::pagerank::serve(plan).map(|()| ExitCode::SUCCESS),
         Bench::Worker(plan) => worker::run(plan).map(|()| ExitCode::SUCCESS),

@@ -6,6 +6,7 @@ mod command;
 mod edge;
 mod kill;
 mod pace;
+mod player;
 mod system;
 
 use e2e::contract::{Size, bare_only};
@@ -44,6 +45,7 @@ fn main() {
         trials.extend(edge::trials(size));
         trials.extend(kill::trials(size));
         trials.extend(pace::trials(size));
+        trials.extend(player::trials(size));
         trials.extend(system::trials(size));
     }
 

@@ -163,9 +163,18 @@ impl Report {
 
     /// Prints it, and writes it as JSON where that is asked; the status it comes to.
     pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode, ExperimentError> {
+        self.publish_with(json, Value::Null)
+    }
+
+    /// The same, with more in the JSON than rows hold.
+    pub fn publish_with(
+        &self,
+        json: Option<&Path>,
+        details: Value,
+    ) -> Result<ExitCode, ExperimentError> {
         print!("{self}");
         if let Some(path) = json {
-            self.save(path)?;
+            self.save(path, details)?;
             println!("all figures: {}", path.display());
         }
         Ok(match self.failed() {
@@ -175,14 +184,17 @@ impl Report {
     }
 
     /// Writes everything as JSON.
-    fn save(&self, path: &Path) -> Result<(), ExperimentError> {
+    fn save(&self, path: &Path, details: Value) -> Result<(), ExperimentError> {
         let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
-        let all = json!({
+        let mut all = json!({
             "experiment": self.experiment,
             "machine": self.machine,
             "settings": self.settings,
             "rows": rows,
         });
+        if !details.is_null() {
+            all["details"] = details;
+        }
         std::fs::write(path, format!("{all:#}\n"))
             .map_err(while_doing(format!("write {}", path.display())))
     }

@@ -1,0 +1,406 @@
+//! What the rounds of all arms come to: rows, and the paper's tables 1 and 11.
+
+use super::arm::Arm;
+use super::program::Neighbour;
+use super::round::Round;
+use super::sampler::Seen;
+use crate::ExperimentError;
+use crate::choice::name;
+use crate::real::goal::{Bound, Row, Sample};
+use crate::statistics::median;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Percent of deadlines that stock Linux misses where ours is judged.
+pub const JUDGED: f64 = 10.0;
+
+/// Percent that ours may miss there.
+const MISSES: f64 = 1.0;
+
+/// Of stock Linux's mean delay, the most that may be left.
+const DELAY: f64 = 0.1;
+
+/// Times as long as without limits that a neighbour's launch may take.
+const LAUNCH: f64 = 2.0;
+
+/// An arm's rounds.
+pub struct Series {
+    /// Which.
+    pub arm: Arm,
+    /// Its rounds.
+    pub rounds: Vec<Round>,
+    /// Why there are no more of them.
+    pub failure: Option<ExperimentError>,
+}
+
+impl Series {
+    fn each(&self, value: impl Fn(&Round) -> Option<f64>) -> Vec<f64> {
+        self.rounds.iter().filter_map(value).collect()
+    }
+
+    fn launches(&self) -> Vec<f64> {
+        self.each(|round| round.launch)
+    }
+
+    /// The round whose misses are the median: the one to be drawn.
+    pub fn typical(&self) -> Option<&Round> {
+        let mut all: Vec<&Round> = self.rounds.iter().collect();
+        all.sort_by_key(|round| round.quality.missed);
+        all.get(all.len().checked_sub(1)? / 2).copied()
+    }
+}
+
+/// One neighbour and read-ahead, with all arms.
+pub struct Scene {
+    /// What it is called.
+    pub title: String,
+    /// Which neighbour.
+    pub neighbour: String,
+    /// Frames held.
+    pub ahead: u64,
+    /// The load, in processors.
+    pub load: f64,
+    /// By arm.
+    pub series: Vec<Series>,
+}
+
+impl Scene {
+    /// Without rounds yet.
+    pub fn new(neighbour: &Neighbour, ahead: u64, load: f64, arms: &[Arm]) -> Self {
+        let neighbour = name(&neighbour.name);
+        let empty = |arm: &Arm| Series {
+            arm: *arm,
+            rounds: Vec::new(),
+            failure: None,
+        };
+        Self {
+            title: format!("{neighbour}, read-ahead {ahead}"),
+            neighbour,
+            ahead,
+            load,
+            series: arms.iter().map(empty).collect(),
+        }
+    }
+
+    /// An arm's rounds, if it was run.
+    pub fn of(&self, arm: Arm) -> Option<&Series> {
+        self.series.iter().find(|series| series.arm == arm)
+    }
+
+    /// What stock Linux misses, in percent.
+    fn stock(&self) -> Option<f64> {
+        median(&self.of(Arm::Stock)?.each(missed))
+    }
+
+    fn judged(&self) -> bool {
+        self.stock().is_some_and(|missed| missed >= JUDGED)
+    }
+
+    /// What is promised where it is judged.
+    fn promised(&self, bound: Bound) -> Bound {
+        match self.judged() {
+            true => bound,
+            false => Bound::Open,
+        }
+    }
+
+    /// Its rows. Failures are taken out of it.
+    pub fn rows(&mut self) -> Vec<Row> {
+        let mut rows = vec![
+            self.over("mean delay", Arm::Ours, Arm::Stock, Bound::Open, delay),
+            self.over(
+                "mean delay",
+                Arm::OursLimited,
+                Arm::Stock,
+                self.promised(Bound::AtMost(DELAY)),
+                delay,
+            ),
+            self.over(
+                "launch",
+                Arm::OursLimited,
+                Arm::Ours,
+                Bound::AtMost(LAUNCH),
+                |r| r.launch,
+            ),
+            self.over("launch", Arm::OursLimited, Arm::Stock, Bound::Open, |r| {
+                r.launch
+            }),
+        ];
+        rows.retain(|row| !row.samples.is_empty());
+        let bound = self.promised(Bound::AtMost(MISSES));
+        let title = &self.title;
+        let own = self.series.iter_mut().map(|series| Row {
+            what: format!("{title}: {}, frames missed", series.arm.name()),
+            beside: None,
+            unit: "%",
+            bound: match series.arm {
+                Arm::OursLimited => bound,
+                _ => Bound::Open,
+            },
+            samples: series.rounds.iter().map(sample).collect(),
+            failure: series.failure.take().map(|why| lacking(series.arm, why)),
+        });
+        own.chain(rows).collect()
+    }
+
+    /// One arm's figures over another's. Where the other's are nothing there is no ratio.
+    fn over(
+        &self,
+        what: &str,
+        ours: Arm,
+        theirs: Arm,
+        bound: Bound,
+        value: impl Fn(&Round) -> Option<f64>,
+    ) -> Row {
+        let of = |arm| {
+            self.of(arm)
+                .map_or_else(Vec::new, |series| series.each(&value))
+        };
+        let (mine, beside) = (of(ours), of(theirs));
+        let pairs = mine.into_iter().zip(beside.iter().copied());
+        let none = median(&beside).is_none_or(|value| value <= 0.0);
+        Row {
+            what: format!("{}: {}, {what}", self.title, ours.name()),
+            beside: Some(theirs.name()),
+            unit: if what == "launch" { "s" } else { "ms" },
+            bound,
+            samples: pairs
+                .filter(|_| !none)
+                .map(|(ours, beside)| Sample {
+                    ours,
+                    beside: Some(beside),
+                    notes: [].into(),
+                })
+                .collect(),
+            failure: None,
+        }
+    }
+
+    /// Everything, as data.
+    pub fn json(&self) -> Value {
+        let arms = self.series.iter().map(|series| {
+            json!({
+                "arm": series.arm.name(),
+                "failure": series.failure.as_ref().map(ToString::to_string),
+                "rounds": series.rounds,
+            })
+        });
+        json!({
+            "neighbour": self.neighbour,
+            "read_ahead": self.ahead,
+            "load_processors": self.load,
+            "judged": self.judged(),
+            "arms": arms.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What the kernel's arms fail at is theirs: no failure of the benchmark.
+fn lacking(arm: Arm, why: ExperimentError) -> ExperimentError {
+    match arm.ours() {
+        true => why,
+        false => ExperimentError::Unavailable(why.to_string()),
+    }
+}
+
+fn missed(round: &Round) -> Option<f64> {
+    Some(round.quality.missed_percent())
+}
+
+fn delay(round: &Round) -> Option<f64> {
+    Some(round.quality.mean_ms)
+}
+
+fn sample(round: &Round) -> Sample {
+    let quality = &round.quality;
+    let mut notes = vec![
+        ("mean delay ms", quality.mean_ms),
+        ("of late frames ms", quality.mean_late_ms),
+        ("longest ms", quality.max_ms),
+        ("longest run", quality.longest_run as f64),
+    ];
+    notes.extend(round.launch.map(|seconds| ("launch s", seconds)));
+    Sample {
+        ours: quality.missed_percent(),
+        beside: None,
+        notes: notes
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    }
+}
+
+/// Table 1 of the paper: what the neighbours are made of, and what they need.
+pub fn programs(neighbours: &[Neighbour], scenes: &[Scene]) -> String {
+    let mut text = String::from("\ntable 1: the neighbours (bytes; on stock Linux)\n");
+    let _ = writeln!(
+        text,
+        "{:<10}{:>12}{:>12}{:>12}{:>14}{:>14}{:>10}",
+        "", "text", "data", "bss", "resident", "contract", "faults"
+    );
+    for neighbour in neighbours {
+        let (own, image) = (name(&neighbour.name), neighbour.image);
+        let scene = scenes.iter().find(|scene| scene.neighbour == own);
+        let stock = scene.and_then(|scene| scene.of(Arm::Stock)?.typical());
+        let _ = writeln!(
+            text,
+            "{own:<10}{:>12}{:>12}{:>12}{:>14}{:>14}{:>10}",
+            image.text,
+            image.data,
+            image.bss,
+            stock.map_or("-".into(), |r| format!("{:.0}", peak(&r.seen) * 1048576.0)),
+            neighbour.frames,
+            stock.map_or("-".into(), |r| format!("{:.0}", faults(&r.seen))),
+        );
+    }
+    text
+}
+
+/// Table 11 of the paper: all repeats together.
+pub fn misses(scenes: &[Scene]) -> String {
+    let mut text = String::from("\ntable 11: deadlines missed, all repeats together\n");
+    let _ = writeln!(
+        text,
+        "{:<40}{:>8}{:>8}{:>9}{:>12}{:>12}{:>10}{:>9}{:>11}",
+        "", "frames", "missed", "rate %", "mean ms", "of late ms", "max ms", "run", "launch s"
+    );
+    for scene in scenes {
+        for series in scene
+            .series
+            .iter()
+            .filter(|series| !series.rounds.is_empty())
+        {
+            let all: Vec<i64> = series
+                .rounds
+                .iter()
+                .flat_map(|r| r.lateness_us.clone())
+                .collect();
+            let quality = super::lateness::Quality::of(&all);
+            // A run does not go from one repeat into the next.
+            let runs = series.rounds.iter().map(|round| round.quality.longest_run);
+            let _ = writeln!(
+                text,
+                "{:<40}{:>8}{:>8}{:>9.1}{:>12.2}{:>12.1}{:>10.0}{:>9}{:>11}",
+                format!("{}: {}", scene.title, series.arm.name()),
+                quality.frames,
+                quality.missed,
+                quality.missed_percent(),
+                quality.mean_ms,
+                quality.mean_late_ms,
+                quality.max_ms,
+                runs.max().unwrap_or(0),
+                median(&series.launches()).map_or("-".into(), |s| format!("{s:.2}")),
+            );
+        }
+    }
+    text
+}
+
+/// MiB.
+fn peak(seen: &[Seen]) -> f64 {
+    seen.iter().map(|seen| seen.resident).fold(0.0, f64::max)
+}
+
+/// All that were seen.
+fn faults(seen: &[Seen]) -> f64 {
+    let spans = seen.windows(2).map(|two| (two[1].at - two[0].at, two[1]));
+    spans
+        .map(|(span, seen)| span * (seen.minor + seen.major))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lateness::Quality;
+    use super::*;
+
+    fn round(lateness_us: &[i64], launch: Option<f64>) -> Round {
+        Round {
+            quality: Quality::of(lateness_us),
+            lateness_us: lateness_us.to_vec(),
+            launch,
+            seen: Vec::new(),
+            counters: [Value::Null, Value::Null],
+            result: String::new(),
+            realtime: false,
+        }
+    }
+
+    fn scene(stock: &[i64], limited: &[i64]) -> Scene {
+        let series = |arm, rounds| Series {
+            arm,
+            rounds,
+            failure: None,
+        };
+        Scene {
+            title: "python, read-ahead 1".into(),
+            neighbour: "python".into(),
+            ahead: 1,
+            load: 1.5,
+            series: vec![
+                series(Arm::Stock, vec![round(stock, Some(1.0)); 3]),
+                series(Arm::Ours, vec![round(stock, Some(2.0)); 3]),
+                series(Arm::OursLimited, vec![round(limited, Some(3.0)); 3]),
+            ],
+        }
+    }
+
+    fn verdicts(mut scene: Scene) -> Vec<(String, String)> {
+        let rows = scene.rows();
+        rows.iter()
+            .map(|row| (row.what.clone(), row.verdict().to_owned()))
+            .collect()
+    }
+
+    fn of(verdicts: &[(String, String)], words: &str) -> String {
+        let found = verdicts.iter().find(|(what, _)| what.ends_with(words));
+        found.expect("there is such a row").1.clone()
+    }
+
+    #[test]
+    fn ours_is_judged_where_stock_misses_a_tenth() {
+        let all = verdicts(scene(&[20_000, -1, -1, -1, -1], &[-1; 5]));
+        assert_eq!(of(&all, "ours-limited, frames missed"), "met");
+        assert_eq!(of(&all, "ours-limited, mean delay"), "met");
+        assert_eq!(of(&all, "ours-limited, launch"), "met");
+        assert_eq!(of(&all, "stock, frames missed"), "");
+        let all = verdicts(scene(&[20_000, -1, -1, -1, -1], &[9_000, 1, -1, -1, -1]));
+        assert_eq!(of(&all, "ours-limited, frames missed"), "MISSED");
+        assert_eq!(of(&all, "ours-limited, mean delay"), "MISSED");
+    }
+
+    #[test]
+    fn where_stock_hardly_misses_nothing_was_promised() {
+        let mut stock = vec![-1; 99];
+        stock.push(5);
+        let all = verdicts(scene(&stock, &[7; 100]));
+        assert_eq!(of(&all, "ours-limited, frames missed"), "");
+        assert_eq!(of(&all, "ours-limited, mean delay"), "");
+    }
+
+    #[test]
+    fn a_ratio_over_nothing_is_no_row() {
+        let all = verdicts(scene(&[-1; 10], &[7; 10]));
+        assert!(!all.iter().any(|(what, _)| what.ends_with("mean delay")));
+    }
+
+    #[test]
+    fn a_failure_of_the_kernels_arm_is_not_the_benchmarks() {
+        let mut scene = scene(&[1], &[1]);
+        scene.series[0].failure = Some(ExperimentError::Worker("killed".into()));
+        scene.series[2].failure = Some(ExperimentError::Worker("killed".into()));
+        let rows = scene.rows();
+        let of = |n: usize| rows[n].failure.as_ref();
+        assert!(matches!(of(0), Some(ExperimentError::Unavailable(_))));
+        assert!(matches!(of(2), Some(ExperimentError::Worker(_))));
+    }
+
+    #[test]
+    fn a_table_counts_all_repeats_and_no_run_across_them() {
+        let text = misses(&[scene(&[1, 1, -1, 1], &[-1; 4])]);
+        let line = text.lines().find(|line| line.contains(": stock")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[4..7], ["12", "9", "75.0"]);
+        assert_eq!(words[10], "2");
+    }
+}

@@ -1,0 +1,153 @@
+//! Looks at a neighbour's processes again and again while it starts: faults, memory and
+//! processor, the ordinates of the paper's figures 2 to 4 and 8 to 10.
+
+use super::tree::{self, Usage};
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two looks. Each reads some files of /proc, which takes tens of microseconds a
+/// process and no lock of a program's memory.
+pub const EVERY: Duration = Duration::from_millis(50);
+
+/// What was seen between one look and the next.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Seen {
+    /// Seconds since the clip began.
+    pub at: f64,
+    /// Faults a second that needed no I/O.
+    pub minor: f64,
+    /// Faults a second that needed some.
+    pub major: f64,
+    /// Percent of one processor that the neighbour had.
+    pub processor: f64,
+    /// Percent of the whole machine that anybody had.
+    pub busy: f64,
+    /// MiB of the neighbour in memory.
+    pub resident: f64,
+}
+
+/// One look.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Duration,
+    tree: Usage,
+    machine: (Duration, Duration),
+}
+
+impl Look {
+    fn now(root: u32, begin: Instant) -> Self {
+        Self {
+            at: begin.elapsed(),
+            tree: Usage::of(root),
+            machine: tree::machine(),
+        }
+    }
+}
+
+/// A thread that looks, until it is stopped.
+pub struct Sampler<'scope> {
+    over: &'scope AtomicBool,
+    thread: ScopedJoinHandle<'scope, Vec<Look>>,
+}
+
+impl<'scope> Sampler<'scope> {
+    /// Looks at a process and all below it; `over` is set when it is stopped.
+    pub fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        root: u32,
+        begin: Instant,
+        over: &'scope AtomicBool,
+    ) -> Self {
+        let look = move || {
+            let mut looks = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                looks.push(Look::now(root, begin));
+                thread::sleep(EVERY);
+            }
+            looks
+        };
+        Self {
+            over,
+            thread: scope.spawn(look),
+        }
+    }
+
+    /// What was seen.
+    pub fn stop(self) -> Vec<Seen> {
+        self.over.store(true, Ordering::Relaxed);
+        seen(&self.thread.join().unwrap_or_default())
+    }
+}
+
+fn seen(looks: &[Look]) -> Vec<Seen> {
+    looks
+        .windows(2)
+        .map(|two| between(two[0], two[1]))
+        .collect()
+}
+
+/// Counts fall where a process ended that nobody waited for: then nothing was seen.
+fn between(before: Look, now: Look) -> Seen {
+    let seconds = (now.at - before.at).as_secs_f64().max(f64::EPSILON);
+    let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
+    let spent = now.tree.processor.saturating_sub(before.tree.processor);
+    let [used, all] = [
+        now.machine.0.saturating_sub(before.machine.0),
+        now.machine.1.saturating_sub(before.machine.1),
+    ];
+    Seen {
+        at: now.at.as_secs_f64(),
+        minor: rate(before.tree.minor, now.tree.minor),
+        major: rate(before.tree.major, now.tree.major),
+        processor: 100.0 * spent.as_secs_f64() / seconds,
+        busy: 100.0 * used.as_secs_f64() / all.as_secs_f64().max(f64::EPSILON),
+        resident: now.tree.resident_kib as f64 / 1024.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(ms: u64, major: u64, spent: u64) -> Look {
+        let time = Duration::from_millis;
+        Look {
+            at: time(ms),
+            tree: Usage {
+                minor: 10,
+                major,
+                processor: time(spent),
+                resident_kib: 2048,
+            },
+            machine: (time(ms), time(2 * ms)),
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks() {
+        let seen = seen(&[look(0, 5, 0), look(100, 25, 50), look(200, 0, 50)]);
+        assert_eq!(seen.len(), 2);
+        assert_eq!(
+            (seen[0].at, seen[0].major, seen[0].minor),
+            (0.1, 200.0, 0.0)
+        );
+        assert_eq!(
+            (seen[0].processor, seen[0].busy, seen[0].resident),
+            (50.0, 50.0, 2.0)
+        );
+        assert_eq!(seen[1].major, 0.0, "what was lost is no rate");
+    }
+
+    #[test]
+    fn a_sampler_sees_this_process_until_it_is_stopped() {
+        let over = AtomicBool::new(false);
+        let seen = thread::scope(|scope| {
+            let sampler = Sampler::start(scope, std::process::id(), Instant::now(), &over);
+            thread::sleep(EVERY * 5);
+            sampler.stop()
+        });
+        assert!(seen.iter().any(|seen| seen.resident > 0.0));
+    }
+}
