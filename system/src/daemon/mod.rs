@@ -9,8 +9,8 @@
 //! |---|---|
 //! | `config`, `access` | what there is to give out, and to whom |
 //! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
-//! | `requests`, `admission`, `rejoin` | what tenants ask: contracts, channels; coming back |
-//! | `books`, `enforce` | what the frames allocator orders; what the kernel says |
+//! | `requests`, `admission`, `rejoin`, `leave` | what tenants ask: contracts, channels; coming back; going |
+//! | `books`, `enforce`, `origin` | what the frames allocator orders; what the kernel says; groups |
 //! | `signals`, `systemd` | what the machine's operator wants |
 //! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
@@ -29,6 +29,8 @@ mod door;
 pub mod enforce;
 mod errand;
 mod guests;
+mod leave;
+mod origin;
 mod peer;
 mod record;
 mod rejoin;
@@ -328,7 +330,8 @@ impl Daemon {
         while let Some(done) = self.errands.next() {
             match done {
                 Done::Wiped(number, wiped) => self.wiped(number, *wiped),
-                Done::Killed(number) => self.part(number),
+                Done::Killed(number) | Done::Released(number) => self.part(number),
+                Done::Weighed(number, resident) => self.weighed(number, resident),
                 Done::Left(number) => self.forget(number),
                 Done::Counted(number, resident) => self.counted_exactly(number, resident),
             }
@@ -356,7 +359,7 @@ impl Daemon {
         }
     }
 
-    /// A tenant's processes have ended. The disk is first: nothing is given to others while
+    /// A tenant's processes have ended, or it has given its frames back. The disk is first: nothing is given to others while
     /// I/O of this one is under way, which is waited for beside the loop.
     fn part(&mut self, number: TenantNumber) {
         let tenancy = self.tenants.get_mut(&number);
@@ -377,16 +380,18 @@ impl Daemon {
         tenancy.is_none_or(|tenancy| tenancy.phase == Phase::Ending)
     }
 
-    /// A tenant has ended: gives everything back that was its.
+    /// A tenant has ended or left: gives everything back that was its.
     fn forget(&mut self, number: TenantNumber) {
         let Some(tenancy) = self.tenants.remove(&number) else {
             return;
         };
         let name = &tenancy.record.name;
+        let left = tenancy.phase == Phase::Leaving;
+        let how = if left { "left" } else { "ended" };
         self.log(format_args!(
-            "tenant {number} ({name}) has ended: all it had is free"
+            "tenant {number} ({name}) has {how}: all it had is free"
         ));
-        if let Some(token) = tenancy.connection {
+        if let Some(token) = tenancy.connection.filter(|_| !left) {
             self.close(token);
         }
         if let Some(file) = tenancy.file
@@ -401,6 +406,10 @@ impl Daemon {
         }
         let orders = self.allocator.gone(TenantId(number), self.now());
         self.carry_out(orders);
+        // Last: who hears it may ask for all of it.
+        if let Some(token) = tenancy.connection.filter(|_| left) {
+            self.let_go(token);
+        }
     }
 
     /// Ends tenants whose process has gone without their connection telling, and those that
@@ -409,8 +418,10 @@ impl Daemon {
         let grace = self.config.memory.grace.0;
         let lost = |tenancy: &Tenancy| match tenancy.phase {
             Phase::Away(since) => tenancy.record.process().is_none() || since.elapsed() > grace,
-            Phase::Admitted => tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive()),
-            Phase::Wiping | Phase::Ending => false,
+            Phase::Admitted | Phase::Asking => {
+                tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive())
+            }
+            Phase::Wiping | Phase::Leaving | Phase::Ending => false,
         };
         let lost: Vec<_> = (self.tenants.iter())
             .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))
