@@ -402,7 +402,7 @@ impl Daemon {
     }
 
     /// Its control groups, the inner ones last.
-    fn groups(&self) -> Vec<PathBuf> {
+    pub fn groups(&self) -> Vec<PathBuf> {
         let name = self
             .sandbox
             .path()

@@ -9,7 +9,8 @@
 //!
 //! Rule: pure. Events go in with the time since start, orders come out, and the daemon carries
 //! them out, in order and at once. Whatever tenants do, the sum of n is never more than the
-//! frames managed, and a guarantee waits for nobody's good will: frames promised by a deadline
+//! frames managed, but for what tenants of a daemon before came back with, which they give up
+//! first; and a guarantee waits for nobody's good will: frames promised by a deadline
 //! are there then, or their holder is killed.
 //!
 //! ```
@@ -105,6 +106,8 @@ pub struct TenantView {
     pub later: Option<(Contract, Duration)>,
     /// Frames granted.
     pub n: u32,
+    /// Those of them that it came back with beyond what is managed.
+    pub beyond: u32,
     /// What was last seen to be used of them.
     pub usage: Usage,
     /// Frames it was asked for and has not given.
@@ -167,6 +170,11 @@ impl Allocator {
     }
 
     /// Takes a tenant of the daemon before back, with the `n` frames it owns.
+    ///
+    /// It may own more than is there to be managed now: its frames are there all the same,
+    /// since the memory that is not managed is theirs for a while. What others own, or are
+    /// guaranteed and may yet come back for, stays theirs. The rest is asked back from it by
+    /// the deadlines that its slice lets it keep, like what is above a contract.
     pub fn readmit(
         &mut self,
         tenant: TenantId,
@@ -175,16 +183,16 @@ impl Allocator {
         cleaning: Cleaning,
     ) -> Result<(), Refused> {
         self.check(tenant, contract)?;
-        let (x, free, managed) = (contract.x, self.free(), self.settings.managed);
-        if n > x || n > free {
-            return Err(Refused::Returned {
-                n,
-                x,
-                free,
-                managed,
-            });
+        let x = contract.x;
+        if n > x {
+            return Err(Refused::Returned { n, x });
         }
-        let back = Tenant::new(contract, n, cleaning);
+        let taken = |tenant: &Tenant| u64::from(tenant.managed().max(tenant.contract.g));
+        let taken: u64 = self.tenants.values().map(taken).sum();
+        let left = u64::from(self.settings.managed).saturating_sub(taken) as u32;
+        let fit = n.min(left.max(contract.g)).min(self.free());
+        let mut back = Tenant::new(contract, n, cleaning);
+        back.beyond = n - fit;
         self.tenants.insert(tenant, back);
         Ok(())
     }
@@ -329,6 +337,7 @@ impl Allocator {
             contract: tenant.contract,
             later: tenant.later,
             n: tenant.n,
+            beyond: tenant.beyond,
             usage: tenant.usage,
             owed: tenant.owed(),
             waiting: self.waiting_of(*id),
@@ -343,7 +352,7 @@ impl Allocator {
     }
 
     fn owned(&self) -> u32 {
-        self.tenants.values().map(|tenant| tenant.n).sum()
+        self.tenants.values().map(Tenant::managed).sum()
     }
 
     /// A tenant that is not being killed.

@@ -60,7 +60,8 @@ impl Ledger {
     /// is the limit or above. Allocates: not for the page path.
     pub fn shed(&self, to: u32) -> u32 {
         let header = self.memory.header();
-        if to >= header.limit.limit() {
+        // Who came back with more than fits has a limit below what it owns.
+        if to >= header.limit.limit() && self.owned() <= to {
             header.lift_shedding();
             return 0;
         }

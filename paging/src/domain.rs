@@ -229,3 +229,58 @@ fn forget_at_fork(addr: usize, len: usize) -> rustix::io::Result<()> {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Paged;
+
+    /// Where the kernel will not move a page on, for any reason but a pin, those before it are
+    /// on the sieve and those behind it go back. What is in the way here is a page of ours.
+    #[test]
+    fn no_page_is_lost_where_telling_pins_apart_fails_part_way() {
+        const PAGES: usize = 1024;
+        let domain = Domain::builder()
+            .frames(Contract { g: 256, x: 256 })
+            .store("ram:16M".parse().unwrap())
+            .direct_io(DirectIo::Anytime)
+            .build()
+            .unwrap();
+        let pager = domain.shared.pager();
+        if !pager.capabilities.may_evict(true) {
+            println!("SKIPPED: this kernel has no UFFDIO_MOVE");
+            return;
+        }
+        let stretch = domain.allocate(PAGES * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        let word = |page: usize| {
+            // SAFETY: the first word of a page of the stretch, which is this test's own.
+            unsafe { stretch.as_ptr().add(page * PAGE).cast::<u64>().as_mut() }.unwrap()
+        };
+        let (slots, mut in_the_way) = (pager.staging.bytes() / pager.staging.slot_bytes(), 0);
+        let ours = [0x5au8; PAGE];
+        for round in 0..10 {
+            for page in 0..PAGES {
+                let before = (round as u64) << 32 | page as u64;
+                assert!(
+                    round == 0 || *word(page) == before,
+                    "page {page}, round {round}"
+                );
+                *word(page) = (round as u64 + 1) << 32 | page as u64;
+                for slot in (0..slots).filter(|_| page % 64 == 0) {
+                    let Some(sieve) = pager.staging.sieve(slot) else {
+                        continue;
+                    };
+                    let to = sieve + (page / 64 + round) % pager.unit_pages * PAGE;
+                    let wake = translation::Wake::No;
+                    in_the_way += usize::from(
+                        (pager.userfault())
+                            .copy(to, ours.as_ptr(), PAGE, wake)
+                            .is_ok(),
+                    );
+                }
+            }
+        }
+        assert!(in_the_way > 20, "{in_the_way}");
+    }
+}

@@ -110,6 +110,8 @@ pub enum Ask {
         /// From this event on: 0, or the number the last answer ended with.
         from: u64,
     },
+    /// Gives the contract back: [`Say::Left`] or [`Say::Stays`] follows.
+    Leave,
 }
 
 /// What the daemon says.
@@ -167,6 +169,11 @@ pub enum Say {
     Trace,
     /// No, and why.
     Refused(String),
+    /// There is no contract any more: frames, channels, swap and disk time are others'. The
+    /// connection may end, or ask for another contract.
+    Left,
+    /// The contract cannot be given back: something of it is still used.
+    Stays(String),
 }
 
 /// A tenant's share of the faults.

@@ -50,7 +50,7 @@ pub use doctor::Report;
 pub use event::Fault;
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
-pub use pinned::{restore_pinned, separate_pinned, separate_pinned_sparse};
+pub use pinned::{Unseparated, restore_pinned, separate_pinned, separate_pinned_sparse};
 pub use poison::PoisonMethod;
 pub use probe::{Lack, Obtained, Probe};
 pub use protect::{Access, set_access};

@@ -34,14 +34,24 @@ use crate::userfault::Userfault;
 use rustix::io::Errno;
 use wired::PAGE;
 
+/// A separation that ended before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at {done} bytes of the range: {error}")]
+pub struct Unseparated {
+    /// Why.
+    pub error: MapError,
+    /// Bytes of the range that were dealt with: pages before this moved on or refused, those
+    /// from here on are where they were.
+    pub done: usize,
+}
+
 /// Moves every page of the staged range at `slot_src` on to `slot_dst`, which must be
 /// registered with `userfault` for missing pages, be empty, and not adjoin a staging slot
 /// ([`crate::reserve_staging`] gives either). Holes are skipped. Pages
 /// that refuse (pinned, or shared with a child since a fork) stay in `slot_src`;
 /// `pinned` learns their index in the range. Returns how many did.
 ///
-/// Errors leave the pages where they are, in either area: a caller that gives up must
-/// look in both.
+/// An error says how far it came: pages are in both areas then.
 ///
 /// # Safety
 /// Both areas must be the caller's and unknown to anybody else.
@@ -51,9 +61,10 @@ pub unsafe fn separate_pinned(
     slot_dst: usize,
     len: usize,
     mut pinned: impl FnMut(usize),
-) -> Result<usize, MapError> {
+) -> Result<usize, Unseparated> {
     if !userfault.capabilities().has(Feature::Move) {
-        return Err(MapError::Other(Errno::OPNOTSUPP));
+        let error = MapError::Other(Errno::OPNOTSUPP);
+        return Err(Unseparated { error, done: 0 });
     }
     let mut at = 0;
     let mut refused = 0;
@@ -73,7 +84,10 @@ pub unsafe fn separate_pinned(
                 at += done;
                 tries = if done > 0 { 0 } else { tries + 1 };
             }
-            Err(other) => return Err(other),
+            Err(error) => {
+                let done = at + error.done();
+                return Err(Unseparated { error, done });
+            }
         }
     }
     Ok(refused)
@@ -91,8 +105,9 @@ pub unsafe fn separate_pinned_sparse(
     slot_dst: usize,
     len: usize,
     mut pinned: impl FnMut(usize),
-) -> Result<usize, MapError> {
+) -> Result<usize, Unseparated> {
     let mut result = Ok(0);
+    let mut looked_at = 0;
     let looked = pagemap.runs_with_contents(slot_src, len, |run| {
         let Ok(refused) = result else { return };
         let (at, bytes) = (run.start * PAGE, run.len() * PAGE);
@@ -102,9 +117,20 @@ pub unsafe fn separate_pinned_sparse(
                 pinned(run.start + page)
             })
         };
-        result = part.map(|more| refused + more);
+        looked_at = at + bytes;
+        result = part.map(|more| refused + more).map_err(|part| Unseparated {
+            done: at + part.done,
+            ..part
+        });
     });
-    looked.map_err(MapError::Other).and(result)
+    match looked {
+        Ok(()) => result,
+        // The runs that were told were dealt with, unless one of them failed already.
+        Err(errno) => result.and(Err(Unseparated {
+            error: MapError::Other(errno),
+            done: looked_at,
+        })),
+    }
 }
 
 /// How often a move that meets a change of the address space is tried again before the

@@ -190,6 +190,46 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
 }
 
 #[test]
+fn a_separation_that_fails_says_how_far_it_came() {
+    for sparse in [false, true] {
+        let Some(set) = Setting::new() else { return };
+        (0..PAGES)
+            .filter(|page| *page != 3)
+            .for_each(|page| set.fill(page, page as u8 + 1));
+        // Something is in the way of page 9.
+        let other = page_of(99);
+        (set.userfault
+            .copy(set.second.at(9), other.as_ptr(), PAGE, Wake::No))
+        .unwrap();
+        let pagemap = Pagemap::open(&capabilities()).unwrap();
+        let (from, to, len) = (set.slot.at(0), set.second.at(0), PAGES * PAGE);
+        // SAFETY: all three are the test's.
+        let outcome = unsafe {
+            stage(set.area.at(0), len, from).unwrap();
+            match sparse {
+                true => {
+                    separate_pinned_sparse(&set.userfault, &pagemap, from, to, len, |_| panic!())
+                }
+                false => separate_pinned(&set.userfault, from, to, len, |_| panic!()),
+            }
+        };
+        let done = 9 * PAGE;
+        let error = MapError::Exists { done: 0 };
+        assert!(
+            matches!(outcome, Err(stop) if stop.done == done && matches!(stop.error, MapError::Exists { .. })),
+            "{outcome:?}, not {error} after {done}"
+        );
+        for page in (0..PAGES).filter(|page| *page != 3) {
+            let at = match page < 9 {
+                true => set.second.at(page),
+                false => set.slot.at(page),
+            };
+            assert_eq!(load(at), page as u8 + 1, "page {page}");
+        }
+    }
+}
+
+#[test]
 fn the_sparse_way_finds_the_same_pins() {
     let Some(set) = Setting::new() else { return };
     for page in [1, 2, 6, 7, 12] {
@@ -359,6 +399,6 @@ fn without_move_nothing_is_separated_and_nothing_may_be_evicted_under_direct_io(
     let userfault = Userfault::open(EntryKind::Upcall, &without).unwrap();
     // SAFETY: refused before anything is touched.
     let refused = unsafe { separate_pinned(&userfault, 0, 0, PAGE, |_| {}) };
-    assert!(matches!(refused, Err(MapError::Other(_))));
+    assert!(matches!(refused, Err(stop) if matches!(stop.error, MapError::Other(_))));
     assert!(!Capabilities::NONE.may_evict(true));
 }

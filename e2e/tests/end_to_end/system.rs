@@ -3,6 +3,7 @@
 
 mod admission;
 mod kills;
+mod leaving;
 mod operator;
 mod programs;
 mod restart;
@@ -36,6 +37,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         restart::CASES,
         revocation::CASES,
         programs::CASES,
+        leaving::CASES,
         kills::CASES,
     ];
     let cases = cases.into_iter().flatten().copied();

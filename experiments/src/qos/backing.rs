@@ -1,12 +1,11 @@
 //! Where a linked worker's pages go: a store of its own, or a contract with the system
 //! domain.
 
-use super::tenancy::{Manner, Tenancy};
 use crate::ExperimentError;
 use crate::contents::PAGE;
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use std::path::PathBuf;
-use system::tenant::Wanted;
+use system::tenant::{LinkedTenant, Manners, Revocation, Wanted};
 use system::terms::{DiskTerms, FrameTerms};
 
 /// Either of the two.
@@ -45,13 +44,24 @@ pub struct Backing {
 pub struct Housed {
     /// The domain.
     pub domain: Domain,
-    tenancy: Option<Tenancy>,
+    tenant: Option<LinkedTenant>,
 }
 
 impl Housed {
     /// How often frames were asked back.
     pub fn asked(&self) -> u64 {
-        self.tenancy.as_ref().map_or(0, Tenancy::asked)
+        self.tenant.as_ref().map_or(0, LinkedTenant::revocations)
+    }
+
+    /// Gives the contract back, and the data with it.
+    pub fn leave(self) -> Result<(), ExperimentError> {
+        drop(self.domain);
+        match self.tenant {
+            Some(mut tenant) => tenant
+                .leave()
+                .map_err(|why| ExperimentError::Worker(why.to_string())),
+            None => Ok(()),
+        }
     }
 }
 
@@ -67,8 +77,13 @@ impl Backing {
             g: count(self.frames)?,
             x: count(self.frames + self.extra)?,
         };
+        let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
         let mut builder = Domain::builder().direct_io(DirectIo::PinnedOnly);
-        let mut tenancy = None;
+        let mut contract = Contract {
+            g: FEWEST_FRAMES.min(terms.g),
+            x: terms.x,
+        };
+        let mut tenant = None;
         if let Some(path) = &self.system {
             let wanted = Wanted {
                 name: self.name.clone(),
@@ -77,25 +92,30 @@ impl Backing {
                 swap: Some(self.swap << 20),
                 place: None,
             };
-            let manner = Manner {
-                answers: !self.refuses,
-                greedy: self.greedy,
+            let manners = Manners {
+                eager: self.greedy,
+                on_revocation: self.refuses.then(|| Box::new(refuse) as _),
             };
-            let (joined, ledger, store) = Tenancy::join(path, &wanted, manner)?;
-            builder = builder.ledger(ledger).shared_store(store);
-            tenancy = Some(joined);
+            let joined = LinkedTenant::join_with(path, &wanted, manners);
+            let (joined, share) = joined.map_err(|why| failed(&why))?;
+            builder = builder.ledger(share.ledger).shared_store(share.store);
+            (contract, tenant) = (share.contract, Some(joined));
         }
         if let Some(store) = &self.store {
             builder = builder.store(store.clone());
         }
-        // A tenant's guarantee is the daemon's to keep. Within the tenant the domain is alone,
-        // and what it does not use is not to count as promised.
-        let (least, x) = (FEWEST_FRAMES.min(terms.g), terms.x);
-        let domain = builder.frames(Contract { g: least, x }).build();
+        let domain = builder.frames(contract).build();
         Ok(Housed {
-            domain: domain.map_err(|why| ExperimentError::Worker(why.to_string()))?,
-            tenancy,
+            domain: domain.map_err(|why| failed(&why))?,
+            tenant,
         })
+    }
+}
+
+/// Gives nothing back and answers nothing, whatever becomes of it.
+fn refuse(_: Revocation) {
+    loop {
+        std::thread::park();
     }
 }
 

@@ -22,7 +22,6 @@ mod saturation;
 pub mod schedule;
 pub mod shares;
 
-mod tenancy;
 mod unscheduled;
 
 use crate::contents::mix;

@@ -7,7 +7,7 @@
 //! with 4 of them has none: windows are a 64th of the frames (`selfpage`'s pager). What is
 //! read is checked, so that a page that was lost is no progress.
 
-use super::backing::Backing;
+use super::backing::{Backing, Housed};
 use super::forgetful::Forgetful;
 use super::progress::{Span, Watched};
 use crate::ExperimentError;
@@ -27,6 +27,9 @@ pub struct Plan {
     /// Its driver forgets its copies on disk: pages go out only.
     #[arg(long)]
     pub forgets: bool,
+    /// Times that it does its work and leaves its contract first, to ask for another.
+    #[arg(long, default_value_t = 0)]
+    pub leaves: u32,
     /// How long.
     #[command(flatten)]
     pub span: Span,
@@ -34,17 +37,20 @@ pub struct Plan {
 
 /// The life of the application.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
-    let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
-    let housed = plan.backing.domain()?;
-    let stretch = housed
-        .domain
-        .allocate((plan.stretch as usize) << 10)
-        .map_err(|why| failed(&why))?;
-    match plan.forgets {
-        true => stretch.bind(Forgetful),
-        false => stretch.bind(Paged),
+    for _ in 0..plan.leaves {
+        let housed = plan.backing.domain()?;
+        let stretch = plan.stretch(&housed)?;
+        let application = Application {
+            stretch: &stretch,
+            forgets: plan.forgets,
+        };
+        application.begin();
+        application.go_through(2)?;
+        drop(stretch);
+        housed.leave()?;
     }
-    .map_err(|why| failed(&why))?;
+    let housed = plan.backing.domain()?;
+    let stretch = plan.stretch(&housed)?;
     let application = Application {
         stretch: &stretch,
         forgets: plan.forgets,
@@ -55,6 +61,21 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     // What it was charged is asked for while it has its contract.
     worker::linger();
     Ok(())
+}
+
+impl Plan {
+    /// Its data.
+    fn stretch(&self, housed: &Housed) -> Result<Stretch, ExperimentError> {
+        let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
+        let stretch = housed.domain.allocate((self.stretch as usize) << 10);
+        let stretch = stretch.map_err(|why| failed(&why))?;
+        let bound = match self.forgets {
+            true => stretch.bind(Forgetful),
+            false => stretch.bind(Paged),
+        };
+        bound.map_err(|why| failed(&why))?;
+        Ok(stretch)
+    }
 }
 
 struct Application<'a> {
@@ -80,16 +101,27 @@ impl Application<'_> {
         (0..self.stretch.pages()).for_each(|page| self.page(page).write(1));
     }
 
+    /// Once through a page, in the round of this version.
+    fn step(&self, page: usize, version: u8) -> Result<(), ExperimentError> {
+        match self.forgets {
+            true => self.page(page).write(version),
+            false => self.page(page).check(1)?,
+        }
+        Ok(())
+    }
+
+    /// Once through all pages.
+    fn go_through(&self, version: u8) -> Result<(), ExperimentError> {
+        (0..self.stretch.pages()).try_for_each(|page| self.step(page, version))
+    }
+
     fn process(&self, watched: &Watched) -> Result<(), ExperimentError> {
         let mut version = 1;
         loop {
             // What the last round wrote must differ, or its pages need not go out.
             version = u8::wrapping_add(version, 1);
             for page in 0..self.stretch.pages() {
-                match self.forgets {
-                    true => self.page(page).write(version),
-                    false => self.page(page).check(1)?,
-                }
+                self.step(page, version)?;
                 if !watched.processed(PAGE as u64) {
                     return Ok(());
                 }

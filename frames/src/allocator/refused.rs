@@ -92,18 +92,13 @@ pub enum Refused {
     },
     /// A tenant that comes back says that it owns more than it can.
     #[error(
-        "a tenant came back with {n} frames, but its contract allows {x} and {free} of {managed} are \
-         nobody's: it does not tell the truth, or the memory managed was lowered meanwhile"
+        "a tenant came back with {n} frames, but its contract allows {x}: it does not tell the truth"
     )]
     Returned {
         /// Frames it says it owns.
         n: u32,
         /// Most frames of its contract.
         x: u32,
-        /// Frames nobody owns.
-        free: u32,
-        /// Frames managed.
-        managed: u32,
     },
     /// Too little memory left to manage.
     #[error(

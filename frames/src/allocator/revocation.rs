@@ -48,6 +48,12 @@ impl Allocator {
         waiting.retain(|waiting| waiting.k > 0);
         self.waiting = waiting;
         if self.waiting.is_empty() && self.grace.is_zero() {
+            // Frames that somebody has already are not taken away to be lent again.
+            for tenant in self.tenants.values_mut() {
+                let k = tenant.unasked_beyond().min(free);
+                tenant.beyond -= k;
+                free -= k;
+            }
             let mut wishes = std::mem::take(&mut self.wishes);
             for wish in &mut wishes {
                 wish.k -= self.grant(wish.tenant, wish.k, &mut free);
@@ -156,12 +162,23 @@ impl Allocator {
     }
 
     /// Frames on their way and when they come, the earliest first: all of a tenant that is
-    /// being killed, and what others were asked for.
+    /// being killed, and what others were asked for. Those beyond what is managed come to
+    /// nobody.
     fn supply(&self) -> Vec<Debt> {
-        let condemned = |t: &Tenant| t.condemned.map(|by| Debt { k: t.n, by });
+        let condemned = |t: &Tenant| {
+            let k = t.managed();
+            t.condemned.map(|by| Debt { k, by })
+        };
         let tenants = || self.tenants.values();
         let mut supply: Vec<_> = tenants().filter_map(condemned).collect();
-        supply.extend(tenants().flat_map(|tenant| &tenant.debts));
+        supply.extend(tenants().flat_map(|tenant| {
+            let mut beyond = tenant.beyond;
+            tenant.debts.iter().map(move |debt| {
+                let k = debt.k.saturating_sub(beyond);
+                beyond = beyond.saturating_sub(debt.k);
+                Debt { k, by: debt.by }
+            })
+        }));
         supply.sort_by_key(|part| part.by);
         supply
     }

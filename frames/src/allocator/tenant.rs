@@ -22,6 +22,9 @@ pub(crate) struct Tenant {
     pub later: Option<(Contract, Duration)>,
     /// Frames granted.
     pub n: u32,
+    /// Those of them that are not of the memory managed: it came back with them. They are
+    /// the first that it loses, and nobody else's then.
+    pub beyond: u32,
     /// What it was last seen to use of them.
     pub usage: Usage,
     pub cleaning: Cleaning,
@@ -71,6 +74,7 @@ impl Tenant {
             contract,
             later: None,
             n,
+            beyond: 0,
             usage: Usage { used: n, ready: 0 },
             cleaning,
             debts: VecDeque::new(),
@@ -97,9 +101,23 @@ impl Tenant {
         }
     }
 
-    /// Frames above its contract that it was not asked for yet.
+    /// Frames of the memory managed that it has.
+    pub(crate) fn managed(&self) -> u32 {
+        self.n - self.beyond
+    }
+
+    /// Frames beyond what is managed that it was not asked for yet.
+    pub(crate) fn unasked_beyond(&self) -> u32 {
+        match self.condemned {
+            None => self.beyond.saturating_sub(self.owed()),
+            Some(_) => 0,
+        }
+    }
+
+    /// Frames above its contract, or beyond what is managed, that it was not asked for yet.
     pub(crate) fn excess(&self) -> u32 {
-        let kept = self.contract.x.saturating_add(self.owed());
+        let kept = self.contract.x.min(self.managed());
+        let kept = kept.saturating_add(self.owed());
         match self.condemned {
             None => self.n.saturating_sub(kept),
             Some(_) => 0,
@@ -162,6 +180,7 @@ impl Tenant {
     /// Takes `k` frames from it, which pay what it owes first.
     pub(crate) fn lose(&mut self, k: u32) {
         self.n = self.n.saturating_sub(k);
+        self.beyond = self.beyond.saturating_sub(k);
         self.usage.used = self.usage.used.min(self.n);
         let mut paid = k;
         while let Some(debt) = self.debts.front_mut() {

@@ -1,6 +1,6 @@
 //! How a domain is to be, and making it.
 
-use super::shared::{Owned, Shared};
+use super::shared::{Books, Owned, Shared};
 use super::{Domain, DomainError};
 use crate::counters::{Counter, Counters};
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
@@ -160,8 +160,10 @@ impl Builder {
             start: 0,
         };
         // SAFETY: the ledger is dropped after the pager, which alone uses these.
-        let (books, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
-        let client = books.adopt(books.admit(self.contract, me)?, me)?;
+        let (own, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
+        let id = own.admit(self.contract, me)?;
+        let books = Books { ledger, id };
+        let client = own.adopt(id, me)?;
         let holder = client.id().slot() as store::Holder;
         let store = match self.store {
             None => None,
@@ -201,7 +203,7 @@ impl Builder {
         })?);
         // SAFETY: dropped with the domain, which is made below.
         unsafe { pager.get() }.set_fault_rate(self.fault_rate);
-        let mut shared = Shared::new(pager, store, careful, ledger)?;
+        let mut shared = Shared::new(pager, store, careful, books)?;
         shared.start(self.entry)?;
         Ok(Domain {
             shared: Arc::new(shared),

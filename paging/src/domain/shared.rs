@@ -5,7 +5,7 @@ use crate::entry::thread::Entry;
 use crate::entry::{mask, upcall};
 use crate::pager::Pager;
 use crate::prefetch::Prefetcher;
-use frames::Ledger;
+use frames::{DomainId, Ledger};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -90,7 +90,21 @@ pub(super) struct Shared {
     pager: Owned<Pager>,
     pub(super) store: Option<Owned<SharedStore>>,
     _careful: Owned<AtomicU32>,
-    _ledger: Owned<Ledger>,
+    _books: Books,
+}
+
+/// The ledger, and the domain's place in it, which is given up last: somebody else may look
+/// into the ledger, and then count on the domain's frames.
+pub(super) struct Books {
+    pub(super) ledger: Owned<Ledger>,
+    pub(super) id: DomainId,
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        // SAFETY: for as long as this is borrowed.
+        unsafe { self.ledger.get() }.retire(self.id);
+    }
 }
 
 impl Shared {
@@ -99,7 +113,7 @@ impl Shared {
         pager: Owned<Pager>,
         store: Option<Owned<SharedStore>>,
         careful: Owned<AtomicU32>,
-        ledger: Owned<Ledger>,
+        books: Books,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(Stop {
             flag: AtomicBool::new(false),
@@ -114,7 +128,7 @@ impl Shared {
             pager,
             store,
             _careful: careful,
-            _ledger: ledger,
+            _books: books,
         })
     }
 

@@ -75,8 +75,17 @@ impl Pager {
             return self.return_all(stretch, frames, span, staged);
         };
         let sieve = sieve + table.offset_in_unit(span.start);
+        // Said as soon as it is so: whatever fails later, each page is where its place says.
+        let moved = |pages: Range<usize>| {
+            for page in pages {
+                let slot_word = &frames[table.offset_in_unit(span.start + page) / PAGE];
+                let word = slot_word.load(Ordering::Relaxed);
+                if word != 0 {
+                    self.places.set_staged(word - 1, sieve + page * PAGE);
+                }
+            }
+        };
         let mut at = 0;
-        let mut failed = None;
         while at < span.len() {
             let mut refused = None;
             let (from, to) = (staged + at * PAGE, sieve + at * PAGE);
@@ -98,59 +107,65 @@ impl Pager {
                     None => translation::separate_pinned(self.userfault(), from, to, len, note),
                 }
             };
-            match outcome {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => {
-                    failed = Some(error);
-                    break;
-                }
-            }
             let Some(page) = refused.map(|page| at + page) else {
-                break;
+                let Err(stop) = outcome else {
+                    return moved(at..span.len());
+                };
+                self.complain(format_args!("pinned pages could not be told apart: {stop}"));
+                // What was moved on is known not to be pinned; the rest goes back.
+                let rest = at + stop.done / PAGE;
+                moved(at..rest);
+                let left = span.start + rest..span.end;
+                return self.return_all(stretch, frames, left, staged + rest * PAGE);
             };
-            // Refused as pinned, or as shared with a child since a fork. A write that
-            // changes nothing gives this process a page of its own in the second case; a
-            // pinned page is never shared.
-            let word = (staged + page * PAGE) as *const AtomicU64;
-            // SAFETY: staged and mapped; one locked instruction, which a device's write to
-            // the same bytes goes before or after.
-            unsafe { &*word }.fetch_or(0, Ordering::SeqCst);
-            // SAFETY: both areas are the pager's.
-            let again = unsafe {
-                self.userfault().move_present(
-                    sieve + page * PAGE,
-                    staged + page * PAGE,
-                    PAGE,
-                    translation::Wake::No,
-                )
-            };
-            if again.is_err() {
-                let index = span.start + page;
-                let slot_word = &frames[table.offset_in_unit(index) / PAGE];
-                self.put_back(stretch, index, slot_word, staged + page * PAGE);
-                self.counters().add(Counter::pinned, 1);
-                self.leave_to_device(stretch, index);
-            }
+            // What comes behind it, an error too, comes again.
+            moved(at..page);
+            self.try_again(
+                stretch,
+                slot,
+                frames,
+                span.start + page,
+                staged + page * PAGE,
+            );
             at = page + 1;
         }
-        if let Some(error) = failed {
-            self.complain(format_args!(
-                "pinned pages could not be told apart: {error}"
-            ));
-            // What was moved on is known not to be pinned; the rest goes back.
-            return self.return_all(
-                stretch,
-                frames,
-                span.start + at..span.end,
-                staged + at * PAGE,
-            );
-        }
-        for index in span.clone() {
-            let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
-            if word != 0 {
-                self.places
-                    .set_staged(word - 1, sieve + (index - span.start) * PAGE);
+    }
+
+    /// Looks again at a page that would not move to the sieve: it was refused as pinned, or as
+    /// shared with a child since a fork. A write that changes nothing gives this process a page
+    /// of its own in the second case; a pinned page is never shared.
+    fn try_again(
+        &self,
+        stretch: &Inner,
+        slot: usize,
+        frames: &[AtomicU32],
+        index: usize,
+        staged: usize,
+    ) {
+        let offset = stretch.table().offset_in_unit(index);
+        let slot_word = &frames[offset / PAGE];
+        let (word, sieve) = (staged as *const AtomicU64, self.staging.sieve(slot));
+        let Some(to) = sieve.map(|sieve| sieve + offset) else {
+            return;
+        };
+        // SAFETY: staged and mapped; one locked instruction, which a device's write to the same
+        // bytes goes before or after.
+        unsafe { &*word }.fetch_or(0, Ordering::SeqCst);
+        // SAFETY: both areas are the pager's.
+        let again = unsafe {
+            let wake = translation::Wake::No;
+            self.userfault().move_present(to, staged, PAGE, wake)
+        };
+        let frame = slot_word.load(Ordering::Relaxed);
+        match again {
+            Ok(()) if frame != 0 => self.places.set_staged(frame - 1, to),
+            Ok(()) => {}
+            Err(_) => {
+                let back = self.put_back(stretch, index, slot_word, staged);
+                self.counters().add(Counter::pinned, 1);
+                if back {
+                    self.leave_to_device(stretch, index);
+                }
             }
         }
     }

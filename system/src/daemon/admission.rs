@@ -10,6 +10,7 @@ use super::tenancy::{Frames, Phase, Tenancy};
 use super::wipe::{Wiped, wipe};
 use super::{Daemon, HUNGER, access, places};
 use crate::control::{Say, TenantNumber, Ticket};
+use crate::tenant::LEAST_FRAMES;
 use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use disk::atropos::Contract as DiskContract;
 use disk::time::Nanos;
@@ -46,10 +47,6 @@ fn kind(place: Option<Place>) -> Kind {
     }
 }
 
-/// What a linked program needs: an instruction can straddle two pages, one is moved from and
-/// one is moved through. A tree of processes asks for more by itself.
-const LEAST_FRAMES: u32 = 4;
-
 impl Daemon {
     /// Somebody asks for a contract.
     pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms, place: Option<Place>) {
@@ -68,6 +65,7 @@ impl Daemon {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, name, terms)?;
+        // A tree of processes asks for more by itself.
         let least = LEAST_FRAMES;
         if terms.frames.g < least {
             return Err(format!(

@@ -23,7 +23,7 @@ const STEP: u32 = 256;
 /// the devices seen; and a tenant that faults reads a page for each that it writes.
 const SURELY: u64 = 8;
 /// What a pager's own memory may come to for each process, beside the frames.
-const OWN: u64 = 8 << 20;
+pub(super) const OWN: u64 = 8 << 20;
 /// How long the memory of who is killed may take to come back.
 const LAST: Duration = Duration::from_secs(10);
 
@@ -188,7 +188,7 @@ impl Daemon {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        if tenancy.phase == Phase::Ending {
+        if matches!(tenancy.phase, Phase::Ending | Phase::Leaving) {
             return;
         }
         tenancy.phase = Phase::Ending;

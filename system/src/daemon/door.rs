@@ -119,6 +119,7 @@ impl Daemon {
             if let Some(tenancy) = self.tenants.get_mut(&number) {
                 tenancy.connection = None;
             }
+            // Unless it has given its frames back already.
             self.kill(number);
         }
     }

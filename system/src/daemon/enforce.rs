@@ -7,6 +7,7 @@
 //! Rule: what is resident is counted by the kernel and never believed; whoever is killed is
 //! helped to give its memory back at once (`process_mrelease`).
 
+use super::origin;
 use crate::tree;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -67,6 +68,7 @@ impl Groups {
         let path = self.root.as_ref().and_then(|root| {
             let path = root.join(number.to_string());
             fs::create_dir_all(&path).ok()?;
+            origin::note(mount_of(&path)?, &path, leader);
             let pid = leader.as_raw_nonzero().to_string();
             match fs::write(path.join("cgroup.procs"), pid) {
                 // If it ended meanwhile, its number may be another's, who is not to die for it.
@@ -208,10 +210,25 @@ impl Group {
         }
     }
 
+    /// Its processes are nobody's tenants any more: they go back to where they came from.
+    pub fn release(&self) {
+        if let Some(path) = &self.path
+            && let Some(mount) = mount_of(path)
+        {
+            origin::restore(mount, path);
+        }
+    }
+
     /// The group is not needed any more.
     pub fn remove(&self) {
         let _ = self.path.as_ref().map(fs::remove_dir);
     }
+}
+
+/// Where the control groups are mounted that a tenant's is of: above it, the daemon's and
+/// the folder of all daemons'.
+fn mount_of(group: &Path) -> Option<&Path> {
+    group.ancestors().nth(3)
 }
 
 /// Whether a process of this number, started then, still runs.

@@ -14,6 +14,10 @@ pub enum Done {
     Wiped(TenantNumber, Box<Wiped>),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
+    /// Bytes that one who wants to leave has resident, counted for that.
+    Weighed(TenantNumber, u64),
+    /// The processes of one who leaves are in no group of ours any more.
+    Released(TenantNumber),
     /// Nothing of a tenant's is in flight any more.
     Left(TenantNumber),
     /// Bytes a tenant has resident, counted exactly.

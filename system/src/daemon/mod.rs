@@ -9,9 +9,9 @@
 //! |---|---|
 //! | `config`, `access` | what there is to give out, and to whom |
 //! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
-//! | `requests`, `admission`, `rejoin` | what tenants ask: contracts, channels; coming back |
+//! | `requests`, `admission`, `rejoin`, `leave` | what tenants ask: contracts, channels; coming back; going |
 //! | `faults` | how fast the faults of each may come |
-//! | `books`, `enforce` | what the frames allocator orders; what the kernel says |
+//! | `books`, `enforce`, `origin` | what the frames allocator orders; what the kernel says; groups |
 //! | `signals`, `systemd` | what the machine's operator wants |
 //! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
@@ -31,6 +31,8 @@ pub mod enforce;
 mod errand;
 mod faults;
 mod guests;
+mod leave;
+mod origin;
 mod peer;
 mod record;
 mod rejoin;
@@ -335,7 +337,8 @@ impl Daemon {
         while let Some(done) = self.errands.next() {
             match done {
                 Done::Wiped(number, wiped) => self.wiped(number, *wiped),
-                Done::Killed(number) => self.part(number),
+                Done::Killed(number) | Done::Released(number) => self.part(number),
+                Done::Weighed(number, resident) => self.weighed(number, resident),
                 Done::Left(number) => self.forget(number),
                 Done::Counted(number, resident) => self.counted_exactly(number, resident),
             }
@@ -363,9 +366,9 @@ impl Daemon {
         }
     }
 
-    /// A tenant's processes have ended. Its frames are free at once: who waits for them does
-    /// not wait for its disk, too. Of the disk nothing is given to others while I/O of this one
-    /// is under way, which is waited for beside the loop.
+    /// A tenant's processes have ended, or it has given its frames back. They are free at
+    /// once: who waits for them does not wait for its disk, too. Of the disk nothing is given
+    /// to others while I/O of this one is under way, which is waited for beside the loop.
     fn part(&mut self, number: TenantNumber) {
         let orders = self.allocator.gone(TenantId(number), self.now());
         self.carry_out(orders);
@@ -387,16 +390,18 @@ impl Daemon {
         tenancy.is_none_or(|tenancy| tenancy.phase == Phase::Ending)
     }
 
-    /// A tenant has ended: gives everything back that was its.
+    /// A tenant has ended or left: gives everything back that was its.
     fn forget(&mut self, number: TenantNumber) {
         let Some(tenancy) = self.tenants.remove(&number) else {
             return;
         };
         let name = &tenancy.record.name;
+        let left = tenancy.phase == Phase::Leaving;
+        let how = if left { "left" } else { "ended" };
         self.log(format_args!(
-            "tenant {number} ({name}) has ended: all it had is free"
+            "tenant {number} ({name}) has {how}: all it had is free"
         ));
-        if let Some(token) = tenancy.connection {
+        if let Some(token) = tenancy.connection.filter(|_| !left) {
             self.close(token);
         }
         if let Some(file) = tenancy.file
@@ -410,6 +415,10 @@ impl Daemon {
             frames.group.remove();
         }
         self.leave_fault_rates(number);
+        // Last: who hears it may ask for all of it.
+        if let Some(token) = tenancy.connection.filter(|_| left) {
+            self.let_go(token);
+        }
     }
 
     /// Ends tenants whose process has gone without their connection telling, and those that
@@ -418,8 +427,10 @@ impl Daemon {
         let grace = self.config.memory.grace.0;
         let lost = |tenancy: &Tenancy| match tenancy.phase {
             Phase::Away(since) => tenancy.record.process().is_none() || since.elapsed() > grace,
-            Phase::Admitted => tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive()),
-            Phase::Wiping | Phase::Ending => false,
+            Phase::Admitted | Phase::Asking => {
+                tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive())
+            }
+            Phase::Wiping | Phase::Leaving | Phase::Ending => false,
         };
         let lost: Vec<_> = (self.tenants.iter())
             .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))

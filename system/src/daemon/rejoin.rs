@@ -18,6 +18,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
+use wired::PAGE;
 
 /// Whether a tenant of an earlier daemon may come back.
 pub(super) fn is_anybody_awaited(swap: &SwapFs) -> bool {
@@ -160,14 +161,15 @@ impl Daemon {
         self.watch_hunger(&hunger, number)?;
         let tenancy = self.tenants.get(&number).ok_or_else(lack)?;
         let (terms, ticket) = (tenancy.record.terms, tenancy.ticket);
+        let resident = tenancy.frames.as_ref().map_or(0, |f| f.group.resident(0));
+        let resident = u32::try_from(resident / PAGE as u64).unwrap_or(u32::MAX);
         let (id, now) = (TenantId(number), self.now());
         let orders = self.allocator.gone(id, now);
         self.carry_out(orders);
-        // What it says it owns counts, as far as its contract and the others' allow: who says
-        // too much takes nothing that others are guaranteed, or had.
+        // What it says it owns counts as far as its contract and the others' allow, and beyond
+        // that as far as the kernel says that it has it: who says too much takes nothing.
         let claimed = quota.as_ref().map_or(0, Quota::limit).min(terms.frames.x);
-        let most = self.left_for(id).max(terms.frames.g);
-        let n = claimed.min(most).min(self.allocator.free());
+        let n = claimed.min(resident.max(self.left_for(id)).max(terms.frames.g));
         if let Some(quota) = &mut quota {
             quota.set_limit(n);
         }
@@ -194,10 +196,21 @@ impl Daemon {
             note: String::new(),
         };
         self.say_at(token, &said, &[]);
+        let beyond = self.allocator.view(id).map_or(0, |view| view.beyond);
+        if beyond > 0 {
+            let managed = self.allocator.managed();
+            self.log(format_args!(
+                "tenant {number} came back with {n} frames, {beyond} more than fit into the {managed} that are \
+                 managed: it is asked for them, in its own disk time"
+            ));
+        }
         if n < claimed {
             let by = self.now() + self.config.memory.revocation.0;
             self.revoke(number, 0, n, by);
         }
+        // What it owns too much is asked for now.
+        let orders = self.allocator.tick(self.now());
+        self.carry_out(orders);
         self.hungry(number);
         Ok(())
     }
@@ -207,7 +220,7 @@ impl Daemon {
     fn left_for(&self, id: TenantId) -> u32 {
         let others = self.allocator.views().filter(|view| view.tenant != id);
         let taken: u64 = others
-            .map(|view| u64::from(view.n.max(view.contract.g)))
+            .map(|view| u64::from((view.n - view.beyond).max(view.contract.g)))
             .sum();
         u64::from(self.allocator.managed()).saturating_sub(taken) as u32
     }

@@ -68,6 +68,7 @@ impl Daemon {
             }
             (Ask::FaultUnit(unit), Some(number)) => self.fault_unit(number, unit),
             (Ask::Answered { round }, Some(number)) => self.answered(number, round),
+            (Ask::Leave, Some(number)) => self.leave(token, number),
             (_, None) => self.refuse(token, "ask for a contract first"),
             (_, Some(_)) => self.refuse(token, "this connection has a contract already"),
         }
@@ -78,7 +79,10 @@ impl Daemon {
             return;
         };
         let (Some(client), true) = (tenancy.client, tenancy.phase == Phase::Admitted) else {
-            return self.refuse(token, "the contract has no disk yet");
+            return self.refuse(
+                token,
+                "the contract has no disk yet, or is being given back",
+            );
         };
         let uid = tenancy.record.uid;
         let (full, channel) = (tenancy.full(), tenancy.free_channel());

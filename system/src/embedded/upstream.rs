@@ -11,18 +11,15 @@
 use crate::control::{ChannelNumber, FaultShare};
 use crate::server::Event;
 use crate::socket;
-use crate::tenant::{Heard, Tenant};
+use crate::tenant::{Happened, Steward, Tenant};
 use crate::terms::{Terms, Time};
 use crate::wire::{Answer, Slot};
 use frames::Ledger;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::{Duration, Instant};
-
-/// How often frames that are to be given back are counted.
-const COUNT: Duration = Duration::from_millis(1);
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 /// The keeper's own way to the disk: it moves no pages, and retires a process only when
 /// [`Upstream::is_quiet`] says that nothing of it is under way.
@@ -42,24 +39,13 @@ struct Waiting {
     reply: OwnedFd,
 }
 
-/// A revocation under way.
-#[derive(Clone, Copy)]
-struct Round {
-    number: u32,
-    keep: u32,
-    deadline: Instant,
-}
-
 /// The contract with the daemon, as the keeper keeps it.
 pub(crate) struct Upstream {
-    tenant: Tenant,
-    waiting: HashMap<u64, Waiting>,
-    next: u64,
+    steward: Steward<Waiting>,
     channels: BTreeMap<ChannelNumber, Slot>,
     closing: HashSet<ChannelNumber>,
     /// Slots whose process has gone.
     gone: HashSet<Slot>,
-    round: Option<Round>,
     /// A share of the faults that is not in force yet.
     faults: Option<FaultShare>,
 }
@@ -67,13 +53,10 @@ pub(crate) struct Upstream {
 impl Upstream {
     pub fn new(tenant: Tenant) -> Self {
         Self {
-            tenant,
-            waiting: HashMap::new(),
-            next: 0,
+            steward: Steward::new(tenant),
             channels: BTreeMap::new(),
             closing: HashSet::new(),
             gone: HashSet::new(),
-            round: None,
             faults: None,
         }
     }
@@ -85,36 +68,33 @@ impl Upstream {
 
     /// Says what a fault costs.
     pub fn fault_unit(&self, unit: u64) {
-        self.tenant.fault_unit(unit);
+        self.steward.fault_unit(unit);
     }
 
     /// The contract.
     pub fn terms(&self) -> Terms {
-        self.tenant.terms()
+        self.steward.terms()
     }
 
     /// Rung when more frames are wanted.
     pub fn hunger(&self) -> BorrowedFd<'_> {
-        self.tenant.hunger()
+        self.steward.hunger()
     }
 
     /// Readable when there is something to do. Another one after [`Event::Back`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.tenant.fd()
+        self.steward.fd()
     }
 
     /// When it wants to be called though nothing is readable.
     pub fn patience(&self) -> Option<Duration> {
-        let counting = self.round.is_some().then_some(COUNT);
-        counting.or(self.tenant.patience())
+        self.steward.patience()
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
     pub fn open(&mut self, slot: Slot, depth: u16, reply: OwnedFd) {
-        self.next += 1;
         self.gone.remove(&slot);
-        self.waiting.insert(self.next, Waiting { slot, reply });
-        self.tenant.open(depth, self.next);
+        self.steward.open(depth, Waiting { slot, reply });
     }
 
     /// The process in `slot` has gone: whether nothing of it is under way any more.
@@ -124,92 +104,59 @@ impl Upstream {
         let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
         for channel in &channels {
             if self.closing.insert(*channel) {
-                self.tenant.close(*channel);
+                self.steward.close(*channel);
             }
         }
-        channels.is_empty() && self.waiting.values().all(|waiting| waiting.slot != slot)
+        channels.is_empty() && self.steward.waiting().all(|waiting| waiting.slot != slot)
     }
 
     /// Does what is to be done, and tells what happened.
     pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<Event>) {
-        for heard in self.tenant.dispatch() {
-            match heard {
-                Heard::Opened {
-                    cookie,
+        for one in self.steward.dispatch(ledger) {
+            match one {
+                Happened::Opened {
+                    who,
                     channel,
                     memory,
                     bell,
-                } => self.opened(cookie, channel, &memory, &bell),
-                Heard::NotOpened { cookie, why } => {
-                    if let Some(waiting) = self.waiting.remove(&cookie) {
-                        answer(&waiting.reply, Answer::Refused(why.as_bytes()), &[]);
-                    }
+                } => self.opened(&who, channel, &memory, &bell),
+                Happened::NotOpened { who, why } => {
+                    answer(&who.reply, Answer::Refused(why.as_bytes()), &[]);
                 }
-                Heard::Closed(channel) => {
+                Happened::Closed(channel) => {
                     self.channels.remove(&channel);
                     self.closing.remove(&channel);
                 }
-                Heard::Revoke {
-                    round,
-                    keep,
-                    deadline,
-                } => {
-                    self.round = Some(Round {
-                        number: round,
-                        keep,
-                        deadline,
-                    });
-                }
-                Heard::Faults(share) => self.faults = Some(share),
-                Heard::Changed { terms, notice } => {
-                    ledger.assure(terms.frames.g);
-                    say(happened, changed(&terms, notice));
-                }
-                Heard::Gone => say(
+                Happened::Faults(share) => self.faults = Some(share),
+                Happened::Changed(terms, notice) => say(happened, changed(&terms, notice)),
+                Happened::Gone => say(
                     happened,
                     "the system domain has ended: what needs its disk waits until it is started again".into(),
                 ),
-                Heard::Back => happened.push(Event::Back),
-                Heard::Refused(why) => say(
+                Happened::Back => happened.push(Event::Back),
+                Happened::Refused(why) => say(
                     happened,
                     format!("the system domain does not take this contract back: {why}"),
                 ),
+                // A tree has its contract until it ends.
+                Happened::Asked(_) | Happened::Left | Happened::Stays(_) => {}
             }
         }
-        self.shed(ledger);
+        self.steward.shed(ledger);
     }
 
-    fn opened(&mut self, cookie: u64, channel: ChannelNumber, memory: &OwnedFd, bell: &OwnedFd) {
-        let Some(Waiting { slot, reply }) = self.waiting.remove(&cookie) else {
+    fn opened(
+        &mut self,
+        Waiting { slot, reply }: &Waiting,
+        channel: ChannelNumber,
+        memory: &OwnedFd,
+        bell: &OwnedFd,
+    ) {
+        self.channels.insert(channel, *slot);
+        let fds = [memory.as_fd(), self.steward.doorbell(), bell.as_fd()];
+        if self.gone.contains(slot) || !answer(reply, Answer::Channel, &fds) {
             self.closing.insert(channel);
-            return self.tenant.close(channel);
-        };
-        self.channels.insert(channel, slot);
-        let fds = [memory.as_fd(), self.tenant.doorbell(), bell.as_fd()];
-        if self.gone.contains(&slot) || !answer(&reply, Answer::Channel, &fds) {
-            self.closing.insert(channel);
-            self.tenant.close(channel);
-        }
-    }
-
-    /// Has frames given back until there are few enough, and says so then.
-    fn shed(&mut self, ledger: &Ledger) {
-        let Some(Round {
-            number,
-            keep,
-            deadline,
-        }) = self.round
-        else {
-            return;
-        };
-        // Asked every time: processes come and go, and what one promised another may give.
-        ledger.shed(keep);
-        if ledger.shed_done(keep) {
-            self.tenant.answered(number);
-            self.round = None;
-        } else if Instant::now() > deadline {
-            // Too late: what follows is the daemon's to decide.
-            self.round = None;
+            self.steward.close(channel);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! has a share of the disk beside those that page, and keeps many requests under way.
 
 use crate::control::{Ask, NAME, cut};
-use crate::tenant::{TenantError, connect, converse};
+use crate::tenant::{TenantError, converse, reach};
 use crate::terms::DiskTerms;
 use iochannel::{ChannelError, Client, Piece, RUN};
 use rustix::fd::{AsFd, OwnedFd};
@@ -62,10 +62,7 @@ impl ReservedFile {
         pages: usize,
     ) -> Result<Self, FileError> {
         let io = |what| move |errno| FileError::Io { what, errno };
-        let connection = connect(socket).map_err(|why| TenantError::Nobody {
-            path: socket.into(),
-            why,
-        })?;
+        let connection = reach(socket)?;
         let (depth, pages) = (depth.max(1), pages.clamp(1, RUN));
         let ask = Ask::File {
             name: cut(name, NAME),

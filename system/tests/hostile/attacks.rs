@@ -36,7 +36,7 @@ impl Rng {
     }
 }
 
-fn connect(path: &Path) -> OwnedFd {
+pub fn connect(path: &Path) -> OwnedFd {
     let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(unix, packets, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
@@ -47,11 +47,11 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     socket::send(to, bytes, fds, SendFlags::DONTWAIT).is_ok()
 }
 
-fn ask(to: &OwnedFd, ask: &Ask, fds: &[BorrowedFd<'_>]) -> bool {
+pub fn ask(to: &OwnedFd, ask: &Ask, fds: &[BorrowedFd<'_>]) -> bool {
     send(to, &encode(ask).unwrap(), fds)
 }
 
-fn hear(from: &OwnedFd) -> Option<(Say, Vec<OwnedFd>)> {
+pub fn hear(from: &OwnedFd) -> Option<(Say, Vec<OwnedFd>)> {
     let message = socket::receive(from, RecvFlags::empty()).ok()?;
     let say = decode(message.as_slice())?;
     Some((say, message.fds.into_iter().flatten().collect()))
@@ -93,7 +93,7 @@ fn wrong() -> Vec<OwnedFd> {
 fn any_ask(rng: &mut Rng) -> Ask {
     let number = rng.next() as u32;
     let disk = "1ms/250ms".parse().unwrap();
-    match rng.below(11) {
+    match rng.below(12) {
         0 => Ask::Join {
             name: "\u{1b}[2J\n".repeat(rng.below(40)),
             frames: Some(FrameTerms {
@@ -129,6 +129,7 @@ fn any_ask(rng: &mut Rng) -> Ask {
             }),
             disk: Some(disk),
         },
+        10 => Ask::Leave,
         _ => Ask::Trace { from: rng.next() },
     }
 }

@@ -1,6 +1,6 @@
 //! The daemon, the honest client, and what the others do.
 
-use crate::attacks;
+use crate::{attacks, leaving};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -24,9 +24,12 @@ pub enum Role {
     Deaf,
     Linger,
     Whole,
+    Leaver,
+    Linked,
+    Interrupted,
 }
 
-const ROLES: [Role; 7] = [
+const ROLES: [Role; 10] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -34,6 +37,9 @@ const ROLES: [Role; 7] = [
     Role::Deaf,
     Role::Linger,
     Role::Whole,
+    Role::Leaver,
+    Role::Linked,
+    Role::Interrupted,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -68,6 +74,9 @@ pub fn play(role: Role) {
         Role::Deaf => attacks::deaf(&socket),
         Role::Linger => attacks::linger(&socket),
         Role::Whole => attacks::whole(&socket),
+        Role::Leaver => leaving::hostile(&socket),
+        Role::Linked => leaving::linked(&socket),
+        Role::Interrupted => leaving::interrupted(&socket, &folder.join("go")),
     }
 }
 
@@ -100,8 +109,7 @@ impl Machine {
         std::fs::write(at.join("counts"), "").unwrap();
         let shared = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(at.join("counts"), shared).unwrap();
-        let log = File::create(at.join("log")).unwrap();
-        let daemon = process(at, Role::Daemon, 0).stderr(log).spawn().unwrap();
+        let daemon = daemon(at);
         let it = Self { folder, daemon };
         let begin = Instant::now();
         while !it.socket().exists() || it.is_measuring() {
@@ -109,6 +117,39 @@ impl Machine {
             std::thread::sleep(Duration::from_millis(10));
         }
         it
+    }
+
+    /// The daemon hears nothing any more.
+    pub fn stop(&self) {
+        let pid = rustix::process::Pid::from_child(&self.daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    }
+
+    /// It is killed, and another one started.
+    pub fn restart(&mut self) {
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+        self.daemon = daemon(self.folder.path());
+    }
+
+    /// Has whoever waits for it go on.
+    pub fn go_on(&self) {
+        std::fs::write(self.folder.path().join("go"), "").unwrap();
+    }
+
+    /// Waits until processes have counted so much.
+    pub fn counted(&self, most: u64) {
+        let begin = Instant::now();
+        while self.counts() < most {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn counts(&self) -> u64 {
+        let counts = std::fs::read(self.folder.path().join("counts")).unwrap();
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        counts.chunks_exact(8).map(number).sum()
     }
 
     /// The socket is there before the disk is measured.
@@ -144,20 +185,25 @@ impl Machine {
         }
     }
 
-    /// Has a process play a role to its end; the sum of what it counted.
-    pub fn play(&self, role: Role, seed: u64) -> u64 {
+    /// Has a process begin to play a role.
+    pub fn begin(&self, role: Role, seed: u64) -> Child {
         let counts = self.folder.path().join("counts");
         File::options()
             .write(true)
             .truncate(true)
-            .open(&counts)
+            .open(counts)
             .unwrap();
         let mut command = process(self.folder.path(), role, seed);
         let errors = File::create(self.folder.path().join("errors")).unwrap();
         if rustix::process::getuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
-        let mut child = command.stderr(errors).spawn().unwrap();
+        command.stderr(errors).spawn().unwrap()
+    }
+
+    /// Has a process play a role to its end; the sum of what it counted.
+    pub fn play(&self, role: Role, seed: u64) -> u64 {
+        let mut child = self.begin(role, seed);
         let begin = Instant::now();
         let ended = loop {
             if let Some(ended) = child.try_wait().unwrap() {
@@ -175,9 +221,7 @@ impl Machine {
         let is_right = ended.success() || ended.signal() == Some(9);
         assert!(is_right, "{role:?} {ended}: {errors}");
         self.descriptors();
-        let counts = std::fs::read(counts).unwrap();
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-        counts.chunks_exact(8).map(number).sum()
+        self.counts()
     }
 
     /// Begins to read a file under a contract, and to check what comes.
@@ -204,6 +248,15 @@ impl Drop for Machine {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
     }
+}
+
+fn daemon(folder: &Path) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"));
+    let mut command = process(folder, Role::Daemon, 0);
+    command.stderr(log.unwrap()).spawn().unwrap()
 }
 
 fn process(folder: &Path, role: Role, seed: u64) -> Command {

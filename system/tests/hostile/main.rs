@@ -5,6 +5,7 @@
 //! role. Where the test is not root the hostile one is of the daemon's own user.
 
 mod attacks;
+mod leaving;
 mod machine;
 
 use machine::{Machine, Role};
@@ -36,6 +37,8 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
     for seed in 0..6 {
         machine.play(Role::Scribble, seed);
     }
+    // Who does not let go of what it says it gives back is not let go.
+    assert_eq!(machine.play(Role::Leaver, 0), 1, "{}", machine.log());
     machine.play(Role::Crowd, 0);
     machine.play(Role::Deaf, 0);
 
@@ -51,5 +54,25 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
         reads > 0 && gap < Duration::from_secs(20),
         "{reads} {gap:?}"
     );
+    assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
+}
+
+#[test]
+fn a_linked_program_leaves_when_it_has_nothing_left_and_is_harmed_by_nobody() {
+    let mut machine = Machine::start();
+    let done = machine.play(Role::Linked, 0);
+    assert_eq!(done, leaving::ROUNDS, "{}", machine.log());
+    assert!(machine.log().contains("(linked) has left"));
+    assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
+
+    // A daemon that dies before it has answered: the next lets it go.
+    let mut guest = machine.begin(Role::Interrupted, 0);
+    machine.counted(1);
+    machine.stop();
+    machine.go_on();
+    std::thread::sleep(Duration::from_millis(300));
+    machine.restart();
+    assert!(guest.wait().unwrap().success(), "{}", machine.log());
+    machine.counted(2);
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
 }

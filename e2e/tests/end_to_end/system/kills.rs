@@ -8,6 +8,7 @@ use e2e::noise::Noise;
 use e2e::processes::Process;
 use e2e::verdict::{Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Running, Sandbox, hazard};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,16 @@ pub const CASES: &[(&str, Case)] = &[
         tenants_killed,
     ),
 ];
+
+/// Rounds between two times that everything is counted.
+const ROUNDS: u64 = 10;
+
+/// What a daemon says of who has come in.
+const CAME_IN: &str = ") has frames";
+
+fn came_in(daemon: &Daemon) -> usize {
+    daemon.log().matches(CAME_IN).count()
+}
 
 /// Programs under load, each of another kind.
 struct Load {
@@ -65,6 +76,21 @@ impl Load {
             })?;
         }
         Ok(())
+    }
+
+    /// Insists that these have what they had before, and nobody else anything: frames, bloks,
+    /// disk time, groups of processes.
+    fn is_alone(&self, daemon: &Daemon, before: &Value) -> Verdict {
+        super::wait_until("only the others are left, with what they had", || {
+            let (all, books) = (daemon.tenants()?, daemon.books()?);
+            let sum = |name: &str| all.iter().filter_map(|one| one[name].as_u64()).sum::<u64>();
+            let frames = books["free"].as_u64().map(|free| free + sum("n"));
+            let same = ["tenants", "guaranteed", "swap_free", "promised"];
+            Ok(all.len() == self.running.len()
+                && frames == books["managed"].as_u64()
+                && same.iter().all(|name| books[name] == before[name])
+                && daemon.groups().len() <= 1 + all.len())
+        })
     }
 
     /// Insists that each gets on: it has finished more rounds of its work after a while.
@@ -123,13 +149,23 @@ fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
     let sandbox = Sandbox::new("victim")?;
     let program = hazard::build(&sandbox, "fork_storm", &[])?;
     let mut noise = Noise::new(12);
-    for round in 0..size.scale(1000, 30) {
+    let before = daemon.books()?;
+    let rounds = size.scale(1000, 40);
+    for round in 0..rounds {
+        if round % ROUNDS == 0 {
+            load.is_alone(&daemon, &before)?;
+        }
         let contract = daemon.terms(8, 32).with("--disk=25ms/250ms,extra");
+        let came = came_in(&daemon);
         let running = Launch::new(&sandbox, &program)
             .arg("for-ever")
             .variable("HAZARD_MB", "24")
             .limit(Duration::from_secs(60))
             .spawn(&Under::Contract(contract))?;
+        // Before it has its contract, whose swap is wiped first, and after.
+        if round % 2 == 0 {
+            daemon.says(CAME_IN, came + 1)?;
+        }
         let scale = 12 + noise.below(8);
         std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
         let now = running.processes();
@@ -144,9 +180,7 @@ fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
         load.goes_on(&format!("round {round}"), &daemon)?;
     }
     load.gets_on(&daemon)?;
-    super::wait_until("only the others are left", || {
-        Ok(daemon.tenants()?.len() == load.running.len())
-    })?;
+    load.is_alone(&daemon, &before)?;
     drop(load);
     daemon.has_everything_back()
 }

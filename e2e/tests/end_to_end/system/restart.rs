@@ -22,6 +22,10 @@ pub const CASES: &[(&str, Case)] = &[
         "a_daemon_with_less_than_is_promised_does_not_start_and_harms_nobody",
         less,
     ),
+    (
+        "one_that_has_more_than_is_managed_now_gives_it_up_in_time_and_lives",
+        less_than_owned,
+    ),
 ];
 
 fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
@@ -126,6 +130,46 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.says("tenant 1 is back", 1)?;
     let alive = !running.ended();
     ensure(alive, || format!("it ended: {}", running.stderr()))?;
+    drop(running);
+    daemon.has_everything_back()
+}
+
+/// Memory that was lent and is not there to be lent any more is asked back from who has it,
+/// who goes on.
+fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
+    // Until it is over nothing is lent.
+    let settings = |managed| Settings::new(managed).memory("grace = \"5s\"");
+    let mut daemon = Daemon::start(disks, &settings(96))?;
+    let sandbox = Sandbox::new("owned")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(8, 192).lending(72 * MIB);
+    let contract = contract.with("--disk=100ms/250ms,extra");
+    let mut running = for_ever(&sandbox, &program, 96).spawn(&Under::Contract(contract))?;
+    let rounds = sandbox.join("rounds");
+    let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
+    for round in 1..=size.scale(10, 2) {
+        wait_until("it is lent frames", || {
+            Ok(field(&daemon, 1, "n")? > Some(64 * FRAMES))
+        })?;
+        daemon.kill()?;
+        daemon.configure(&settings(24))?;
+        daemon.again()?;
+        daemon.says("more than fit into the", round as usize)?;
+        wait_until("it has given them back", || {
+            Ok(field(&daemon, 1, "n")? <= Some(24 * FRAMES))
+        })?;
+        let before = done();
+        super::wait_at_most(Duration::from_secs(60), "it gets on", || {
+            let alive = !running.ended();
+            ensure(alive, || {
+                format!("it ended: {}\n{}", running.stderr(), daemon.said())
+            })?;
+            Ok(done() > before + 1)
+        })?;
+        daemon.kill()?;
+        daemon.configure(&settings(96))?;
+        daemon.again()?;
+    }
     drop(running);
     daemon.has_everything_back()
 }

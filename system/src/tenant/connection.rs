@@ -1,0 +1,85 @@
+//! A connection to the daemon: one message, one answer.
+
+use super::TenantError;
+use crate::control::{Ask, Say, decode, encode};
+use crate::socket;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to answer who asks for a contract: the swap file of a newcomer
+/// is wiped first.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Connects to the daemon at `path`.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// The same, for who asks for something there.
+pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
+    connect(path).map_err(|why| TenantError::Nobody {
+        path: path.into(),
+        why,
+    })
+}
+
+/// Sends one message.
+pub(crate) fn send(
+    to: impl AsFd,
+    message: &impl serde::Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = encode(message).map_err(|_| Errno::MSGSIZE)?;
+    socket::send(to, &bytes, fds, SendFlags::empty())
+}
+
+/// An answer, and the first descriptors with it.
+type Answer = (Say, [Option<OwnedFd>; 3]);
+
+/// Says something and waits for the answer.
+pub(crate) fn converse(
+    connection: &OwnedFd,
+    ask: &Ask,
+    fds: &[BorrowedFd<'_>],
+) -> Result<Answer, TenantError> {
+    send(connection, ask, fds).map_err(TenantError::Silent)?;
+    hear(connection)
+}
+
+/// Waits for the next answer.
+pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
+    wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
+    let mut message =
+        socket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
+    if message.len == 0 {
+        return Err(TenantError::Silent(Errno::PIPE));
+    }
+    match decode(message.as_slice()).ok_or(TenantError::OtherBuild)? {
+        Say::Refused(why) => Err(TenantError::Refused(why)),
+        say => Ok((say, std::array::from_fn(|at| message.fds[at].take()))),
+    }
+}
+
+fn wait(connection: &OwnedFd, deadline: Instant) -> io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(connection, PollFlags::IN)];
+        match poll(&mut fds, Some(&limit)) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Err(Errno::INTR) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
