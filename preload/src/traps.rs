@@ -68,7 +68,9 @@ fn has_note(span: &Range<usize>, owner: &[u8]) -> bool {
     // SAFETY: a segment of notes that the loader mapped.
     let mut rest = unsafe { std::slice::from_raw_parts(span.start as *const u8, span.len()) };
     while rest.len() >= HEAD {
-        let word = |at: usize| u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]) as usize;
+        let word = |at: usize| {
+            u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]) as usize
+        };
         let (name, note) = (word(0), word(4));
         if rest[HEAD..].get(..name) == Some(owner) {
             return true;
@@ -147,7 +149,8 @@ impl Traps {
             true => vec![first],
             false => threads(),
         };
-        self.events.extend(threads.into_iter().filter_map(|thread| open(thread).ok()));
+        self.events
+            .extend(threads.into_iter().filter_map(|thread| open(thread).ok()));
         !self.events.is_empty()
     }
 }

@@ -58,7 +58,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:>26} {:7.0} ns a fault", "not counted", least[0]);
     for (took, every) in least[1..].iter().zip(every) {
         let (more, ratio) = (took - least[0], took / least[0]);
-        println!("a signal after every {every:>5} {took:7.0} ns a fault, {more:+5.0} ns, {ratio:.2} times");
+        println!(
+            "a signal after every {every:>5} {took:7.0} ns a fault, {more:+5.0} ns, {ratio:.2} times"
+        );
     }
     Ok(())
 }
