@@ -51,8 +51,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let before = SIGNALS.load(Ordering::Relaxed);
             *least = least.min(touch(&file));
             let signals = SIGNALS.load(Ordering::Relaxed) - before;
-            let whole = PAGES as u64 / u64::from(every);
-            assert!(signals >= whole, "{signals} signals of {whole}");
+            // The first batch began under another number, and some signals fall together.
+            let most = PAGES as u64 / u64::from(every);
+            assert!(signals * 10 >= most * 9, "{signals} signals of {most}");
         }
     }
     println!("{:>26} {:7.0} ns a fault", "not counted", least[0]);
