@@ -136,27 +136,24 @@ impl<'a> Handler<'a> {
             let period = own.of(now);
             let suspended = Some(own.start(period + 1));
             if limit != 0 {
-                let full = |account: Account| (account, account.count >= limit);
-                if self.tasks.update(task, period, full).1 {
-                    answer.until = suspended;
-                    return answer;
-                }
-            }
-            if seen.counts_tree() {
-                let Some(until) = self.count(&seen, now, &mut answer) else {
-                    continue;
-                };
-                if until.is_some() {
-                    answer.until = until;
-                    return answer;
-                }
-            }
-            if limit != 0 {
                 let take = |account: Account| account.take(period, limit, 1);
                 let (account, taken) = self.tasks.update(task, period, take);
                 answer.task_count = account.count;
                 if taken == 0 {
                     answer.until = suspended;
+                    return answer;
+                }
+            }
+            if seen.counts_tree() {
+                let waits = self.count(&seen, now, &mut answer);
+                // Handled later, it counts later: nobody else uses the task's account.
+                if !matches!(waits, Some(None)) {
+                    self.give_back_own(&seen, task, now, 1);
+                    answer.task_count = 0;
+                }
+                match waits {
+                    Some(until) => answer.until = until,
+                    None => continue,
                 }
             }
             return answer;

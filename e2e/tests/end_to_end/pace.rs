@@ -17,7 +17,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         trial(
             "pace",
             "threads_past_their_limits_are_slowed_and_right",
-            move || paced(size, "eight_threads_write_and_check", (400, 2000)),
+            move || paced(size, "eight_threads_write_and_check", (50, 200)),
         ),
         trial("pace", "forks_do_not_wait_for_who_sleeps", move || {
             paced(size, "fork_where_both_sides_write", (300, 600))
