@@ -11,8 +11,7 @@
 //! What is not counted: children of vfork until they exec, programs that run unpaged, threads
 //! started in the moment in which limits come late. Programs of Go's runtime, which takes each
 //! signal by system calls of its own, would die of ours, and are left alone; so would any other
-//! program that sets SIGTRAP's action by a bare system call, and one under a debugger stops at
-//! each signal (`handle SIGTRAP nostop noprint pass` in gdb).
+//! program that sets SIGTRAP's action by a bare system call. A debugger stops at each signal.
 
 use crate::raw;
 use rustix::fs::{Mode, OFlags, RawDir, openat};
