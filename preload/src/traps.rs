@@ -10,8 +10,9 @@
 //!
 //! What is not counted: children of vfork until they exec, programs that run unpaged, threads
 //! started in the moment in which limits come late. Programs of Go's runtime, which takes each
-//! signal by system calls of its own, would die of ours, and are left alone; so would any other
-//! program that sets SIGTRAP's action by a bare system call. A debugger stops at each signal.
+//! signal by system calls of its own, would die of ours, and are left alone. Any other program
+//! that sets SIGTRAP's action by a bare system call cannot be told, and dies of the next batch.
+//! A debugger stops at each signal.
 
 use crate::raw;
 use rustix::fs::{Mode, OFlags, RawDir, openat};
