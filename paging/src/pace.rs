@@ -8,7 +8,8 @@
 //! What counts: each fault once, however often it is tried, and each page that comes with
 //! another, in a window or a huge frame. A window takes what the period has left, and never
 //! waits. Pages that a program asks for by a call (pinning, binding) do not count: it waits
-//! for them as it would for any work.
+//! for them as it would for any work. Faults that the kernel handles by itself are counted by
+//! [`trap`](crate::entry::trap), which sleeps for them.
 //!
 //! What a fault costs is the processor time of the thread that handles it, one in
 //! [`SAMPLED`] of them, eviction included where that thread evicts. What the kernel takes to
@@ -137,11 +138,56 @@ impl Pace {
 
     /// A fault of a task asks whether it is to be handled.
     pub(crate) fn ask(&self, task: Key, standing: &mut Standing, counters: Counters) -> Told {
+        let before = standing.since;
+        let told = self.judge(self.handler(), task, standing, counters);
+        match &told {
+            Told::Suspend(_) if before == 0 => counters.add(Counter::paced, 1),
+            Told::Handle(Some(now)) if before != 0 => {
+                counters.add(Counter::paced_us, standing.slept_us(*now));
+            }
+            _ => {}
+        }
+        told
+    }
+
+    /// The kernel has handled `batch` faults of a task by itself. One of them asks whether it
+    /// fits the period; who is suspended is to wait, and to ask again.
+    pub(crate) fn ask_after(
+        &self,
+        batch: u32,
+        task: Key,
+        standing: &mut Standing,
+        counters: Counters,
+    ) -> Told {
+        let told = self.judge(self.handler().after(batch), task, standing, counters);
+        if let (Told::Handle(Some(now)), true) = (&told, standing.was_suspended()) {
+            counters.add(Counter::kernel_paced_us, standing.slept_us(*now));
+        }
+        told
+    }
+
+    /// How many of `want` more of the batch fit the period.
+    pub(crate) fn more_after(&self, batch: u32, task: Key, want: u32, counters: Counters) -> u32 {
+        if !self.limits.is_some() {
+            return want;
+        }
+        let more = self.handler().after(batch).take_more(task, now(), want);
+        raise(counters, more.task_count, more.tree_count);
+        more.granted
+    }
+
+    fn judge(
+        &self,
+        handler: Handler<'_>,
+        task: Key,
+        standing: &mut Standing,
+        counters: Counters,
+    ) -> Told {
         if !self.limits.is_some() && standing.since == 0 {
             return Told::Handle(None);
         }
         let now = now();
-        let answer = self.handler().page_fault(task, now, standing.ticket);
+        let answer = handler.page_fault(task, now, standing.ticket);
         standing.ticket = answer.ticket;
         if answer.call_swapper {
             let setting = self.limits.seen().setting;
@@ -151,16 +197,11 @@ impl Pace {
         if let Some(until) = answer.until {
             if standing.since == 0 {
                 standing.since = now;
-                counters.add(Counter::paced, 1);
             }
             return Told::Suspend(Suspended {
                 until,
                 generation: self.limits.generation().load(Ordering::Acquire),
             });
-        }
-        if standing.since != 0 {
-            let slept = now.saturating_sub(standing.since) / 1000;
-            counters.add(Counter::paced_us, slept);
         }
         raise(counters, answer.task_count, answer.tree_count);
         Told::Handle(Some(now))
@@ -228,6 +269,16 @@ impl Pager {
 }
 
 impl Standing {
+    /// Whether it was ever told to wait.
+    pub(crate) fn was_suspended(&self) -> bool {
+        self.since != 0
+    }
+
+    /// Microseconds since it was.
+    fn slept_us(&self, now: Nanos) -> u64 {
+        now.saturating_sub(self.since) / 1000
+    }
+
     /// As words, for tables of atomics.
     pub(crate) fn words(self) -> [u64; 3] {
         let [generation, period] = self.ticket.words();

@@ -10,6 +10,7 @@ use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
 use crate::entry::thread::Entry;
 use crate::entry::upcall::thread_hint;
+use crate::entry::{mask, trap};
 use crate::evict::Round;
 use crate::evict::halt::Halted;
 use crate::page::State;
@@ -324,6 +325,37 @@ impl Process {
     /// From now on the userfaultfd is the pager threads' alone, and they are running.
     pub fn threads_run(&self) {
         self.running.store(1, Ordering::Release);
+    }
+
+    /// Faults that the kernel handles by itself are paced from now on, where the program's
+    /// threads have events with number [`fault_signal`](Self::fault_signal). `code` is the text
+    /// of the library that the pager is in.
+    ///
+    /// # Errors
+    /// The kernel's, where no handler can be had.
+    pub fn pace_kernel_faults(&self, code: Range<usize>) -> std::io::Result<()> {
+        trap::install(self.pager, code)
+    }
+
+    /// The number of those events.
+    pub fn fault_signal() -> u64 {
+        trap::number()
+    }
+
+    /// The events' signals come after so many faults.
+    pub fn set_fault_batch(&self, batch: u32) {
+        trap::set_batch(batch);
+    }
+
+    /// The limits of the fault rate.
+    pub fn limits(&self) -> rate::Limits<'static> {
+        self.pager.pace.limits()
+    }
+
+    /// Lets the pager's signals through on the calling thread, which was started with them
+    /// blocked.
+    pub fn unblock_signals() {
+        mask::unblock_here();
     }
 
     /// Whether an address is in a stretch.

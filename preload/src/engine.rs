@@ -1,7 +1,8 @@
 //! This process's pager: made in the constructor, made anew in the child of a fork.
 
 use crate::outlet::Outlet;
-use crate::{allocated, notice, processors, threads};
+use crate::traps::Traps;
+use crate::{allocated, link, notice, processors, threads};
 use frames::{Client, Contract, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
@@ -9,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use store::{SharedStore, Store};
 use system::Board;
+use system::board::Figure;
 use system::client::Joined;
 use system::wire::slot_of;
 use translation::{Capabilities, EntryKind, Userfault};
@@ -188,6 +190,30 @@ fn adopt(ledger: &'static Ledger, domain: u32) -> Result<Client<'static>, String
 /// The domain of a fork's child.
 pub fn child_of(fork: &Fork) -> u32 {
     Process::child_of(fork).raw()
+}
+
+/// The pacing of faults that the kernel handles by itself, as the keeper does it.
+pub struct Paced(Option<Traps>);
+
+impl Paced {
+    /// Of this process, before the program goes on.
+    pub fn begin() -> Self {
+        let mut paced = Self(get().map(|engine| Traps::new(engine.process)));
+        paced.follow(true);
+        paced
+    }
+
+    /// Follows the limits.
+    pub fn follow(&mut self, alone: bool) {
+        let began = self.0.as_mut().and_then(|traps| traps.follow(alone));
+        if let (Some(engine), Some(began)) = (get(), began) {
+            let figure = match began {
+                true => Figure::KernelCounted,
+                false => Figure::KernelUncounted,
+            };
+            engine.board.block(slot_of(link::domain())).add(figure, 1);
+        }
+    }
 }
 
 impl Engine {

@@ -14,6 +14,7 @@
 //!   that a pager must know
 //! - [`processors`]: where its threads run
 //! - [`start`], [`threads`], [`link`]: how a process comes in and what runs in it
+//! - [`traps`]: faults on files, counted and paced
 //! - [`pager`]: all that is asked of the [`engine`]
 //!
 //! Rule: nothing of the library's own lies in memory it pages. Its heap ([`heap`]) and
@@ -48,3 +49,4 @@ mod space;
 mod start;
 mod syscall;
 mod threads;
+mod traps;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use system::client::Joined;
 use system::wire::Domain;
 
-pub use engine::{again, start};
+pub use engine::{Paced, again, start};
 
 static PLAIN: AtomicBool = AtomicBool::new(false);
 
@@ -166,6 +166,13 @@ pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<(), St
     match gate.and_then(Gate::into_fork) {
         Some(fork) => again(fork, joined),
         None => start(joined),
+    }
+}
+
+/// The calling thread takes the signals that pace its faults, whatever its parent had blocked.
+pub fn let_signals_through() {
+    if engine::get().is_some() {
+        selfpage::process::Process::unblock_signals();
     }
 }
 

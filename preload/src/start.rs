@@ -1,7 +1,7 @@
 //! The constructor: a new image comes in; and again in the child of a fork.
 
 use crate::mappings::What;
-use crate::{adopt, exec, fork, link, malloc, notice, pager, pthread, space, threads};
+use crate::{adopt, exec, fork, link, malloc, notice, pager, pthread, space, threads, traps};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::{AsRawFd, RawFd};
@@ -41,10 +41,12 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
     // SAFETY: the loader's array.
     unsafe { exec::remember(environ) };
     fit();
+    traps::start();
     if let Err(why) = threads::start(come_in, None) {
         notice::refuse(format_args!("{why}"));
         exit(FAILED);
     }
+    pager::let_signals_through();
     let heap = first_arena();
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::start(heap) };

@@ -13,7 +13,7 @@ use crate::{link, next, notice, pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use wired::{Lock, PAGE, Region, futex};
 
 /// Threads that read faults, at most: one per processor, all on one userfaultfd; more
@@ -39,6 +39,8 @@ const CREW: usize = Task::Entry as usize + ENTRIES;
 /// Stacks and thread control blocks, made once and used again in children of forks.
 static STACKS: [AtomicUsize; CREW] = [const { AtomicUsize::new(0) }; CREW];
 static STORAGE: [AtomicUsize; CREW] = [const { AtomicUsize::new(0) }; CREW];
+/// Their numbers, as long as they run.
+static NUMBERS: [AtomicI32; CREW] = [const { AtomicI32::new(0) }; CREW];
 static PROCESSORS: [AtomicU32; ENTRIES] = [const { AtomicU32::new(0) }; ENTRIES];
 static ENTRY_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -268,6 +270,7 @@ unsafe extern "C" fn clone_thread(
 }
 
 extern "C" fn run(task: usize) -> ! {
+    NUMBERS[task].store(raw::tid(), Ordering::Release);
     if task == Task::Keeper as usize {
         name(c"selfpage-keeper");
         keep()
@@ -313,6 +316,12 @@ fn be_urgent() {
     }
 }
 
+/// Whether a thread of this process is one of the pager's, by its number.
+pub fn is_crew(thread: i32) -> bool {
+    let of = |number: &AtomicI32| number.load(Ordering::Acquire) == thread;
+    NUMBERS.iter().any(of)
+}
+
 fn name(name: &CStr) {
     let _ = rustix::thread::set_name(name);
 }
@@ -325,6 +334,7 @@ fn keep() -> ! {
         *FAILURE.lock() = Some(why);
         None
     });
+    let mut paced = pager::Paced::begin();
     READY.store(1, Ordering::Release);
     futex::wake_all(&READY);
     let fd = connection.unwrap_or(-1);
@@ -340,13 +350,14 @@ fn keep() -> ! {
         if poll.revents != 0 {
             notice::gone();
         }
+        paced.follow(false);
         if let Some(status) = deserted() {
             crate::start::exit(status);
         }
     }
 }
 
-/// Milliseconds between looks at whether the program's threads are all gone.
+/// Milliseconds between looks at whether the program's threads are all gone, and at the limits.
 const STILL: usize = 1000;
 
 /// The exit status of a process whose own threads have all ended, one by one, without

@@ -10,7 +10,7 @@
 //! must before its fault is handled: at the time said, or when the limits change.
 
 use crate::account::{Account, FARTHEST, Periods};
-use crate::limits::{Limits, Seen};
+use crate::limits::{Limits, Seen, Setting};
 use crate::quantities::Nanos;
 use crate::tasks::{Key, Tasks};
 
@@ -80,12 +80,35 @@ pub struct More {
 pub struct Handler<'a> {
     limits: Limits<'a>,
     tasks: Tasks<'a>,
+    leave: u32,
 }
 
 impl<'a> Handler<'a> {
     /// A handler.
     pub fn new(limits: Limits<'a>, tasks: Tasks<'a>) -> Self {
-        Self { limits, tasks }
+        Self {
+            limits,
+            tasks,
+            leave: 0,
+        }
+    }
+
+    /// The same for faults that are counted after they were handled, in batches of `batch`: it
+    /// leaves that much of a task's limit for those of the next batch, which come before
+    /// anybody can say no.
+    pub fn after(self, batch: u32) -> Self {
+        Self {
+            leave: batch,
+            ..self
+        }
+    }
+
+    /// What a task may have of its limit; zero is no limit.
+    fn task_limit(&self, setting: &Setting) -> u32 {
+        match setting.task_limit {
+            0 => 0,
+            limit => limit.saturating_sub(self.leave).max(1),
+        }
     }
 
     /// The limits.
@@ -108,7 +131,7 @@ impl<'a> Handler<'a> {
             if length == 0 {
                 return answer;
             }
-            let limit = seen.setting.task_limit;
+            let limit = self.task_limit(&seen.setting);
             let own = Periods::apart(length, task.number());
             let period = own.of(now);
             let suspended = Some(own.start(period + 1));
@@ -185,7 +208,7 @@ impl<'a> Handler<'a> {
         if length == 0 || want == 0 {
             return more;
         }
-        let limit = seen.setting.task_limit;
+        let limit = self.task_limit(&seen.setting);
         if limit != 0 {
             let period = Periods::apart(length, task.number()).of(now);
             let take = |account: Account| account.take(period, limit, want);

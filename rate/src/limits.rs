@@ -31,11 +31,30 @@ impl Setting {
         self.fault_period != 0
     }
 
+    /// How many faults to count at once where counting each costs too much: an eighth of the
+    /// lowest limit, so that what is not counted yet is little of it, and no more than
+    /// [`MOST_IN_BATCH`]. A prime, so that one in so many is a fair sample of a program that
+    /// takes turns between kinds of memory. None where nothing is limited.
+    pub fn batch(&self) -> Option<u32> {
+        let limits = [self.task_limit, self.tree_limit, self.system_limit];
+        let lowest = limits.into_iter().filter(|limit| *limit != 0).min();
+        let most = (lowest.filter(|_| self.is_some())? / IN_LIMIT).min(MOST_IN_BATCH);
+        let prime = |n: &u32| (2..*n).all(|divisor| !n.is_multiple_of(divisor));
+        (2..=most).rev().find(prime).or(Some(1))
+    }
+
     /// Whether the tree's faults are counted together.
     fn counts_tree(&self) -> bool {
         self.tree_limit != 0 || self.system_limit != 0
     }
 }
+
+/// Batches in a limit, at least.
+const IN_LIMIT: u32 = 8;
+
+/// The most faults in a batch: beyond, the signal that comes with each batch is no longer
+/// what a fault's counting costs (`cargo run --release -p translation --example fault_event`).
+const MOST_IN_BATCH: u32 = 100;
 
 const PERIOD: usize = 0;
 const TASK: usize = 1;

@@ -47,6 +47,65 @@ fn without_limits_nothing_waits() {
     }
 }
 
+proptest! {
+    /// Faults counted after they were handled: with the batch that is left for the next, no
+    /// period has more than the limit, whenever they come.
+    #[test]
+    fn faults_counted_in_batches_stay_within_the_limit(
+        limit in 2u32..2000,
+        number in 1u32..1000,
+        pauses in prop::collection::vec(0u64..40_000, 100..400),
+    ) {
+        let memory = Memory::new(64);
+        let setting = Setting { fault_period: 10 * MS, task_limit: limit, ..Setting::default() };
+        memory.limits().set(setting, 0);
+        let batch = setting.batch().unwrap();
+        prop_assert!(batch == 1 || batch <= limit / 8);
+        let (handler, task) = (memory.handler().after(batch), Key::new(number));
+        let periods = Periods::apart(10 * MS, number);
+        let (mut now, mut handled, mut uncounted) = (0, BTreeMap::<u64, u32>::new(), 0);
+        for n in 0..20 * limit as usize {
+            now += pauses[n % pauses.len()];
+            *handled.entry(periods.of(now)).or_default() += 1;
+            uncounted += 1;
+            if uncounted < batch {
+                continue;
+            }
+            while uncounted > 0 {
+                let answer = handler.page_fault(task, now, Ticket::default());
+                match answer.until {
+                    Some(until) => {
+                        prop_assert!(until > now);
+                        now = until;
+                    }
+                    None => uncounted -= 1 + handler.take_more(task, now, uncounted - 1).granted,
+                }
+            }
+        }
+        for (period, count) in handled {
+            prop_assert!(count <= limit, "{} of {} in period {}", count, limit, period);
+        }
+    }
+
+    #[test]
+    fn a_batch_is_one_or_a_prime_within_an_eighth_of_the_lowest_limit(
+        task in 0u32..5000, tree in 0u32..5000, system in 0u32..5000,
+    ) {
+        let setting = Setting {
+            fault_period: 10 * MS, task_limit: task, tree_limit: tree, system_limit: system,
+        };
+        let lowest = [task, tree, system].into_iter().filter(|limit| *limit != 0).min();
+        let batch = setting.batch();
+        prop_assert_eq!(batch.is_some(), lowest.is_some());
+        if let (Some(batch), Some(lowest)) = (batch, lowest) {
+            prop_assert!((1..=100).contains(&batch) && batch <= (lowest / 8).max(1));
+            prop_assert!((2..batch).all(|divisor| batch % divisor != 0));
+            prop_assert!(batch > 1 || lowest < 16);
+        }
+        prop_assert_eq!(Setting { fault_period: 0, ..setting }.batch(), None);
+    }
+}
+
 #[test]
 fn a_task_past_its_limit_is_suspended_until_its_next_period() {
     let memory = Memory::new(64);

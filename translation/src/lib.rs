@@ -1,4 +1,4 @@
-//! The only code that speaks userfaultfd, pagemap and madvise.
+//! The only code that speaks userfaultfd, pagemap and madvise, and counts faults.
 //!
 //! Nemesis divides translation in a high level that hands out stretches and a low
 //! level with three operations a domain performs for itself, without privilege: *map*,
@@ -13,7 +13,7 @@
 //! | unmap | [`unmap`]: one range or a batch; [`mod@stage`]: a whole range at once, contents kept |
 //! | trans | [`trans`]: [`Pagemap`] |
 //! | protection | [`protect`] and [`keys`] |
-//! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`event`] |
+//! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`event`]; of what the kernel handles by itself: [`fault_event`] |
 //!
 //! What a kernel and its permissions really give is found by trial ([`probe`]), each
 //! newer feature can be switched off ([`Capabilities::without`]), and what a fallback
@@ -31,6 +31,7 @@
 pub mod capability;
 pub mod doctor;
 pub mod event;
+pub mod fault_event;
 pub mod keys;
 pub mod map;
 pub mod pinned;
@@ -48,6 +49,7 @@ pub mod userfault;
 pub use capability::{Capabilities, Feature, UnknownFeature, UnmapMethod};
 pub use doctor::Report;
 pub use event::Fault;
+pub use fault_event::FaultEvent;
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use pinned::{Unseparated, restore_pinned, separate_pinned, separate_pinned_sparse};

@@ -58,10 +58,12 @@ struct FaultRate {
     samples: u64,
     /// Which faults were counted and paced.
     paced_faults: &'static str,
+    /// Faults on files are counted in batches of so many, where they are.
+    counted_together: Option<u32>,
 }
 
 impl FaultRate {
-    fn gather(limits: rate::Limits<'_>) -> Option<Self> {
+    fn gather(limits: rate::Limits<'_>, counted: u64, uncounted: u64) -> Option<Self> {
         let setting = limits.seen().setting;
         let units = limits.units();
         let of = |class: &rate::Class| (class.name(), units.of(*class));
@@ -77,7 +79,16 @@ impl FaultRate {
                 .filter(|(_, unit)| *unit > 0)
                 .collect(),
             samples: units.samples(),
-            paced_faults: "those on paged memory; faults on files and on memory that is not paged were not",
+            paced_faults: match (counted, uncounted) {
+                (0, _) => {
+                    "those on paged memory; faults on files and on memory that is not paged were not (see `selfpage doctor`)"
+                }
+                (_, 0) => "those on paged memory, and on files and memory that is not paged",
+                _ => {
+                    "those on paged memory, and in some processes (kernel_counted) on files and memory that is not paged"
+                }
+            },
+            counted_together: setting.batch().filter(|_| counted > 0),
         })
     }
 
@@ -163,7 +174,11 @@ impl Report {
                 .map(|figure| (figure.key(), system.figure(*figure)))
                 .collect(),
             store_usage: system.store().map(usage).unwrap_or_default(),
-            fault_rate: FaultRate::gather(system.board().limits()),
+            fault_rate: FaultRate::gather(
+                system.board().limits(),
+                system.figure(Figure::KernelCounted),
+                system.figure(Figure::KernelUncounted),
+            ),
             direct_io: system
                 .board()
                 .careful()
@@ -227,9 +242,10 @@ impl Report {
                 let _ = write!(line, " ({})", parts.join(", "));
             }
             let _ = write!(line, "; {} pages written", self.figure(Figure::Written));
-            let paced = self.figure(Figure::Paced);
+            let paced = self.figure(Figure::Paced) + self.figure(Figure::KernelPaced);
             if paced > 0 {
-                let slept = self.figure(Figure::PacedUs) as f64 / 1e6;
+                let slept = self.figure(Figure::PacedUs) + self.figure(Figure::KernelPacedUs);
+                let slept = slept as f64 / 1e6;
                 let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
             }
         }

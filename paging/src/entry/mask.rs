@@ -4,18 +4,25 @@
 //! and worker threads often block all signals. So this library defines `sigprocmask`,
 //! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS
 //! while a domain with upcalls exists, and a program that installs a handler for SIGBUS
-//! or SIGSEGV gets those signals that are not the pager's. A program linked with this
-//! library gets these definitions because a static library's symbols go before a shared
+//! or SIGSEGV gets those signals that are not the pager's. So it is with SIGTRAP where faults
+//! are counted by signals ([`trap`](super::trap)): blocked, one would wait, and be taken for
+//! the program's own by whoever waits for any signal. A program linked with this library gets these definitions because a static library's symbols go before a shared
 //! one's.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wired::Lock;
 
-/// Set once there are upcalls: from then on masks are changed on their way.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// Signals that have a handler of the pager's: masks and handlers are changed on their way.
+static OURS: AtomicU64 = AtomicU64::new(0);
+
+/// Of those, the signals that no mask may block. (A program may block SIGSEGV, and then dies
+/// of one, as it would without a pager.)
+fn passing() -> u64 {
+    OURS.load(Ordering::Acquire) & (bit(libc::SIGBUS) | bit(libc::SIGTRAP))
+}
 
 /// A handler with SA_SIGINFO.
-type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+pub(crate) type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// What the program asked for.
 struct Previous {
@@ -38,11 +45,13 @@ impl Previous {
 
 static BUS: Previous = Previous::new();
 static SEGV: Previous = Previous::new();
+static TRAP: Previous = Previous::new();
 
 fn previous(signal: i32) -> Option<&'static Previous> {
     match signal {
         libc::SIGBUS => Some(&BUS),
         libc::SIGSEGV => Some(&SEGV),
+        libc::SIGTRAP => Some(&TRAP),
         _ => None,
     }
 }
@@ -101,10 +110,14 @@ fn bit(signal: i32) -> u64 {
 
 /// Installs a handler of the pager's in front of the program's.
 pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
+    if signal == libc::SIGTRAP && OURS.load(Ordering::Acquire) & bit(signal) != 0 {
+        // A fork's child has it from its parent.
+        return Ok(());
+    }
     let mut old = KernelAction::default();
     let new = KernelAction {
         handler: handler as *const () as usize,
-        // SIGBUS on the thread's own stack: an alternate one is often just large enough for a
+        // SIGBUS and SIGTRAP on the thread's own stack: an alternate one is often just large enough for a
         // message, and a program's own handler may fault in its turn. SIGSEGV on the
         // alternate one: it may be the stack that is at its end.
         flags: (libc::SA_SIGINFO
@@ -118,7 +131,11 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
         restorer: 0,
         // No other handler may run while this one is inside a gate: it could fault, and
         // wait at the same gate behind a closer that waits for this one.
-        mask: !(bit(libc::SIGBUS) | bit(libc::SIGSEGV)),
+        // Who sleeps in a trap is in no gate, and the program's signals are not to wait for it.
+        mask: match signal {
+            libc::SIGTRAP => 0,
+            _ => !(bit(libc::SIGBUS) | bit(libc::SIGSEGV)),
+        },
     };
     if kernel_action(signal, Some(&new), Some(&mut old)) != 0 {
         return Err(std::io::Error::last_os_error());
@@ -126,8 +143,10 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
     if let Some(previous) = previous(signal) {
         remember(previous, &old);
     }
-    ACTIVE.store(true, Ordering::Release);
-    unblock_here();
+    OURS.fetch_or(bit(signal), Ordering::AcqRel);
+    if signal != libc::SIGTRAP {
+        unblock_here();
+    }
     Ok(())
 }
 
@@ -140,9 +159,9 @@ fn remember(previous: &Previous, action: &KernelAction) {
     previous.handler.store(action.handler, Ordering::Release);
 }
 
-/// Lets SIGBUS through on this thread.
+/// Lets the pager's signals through on this thread.
 pub(crate) fn unblock_here() {
-    let set = bit(libc::SIGBUS) | bit(libc::SIGSEGV);
+    let set = OURS.load(Ordering::Acquire);
     // SAFETY: one word of signals.
     unsafe {
         libc::syscall(
@@ -175,7 +194,7 @@ pub(crate) unsafe fn with_program_mask<T>(
     // SAFETY: the caller's promise; the kernel's set is the first word.
     let interrupted = unsafe { *(&raw const (*context).uc_sigmask).cast::<u64>() };
     let mut kept = 0u64;
-    set_mask((interrupted | and) & !bit(libc::SIGBUS), Some(&mut kept));
+    set_mask((interrupted | and) & !passing(), Some(&mut kept));
     let result = handler();
     set_mask(kept, None);
     result
@@ -205,14 +224,14 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
     };
     let handler = previous.handler.load(Ordering::Acquire);
     let flags = previous.flags.load(Ordering::Acquire);
-    // SAFETY: the kernel's own pointer.
+    // SAFETY: the kernel's own pointer. A trap is behind its instruction: it is sent again, too.
     let sent = unsafe { (*info).si_code } <= 0;
     match handler {
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored: the kernel kills for it, and so does this.
         libc::SIG_DFL | libc::SIG_IGN => {
             kernel_action(signal, Some(&KernelAction::default()), None);
-            if sent {
+            if sent || signal == libc::SIGTRAP {
                 // SAFETY: the process's own id.
                 unsafe { libc::kill(libc::getpid(), signal) };
             }
@@ -243,7 +262,7 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
 mod interpose {
     //! The definitions that take the C library's place in a linked program.
 
-    use super::{ACTIVE, KernelAction, SET_BYTES, bit, kernel_action, previous, remember};
+    use super::{KernelAction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember};
     use std::sync::atomic::Ordering;
 
     /// # Safety
@@ -254,12 +273,9 @@ mod interpose {
         if !set.is_null() {
             // SAFETY: the caller's set; the kernel's set is its first word.
             wanted = unsafe { *set.cast::<u64>() };
-            if how != libc::SIG_UNBLOCK && ACTIVE.load(Ordering::Acquire) {
-                wanted &= !bit(libc::SIGBUS);
-            }
-            // The two signals below the first real-time ones that the C library keeps.
+            // And the two signals below the first real-time ones that the C library keeps.
             if how != libc::SIG_UNBLOCK {
-                wanted &= !(bit(32) | bit(33));
+                wanted &= !(passing() | bit(32) | bit(33));
             }
             at = &raw const wanted;
         }
@@ -277,7 +293,7 @@ mod interpose {
         result
     }
 
-    /// `sigprocmask(2)`, which never blocks SIGBUS while there are upcalls.
+    /// `sigprocmask(2)`, which never blocks the pager's signals while it has a handler.
     ///
     /// # Safety
     /// As the C library's.
@@ -291,7 +307,7 @@ mod interpose {
         unsafe { change_mask(how, set, old) as i32 }
     }
 
-    /// `pthread_sigmask(3)`, which never blocks SIGBUS while there are upcalls.
+    /// `pthread_sigmask(3)`, which never blocks the pager's signals while it has a handler.
     ///
     /// # Safety
     /// As the C library's.
@@ -329,8 +345,8 @@ mod interpose {
         }
     }
 
-    /// `sigaction(2)`: a program's handler for SIGBUS or SIGSEGV goes behind the
-    /// pager's, and no handler's mask blocks SIGBUS.
+    /// `sigaction(2)`: a program's handler for a signal of the pager's goes behind the
+    /// pager's, and no handler's mask blocks SIGBUS or SIGTRAP then.
     ///
     /// # Safety
     /// As the C library's.
@@ -340,7 +356,7 @@ mod interpose {
         new: *const libc::sigaction,
         old: *mut libc::sigaction,
     ) -> i32 {
-        let active = ACTIVE.load(Ordering::Acquire);
+        let ours = OURS.load(Ordering::Acquire);
         let wanted = (!new.is_null()).then(|| {
             // SAFETY: the caller's action.
             let new = unsafe { &*new };
@@ -349,13 +365,12 @@ mod interpose {
                 flags: new.sa_flags as u32 as u64,
                 restorer: 0,
                 // SAFETY: the kernel's set is the first word.
-                mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() }
-                    & if active { !bit(libc::SIGBUS) } else { u64::MAX },
+                mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() } & !passing(),
             }
         });
         let mut seen = KernelAction::default();
         match previous(signal) {
-            Some(previous) if active => {
+            Some(previous) if ours & bit(signal) != 0 => {
                 seen.handler = previous.handler.load(Ordering::Acquire);
                 seen.flags = previous.flags.load(Ordering::Acquire) as u64;
                 seen.mask = previous.mask.load(Ordering::Acquire) as u64;

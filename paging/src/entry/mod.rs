@@ -16,6 +16,7 @@ pub(crate) mod asleep;
 pub(crate) mod doze;
 pub(crate) mod mask;
 pub(crate) mod thread;
+pub(crate) mod trap;
 pub(crate) mod upcall;
 
 use crate::context::Context;

@@ -1,0 +1,127 @@
+//! Faults that the kernel handles by itself: counted by signals, paced in their handler.
+//!
+//! RAPHA (Ko and Yoo), section 4.2, limits every page fault of a task. A launch faults mostly
+//! on text and data in files, which userfaultfd does not tell of. So each thread has an event
+//! of the kernel's ([`translation::fault_event`]) that sends it a SIGTRAP after every *batch*
+//! of faults. The handler counts the batch for the task, with what the pager handles for it,
+//! and past a limit it sleeps until the rest of the batch fits a period.
+//!
+//! The event counts faults on paged memory, too, which the pager has counted. Which kind a
+//! batch was the address of its last fault says: one fault in a batch is a sample, and stands
+//! for all. Batches are prime, so that memory of both kinds used in turns is sampled fairly.
+//!
+//! A batch is counted after its faults were handled. So a thread whose faults are all of this
+//! kind has no more than its limit in a period, since the handler leaves room for one batch
+//! ([`rate::Handler::after`]); one with both kinds may have a batch more, and all threads
+//! together a batch each more than theirs. What a thread faults after its last whole batch,
+//! and what a process does before its pager runs, is not counted.
+//!
+//! Rules: the handler sleeps under the program's own mask, so its signals are handled
+//! meanwhile, and holds nothing. It does nothing where the pager's own code was interrupted,
+//! which may hold a lock. It runs on the thread's own stack: see [`mask`](super::mask).
+//! Signals that are not of our events go to the program's handler.
+
+use super::mask;
+use crate::counters::Counter;
+use crate::pace::{Standing, Told};
+use crate::pager::Pager;
+use rate::tasks::Key;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What the handler knows.
+struct Traps {
+    pager: &'static Pager,
+    /// Code that must not be stopped.
+    code: Range<usize>,
+}
+
+static TRAPS: OnceLock<Traps> = OnceLock::new();
+
+/// Faults in a batch.
+static BATCH: AtomicU32 = AtomicU32::new(1);
+
+/// The number that our events' signals carry: an address of ours, which no other's can be.
+pub(crate) fn number() -> u64 {
+    std::ptr::from_ref(&BATCH) as u64
+}
+
+/// Puts the handler in place. `code` is the text of the pager's library.
+pub(crate) fn install(pager: &'static Pager, code: Range<usize>) -> std::io::Result<()> {
+    TRAPS.get_or_init(|| Traps { pager, code });
+    mask::install(libc::SIGTRAP, on_sigtrap)
+}
+
+/// So many faults come with a signal from now on.
+pub(crate) fn set_batch(batch: u32) {
+    BATCH.store(batch.max(1), Ordering::Release);
+}
+
+extern "C" fn on_sigtrap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel's own record and context.
+    let (code, data, addr, at) = unsafe {
+        (
+            (*info).si_code,
+            translation::fault_event::signal_data(info.cast()),
+            (*info).si_addr() as usize,
+            interrupted(context),
+        )
+    };
+    if code != libc::TRAP_PERF || data != number() {
+        // SAFETY: the kernel's arguments.
+        return unsafe { mask::chain(signal, info, context) };
+    }
+    if let Some(traps) = TRAPS.get()
+        && !traps.code.contains(&at)
+    {
+        traps.pager.batch_of_faults(addr);
+    }
+}
+
+/// Where a thread was interrupted.
+///
+/// # Safety
+/// `context` is what the kernel passed to a signal handler.
+unsafe fn interrupted(context: *const libc::c_void) -> usize {
+    let context: *const libc::ucontext_t = context.cast();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*context).uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*context).uc_mcontext.pc as usize
+    }
+}
+
+impl Pager {
+    /// The calling thread has had a batch of faults, the last of them at `addr`. Returns when
+    /// all of them fit the limits.
+    fn batch_of_faults(&self, addr: usize) {
+        // No gate is entered, a fork may have closed it: stretches of a process are never freed.
+        if self.directory.find(addr).is_some() {
+            return;
+        }
+        let batch = BATCH.load(Ordering::Acquire);
+        let task = Key::new(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let counters = self.counters();
+        counters.add(Counter::kernel_faults, batch.into());
+        let mut left = batch;
+        while left > 0 {
+            let mut standing = Standing::default();
+            while let Told::Suspend(until) =
+                self.pace.ask_after(batch, task, &mut standing, counters)
+            {
+                until.sleep(self.pace.limits());
+            }
+            let more = self.pace.more_after(batch, task, left - 1, counters);
+            left -= 1 + more;
+            if standing.was_suspended() {
+                counters.add(Counter::kernel_paced, u64::from(1 + more));
+            }
+        }
+    }
+}
