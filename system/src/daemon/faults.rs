@@ -264,7 +264,10 @@ mod tests {
         rates.admit(1, task(whole / 2, 1), false).unwrap();
         let why = rates.admit(2, task(whole / 2, 1), false).unwrap_err();
         assert!(why.contains("can be reserved"), "{why}");
+        // One that was there before is not refused, though nothing is left for floors.
         rates.admit(2, task(whole / 2, 1), true).unwrap();
+        assert!(!rates.roster.is_over());
+        rates.admit(3, task(0, 1), true).unwrap();
         assert!(rates.roster.is_over());
     }
 }
