@@ -58,6 +58,10 @@ const IDLE: Duration = Duration::from_millis(50);
 /// How long a parent waits for its child to come in.
 const CHILD: Duration = Duration::from_secs(2);
 
+/// How long a fork waits for frames that others give back, and how often it looks.
+const COMING: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
+
 /// How often a fork has the standby list emptied before it gives up.
 const DRAINS: u32 = 100;
 
@@ -449,7 +453,22 @@ impl Process {
 
     /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
     /// has a frame for each page it will share. `child` contracts for the child.
+    ///
+    /// Frames that are missing are waited for, for a moment: those of processes that have just
+    /// ended, or were killed, come back only when the keeper has heard of it.
     pub fn close_for_fork(&'static self, child: Contract) -> Result<Fork, ForkError> {
+        let begun = Instant::now();
+        loop {
+            match self.try_to_close(child) {
+                Err(ForkError::Frames { .. }) if begun.elapsed() < COMING => {
+                    std::thread::sleep(LOOK);
+                }
+                closed => return closed,
+            }
+        }
+    }
+
+    fn try_to_close(&'static self, child: Contract) -> Result<Fork, ForkError> {
         let client = *self.pager.frames();
         let child = client.admit_child(child)?;
         let control = self.pager.control.lock();

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use store::Bytes;
+use toml::de::{DeTable, DeValue};
 
 /// Where the daemon listens if nothing else is said.
 pub const SOCKET: &str = "/run/selfpage/system.sock";
@@ -25,7 +26,7 @@ pub enum ConfigError {
         /// Why.
         why: std::io::Error,
     },
-    /// The file is not a configuration.
+    /// The file is not a configuration, or says something that cannot be.
     #[error("{}:{line}:{column}: {why}", path.display())]
     Text {
         /// Which file.
@@ -37,15 +38,10 @@ pub enum ConfigError {
         /// What was expected.
         why: String,
     },
-    /// It says something that cannot be.
-    #[error("{}: {what}", path.display())]
-    Sense {
-        /// Which file.
-        path: PathBuf,
-        /// What, and what would be right.
-        what: String,
-    },
 }
+
+/// Something that cannot be: where it is said, as `table.key` or `table.number`, and why.
+type Nonsense = (String, String);
 
 /// A size in bytes, written as `512M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,51 +253,55 @@ impl Config {
 
     /// Reads its text; `path` is for what is said of it.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start).min(text.len());
-            let before = &text.as_bytes()[..at];
+        let wrong = |at: usize, why: String| {
+            let before = &text.as_bytes()[..at.min(text.len())];
             let line = before.iter().filter(|b| **b == b'\n').count() + 1;
             let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
             ConfigError::Text {
                 path: path.into(),
                 line,
                 column,
-                why: error.message().to_owned(),
+                why,
             }
+        };
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            wrong(at, error.message().to_owned())
         })?;
         match config.nonsense() {
-            Some(what) => Err(ConfigError::Sense {
-                path: path.into(),
-                what,
-            }),
+            Some((key, why)) => Err(wrong(place(text, &key).unwrap_or(0), why)),
             None => Ok(config),
         }
     }
 
-    fn nonsense(&self) -> Option<String> {
+    fn nonsense(&self) -> Option<Nonsense> {
         let Self { memory, disk, .. } = self;
         if !(0.01..=1.0).contains(&disk.capacity) {
             let asked = disk.capacity;
-            return Some(format!(
+            let why = format!(
                 "disk.capacity is {asked}: the share of the disk's time to promise is between 0.01 and 1.0"
-            ));
+            );
+            return Some(("disk.capacity".into(), why));
         }
         if disk.depth == Some(0) {
-            return Some("disk.depth is 0: at least one request at a time must be possible".into());
+            let why = "disk.depth is 0: at least one request at a time must be possible";
+            return Some(("disk.depth".into(), why.into()));
         }
         let faults = self.faults;
         if rate::Share::new(faults.share).is_none() {
-            return Some(format!(
+            let why = format!(
                 "faults.share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
                 faults.share
-            ));
+            );
+            return Some(("faults.share".into(), why));
         }
         let unit = Duration::from_nanos(100)..=Duration::from_millis(10);
         if !unit.contains(&faults.unit.0) {
-            return Some(format!(
+            let why = format!(
                 "faults.unit is {}: the processor time of a fault is between 100ns and 10ms",
                 crate::terms::Time(faults.unit.0)
-            ));
+            );
+            return Some(("faults.unit".into(), why));
         }
         let limits = [
             ("faults.period", faults.period, 1, 10_000),
@@ -312,24 +312,23 @@ impl Config {
         for (name, Span(asked), least, most) in limits {
             let range = Duration::from_millis(least)..=Duration::from_millis(most);
             if !range.contains(&asked) {
-                return Some(format!(
-                    "{name} is {}: it can be from {least}ms to {most}ms",
-                    crate::terms::Time(asked)
-                ));
+                let asked = crate::terms::Time(asked);
+                let why = format!("{name} is {asked}: it can be from {least}ms to {most}ms");
+                return Some((name.into(), why));
             }
         }
         if let Some(Size(managed)) = memory.managed
             && managed < 1 << 20
         {
             let asked = Bytes(managed);
-            return Some(format!(
-                "memory.managed is {asked}: less than the 1MiB of one small contract"
-            ));
+            let why =
+                format!("memory.managed is {asked}: less than the 1MiB of one small contract");
+            return Some(("memory.managed".into(), why));
         }
-        self.allow
-            .iter()
-            .enumerate()
-            .find_map(|(at, rule)| Some(format!("rule {} of allow: {}", at + 1, rule.nonsense()?)))
+        self.allow.iter().enumerate().find_map(|(at, rule)| {
+            let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);
+            Some((format!("allow.{at}"), why))
+        })
     }
 
     /// What in `new` a running daemon cannot take over.
@@ -354,6 +353,21 @@ impl Config {
     pub fn managed(&self, total: u64) -> u64 {
         self.memory.managed.map_or(total / 2, |size| size.0)
     }
+}
+
+/// Where in the text a key's value, or the table of a number, begins.
+fn place(text: &str, key: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let mut parts = key.split('.');
+    let mut value = table.get_ref().get(parts.next()?)?;
+    for part in parts {
+        value = match value.get_ref() {
+            DeValue::Table(table) => table.get(part)?,
+            DeValue::Array(all) => all.get(part.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    Some(value.span().start)
 }
 
 #[cfg(test)]
@@ -386,6 +400,22 @@ mod tests {
         assert!(wrong.starts_with("x.toml:4:8: "), "{wrong}");
         let wrong = parse("[disk\n").unwrap_err();
         assert!(wrong.starts_with("x.toml:1:"), "{wrong}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_its_line() {
+        let disk = "[disk]\nswap = \"x\"\n";
+        for (text, start) in [
+            ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
+            ("[memory]\n\ngrace = \"1h\"\n", "x.toml:5:9: memory.grace"),
+            (
+                "[[allow]]\nuid = 0\n[[allow]]\nframes = \"1G\"\n",
+                "x.toml:5:1: rule 2",
+            ),
+        ] {
+            let wrong = parse(&format!("{disk}{text}")).unwrap_err();
+            assert!(wrong.starts_with(start), "{wrong}");
+        }
     }
 
     #[test]
