@@ -19,9 +19,10 @@ use wired::PAGE;
 /// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
 const STEP: u32 = 256;
 /// Times the modelled cost that cleaning a frame may take of a slice. The model's is that of a
-/// full queue, and one write at a time is charged as long as it lasts, four times as much on
-/// the devices seen; and a tenant that faults reads a page for each that it writes.
-const SURELY: u64 = 8;
+/// full queue, and one write at a time is charged as long as it lasts: six times as much on
+/// the devices seen (`selfpage system calibrate`: 85 us alone, 14 of a full queue). A tenant
+/// that faults reads a page for each that it writes, which doubles it.
+const SURELY: u64 = 16;
 /// What a pager's own memory may come to for each process, beside the frames.
 pub(super) const OWN: u64 = 8 << 20;
 /// How long the memory of who is killed may take to come back.
