@@ -407,7 +407,10 @@ mod tests {
         let disk = "[disk]\nswap = \"x\"\n";
         for (text, start) in [
             ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
-            ("[memory]\n\ngrace = \"3600s\"\n", "x.toml:5:9: memory.grace"),
+            (
+                "[memory]\n\ngrace = \"3600s\"\n",
+                "x.toml:5:9: memory.grace",
+            ),
             (
                 "[[allow]]\nuid = 0\n[[allow]]\nframes = \"1G\"\n",
                 "x.toml:5:1: rule 2",
