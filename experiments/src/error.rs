@@ -36,6 +36,11 @@ pub enum ExperimentError {
     Options(String),
 }
 
+/// Something of a worker's or of the system domain's that failed.
+pub fn failed(why: impl std::fmt::Display) -> ExperimentError {
+    ExperimentError::Worker(why.to_string())
+}
+
 /// Turns an I/O error into one that says what was being done.
 pub fn while_doing<E: Into<io::Error>>(
     doing: impl Into<String>,

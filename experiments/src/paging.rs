@@ -15,12 +15,12 @@
 //! are against, and with 0. A file's read-ahead is the device's own setting.
 
 use crate::arm::Arm;
-use crate::keeper::Keeper;
+use crate::ground::Ground;
 use crate::machine::{self, Machine};
 use crate::pass::Pass;
 use crate::report::{Report, Series};
 use crate::target::Target;
-use crate::trial::{self, Trial, Trials};
+use crate::trial::{Trial, Trials};
 use crate::{ExperimentError, Myself, plot};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -72,10 +72,7 @@ pub struct Options {
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
     let trials = Trials {
-        myself,
-        keeper: Keeper::start(myself)?,
-        selfpage: trial::selfpage(options.selfpage.as_deref()),
-        folder: options.folder.clone(),
+        base: Ground::new(myself, &options.folder, options.selfpage.as_deref())?,
         bytes: options.data << 20,
         frames: options.frames << 20,
         accesses: options.accesses,

@@ -1,18 +1,20 @@
 //! One run of one arm: set up, its work done by a worker process, taken down.
 
+use crate::ExperimentError;
 use crate::arm::{Area, Arm, Medium, Way};
 use crate::cgroup::Cgroup;
 use crate::contents::PAGE;
 use crate::error::while_doing;
-use crate::keeper::{Debt, Keeper, Owed};
+use crate::ground::Ground;
+use crate::keeper::Owed;
 use crate::memory::entry_name;
 use crate::pass::Pass;
 use crate::process::Process;
+use crate::real::launch::within;
 use crate::swap::{PageCluster, Swap, preallocated};
 use crate::worker::Figures;
-use crate::{ExperimentError, Myself};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What a worker may have in memory besides its share: its program, libraries, stacks and
@@ -21,14 +23,8 @@ const SLACK: u64 = 32 << 20;
 
 /// What all runs share.
 pub struct Trials<'a> {
-    /// How to start workers.
-    pub myself: &'a Myself,
-    /// Who undoes things.
-    pub keeper: Keeper,
-    /// The `selfpage` command for the arms of `run`, if there is one.
-    pub selfpage: Option<PathBuf>,
-    /// Where files go.
-    pub folder: PathBuf,
+    /// The command, the folder, who undoes things.
+    pub base: Ground<'a>,
     /// Bytes of data.
     pub bytes: u64,
     /// Bytes of memory.
@@ -63,7 +59,7 @@ impl Trials<'_> {
     /// Runs an arm once.
     pub fn run(&self, trial: Trial) -> Result<Figures, ExperimentError> {
         let mut setting = Setting::default();
-        let mut command = self.myself.command("worker");
+        let mut command = self.base.myself.command("worker");
         let memory = match trial.arm.way() {
             Way::Linked(entry, medium) => {
                 let store = self.store(medium, &mut setting)?;
@@ -78,11 +74,11 @@ impl Trials<'_> {
             Way::Swap(area) => {
                 let bytes = self.bytes * 3 / 2;
                 setting._swap = Some(match area {
-                    Area::File => Swap::on_file(&self.keeper, &self.folder, bytes)?,
-                    Area::Zram(_) => Swap::on_zram(&self.keeper, bytes)?,
+                    Area::File => Swap::on_file(&self.base.keeper, &self.base.folder, bytes)?,
+                    Area::Zram(_) => Swap::on_zram(&self.base.keeper, bytes)?,
                 });
                 if let Area::Zram(Some(pages)) = area {
-                    setting._cluster = Some(PageCluster::set(&self.keeper, pages)?);
+                    setting._cluster = Some(PageCluster::set(&self.base.keeper, pages)?);
                 }
                 setting.cgroup = Some(self.limited(trial.arm)?);
                 "anonymous".into()
@@ -117,8 +113,8 @@ impl Trials<'_> {
         if medium == Medium::Ram {
             return Ok(all);
         }
-        let path = self.file("store");
-        setting._file = Some(self.keeper.owe(Debt::File(path.clone()))?);
+        let (path, owed) = self.base.file("store")?;
+        setting._file = Some(owed);
         let size = (self.bytes * 3 / 2) >> 10;
         let disk = format!("disk:{},size={size}K", path.display());
         Ok(match medium {
@@ -130,8 +126,8 @@ impl Trials<'_> {
     /// A file of the data's size whose blocks have been written: the first write to a
     /// block that was only promised costs the file system more than the device.
     fn data(&self, setting: &mut Setting) -> Result<PathBuf, ExperimentError> {
-        let path = self.file("data");
-        setting._file = Some(self.keeper.owe(Debt::File(path.clone()))?);
+        let (path, owed) = self.base.file("data")?;
+        setting._file = Some(owed);
         let file = preallocated(&path, self.bytes)?;
         let zeros = vec![0; 256 * PAGE];
         let mut at = 0;
@@ -152,27 +148,15 @@ impl Trials<'_> {
     }
 
     fn limited(&self, arm: Arm) -> Result<Cgroup, ExperimentError> {
-        Cgroup::new(&self.keeper, &arm.name(), self.frames)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder
-            .join(format!("selfpage-bench-{}.{name}", std::process::id()))
+        Cgroup::new(&self.base.keeper, &arm.name(), self.frames)
     }
 
     /// `selfpage run` in front of a worker.
     fn paged(&self, store: &str) -> Result<Command, ExperimentError> {
-        let Some(selfpage) = &self.selfpage else {
-            return Err(ExperimentError::Unavailable(
-                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
-            ));
-        };
-        let worker = self.myself.command("worker");
-        let mut command = Command::new(selfpage);
-        let frames = format!("{}K", self.frames >> 10);
-        command.args(["run", "--frames", &frames, "--store", store, "--"]);
-        command.arg(worker.get_program()).args(worker.get_args());
-        Ok(command)
+        let worker = self.base.myself.command("worker");
+        let mut command = self.base.paged(self.frames, store)?;
+        command.arg("--");
+        Ok(within(command, &worker))
     }
 
     fn instruct(&self, command: &mut Command, memory: &str, trial: Trial) {
@@ -200,15 +184,4 @@ fn work(command: Command, setting: &Setting) -> Result<Figures, ExperimentError>
     let figures = worker.hear_as()?;
     worker.end()?;
     Ok(figures)
-}
-
-/// The `selfpage` command: this very program, or what SELFPAGE names.
-pub fn selfpage(named: Option<&Path>) -> Option<PathBuf> {
-    let own = std::env::current_exe()
-        .ok()
-        .filter(|p| p.file_name().is_some_and(|n| n == "selfpage"));
-    named
-        .map(Into::into)
-        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
-        .or(own)
 }

@@ -9,6 +9,12 @@ use std::time::Duration;
 /// are first touches.
 pub const PLAYER_FRAMES: u64 = 192;
 
+/// The disk contracts, alike in all arms of ours: the player's, which does not page, and the
+/// neighbour's, which has what nobody needs besides.
+pub const PLAYER_DISK: &str = "25ms/250ms";
+/// As above.
+pub const NEIGHBOUR_DISK: &str = "100ms/250ms,extra";
+
 /// Times the processor time that a frame takes, decoded alone, that the player reserves: a
 /// frame is also written to the pipe, and other programs leave caches cold.
 const MARGIN: f64 = 1.6;
@@ -25,10 +31,10 @@ pub enum Arm {
     Stock,
     /// Kernel swap on a file, the neighbour in a cgroup of its contract's size.
     Swap,
-    /// Both under `selfpage run`; no rate is limited and no processor reserved.
-    Ours,
-    /// Both under `selfpage run`: the neighbour's fault rate limited, the player's processor
+    /// Both under contracts of one system domain; no rate is limited and no processor
     /// reserved.
+    Ours,
+    /// As ours, and the neighbour's fault rate is limited, the player's processor reserved.
     OursLimited,
     /// As ours-limited, but the neighbour's fault rate is not limited.
     OursReserved,

@@ -41,7 +41,7 @@ impl Clip {
     /// Makes it.
     pub fn new(grounds: &Grounds<'_>) -> Result<Self, ExperimentError> {
         let ffmpeg = found("ffmpeg", "ffmpeg")?;
-        let (path, owed) = grounds.file("clip.mkv")?;
+        let (path, owed) = grounds.base.file("clip.mkv")?;
         let (width, height) = SIZE;
         let picture =
             format!("testsrc2=size={width}x{height}:rate={PER_SECOND},noise=alls={NOISE}:allf=t");

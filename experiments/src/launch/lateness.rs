@@ -35,7 +35,7 @@ impl Quality {
     pub fn of(lateness: &Lateness) -> Self {
         let late = || lateness.iter().copied().filter(|us| *us > 0);
         let (frames, missed) = (lateness.len() as u64, late().count() as u64);
-        let total_ms = late().map(|us| us as f64 / 1e3).sum::<f64>();
+        let total_ms = late().map(|us| us as f64 / 1e3).fold(0.0, |a, b| a + b);
         let over = |count: u64| total_ms / count.max(1) as f64;
         Self {
             frames,

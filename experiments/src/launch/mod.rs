@@ -6,7 +6,9 @@
 //! decodes a clip of 30 frames a second into a sink ([`sink`] has the rule that no player
 //! bends), and an eighth into it a real program is launched, which pages from the disk under
 //! its contract. The load is calibrated until stock Linux misses
-//! some of the deadlines ([`calibrate`]), then frozen for all arms.
+//! some of the deadlines ([`calibrate`]), then frozen for all arms. Ours is one system domain,
+//! with which the player and the neighbour have their contracts: so the limit of the one is what
+//! the other's reservation leaves.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -34,14 +36,15 @@ pub use arm::Arm;
 pub use program::Name;
 
 use crate::error::while_doing;
-use crate::keeper::Keeper;
+use crate::ground::Ground;
 use crate::machine::{Machine, read};
 use crate::real::goal::{Bound, Report, Row};
 use crate::real::ground::Grounds;
 use crate::real::progress;
-use crate::{ExperimentError, Myself, trial};
+use crate::system::{Disk, Setup, System};
+use crate::{ExperimentError, Myself};
 use arm::Terms;
-use calibrate::{Search, Tried};
+use calibrate::Search;
 use clip::{Clip, PER_SECOND};
 use judge::Scene;
 use program::Neighbour;
@@ -107,6 +110,9 @@ const QUICK: (f64, u64) = (8.0, 96);
 
 /// The part of the clip after which the neighbour is launched.
 const AFTER: f64 = 1.0 / 8.0;
+
+/// MiB beyond the contracts: what the domain keeps for itself, and who asks what is granted.
+const MARGIN: u64 = 64;
 
 /// What the options come to.
 struct Plan {
@@ -238,18 +244,17 @@ fn stage<'a>(
     myself: &'a Myself,
 ) -> Result<Stage<'a>, ExperimentError> {
     let grounds = Grounds {
-        myself,
-        keeper: Keeper::start(myself)?,
-        selfpage: trial::selfpage(options.selfpage.as_deref()),
+        base: Ground::new(myself, &options.folder, options.selfpage.as_deref())?,
         allocator: None,
-        folder: options
-            .folder
-            .canonicalize()
-            .map_err(while_doing(format!("find {}", options.folder.display())))?,
         limit: Duration::from_secs(options.limit),
     };
     progress("the clip");
     let clip = Clip::new(&grounds)?;
+    let system = match plan.arms.iter().any(|arm| arm.ours()) {
+        true => Some(system(&grounds, plan)?),
+        false => None,
+    };
+    let (system, disk) = system.unzip();
     let period = lateness::due(1, PER_SECOND);
     let cpu = options.cpu.clone();
     let terms = Terms {
@@ -258,11 +263,30 @@ fn stage<'a>(
     };
     Ok(Stage {
         grounds,
+        system,
+        _disk: disk,
         clip,
         terms,
         frames: (plan.seconds * f64::from(PER_SECOND)) as u64,
         after: Duration::from_secs_f64(plan.seconds * AFTER),
     })
+}
+
+/// With memory and swap for the player and any one of the neighbours.
+fn system(grounds: &Grounds<'_>, plan: &Plan) -> Result<(System, Disk), ExperimentError> {
+    let most = plan
+        .names
+        .iter()
+        .map(|name| name.frames(plan.mib) >> 20)
+        .max();
+    let most = most.unwrap_or(0) + 1;
+    let disk = Disk::new(
+        &grounds.base,
+        most * round::ROOM + arm::PLAYER_FRAMES + MARGIN,
+    )?;
+    progress("the system domain: it measures the disk");
+    let setup = Setup::of(most + arm::PLAYER_FRAMES + MARGIN);
+    Ok((System::start(&grounds.base, &disk, setup)?, disk))
 }
 
 fn settings(plan: &Plan, stage: &Stage<'_>) -> Vec<String> {
@@ -275,8 +299,10 @@ fn settings(plan: &Plan, stage: &Stage<'_>) -> Vec<String> {
             plan.repeats
         ),
         format!(
-            "ours: player in {} MiB, both by `selfpage run`; ours-limited: neighbour --fault-rate {}, player --cpu {}",
+            "ours: both by `selfpage run --system`, disk for the player (in {} MiB) {}, for the neighbour {}; ours-limited: neighbour --fault-rate {}, player --cpu {}",
             arm::PLAYER_FRAMES,
+            arm::PLAYER_DISK,
+            arm::NEIGHBOUR_DISK,
             stage.terms.fault_rate,
             stage.terms.cpu
         ),
@@ -309,19 +335,19 @@ fn calibrated(
             ahead,
             load,
         })?;
-        let missed = round.quality.missed_percent();
-        search.tell(Tried { load, missed });
+        search.tell(load, round.quality.missed_percent());
     }
     let Some(best) = search.best() else {
         return Err(ExperimentError::Worker("no load was tried".into()));
     };
-    let outside = match calibrate::WANTED.contains(&best.missed) {
+    let outside = match calibrate::WANTED.contains(&best.missed()) {
         true => "",
         false => ": no load that was tried gave what is wanted",
     };
     settings.push(format!(
-        "{shown}: calibrated until stock Linux missed {:.1} % of the deadlines, {:.0} to {:.0} wanted{outside}",
-        best.missed,
+        "{shown}: calibrated until stock Linux missed {:.1} % of the deadlines (median of {}), {:.0} to {:.0} wanted{outside}",
+        best.missed(),
+        best.times(),
         calibrate::WANTED.start(),
         calibrate::WANTED.end()
     ));

@@ -48,6 +48,11 @@ impl Name {
         vec![Self::Python, second, Self::Build]
     }
 
+    /// Bytes of its contract, where it fills so many MiB.
+    pub fn frames(self, mib: u64) -> u64 {
+        ((mib << 20) * self.part() / 100).next_multiple_of(PAGE as u64)
+    }
+
     /// Of 100 parts of what it is told to fill, those that are its contract: less than it
     /// needs, so that it pages.
     fn part(self) -> u64 {
@@ -95,7 +100,7 @@ impl Neighbour {
             .map_err(while_doing(format!("find {}", program.display())))?;
         let mut neighbour = Self {
             name,
-            frames: ((mib << 20) * name.part() / 100).next_multiple_of(PAGE as u64),
+            frames: name.frames(mib),
             image: Image::of(&program)?,
             files: vec![program.clone()],
             program,
@@ -139,7 +144,7 @@ impl Neighbour {
     }
 
     fn java(&mut self, grounds: &Grounds<'_>, mib: u64) -> Result<(), ExperimentError> {
-        let (path, owed) = grounds.file("Heap.java")?;
+        let (path, owed) = grounds.base.file("Heap.java")?;
         write(&path, include_str!("Heap.java"))?;
         self._owed.push(owed);
         let most = format!("-Xmx{}m", 2 * mib.max(64));
@@ -154,7 +159,8 @@ impl Neighbour {
 
     /// A shell that compiles: its contract, its cgroup and its figures are the whole tree's.
     fn build(&mut self, grounds: &Grounds<'_>, mib: u64) -> Result<(), ExperimentError> {
-        let [(source, a), (object, b)] = [grounds.file("large.c")?, grounds.file("large.o")?];
+        let [(source, a), (object, b)] =
+            [grounds.base.file("large.c")?, grounds.base.file("large.o")?];
         self._owed.extend([a, b]);
         write(&source, &c_source(mib))?;
         let mut ask = Command::new(&self.program);

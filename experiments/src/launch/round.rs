@@ -1,7 +1,7 @@
 //! One run of an arm: the load, the player, some seconds later the neighbour; the delays of
 //! the frames and the time until the neighbour is ready.
 
-use super::arm::{Arm, PLAYER_FRAMES, Terms};
+use super::arm::{Arm, NEIGHBOUR_DISK, PLAYER_DISK, PLAYER_FRAMES, Terms};
 use super::clip::{Clip, PER_SECOND};
 use super::lateness::Quality;
 use super::program::Neighbour;
@@ -11,9 +11,10 @@ use crate::ExperimentError;
 use crate::cgroup::Cgroup;
 use crate::keeper::Owed;
 use crate::process::Process;
-use crate::real::ground::{Grounds, Medium, Ours};
+use crate::real::ground::Grounds;
 use crate::real::launch::{gated, last_words, within};
 use crate::swap::Swap;
+use crate::system::{Disk, System};
 use crate::worker::READY;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
@@ -26,14 +27,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Room for pages, for each byte of a contract: what the neighbours fill is twice theirs at
+/// Room for pages, for each byte of a neighbour's contract: what the neighbours fill is twice theirs at
 /// most, and what a garbage collector has not yet given back is in it.
-const ROOM: u64 = 6;
+pub const ROOM: u64 = 6;
+
+/// A contract with the system domain.
+struct Contract<'a> {
+    frames: u64,
+    disk: &'a str,
+    swap: u64,
+}
 
 /// What all rounds share.
 pub struct Stage<'a> {
     /// Programs and folders.
     pub grounds: Grounds<'a>,
+    /// With whom the player and the neighbour have their contracts, in the arms of ours.
+    pub system: Option<System>,
+    /// Its disk, which outlives it.
+    pub _disk: Option<Disk>,
     /// What is played.
     pub clip: Clip,
     /// What `selfpage run` is told.
@@ -88,7 +100,6 @@ struct Place {
     command: Command,
     cgroup: Option<Cgroup>,
     _swap: Option<Swap>,
-    _store: Option<Ours>,
 }
 
 /// A file that `selfpage run` writes its figures to.
@@ -99,7 +110,7 @@ struct Figures {
 
 impl Figures {
     fn new(grounds: &Grounds<'_>, name: &str) -> Result<Self, ExperimentError> {
-        let (path, owed) = grounds.file(name)?;
+        let (path, owed) = grounds.base.file(name)?;
         Ok(Self { path, _owed: owed })
     }
 
@@ -119,7 +130,7 @@ impl Stage<'_> {
         ];
         let place = self.place(setting, &figures[0].path)?;
         setting.neighbour.cool();
-        let mut load = self.grounds.myself.command("spin");
+        let mut load = self.grounds.base.myself.command("spin");
         load.args(["--load", &setting.load.to_string()]);
         let mut load = Process::start(load)?;
         let mut player = Process::start(self.player(setting, &figures[1].path)?)?;
@@ -195,11 +206,15 @@ impl Stage<'_> {
     fn player(&self, setting: Setting<'_>, figures: &Path) -> Result<Command, ExperimentError> {
         let mut decoder = self.clip.decoder();
         if setting.arm.ours() {
-            let store = self.grounds.ours(Medium::Ram, PLAYER_FRAMES << 20)?.store;
+            let contract = Contract {
+                frames: PLAYER_FRAMES << 20,
+                disk: PLAYER_DISK,
+                swap: PLAYER_FRAMES << 20,
+            };
             let terms = setting.arm.of_player(&self.terms);
-            decoder = self.paged(PLAYER_FRAMES << 20, &store, &terms, figures, &decoder)?;
+            decoder = self.paged(contract, &terms, figures, &decoder)?;
         }
-        let mut sink = self.grounds.myself.command("sink");
+        let mut sink = self.grounds.base.myself.command("sink");
         for (option, value) in [
             ("--frames", self.frames),
             ("--bytes", Clip::frame_bytes() as u64),
@@ -218,45 +233,46 @@ impl Stage<'_> {
             command: neighbour.command(),
             cgroup: None,
             _swap: None,
-            _store: None,
         };
         let room = neighbour.frames * ROOM;
         if setting.arm == Arm::Swap {
-            let keeper = &self.grounds.keeper;
-            place._swap = Some(Swap::on_file(keeper, &self.grounds.folder, room)?);
+            let keeper = &self.grounds.base.keeper;
+            place._swap = Some(Swap::on_file(keeper, &self.grounds.base.folder, room)?);
             place.cgroup = Some(Cgroup::new(keeper, "neighbour", neighbour.frames)?);
         }
         if setting.arm.ours() {
-            let store = self.grounds.ours(Medium::Disk, room)?;
+            let contract = Contract {
+                frames: neighbour.frames,
+                disk: NEIGHBOUR_DISK,
+                swap: room,
+            };
             let terms = setting.arm.of_neighbour(&self.terms);
-            place.command = self.paged(
-                neighbour.frames,
-                &store.store,
-                &terms,
-                figures,
-                &place.command,
-            )?;
-            place._store = Some(store);
+            place.command = self.paged(contract, &terms, figures, &place.command)?;
         }
         Ok(place)
     }
 
+    /// `selfpage run` under a contract, in front of a program.
     fn paged(
         &self,
-        frames: u64,
-        store: &str,
+        contract: Contract<'_>,
         terms: &[String],
         figures: &Path,
         program: &Command,
     ) -> Result<Command, ExperimentError> {
-        let Some(selfpage) = &self.grounds.selfpage else {
-            return Err(ExperimentError::Unavailable(
-                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
-            ));
-        };
-        let mut command = Command::new(selfpage);
-        command.args(["run", "--frames", &format!("{}K", frames >> 10)]);
-        command.args(["--store", store]).args(terms);
+        let mut command = Command::new(self.grounds.base.selfpage()?);
+        let socket = self
+            .system
+            .as_ref()
+            .map(System::socket)
+            .unwrap_or(Path::new(""));
+        command
+            .arg("run")
+            .arg(format!("--system={}", socket.display()));
+        for (option, bytes) in [("--frames", contract.frames), ("--swap", contract.swap)] {
+            command.args([option, &format!("{}K", bytes >> 10)]);
+        }
+        command.args(["--disk", contract.disk]).args(terms);
         command.arg("--stats-json").arg(figures).arg("--");
         Ok(within(command, program))
     }
@@ -268,7 +284,12 @@ impl Stage<'_> {
         for terms in told.iter().filter(|terms| !terms.is_empty()) {
             let figures = Figures::new(&self.grounds, "asked.json")?;
             let nothing = Command::new("true");
-            let mut command = self.paged(16 << 20, "ram:16M", terms, &figures.path, &nothing)?;
+            let contract = Contract {
+                frames: ASKED,
+                disk: PLAYER_DISK,
+                swap: ASKED,
+            };
+            let mut command = self.paged(contract, terms, &figures.path, &nothing)?;
             let asked = command.output();
             let output = asked.map_err(crate::error::while_doing("start selfpage run"))?;
             if !output.status.success() {
@@ -300,6 +321,9 @@ fn guard(end: &Receiver<()>, limit: Duration, all: &[Option<OwnedFd>], late: &At
         let _ = pidfd_send_signal(process, Signal::KILL);
     }
 }
+
+/// Bytes of a contract that is asked for to see whether it is granted.
+const ASKED: u64 = 16 << 20;
 
 /// What a neighbour that is ready came to.
 fn result(said: &str) -> Result<String, ExperimentError> {

@@ -7,7 +7,6 @@
 //! neighbour, revocation ten thousand times, and what the daemon costs.
 
 mod backing;
-mod daemon;
 mod figure;
 mod forgetful;
 pub mod guest;
@@ -26,17 +25,18 @@ mod unscheduled;
 
 use crate::contents::mix;
 use crate::error::while_doing;
-use crate::keeper::{Debt, Keeper, Owed};
+use crate::ground::Ground;
+use crate::keeper::Owed;
 use crate::machine::Machine;
 use crate::real::goal::{Bound, Report, Row, Sample};
 use crate::swap::preallocated;
-use crate::{ExperimentError, Myself, trial};
+use crate::system::Disk;
+use crate::{ExperimentError, Myself};
 use clap::ValueEnum;
-use daemon::Disk;
 use rustix::fs::{Advice, fadvise};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What to measure.
@@ -114,52 +114,17 @@ pub enum Part {
 
 /// What all parts share.
 pub struct Grounds<'a> {
-    myself: &'a Myself,
-    keeper: Keeper,
-    selfpage: Option<PathBuf>,
-    folder: PathBuf,
+    base: Ground<'a>,
     disk: Disk,
-}
-
-impl Grounds<'_> {
-    /// The `selfpage` command.
-    fn selfpage(&self) -> Result<&Path, ExperimentError> {
-        self.selfpage.as_deref().ok_or_else(|| {
-            ExperimentError::Unavailable(
-                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
-            )
-        })
-    }
-
-    /// A file of the benchmark's; the name is free again when the debt is settled.
-    fn file(&self, name: &str) -> Result<(PathBuf, Owed), ExperimentError> {
-        let path = place(&self.folder, name);
-        let owed = self.keeper.owe(Debt::File(path.clone()))?;
-        Ok((path, owed))
-    }
-}
-
-fn place(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("selfpage-bench-{}.{name}", std::process::id()))
 }
 
 /// Measures and prints.
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
-    let keeper = Keeper::start(myself)?;
-    let folder = options
-        .folder
-        .canonicalize()
-        .map_err(while_doing(format!("find {}", options.folder.display())))?;
-    let disk = Disk::new(&keeper, &folder, swap(options))?;
-    let grounds = Grounds {
-        myself,
-        keeper,
-        selfpage: trial::selfpage(options.selfpage.as_deref()),
-        folder,
-        disk,
-    };
-    let machine = Machine::now(&grounds.folder);
+    let base = Ground::new(myself, &options.folder, options.selfpage.as_deref())?;
+    let disk = Disk::new(&base, swap(options))?;
+    let grounds = Grounds { base, disk };
+    let machine = Machine::now(&grounds.base.folder);
     let asked = |part: Part| options.only.is_empty() || options.only.contains(&part);
     let mut rows = Vec::new();
     for part in Part::value_variants().iter().filter(|part| asked(**part)) {
@@ -192,7 +157,7 @@ fn swap(options: &Options) -> u64 {
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
 /// cache.
 fn data(grounds: &Grounds<'_>, mib: u64) -> Result<(PathBuf, Owed), ExperimentError> {
-    let (path, owed) = grounds.file("data")?;
+    let (path, owed) = grounds.base.file("data")?;
     let file = preallocated(&path, mib << 20)?;
     let mut part = vec![0; 1 << 20];
     for n in 0..mib {
@@ -259,11 +224,6 @@ fn sample(ours: f64, beside: Option<f64>, notes: &[(&str, f64)]) -> Sample {
         beside,
         notes: notes.collect(),
     }
-}
-
-/// Something of a worker's or of the system domain's that failed.
-fn failed(why: impl std::fmt::Display) -> ExperimentError {
-    ExperimentError::Worker(why.to_string())
 }
 
 fn settings(options: &Options, asked: impl Fn(Part) -> bool) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! What the system domain costs: a page read through it beside one from a store of the
 //! program's own, the processor time it burns for that, and its scheduler by itself.
 
-use super::daemon::{Setup, System};
 use super::guest::{Done, Order};
 use super::{Grounds, Options, fact, lacking, sample};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
+use crate::system::{Setup, System};
 use disk::atropos::{Atropos, Contract, Decision, Job, Share, Start};
 use disk::model::Op;
 use disk::time::{Nanos, Time};
@@ -73,7 +73,7 @@ fn reads(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experimen
 
 /// Microseconds of a read from a store of the program's own.
 fn own(grounds: &Grounds<'_>, options: &Options) -> Result<f64, ExperimentError> {
-    let (path, _owed) = grounds.file("store")?;
+    let (path, _owed) = grounds.base.file("store")?;
     let store = format!("disk:{},size={}M", path.display(), DATA * 2);
     let mut guest = start(grounds, &["--store", &store])?;
     let done = read(&mut guest, options)?;
@@ -91,7 +91,7 @@ fn through(
         spin,
         ..Setup::of(FRAMES * 2)
     };
-    let system = System::start(grounds, setup)?;
+    let system = System::start(&grounds.base, &grounds.disk, setup)?;
     let socket = system.socket().to_string_lossy().into_owned();
     let swap = (DATA * 2).to_string();
     let mut guest = start(
@@ -112,7 +112,7 @@ fn through(
 const SHARE: &str = "200ms/250ms,extra,laxity=10ms";
 
 fn start(grounds: &Grounds<'_>, extra: &[&str]) -> Result<Process, ExperimentError> {
-    let mut command = grounds.myself.command("guest");
+    let mut command = grounds.base.myself.command("guest");
     command.args(["--mib", &DATA.to_string()]);
     command.args(["--frames", &(FRAMES << 10).to_string()]);
     command.args(extra);
@@ -136,7 +136,7 @@ fn read(guest: &mut Process, options: &Options) -> Result<Done, ExperimentError>
 
 /// Processor time that contracts cost which nobody uses.
 fn idle(grounds: &Grounds<'_>, options: &Options) -> Result<Row, ExperimentError> {
-    let system = System::start(grounds, Setup::of(FRAMES * 2))?;
+    let system = System::start(&grounds.base, &grounds.disk, Setup::of(FRAMES * 2))?;
     let socket = system.socket().to_string_lossy().into_owned();
     let part = |system: &System| {
         let before = system.processor();
@@ -147,7 +147,7 @@ fn idle(grounds: &Grounds<'_>, options: &Options) -> Result<Row, ExperimentError
     let none = part(&system);
     let mut guests = Vec::new();
     for _ in 0..IDLE {
-        let mut command = grounds.myself.command("guest");
+        let mut command = grounds.base.myself.command("guest");
         command.args(["--mib", "1", "--frames", "64", "--swap", "1"]);
         command.args(["--system", &socket, "--disk", "5ms/250ms"]);
         guests.push(Process::start(command)?);

@@ -10,7 +10,7 @@ use super::guest::{Latency, latencies};
 use super::progress::{Span, Watched};
 use crate::ExperimentError;
 use crate::contents::{PAGE, mix};
-use crate::error::while_doing;
+use crate::error::{failed, while_doing};
 use crate::worker;
 use std::fs::File;
 use std::path::PathBuf;
@@ -70,10 +70,6 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     // What it was charged is asked for while it has its contract.
     worker::linger();
     Ok(())
-}
-
-fn failed(why: impl std::fmt::Display) -> ExperimentError {
-    ExperimentError::Worker(why.to_string())
 }
 
 struct Reading {

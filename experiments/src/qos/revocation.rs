@@ -8,13 +8,14 @@
 //!
 //! Rule: a claim is served by the deadline and 50 ms; only who refuses is killed.
 
-use super::daemon::{Setup, System};
 use super::guest::{Done, Latency, Order};
-use super::{Grounds, Options, fact, failed, lacking, sample};
+use super::{Grounds, Options, fact, lacking, sample};
 use crate::ExperimentError;
+use crate::error::failed;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::statistics::median;
+use crate::system::{Setup, System};
 use std::time::{Duration, Instant};
 use system::control::Listed;
 use system::tenant::set;
@@ -72,7 +73,7 @@ impl Role {
         orders: &[Order],
     ) -> Result<Process, ExperimentError> {
         let Self(name, data, held, lent, disk) = *self;
-        let mut command = grounds.myself.command("guest");
+        let mut command = grounds.base.myself.command("guest");
         command.arg("--system").arg(system.socket());
         command.args(["--name", name, "--disk", disk]);
         for (option, value) in [
@@ -130,7 +131,7 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
 }
 
 fn take(grounds: &Grounds<'_>, options: &Options) -> Result<(Seen, u64), ExperimentError> {
-    let system = System::start(grounds, Setup::of(MANAGED))?;
+    let system = System::start(&grounds.base, &grounds.disk, Setup::of(MANAGED))?;
     run(grounds, options, &system).map_err(|failure| system.explain(failure))
 }
 

@@ -5,12 +5,12 @@
 //! had a slower disk of its own, hardly less in all than the device gives where nobody
 //! schedules it, and a client that was idle is served at once when it comes back.
 
-use super::daemon::{Setup, System};
 use super::progress::Progress;
 use super::{Grounds, Options, fact, sample, shares, unscheduled};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
+use crate::system::{Setup, System};
 use disk::model::Model;
 use std::path::Path;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
 fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
     let (file, _owed) = super::data(grounds, FILE)?;
     // The first measures the disk.
-    drop(System::start(grounds, Setup::of(16))?);
+    drop(System::start(&grounds.base, &grounds.disk, Setup::of(16))?);
     let model = grounds.disk.model()?;
     let depth = DEPTH * PARTS.len() as u32;
     let seconds = options.seconds / f64::from(2 * options.repeats as u32);
@@ -161,7 +161,7 @@ fn share(
     (file, model): (&Path, &Model),
     seconds: f64,
 ) -> Result<Shared, ExperimentError> {
-    let system = System::start(grounds, Setup::of(16))?;
+    let system = System::start(&grounds.base, &grounds.disk, Setup::of(16))?;
     let reader = |part: u64, extra: &[&str]| {
         let slice = PERIOD.mul_f64(f64::from(model.capacity) * part as f64 / 100.0);
         let disk = format!(
@@ -169,7 +169,7 @@ fn share(
             slice.as_micros(),
             PERIOD.as_micros()
         );
-        let mut command = grounds.myself.command("reader");
+        let mut command = grounds.base.myself.command("reader");
         command
             .arg("--file")
             .arg(file)

@@ -2,11 +2,11 @@
 //! within a cgroup.
 
 use super::launch::{self, Done, Failed, Start};
+use crate::ExperimentError;
 use crate::cgroup::Cgroup;
-use crate::contents::PAGE;
-use crate::keeper::{Debt, Keeper, Owed};
+use crate::ground::Ground;
+use crate::keeper::Owed;
 use crate::swap::Swap;
-use crate::{ExperimentError, Myself};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -32,16 +32,10 @@ impl Medium {
 
 /// What all programs share.
 pub struct Grounds<'a> {
-    /// How to start workers.
-    pub myself: &'a Myself,
-    /// Who undoes things.
-    pub keeper: Keeper,
-    /// The `selfpage` command, if there is one.
-    pub selfpage: Option<PathBuf>,
+    /// The command, the folder, who undoes things.
+    pub base: Ground<'a>,
     /// The allocator's library for programs that run without us.
     pub allocator: Option<PathBuf>,
-    /// Where files go.
-    pub folder: PathBuf,
     /// The longest a program may take.
     pub limit: Duration,
 }
@@ -63,15 +57,6 @@ struct Kernels {
 }
 
 impl Grounds<'_> {
-    /// A file of the benchmark's; the name is free again when the debt is settled.
-    pub fn file(&self, name: &str) -> Result<(PathBuf, Owed), ExperimentError> {
-        let path = self
-            .folder
-            .join(format!("selfpage-bench-{}.{name}", std::process::id()));
-        let owed = self.keeper.owe(Debt::File(path.clone()))?;
-        Ok((path, owed))
-    }
-
     /// A store that holds `bytes`, incompressible even.
     pub fn ours(&self, medium: Medium, bytes: u64) -> Result<Ours, ExperimentError> {
         let size = (bytes * 3 / 2) >> 10;
@@ -81,7 +66,7 @@ impl Grounds<'_> {
                 _file: None,
             },
             Medium::Disk => {
-                let (path, owed) = self.file("store")?;
+                let (path, owed) = self.base.file("store")?;
                 Ours {
                     store: format!("disk:{},size={size}K", path.display()),
                     _file: Some(owed),
@@ -117,11 +102,11 @@ impl Grounds<'_> {
 
     fn kernels(&self, medium: Medium, bytes: u64, memory: u64) -> Result<Kernels, ExperimentError> {
         let swap = match medium {
-            Medium::Ram => Swap::on_zram(&self.keeper, bytes * 3 / 2)?,
-            Medium::Disk => Swap::on_file(&self.keeper, &self.folder, bytes * 3 / 2)?,
+            Medium::Ram => Swap::on_zram(&self.base.keeper, bytes * 3 / 2)?,
+            Medium::Disk => Swap::on_file(&self.base.keeper, &self.base.folder, bytes * 3 / 2)?,
         };
         Ok(Kernels {
-            cgroup: Cgroup::new(&self.keeper, "program", memory)?,
+            cgroup: Cgroup::new(&self.base.keeper, "program", memory)?,
             _swap: swap,
         })
     }
@@ -133,14 +118,8 @@ impl Grounds<'_> {
         store: &str,
         program: &Command,
     ) -> Result<Command, ExperimentError> {
-        let Some(selfpage) = &self.selfpage else {
-            return Err(ExperimentError::Unavailable(
-                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
-            ));
-        };
-        let mut command = Command::new(selfpage);
-        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
-        command.args(["run", "--frames", &frames, "--store", store, "--"]);
+        let mut command = self.base.paged(frames, store)?;
+        command.arg("--");
         Ok(launch::within(command, program))
     }
 

@@ -19,7 +19,7 @@ mod python;
 mod redis;
 mod sort;
 
-use crate::keeper::Keeper;
+use crate::ground::Ground;
 use crate::machine::Machine;
 use crate::{ExperimentError, Myself};
 use clap::ValueEnum;
@@ -116,11 +116,8 @@ const FITS: Bound = Bound::AtMost(1.02);
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
     let grounds = Grounds {
-        myself,
-        keeper: Keeper::start(myself)?,
-        selfpage: crate::trial::selfpage(options.selfpage.as_deref()),
+        base: Ground::new(myself, &options.folder, options.selfpage.as_deref())?,
         allocator: ground::allocator(options.allocator.as_deref()),
-        folder: options.folder.clone(),
         limit: Duration::from_secs(options.limit),
     };
     launch::adopt()?;

@@ -127,7 +127,7 @@ impl Case for Pagerank {
     fn run(&self, grounds: &Grounds<'_>, side: Side) -> Result<Done, ExperimentError> {
         let bytes = bytes(self.edges);
         let command = |memory: &str| {
-            let mut command = grounds.myself.command("pagerank");
+            let mut command = grounds.base.myself.command("pagerank");
             command.args(["--edges", &self.edges.to_string()]);
             command.args(["--frames", &self.frames.to_string()]);
             command.args(["--memory", memory]);

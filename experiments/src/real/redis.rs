@@ -41,9 +41,9 @@ impl Redis {
         // Debian's redis-tools has the server's program under this name, and it is a
         // server by any other; the server's own package would start one on this machine.
         let program = found("redis-check-rdb", "redis-tools")?;
-        let (server, a) = grounds.file("redis-server")?;
-        let (socket, b) = grounds.file("redis.sock")?;
-        let (fill, c) = grounds.file("redis.fill")?;
+        let (server, a) = grounds.base.file("redis-server")?;
+        let (socket, b) = grounds.base.file("redis.sock")?;
+        let (fill, c) = grounds.base.file("redis.fill")?;
         std::os::unix::fs::symlink(&program, &server)
             .map_err(while_doing(format!("link {}", server.display())))?;
         write_fill(&fill).map_err(while_doing(format!("write {}", fill.display())))?;

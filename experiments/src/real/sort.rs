@@ -52,7 +52,7 @@ impl Sort {
         lengths: std::ops::Range<u64>,
     ) -> Result<Self, ExperimentError> {
         let program = found("sort", "coreutils")?;
-        let (input, owed) = grounds.file("lines")?;
+        let (input, owed) = grounds.base.file("lines")?;
         let lines = lines::write(&input, bytes, lengths)?;
         let buffer = bytes + lines * A_LINE + (16 << 20);
         Ok(Self {

@@ -10,7 +10,7 @@
 //! Rule: what each was charged is the scheduler's own count, what each got is its own, and
 //! whether the rules were kept is told from the trace of every transaction.
 
-use super::daemon::{Setup, System};
+use crate::system::{Setup, System};
 mod judge;
 
 use super::picture::{self, Line};
@@ -87,7 +87,7 @@ impl Actor {
     fn command(self, stage: &Stage<'_, '_>) -> Command {
         let mut command = match self.role {
             Role::Pager | Role::Forgetter => {
-                let mut command = stage.grounds.myself.command("pager");
+                let mut command = stage.grounds.base.myself.command("pager");
                 command.args(["--swap", &SWAP.to_string()]);
                 if self.role == Role::Forgetter {
                     command.arg("--forgets");
@@ -95,7 +95,7 @@ impl Actor {
                 command
             }
             Role::Reader => {
-                let mut command = stage.grounds.myself.command("reader");
+                let mut command = stage.grounds.base.myself.command("reader");
                 command.arg("--file").arg(&stage.file);
                 command.args(["--depth", &PIPELINE.to_string()]);
                 command
@@ -227,7 +227,7 @@ fn play(
         spin: Duration::from_micros(options.spin),
         ..Setup::of(16)
     };
-    let system = System::start(grounds, setup)?;
+    let system = System::start(&grounds.base, &grounds.disk, setup)?;
     let (file, _owed) = super::data(grounds, FILE)?;
     let stage = Stage {
         grounds,
@@ -262,7 +262,7 @@ fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError>
     let during = Duration::from_secs_f64(options.seconds);
     while began.elapsed() < during {
         std::thread::sleep(LOOK.min(during.saturating_sub(began.elapsed())));
-        let seen = tracer.read().map_err(super::failed)?;
+        let seen = tracer.read().map_err(crate::error::failed)?;
         events.extend(seen.events);
         lost += seen.lost;
         super::say(&format!(

@@ -20,7 +20,6 @@ mod share;
 
 pub use arm::Arm;
 
-use super::daemon::{Setup, System};
 use super::guest::{Done, Latency, Order};
 use super::{Grounds, Options};
 use crate::ExperimentError;
@@ -30,6 +29,7 @@ use crate::process::Process;
 use crate::real::goal::Row;
 use crate::real::launch::within;
 use crate::swap::Swap;
+use crate::system::{Setup, System};
 use share::{Disk, Scheduler, Share};
 use std::process::Command;
 use std::time::Duration;
@@ -149,7 +149,7 @@ fn run(
     setting.victim.hear_as::<Done>()?;
     if let Some(share) = &setting.throttle {
         // A share of what it would do is what a throttle can be made of.
-        let disk = Disk::under(&grounds.folder)?;
+        let disk = Disk::under(&grounds.base.folder)?;
         let before = disk.requests();
         setting.neighbour.tell(&Order::Churn(THREADS).to_string())?;
         std::thread::sleep(WARM);
@@ -229,7 +229,7 @@ fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting,
     let mut guests = Vec::new();
     match arm {
         Arm::System => {
-            let started = System::start(grounds, Setup::of(all / OVER + 64))?;
+            let started = System::start(&grounds.base, &grounds.disk, Setup::of(all / OVER + 64))?;
             for (who, disk) in both.into_iter().zip(SHARES) {
                 let swap = format!("{}M", who.mib(options) * 3 / 2);
                 let mut command = selfpage_run(grounds, who, options)?;
@@ -243,7 +243,7 @@ fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting,
         }
         Arm::Run => {
             for who in both {
-                let (path, owed) = grounds.file(who.name())?;
+                let (path, owed) = grounds.base.file(who.name())?;
                 files.push(owed);
                 let size = who.mib(options) * 3 / 2;
                 let mut command = selfpage_run(grounds, who, options)?;
@@ -258,23 +258,23 @@ fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting,
             }
         }
         Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
-            let disk = Disk::under(&grounds.folder)?;
+            let disk = Disk::under(&grounds.base.folder)?;
             swap = Some(Swap::on_file(
-                &grounds.keeper,
-                &grounds.folder,
+                &grounds.base.keeper,
+                &grounds.base.folder,
                 (all * 3 / 2) << 20,
             )?);
             if arm == Arm::SwapBfq {
-                scheduler = Some(Scheduler::bfq(&grounds.keeper, &disk)?);
+                scheduler = Some(Scheduler::bfq(&grounds.base.keeper, &disk)?);
             }
             for (who, weight) in both.into_iter().zip(WEIGHTS) {
                 let memory = (who.mib(options) / OVER) << 20;
-                let cgroup = Cgroup::new(&grounds.keeper, who.name(), memory)?;
-                let command = grounds.myself.command("guest");
+                let cgroup = Cgroup::new(&grounds.base.keeper, who.name(), memory)?;
+                let command = grounds.base.myself.command("guest");
                 let process = Process::start(told(command, "anonymous", who, options))?;
                 cgroup.add(process.id())?;
                 if arm != Arm::Swap {
-                    let share = Share::new(&grounds.keeper, who.name(), &cgroup)?;
+                    let share = Share::new(&grounds.base.keeper, who.name(), &cgroup)?;
                     share.add(process.id())?;
                     if arm == Arm::SwapBfq {
                         share.weigh(weight)?;
@@ -310,7 +310,7 @@ fn selfpage_run(
     who: Who,
     options: &Options,
 ) -> Result<Command, ExperimentError> {
-    let mut command = Command::new(grounds.selfpage()?);
+    let mut command = Command::new(grounds.base.selfpage()?);
     let frames = format!("{}M", who.mib(options) / OVER);
     command.args(["run", "--frames", &frames]);
     Ok(command)
@@ -324,7 +324,7 @@ fn guest(
     who: Who,
     options: &Options,
 ) -> Command {
-    let guest = told(grounds.myself.command("guest"), memory, who, options);
+    let guest = told(grounds.base.myself.command("guest"), memory, who, options);
     within(outer, &guest)
 }
 

@@ -1,10 +1,10 @@
 //! The system domain as a process of the benchmark's: its configuration, its start, its
 //! end. It dies with the benchmark, and its files are removed by the keeper.
 
-use super::Grounds;
 use crate::ExperimentError;
-use crate::error::while_doing;
-use crate::keeper::{Debt, Keeper, Owed};
+use crate::error::{failed, while_doing};
+use crate::ground::Ground;
+use crate::keeper::Owed;
 use crate::machine::read;
 use crate::real::launch::ends_with_us;
 use disk::calibrate::Calibration;
@@ -78,15 +78,15 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// In `folder`, with so many MiB of swap.
-    pub fn new(keeper: &Keeper, folder: &Path, mib: u64) -> Result<Self, ExperimentError> {
-        let [swap, calibration] = ["system", "calibration"].map(|name| super::place(folder, name));
-        let owe = |path: &PathBuf| keeper.owe(Debt::File(path.clone()));
+    /// With so many MiB of swap.
+    pub fn new(ground: &Ground<'_>, mib: u64) -> Result<Self, ExperimentError> {
+        let (swap, swap_owed) = ground.file("system")?;
+        let (calibration, calibration_owed) = ground.file("calibration")?;
         Ok(Self {
-            _files: vec![owe(&swap)?, owe(&calibration)?],
             swap,
             mib,
             calibration,
+            _files: [swap_owed, calibration_owed].into(),
         })
     }
 
@@ -116,14 +116,14 @@ pub struct System {
 
 impl System {
     /// Starts one, and waits until it listens.
-    pub fn start(grounds: &Grounds<'_>, setup: Setup) -> Result<Self, ExperimentError> {
-        let (config, config_owed) = grounds.file("toml")?;
-        let (socket, socket_owed) = grounds.file("sock")?;
-        let (log, log_owed) = grounds.file("log")?;
+    pub fn start(ground: &Ground<'_>, disk: &Disk, setup: Setup) -> Result<Self, ExperimentError> {
+        let (config, config_owed) = ground.file("toml")?;
+        let (socket, socket_owed) = ground.file("sock")?;
+        let (log, log_owed) = ground.file("log")?;
         let said = File::create(&log).map_err(while_doing(format!("make {}", log.display())))?;
-        std::fs::write(&config, setup.text(&socket, &grounds.disk))
+        std::fs::write(&config, setup.text(&socket, disk))
             .map_err(while_doing(format!("write {}", config.display())))?;
-        let mut command = Command::new(grounds.selfpage()?);
+        let mut command = Command::new(ground.selfpage()?);
         command.arg("system").arg("--config").arg(&config);
         command
             .stdin(Stdio::null())
@@ -176,7 +176,7 @@ impl System {
 
     /// A failure beside it, with what it said last: it may have had its reasons.
     pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
-        super::failed(format_args!(
+        failed(format_args!(
             "{failure}; selfpage system said: {}",
             self.last_words()
         ))
@@ -189,13 +189,13 @@ impl System {
 
     /// The contracts it keeps.
     pub fn tenants(&self) -> Result<Vec<Listed>, ExperimentError> {
-        list(&self.socket).map_err(super::failed)
+        list(&self.socket).map_err(failed)
     }
 
     /// A way to its scheduler's trace, from now on.
     pub fn tracer(&self) -> Result<Tracer, ExperimentError> {
-        let mut tracer = Tracer::open(&self.socket, 0).map_err(super::failed)?;
-        tracer.read().map_err(super::failed)?;
+        let mut tracer = Tracer::open(&self.socket, 0).map_err(failed)?;
+        tracer.read().map_err(failed)?;
         Ok(tracer)
     }
 

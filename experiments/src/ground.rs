@@ -1,0 +1,77 @@
+//! What every experiment stands on: the command that is measured, a folder on the disk that is
+//! measured, and who undoes what was done.
+
+use crate::contents::PAGE;
+use crate::error::while_doing;
+use crate::keeper::{Debt, Keeper, Owed};
+use crate::{ExperimentError, Myself};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The ground.
+pub struct Ground<'a> {
+    /// How to start workers.
+    pub myself: &'a Myself,
+    /// Who undoes things.
+    pub keeper: Keeper,
+    /// The `selfpage` command, if there is one.
+    selfpage: Option<PathBuf>,
+    /// Where files go.
+    pub folder: PathBuf,
+}
+
+impl<'a> Ground<'a> {
+    /// In `folder`, with the command that was named or the one that this is.
+    pub fn new(
+        myself: &'a Myself,
+        folder: &Path,
+        selfpage: Option<&Path>,
+    ) -> Result<Self, ExperimentError> {
+        Ok(Self {
+            myself,
+            keeper: Keeper::start(myself)?,
+            selfpage: found(selfpage),
+            folder: folder
+                .canonicalize()
+                .map_err(while_doing(format!("find {}", folder.display())))?,
+        })
+    }
+
+    /// The `selfpage` command.
+    pub fn selfpage(&self) -> Result<&Path, ExperimentError> {
+        self.selfpage.as_deref().ok_or_else(|| {
+            ExperimentError::Unavailable(
+                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
+            )
+        })
+    }
+
+    /// `selfpage run` with bytes of frames and a store. More options, `--` and a program are
+    /// to follow.
+    pub fn paged(&self, frames: u64, store: &str) -> Result<Command, ExperimentError> {
+        let mut command = Command::new(self.selfpage()?);
+        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
+        command.args(["run", "--frames", &frames, "--store", store]);
+        Ok(command)
+    }
+
+    /// A file of the benchmark's; the name is free again when the debt is settled.
+    pub fn file(&self, name: &str) -> Result<(PathBuf, Owed), ExperimentError> {
+        let path = self
+            .folder
+            .join(format!("selfpage-bench-{}.{name}", std::process::id()));
+        let owed = self.keeper.owe(Debt::File(path.clone()))?;
+        Ok((path, owed))
+    }
+}
+
+/// The `selfpage` command: this very program, or what SELFPAGE names.
+fn found(named: Option<&Path>) -> Option<PathBuf> {
+    let own = std::env::current_exe()
+        .ok()
+        .filter(|p| p.file_name().is_some_and(|n| n == "selfpage"));
+    named
+        .map(Into::into)
+        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
+        .or(own)
+}
