@@ -9,7 +9,7 @@
 //! Rule: who is suspended holds nothing but its ticket. It may come back at any time, and
 //! must before its fault is handled: at the time said, or when the limits change.
 
-use crate::account::{Account, FARTHEST, Periods};
+use crate::account::{Account, FARTHEST};
 use crate::limits::{Limits, Seen, Setting};
 use crate::quantities::Nanos;
 use crate::tasks::{Key, Tasks};
@@ -132,7 +132,7 @@ impl<'a> Handler<'a> {
                 return answer;
             }
             let limit = self.task_limit(&seen.setting);
-            let own = Periods::apart(length, task.number());
+            let own = seen.periods().apart(task.number());
             let period = own.of(now);
             let suspended = Some(own.start(period + 1));
             if limit != 0 {
@@ -159,8 +159,7 @@ impl<'a> Handler<'a> {
             return answer;
         }
         // Who changes the limits was stopped in between.
-        let length = self.limits.seen().setting.fault_period;
-        let periods = Periods::new(length);
+        let periods = self.limits.seen().periods();
         answer.until = Some(periods.start(periods.of(now) + 1));
         answer
     }
@@ -168,7 +167,7 @@ impl<'a> Handler<'a> {
     /// Counts a fault with those of all tasks, unless its ticket says that it was. Until when
     /// it is to wait, if it is; none where the limits have changed.
     fn count(&self, seen: &Seen, now: Nanos, answer: &mut Answer) -> Option<Option<Nanos>> {
-        let periods = Periods::new(seen.setting.fault_period);
+        let periods = seen.periods();
         let period = periods.of(now);
         let ticket = answer.ticket;
         if ticket.generation == seen.generation && ticket.period >= period {
@@ -210,7 +209,7 @@ impl<'a> Handler<'a> {
         }
         let limit = self.task_limit(&seen.setting);
         if limit != 0 {
-            let period = Periods::apart(length, task.number()).of(now);
+            let period = seen.periods().apart(task.number()).of(now);
             let take = |account: Account| account.take(period, limit, want);
             let (account, granted) = self.tasks.update(task, period, take);
             (more.task_count, more.granted) = (account.count, granted);
@@ -220,7 +219,7 @@ impl<'a> Handler<'a> {
                 0 => u32::MAX,
                 limit => limit,
             };
-            let period = Periods::new(length).of(now);
+            let period = seen.periods().of(now);
             let own = more.granted;
             let take = |account: Account| account.take(period, limit, own);
             let taken = self.limits.update(&seen, take);
@@ -240,7 +239,7 @@ impl<'a> Handler<'a> {
         }
         self.give_back_own(&seen, task, now, count);
         if seen.counts_tree() {
-            let period = Periods::new(seen.setting.fault_period).of(now);
+            let period = seen.periods().of(now);
             let back = |account: Account| (account.give_back(period, count), ());
             let _ = self.limits.update(&seen, back);
         }
@@ -248,7 +247,7 @@ impl<'a> Handler<'a> {
 
     fn give_back_own(&self, seen: &Seen, task: Key, now: Nanos, count: u32) {
         if seen.setting.task_limit != 0 && count != 0 {
-            let period = Periods::apart(seen.setting.fault_period, task.number()).of(now);
+            let period = seen.periods().apart(task.number()).of(now);
             let back = |account: Account| (account.give_back(period, count), ());
             self.tasks.update(task, period, back);
         }

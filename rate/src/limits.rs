@@ -5,7 +5,7 @@
 //! the *generation*, which the count carries too: a fault that read the old limits cannot
 //! count by them any more, and one that sleeps by them is woken to be judged anew.
 
-use crate::account::{Account, Periods};
+use crate::account::{Account, Periods, reciprocal};
 use crate::quantities::Nanos;
 use crate::unit::{self, Units};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -61,7 +61,8 @@ const TASK: usize = 1;
 const TREE: usize = 2;
 const SYSTEM: usize = 3;
 const COUNT: usize = 4;
-const UNITS: usize = 5;
+const RECIPROCAL: usize = 5;
+const UNITS: usize = 6;
 
 /// Words that a set of limits takes.
 pub const WORDS: usize = UNITS + unit::WORDS;
@@ -84,6 +85,8 @@ pub struct Seen {
     pub setting: Setting,
     /// Their generation.
     pub generation: u32,
+    /// Of the period's length.
+    reciprocal: u64,
 }
 
 impl<'a> Limits<'a> {
@@ -119,6 +122,7 @@ impl<'a> Limits<'a> {
                 system_limit: limit(SYSTEM),
             },
             generation,
+            reciprocal: self.words[RECIPROCAL].load(Relaxed),
         }
     }
 
@@ -137,6 +141,9 @@ impl<'a> Limits<'a> {
         self.words[TASK].store(setting.task_limit.into(), Relaxed);
         self.words[TREE].store(setting.tree_limit.into(), Relaxed);
         self.words[SYSTEM].store(setting.system_limit.into(), Relaxed);
+        // Before the period: who sees the one under the other's generation is told so when it
+        // counts, and who does not count then was judged by the wrong period once.
+        self.words[RECIPROCAL].store(reciprocal(setting.fault_period), Relaxed);
         let was = self.words[PERIOD].swap(setting.fault_period, Relaxed);
         let generation = self.generation.load(Relaxed).wrapping_add(1);
         // The first limits have no past to answer for.
@@ -187,6 +194,11 @@ impl<'a> Limits<'a> {
 }
 
 impl Seen {
+    /// The periods in force, all tasks' alike.
+    pub fn periods(&self) -> Periods {
+        Periods::known(self.setting.fault_period, self.reciprocal)
+    }
+
     /// Whether the tree's faults are counted together.
     pub fn counts_tree(&self) -> bool {
         self.setting.counts_tree()

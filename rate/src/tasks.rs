@@ -74,16 +74,18 @@ impl<'a> Tasks<'a> {
     /// Accounts in `words`, zero at first.
     ///
     /// # Panics
-    /// Where there are fewer than a task looks at.
+    /// Where there are fewer than a task looks at, or not a power of two of them.
     pub fn new(words: &'a [AtomicU64]) -> Self {
-        assert!(words.len() >= REACH, "words for tasks");
+        let count = words.len();
+        assert!(count >= REACH && count.is_power_of_two(), "words for tasks");
         Self(words)
     }
 
     /// The word of a task in a period, and what is in it.
     fn find(&self, key: Key, period: u64) -> (&'a AtomicU64, u64) {
         let first = key.0.wrapping_mul(0x9E37_79B1) as usize >> 8;
-        let at = |i: usize| &self.0[(first + i) % self.0.len()];
+        let mask = self.0.len() - 1;
+        let at = |i: usize| &self.0[(first + i) & mask];
         let mut free = None;
         for i in 0..REACH {
             let seen = at(i).load(Relaxed);

@@ -62,7 +62,7 @@ proptest! {
         let batch = setting.batch().unwrap();
         prop_assert!(batch == 1 || batch <= limit / 8);
         let (handler, task) = (memory.handler().after(batch), Key::new(number));
-        let periods = Periods::apart(10 * MS, number);
+        let periods = Periods::new(10 * MS).apart(number);
         let (mut now, mut handled, mut uncounted) = (0, BTreeMap::<u64, u32>::new(), 0);
         for n in 0..20 * limit as usize {
             now += pauses[n % pauses.len()];
@@ -117,7 +117,7 @@ fn a_task_past_its_limit_is_suspended_until_its_next_period() {
     assert!(memory.limits().set(setting, 0));
     assert!(!memory.limits().set(setting, 0));
     let (handler, task) = (memory.handler(), Key::new(7));
-    let own = Periods::apart(10 * MS, 7);
+    let own = Periods::new(10 * MS).apart(7);
     let start = own.start(5);
     for i in 0..3 {
         let answer = handler.page_fault(task, start + i, Ticket::default());
@@ -231,7 +231,7 @@ fn simulate(
         let unused = more / 3;
         handler.give_back(thread.key, now, unused);
         let count = 1 + more - unused;
-        let own = Periods::apart(setting.fault_period, thread.key.number());
+        let own = Periods::new(setting.fault_period).apart(thread.key.number());
         *seen
             .by_task
             .entry((thread.key.number(), own.of(now)))
