@@ -279,17 +279,11 @@ impl Pace {
 /// Puts limits in force on a board, and wakes who sleeps by others.
 pub fn put(board: &Board, setting: Setting) -> bool {
     let limits = board.limits();
-    let changed = limits.set(setting, now());
+    let changed = limits.set(setting, wired::clock::now());
     if changed {
         wired::futex::wake_all(limits.generation());
     }
     changed
-}
-
-/// The clock of the pagers.
-fn now() -> Nanos {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
 
 #[cfg(test)]
