@@ -55,7 +55,7 @@ use errand::{Done, Errands};
 use faults::FaultRates;
 use frames::allocator::{Allocator, Places, Settings, TenantId};
 use guests::Guests;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use signals::Signals;
@@ -232,12 +232,8 @@ impl Daemon {
     pub fn run(&mut self) -> Result<(), DaemonError> {
         loop {
             let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
-            let wait = self.patience();
-            let limit = rustix::event::Timespec {
-                tv_sec: wait.as_secs() as i64,
-                tv_nsec: wait.subsec_nanos().into(),
-            };
-            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&limit)) {
+            let limit = Timespec::try_from(self.patience()).ok();
+            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
                 Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
                 Err(Errno::INTR) => Vec::new(),
                 Err(errno) => return Err(call("wait")(errno)),
