@@ -16,6 +16,7 @@ pub mod access;
 pub mod arm;
 pub mod cgroup;
 mod choice;
+pub mod common;
 pub mod contents;
 pub mod device;
 pub mod error;

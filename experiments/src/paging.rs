@@ -15,12 +15,13 @@
 //! are against, and with 0. A file's read-ahead is the device's own setting.
 
 use crate::arm::Arm;
+use crate::common::Common;
 use crate::keeper::Keeper;
 use crate::machine::{self, Machine};
 use crate::pass::Pass;
 use crate::report::{Report, Series};
 use crate::target::Target;
-use crate::trial::{self, Trial, Trials};
+use crate::trial::{Trial, Trials};
 use crate::{ExperimentError, Myself, plot};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -53,15 +54,9 @@ pub struct Options {
     /// Only what the targets need: their arms, passes and numbers of threads.
     #[arg(long, conflicts_with_all = ["arms", "passes", "threads"])]
     pub targets: bool,
-    /// Folder for swap files and stores, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
-    /// Writes all figures here, as JSON.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub common: Common,
     /// Draws the times here, as SVG.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -74,14 +69,14 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     let trials = Trials {
         myself,
         keeper: Keeper::start(myself)?,
-        selfpage: trial::selfpage(options.selfpage.as_deref()),
-        folder: options.folder.clone(),
+        selfpage: options.common.selfpage(),
+        folder: options.common.folder.clone(),
         bytes: options.data << 20,
         frames: options.frames << 20,
         accesses: options.accesses,
     };
     let mut report = Report {
-        machine: Machine::now(&options.folder),
+        machine: Machine::now(&options.common.folder),
         load_at_end: String::new(),
         data_bytes: trials.bytes,
         frames_bytes: trials.frames,
@@ -99,7 +94,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     report.load_at_end = machine::load();
     say("");
     print!("{report}");
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.common.json {
         report.save(path)?;
         println!("all figures: {}", path.display());
     }
@@ -205,8 +200,9 @@ fn check(options: &Options) -> Result<(), ExperimentError> {
             "there must be 1 to 256 threads, a repeat, and 16 accesses or one for each thread",
         );
     }
-    if !options.folder.is_dir() {
-        return absurd(&format!("{} is not a folder", options.folder.display()));
+    let folder = &options.common.folder;
+    if !folder.is_dir() {
+        return absurd(&format!("{} is not a folder", folder.display()));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::swap::{PageCluster, Swap, preallocated};
 use crate::worker::Figures;
 use crate::{ExperimentError, Myself};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What a worker may have in memory besides its share: its program, libraries, stacks and
@@ -200,15 +200,4 @@ fn work(command: Command, setting: &Setting) -> Result<Figures, ExperimentError>
     let figures = worker.hear_as()?;
     worker.end()?;
     Ok(figures)
-}
-
-/// The `selfpage` command: this very program, or what SELFPAGE names.
-pub fn selfpage(named: Option<&Path>) -> Option<PathBuf> {
-    let own = std::env::current_exe()
-        .ok()
-        .filter(|p| p.file_name().is_some_and(|n| n == "selfpage"));
-    named
-        .map(Into::into)
-        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
-        .or(own)
 }

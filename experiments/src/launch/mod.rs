@@ -33,13 +33,14 @@ mod tree;
 pub use arm::Arm;
 pub use program::Name;
 
+use crate::common::Common;
 use crate::error::while_doing;
 use crate::keeper::Keeper;
 use crate::machine::{Machine, read};
 use crate::real::goal::{Bound, Report, Row};
 use crate::real::ground::Grounds;
 use crate::real::progress;
-use crate::{ExperimentError, Myself, trial};
+use crate::{ExperimentError, Myself};
 use arm::Terms;
 use calibrate::{Search, Tried};
 use clip::{Clip, PER_SECOND};
@@ -88,15 +89,9 @@ pub struct Options {
     /// Seconds that a round may take at most.
     #[arg(long, default_value_t = 180)]
     pub limit: u64,
-    /// Folder for the clip, swap files and stores, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
-    /// Writes all figures here, each frame's delay among them.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub common: Common,
     /// Draws the paper's figures in this folder, as SVG.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -180,7 +175,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         std::fs::create_dir_all(folder)
             .map_err(while_doing(format!("make {}", folder.display())))?;
     }
-    let machine = Machine::now(&options.folder);
+    let machine = Machine::now(&options.common.folder);
     let stage = stage(options, &plan, myself)?;
     let mut rows = Vec::new();
     let (mut neighbours, mut scenes) = (Vec::new(), Vec::new());
@@ -227,7 +222,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         settings,
         rows,
     }
-    .publish_with(options.json.as_deref(), details)?;
+    .publish_with(options.common.json.as_deref(), details)?;
     print!("{tables}");
     Ok(status)
 }
@@ -240,12 +235,9 @@ fn stage<'a>(
     let grounds = Grounds {
         myself,
         keeper: Keeper::start(myself)?,
-        selfpage: trial::selfpage(options.selfpage.as_deref()),
+        selfpage: options.common.selfpage(),
         allocator: None,
-        folder: options
-            .folder
-            .canonicalize()
-            .map_err(while_doing(format!("find {}", options.folder.display())))?,
+        folder: options.common.true_folder()?,
         limit: Duration::from_secs(options.limit),
     };
     progress("the clip");

@@ -24,13 +24,14 @@ pub mod shares;
 
 mod unscheduled;
 
+use crate::common::Common;
 use crate::contents::mix;
 use crate::error::while_doing;
 use crate::keeper::{Debt, Keeper, Owed};
 use crate::machine::Machine;
 use crate::real::goal::{Bound, Report, Row, Sample};
 use crate::swap::preallocated;
-use crate::{ExperimentError, Myself, trial};
+use crate::{ExperimentError, Myself};
 use clap::ValueEnum;
 use daemon::Disk;
 use rustix::fs::{Advice, fadvise};
@@ -79,15 +80,9 @@ pub struct Options {
     /// Holders among them that refuse.
     #[arg(long, default_value_t = 100)]
     pub refusals: u64,
-    /// Folder for swap files, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
-    /// Writes all figures here, as JSON.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub common: Common,
     /// Draws the paper's figures in this folder, as SVG.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -147,15 +142,12 @@ fn place(folder: &Path, name: &str) -> PathBuf {
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
     let keeper = Keeper::start(myself)?;
-    let folder = options
-        .folder
-        .canonicalize()
-        .map_err(while_doing(format!("find {}", options.folder.display())))?;
+    let folder = options.common.true_folder()?;
     let disk = Disk::new(&keeper, &folder, swap(options))?;
     let grounds = Grounds {
         myself,
         keeper,
-        selfpage: trial::selfpage(options.selfpage.as_deref()),
+        selfpage: options.common.selfpage(),
         folder,
         disk,
     };
@@ -180,7 +172,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         settings: settings(options, asked),
         rows,
     }
-    .publish(options.json.as_deref())
+    .publish(options.common.json.as_deref())
 }
 
 /// MiB of swap for whatever part wants most of it, calibration's own file included.

@@ -19,6 +19,7 @@ mod python;
 mod redis;
 mod sort;
 
+use crate::common::Common;
 use crate::keeper::Keeper;
 use crate::machine::Machine;
 use crate::{ExperimentError, Myself};
@@ -58,18 +59,12 @@ pub struct Options {
     /// Seconds that a run may take at most.
     #[arg(long, default_value_t = 3600)]
     pub limit: u64,
-    /// Folder for input, swap files and stores, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub common: Common,
     /// The allocator's library, where Debian's libmimalloc2.0 is not to be used.
     #[arg(long)]
     pub allocator: Option<PathBuf>,
-    /// Writes all figures here.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
 }
 
 /// A pair of runs.
@@ -118,9 +113,9 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     let grounds = Grounds {
         myself,
         keeper: Keeper::start(myself)?,
-        selfpage: crate::trial::selfpage(options.selfpage.as_deref()),
+        selfpage: options.common.selfpage(),
         allocator: ground::allocator(options.allocator.as_deref()),
-        folder: options.folder.clone(),
+        folder: options.common.folder.clone(),
         limit: Duration::from_secs(options.limit),
     };
     launch::adopt()?;
@@ -130,7 +125,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     };
     let mut report = Report {
         experiment: "programs",
-        machine: Machine::now(&options.folder),
+        machine: Machine::now(&options.common.folder),
         settings: settings(options, &grounds),
         rows: Vec::new(),
     };
@@ -139,7 +134,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         report.rows.push(row);
     }
     progress("");
-    report.publish(options.json.as_deref())
+    report.publish(options.common.json.as_deref())
 }
 
 fn check(options: &Options) -> Result<(), ExperimentError> {
