@@ -9,9 +9,11 @@
 //! |---|---|
 //! | `config`, `access` | what there is to give out, and to whom |
 //! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
-//! | `requests`, `admission`, `rejoin`, `leave` | what tenants ask: contracts, channels; coming back; going |
+//! | `requests`, `admission` | what tenants ask: contracts, channels |
+//! | `rejoin`, `leave` | tenants that come back, and that go |
 //! | `faults` | how fast the faults of each may come |
-//! | `books`, `enforce`, `origin` | what the frames allocator orders; what the kernel says; groups |
+//! | `books` | what the frames allocator orders |
+//! | `enforce`, `origin` | what the kernel says; control groups |
 //! | `signals`, `systemd` | what the machine's operator wants |
 //! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
