@@ -367,6 +367,11 @@ impl Daemon {
     /// A tenant's processes have ended, or it has given its frames back. They are free at
     /// once: who waits for them does not wait for its disk, too. Of the disk nothing is given
     /// to others while I/O of this one is under way, which is waited for beside the loop.
+    ///
+    /// The allocator hears of it here, and of one that leaves for the second time: since
+    /// [`Daemon::weighed`] it does not know that tenant any more. But whenever it is told
+    /// something it also judges what the others have reported since, so the second time is not
+    /// for nothing.
     fn part(&mut self, number: TenantNumber) {
         let orders = self.allocator.gone(TenantId(number), self.now());
         self.carry_out(orders);
