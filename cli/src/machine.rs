@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use store::Bytes;
+use system::membership::{self, Membership};
 
 /// Kernel magic of file systems that keep files in memory: no place for a swap file.
 const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
@@ -56,32 +57,21 @@ impl Memory {
 /// The lowest memory limit on the way from this process's group to the root, in either
 /// version of control groups.
 fn control_group_limit() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups
-        .lines()
-        .filter_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            match controllers {
-                "" => Some(lowest(
-                    &["/sys/fs/cgroup", "/sys/fs/cgroup/unified"],
-                    path,
-                    "memory.max",
-                )),
-                c if c.split(',').any(|c| c == "memory") => Some(lowest(
-                    &["/sys/fs/cgroup/memory"],
-                    path,
-                    "memory.limit_in_bytes",
-                )),
-                _ => None,
-            }
-        })
-        .flatten()
-        .min()
+    let limit = |group: &Membership| {
+        let (roots, file): (&[&str], _) = if group.is_v2() {
+            (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max")
+        } else if group.is_v1_of("memory") {
+            (&["/sys/fs/cgroup/memory"], "memory.limit_in_bytes")
+        } else {
+            return None;
+        };
+        lowest(roots, group.path(), file)
+    };
+    membership::own().iter().filter_map(limit).min()
 }
 
-fn lowest(roots: &[&str], path: &str, file: &str) -> Option<u64> {
-    let folders = Path::new(path).ancestors();
+fn lowest(roots: &[&str], path: &Path, file: &str) -> Option<u64> {
+    let folders = path.ancestors();
     let limits = folders.flat_map(|folder| {
         let inside = folder.strip_prefix("/").unwrap_or(folder).to_owned();
         roots
@@ -195,11 +185,12 @@ mod tests {
         put("a/b/memory.max", "2000\n");
         put("a/b/memory.limit_in_bytes", "500\n");
         let roots = [root.path().to_str().unwrap()];
-        assert_eq!(lowest(&roots, "/a/b", "memory.max"), Some(1000));
-        assert_eq!(lowest(&roots, "/", "memory.max"), None);
-        assert_eq!(lowest(&roots, "/a/b", "memory.limit_in_bytes"), Some(500));
+        let lowest = |path: &str, file| lowest(&roots, Path::new(path), file);
+        assert_eq!(lowest("/a/b", "memory.max"), Some(1000));
+        assert_eq!(lowest("/", "memory.max"), None);
+        assert_eq!(lowest("/a/b", "memory.limit_in_bytes"), Some(500));
         assert_eq!(
-            lowest(&roots, "/not/seen/from/inside", "memory.max"),
+            lowest("/not/seen/from/inside", "memory.max"),
             None,
             "a container that hides its own path"
         );

@@ -17,6 +17,7 @@ pub mod hazard;
 pub mod launch;
 pub mod noise;
 pub mod processes;
+pub mod refusal;
 pub mod sandbox;
 pub mod verdict;
 pub mod workload;

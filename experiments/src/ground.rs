@@ -8,6 +8,20 @@ use crate::{ExperimentError, Myself};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Where an experiment works, and where its figures go: asked for in the same words by each.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GroundOptions {
+    /// Folder for input, swap files and stores, on the disk to be measured.
+    #[arg(long, default_value = "/var/tmp")]
+    pub folder: PathBuf,
+    /// The `selfpage` command, where this is not it.
+    #[arg(long)]
+    pub selfpage: Option<PathBuf>,
+    /// Writes all figures here, as JSON.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
 /// The ground.
 pub struct Ground<'a> {
     /// How to start workers.
@@ -21,16 +35,14 @@ pub struct Ground<'a> {
 }
 
 impl<'a> Ground<'a> {
-    /// In `folder`, with the command that was named or the one that this is.
-    pub fn new(
-        myself: &'a Myself,
-        folder: &Path,
-        selfpage: Option<&Path>,
-    ) -> Result<Self, ExperimentError> {
+    /// As the options say. The folder's path is its true one: what works in another folder
+    /// names files by it, too.
+    pub fn new(myself: &'a Myself, options: &GroundOptions) -> Result<Self, ExperimentError> {
+        let folder = &options.folder;
         Ok(Self {
             myself,
             keeper: Keeper::start(myself)?,
-            selfpage: found(selfpage),
+            selfpage: found(options.selfpage.as_deref()),
             folder: folder
                 .canonicalize()
                 .map_err(while_doing(format!("find {}", folder.display())))?,

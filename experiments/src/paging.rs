@@ -15,7 +15,7 @@
 //! are against, and with 0. A file's read-ahead is the device's own setting.
 
 use crate::arm::Arm;
-use crate::ground::Ground;
+use crate::ground::{Ground, GroundOptions};
 use crate::machine::{self, Machine};
 use crate::pass::Pass;
 use crate::report::{Report, Series};
@@ -53,15 +53,9 @@ pub struct Options {
     /// Only what the targets need: their arms, passes and numbers of threads.
     #[arg(long, conflicts_with_all = ["arms", "passes", "threads"])]
     pub targets: bool,
-    /// Folder for swap files and stores, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
-    /// Writes all figures here, as JSON.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub ground: GroundOptions,
     /// Draws the times here, as SVG.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -72,13 +66,13 @@ pub struct Options {
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
     let trials = Trials {
-        base: Ground::new(myself, &options.folder, options.selfpage.as_deref())?,
+        base: Ground::new(myself, &options.ground)?,
         bytes: options.data << 20,
         frames: options.frames << 20,
         accesses: options.accesses,
     };
     let mut report = Report {
-        machine: Machine::now(&options.folder),
+        machine: Machine::now(&options.ground.folder),
         load_at_end: String::new(),
         data_bytes: trials.bytes,
         frames_bytes: trials.frames,
@@ -96,7 +90,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     report.load_at_end = machine::load();
     say("");
     print!("{report}");
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.ground.json {
         report.save(path)?;
         println!("all figures: {}", path.display());
     }
@@ -202,8 +196,9 @@ fn check(options: &Options) -> Result<(), ExperimentError> {
             "there must be 1 to 256 threads, a repeat, and 16 accesses or one for each thread",
         );
     }
-    if !options.folder.is_dir() {
-        return absurd(&format!("{} is not a folder", options.folder.display()));
+    let folder = &options.ground.folder;
+    if !folder.is_dir() {
+        return absurd(&format!("{} is not a folder", folder.display()));
     }
     Ok(())
 }

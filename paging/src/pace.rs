@@ -22,10 +22,13 @@ use crate::counters::{Counter, Counters};
 use crate::pager::Pager;
 use rate::tasks::{Key, Tasks};
 use rate::{Class, Handler, Limits, Nanos, Setting, Ticket, Units};
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use wired::clock::thread_time;
 use wired::{Region, futex};
+
+/// Now, on the clock that the limits' periods are of.
+pub(crate) use wired::clock::now;
 
 /// Words for tasks: threads that fault within one period. Beyond that they share.
 const TASKS: usize = 4096;
@@ -84,21 +87,6 @@ impl Default for Handled {
             pages: 1,
         }
     }
-}
-
-/// Now, on the clock that the limits' periods are of.
-pub(crate) fn now() -> Nanos {
-    nanos(ClockId::Monotonic)
-}
-
-/// The calling thread's processor time.
-fn thread_time() -> Nanos {
-    nanos(ClockId::ThreadCPUTime)
-}
-
-fn nanos(clock: ClockId) -> Nanos {
-    let time = clock_gettime(clock);
-    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
 
 /// Notes what a period has counted by now, where it is the most so far.

@@ -11,6 +11,16 @@ use crate::unit::{self, Units};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// The part of a measured limit by which another must differ to be put in force.
+const NEWS: u32 = 16;
+
+/// Whether a measured limit may stay as it `was`, since what it would be `now` is within a
+/// 16th of it. What faults cost is measured anew all the time and never comes out quite the
+/// same; each change of a limit wakes all who sleep by it. No limit is near none, which is zero.
+pub fn is_near(now: u32, was: u32) -> bool {
+    now.abs_diff(was) <= was / NEWS
+}
+
 /// What is in force. A limit of zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Setting {
@@ -215,5 +225,26 @@ fn unpack(word: u64) -> Account {
     Account {
         period: (word >> COUNT_BITS) & ((1 << PERIOD_BITS) - 1),
         count: (word & ((1 << COUNT_BITS) - 1)) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_near;
+
+    #[test]
+    fn a_limit_is_near_within_a_16th_of_what_it_was_either_way() {
+        let near = |now| is_near(now, 160);
+        assert_eq!(
+            [149, 150, 160, 170, 171].map(near),
+            [false, true, true, true, false]
+        );
+    }
+
+    #[test]
+    fn of_a_limit_below_16_any_other_is_news_and_of_none_any_at_all() {
+        assert!(is_near(15, 15) && !is_near(14, 15) && !is_near(16, 15));
+        assert!(is_near(0, 0) && !is_near(1, 0) && !is_near(0, 1000));
+        assert!(!is_near(u32::MAX, 0) && !is_near(0, u32::MAX));
     }
 }

@@ -59,8 +59,7 @@ impl std::fmt::Display for Cost {
 }
 
 fn processor_time() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    wired::clock::thread_time() as f64 / 1e9
 }
 
 fn per_page(batches: usize, pages: usize, mut batch: impl FnMut(usize)) -> Cost {

@@ -55,8 +55,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn processor_time() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
+    wired::clock::thread_time() as f64 / 1e3
 }
 
 /// Microseconds a page: written, read at random, discarded.

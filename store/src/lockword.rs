@@ -5,9 +5,9 @@ use std::time::Duration;
 
 /// Sleeps, whatever signals come.
 pub(crate) fn sleep(time: Duration) {
-    let mut left = Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
+    // One that the kernel could not say would not end: it is no sleep.
+    let Ok(mut left) = Timespec::try_from(time) else {
+        return;
     };
     while let NanosleepRelativeResult::Interrupted(rest) = nanosleep(&left) {
         left = rest;

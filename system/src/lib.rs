@@ -4,7 +4,8 @@
 //! disk and hands each domain its share (paper 000, sections 6.2 and 6.7). It comes in two
 //! sizes here: [`embedded`], in the process that started a tree, and [`daemon`], for a
 //! machine. [`tenant`] is what a tree or a linked program does to have a contract with the
-//! daemon; they speak in [`control`]'s messages, of [`terms`].
+//! daemon; they speak in [`control`]'s messages, of [`terms`]. [`membership`] says which control
+//! groups a process is in, for whoever limits it or is limited.
 //!
 //! Rule: the system domain is never on the page path. A process asks it once, when its
 //! image starts, and then faults, evicts and does its I/O alone over shared memory.
@@ -12,6 +13,7 @@
 pub mod control;
 pub mod daemon;
 pub mod embedded;
+pub mod membership;
 pub mod reservation;
 pub mod socket;
 pub mod tenant;

@@ -7,10 +7,8 @@ use std::time::Duration;
 /// Sleeps while `word` holds `expected`, at most `limit`. Returns on a wake, on a
 /// changed word, on a signal and at the limit alike: callers look again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Option<Duration>) {
-    let limit = limit.map(|d| futex::Timespec {
-        tv_sec: d.as_secs() as i64,
-        tv_nsec: i64::from(d.subsec_nanos()),
-    });
+    // A limit beyond what the kernel's times can say is none.
+    let limit = limit.and_then(|limit| futex::Timespec::try_from(limit).ok());
     let _ = futex::wait(word, futex::Flags::empty(), expected, limit.as_ref());
 }
 

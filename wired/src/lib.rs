@@ -9,6 +9,7 @@
 //!
 //! Rule: nothing here allocates on the heap after construction.
 
+pub mod clock;
 pub mod futex;
 pub mod lock;
 pub mod pi;

@@ -266,16 +266,14 @@ impl Keeper {
             REMARK
         };
         let limit = self.system.patience().min(self.sampler.due_in()).min(soon);
-        let limit = Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: limit.subsec_nanos().into(),
-        };
+        // At most REMARK, so it can be said.
+        let limit = Timespec::try_from(limit).ok();
         let mut fds: Vec<PollFd> = Vec::with_capacity(4);
         borrowed(Some(self.control.as_fd()), &mut fds);
         borrowed(Some(self.signals.fd()), &mut fds);
         borrowed(Some(self.system.fd()), &mut fds);
         borrowed(self.notifier.as_ref().map(Notifier::fd), &mut fds);
-        let _ = poll(&mut fds, Some(&limit));
+        let _ = poll(&mut fds, limit.as_ref());
     }
 
     fn tell(&mut self, event: Event) {
@@ -317,11 +315,7 @@ impl Keeper {
             notifier.fd(),
             rustix::event::PollFlags::IN,
         )];
-        let zero = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let _ = poll(&mut ready, Some(&zero));
+        let _ = poll(&mut ready, Some(&Timespec::default()));
         let (readable, over) = {
             let flags = ready[0].revents();
             (

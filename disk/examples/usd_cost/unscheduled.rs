@@ -5,8 +5,8 @@ use crate::asker::DEPTH;
 use crate::ground::Ground;
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsFd, AsRawFd};
-use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
+use wired::clock::thread_time;
 use wired::{PAGE, Region};
 
 /// What so many clients had.
@@ -72,9 +72,5 @@ fn client(ground: &Ground, seed: u64, depth: usize, time: Duration) -> Outcome<(
             }
         }
     }
-    let used = clock_gettime(ClockId::ThreadCPUTime);
-    Ok((
-        count,
-        Duration::new(used.tv_sec as u64, used.tv_nsec as u32),
-    ))
+    Ok((count, Duration::from_nanos(thread_time())))
 }

@@ -11,9 +11,9 @@ use crate::time::Time;
 use iochannel::Doorbell;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::read;
-use rustix::time::{ClockId, clock_gettime};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use wired::clock::thread_time;
 
 impl Disk {
     /// Does what the owner says.
@@ -134,14 +134,13 @@ impl Disk {
     }
 
     fn whole(&self) -> Whole {
-        let used = clock_gettime(ClockId::ThreadCPUTime);
         Whole {
             capacity: self.atropos.capacity(),
             reserved: self.atropos.reserved(),
             correction: self.atropos.correction().factor(),
             in_flight: self.atropos.in_flight(),
             cost_in_flight: self.atropos.cost_in_flight(),
-            processor: Duration::new(used.tv_sec as u64, used.tv_nsec as u32),
+            processor: Duration::from_nanos(thread_time()),
             sleeps: self.sleeps,
         }
     }

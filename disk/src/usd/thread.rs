@@ -60,7 +60,6 @@ pub(super) struct Disk {
     device: Arc<dyn AsFd + Send + Sync>,
     model: Model,
     spin: Nanos,
-    bound: Nanos,
     pub(super) commands: Receiver<Command>,
     pub(super) bell: Arc<OwnedFd>,
     news: Sender<News>,
@@ -95,7 +94,6 @@ impl Disk {
             device: parts.device,
             model,
             spin: spin.into(),
-            bound,
             commands: parts.commands,
             bell: parts.bell,
             news: parts.news,
@@ -294,7 +292,7 @@ impl Disk {
     /// does.
     fn patience(&self, next: &Scheduled) -> Nanos {
         match next.full && self.spin > Nanos::ZERO {
-            true => self.spin.max(self.bound),
+            true => self.spin.max(self.atropos.bound()),
             false => self.spin,
         }
     }

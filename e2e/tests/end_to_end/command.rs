@@ -3,7 +3,7 @@
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
 use e2e::verdict::{Doing, Verdict, ensure, skipped};
-use e2e::{Launch, Outcome, Sandbox, hazard};
+use e2e::{Launch, Outcome, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write;
@@ -121,49 +121,11 @@ fn own_failures() -> Verdict {
         &["--frames", "64M", "--store", "ram:64M+ram:64M+ram:64M"],
     ];
     for options in wrong {
-        let done = Command::new(selfpage()?)
-            .arg("run")
-            .args(options)
-            .args(["--", "/bin/echo", "started"])
-            .envs(sandbox.environment())
-            .current_dir(sandbox.path())
-            .stdin(Stdio::null())
-            .output()
-            .doing(|| "run selfpage".into())?;
-        let said = String::from_utf8_lossy(&done.stderr);
-        ensure(done.status.code() == Some(125), || {
-            format!("{options:?}: {:?}, not 125; it said {said}", done.status)
-        })?;
-        ensure(done.stdout.is_empty(), || {
-            format!("{options:?}: the program was started")
-        })?;
-        ensure(said.trim().len() > 20 && !said.contains("panicked"), || {
-            format!("{options:?}: it said only {said:?}")
-        })?;
+        refusal::of_options(&sandbox, options)?;
     }
     // A store beyond what the file system has.
     let huge = format!("disk:{}/swap,size=900000G", sandbox.path().display());
-    let done = Command::new(selfpage()?)
-        .args([
-            "run",
-            "--frames",
-            "64M",
-            "--store",
-            &huge,
-            "--",
-            "/bin/echo",
-            "started",
-        ])
-        .envs(sandbox.environment())
-        .output()
-        .doing(|| "run selfpage".into())?;
-    ensure(done.status.code() == Some(125), || {
-        format!(
-            "a store of 900 TB: {:?} {}",
-            done.status,
-            String::from_utf8_lossy(&done.stderr)
-        )
-    })?;
+    refusal::of_options(&sandbox, &["--frames", "64M", "--store", &huge])?;
     ensure(!sandbox.join("swap").exists(), || {
         "the file of a store that failed is left".into()
     })?;

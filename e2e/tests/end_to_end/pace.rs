@@ -4,12 +4,11 @@
 use super::command::shell;
 use super::kill::{end, settled};
 use crate::trial;
-use e2e::contract::{Contract, MIB, Size, Under, selfpage};
+use e2e::contract::{Contract, MIB, Size, Under};
 use e2e::launch::{Outcome, number};
-use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
-use e2e::{Launch, Sandbox, hazard};
+use e2e::verdict::{Verdict, ensure, failed, skipped};
+use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub fn trials(size: Size) -> Vec<Trial> {
@@ -169,27 +168,7 @@ fn refused() -> Verdict {
         ("--cpu", "10ms/40ms,by=luck", "by=deadline|realtime|weight"),
     ];
     for (option, value, part) in wrong {
-        let done = Command::new(selfpage()?)
-            .args([
-                "run",
-                "--frames",
-                "8M",
-                option,
-                value,
-                "--",
-                "/bin/echo",
-                "started",
-            ])
-            .envs(sandbox.environment())
-            .current_dir(sandbox.path())
-            .stdin(Stdio::null())
-            .output()
-            .doing(|| "run selfpage".into())?;
-        let said = String::from_utf8_lossy(&done.stderr);
-        ensure(
-            done.status.code() == Some(125) && done.stdout.is_empty(),
-            || format!("{option} {value}: {:?}; it said {said}", done.status),
-        )?;
+        let said = refusal::of_options(&sandbox, &["--frames", "8M", option, value])?;
         ensure(said.contains(part), || {
             format!("{option} {value}: it does not say {part:?}: {said}")
         })?;

@@ -36,7 +36,7 @@ pub use arm::Arm;
 pub use program::Name;
 
 use crate::error::while_doing;
-use crate::ground::Ground;
+use crate::ground::{Ground, GroundOptions};
 use crate::machine::{Machine, read};
 use crate::real::goal::{Bound, Report, Row};
 use crate::real::ground::Grounds;
@@ -91,15 +91,9 @@ pub struct Options {
     /// Seconds that a round may take at most.
     #[arg(long, default_value_t = 180)]
     pub limit: u64,
-    /// Folder for the clip, swap files and stores, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
-    /// Writes all figures here, each frame's delay among them.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub ground: GroundOptions,
     /// Draws the paper's figures in this folder, as SVG.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -186,7 +180,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         std::fs::create_dir_all(folder)
             .map_err(while_doing(format!("make {}", folder.display())))?;
     }
-    let machine = Machine::now(&options.folder);
+    let machine = Machine::now(&options.ground.folder);
     let stage = stage(options, &plan, myself)?;
     let mut rows = Vec::new();
     let (mut neighbours, mut scenes) = (Vec::new(), Vec::new());
@@ -233,7 +227,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         settings,
         rows,
     }
-    .publish_with(options.json.as_deref(), details)?;
+    .publish_with(options.ground.json.as_deref(), details)?;
     print!("{tables}");
     Ok(status)
 }
@@ -244,7 +238,7 @@ fn stage<'a>(
     myself: &'a Myself,
 ) -> Result<Stage<'a>, ExperimentError> {
     let grounds = Grounds {
-        base: Ground::new(myself, &options.folder, options.selfpage.as_deref())?,
+        base: Ground::new(myself, &options.ground)?,
         allocator: None,
         limit: Duration::from_secs(options.limit),
     };

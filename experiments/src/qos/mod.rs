@@ -25,7 +25,7 @@ mod unscheduled;
 
 use crate::contents::mix;
 use crate::error::while_doing;
-use crate::ground::Ground;
+use crate::ground::{Ground, GroundOptions};
 use crate::keeper::Owed;
 use crate::machine::Machine;
 use crate::real::goal::{Bound, Report, Row, Sample};
@@ -79,15 +79,9 @@ pub struct Options {
     /// Holders among them that refuse.
     #[arg(long, default_value_t = 100)]
     pub refusals: u64,
-    /// Folder for swap files, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
-    /// Writes all figures here, as JSON.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub ground: GroundOptions,
     /// Draws the paper's figures in this folder, as SVG.
     #[arg(long)]
     pub svg: Option<PathBuf>,
@@ -121,7 +115,7 @@ pub struct Grounds<'a> {
 /// Measures and prints.
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
-    let base = Ground::new(myself, &options.folder, options.selfpage.as_deref())?;
+    let base = Ground::new(myself, &options.ground)?;
     let disk = Disk::new(&base, swap(options))?;
     let grounds = Grounds { base, disk };
     let machine = Machine::now(&grounds.base.folder);
@@ -145,7 +139,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         settings: settings(options, asked),
         rows,
     }
-    .publish(options.json.as_deref())
+    .publish(options.ground.json.as_deref())
 }
 
 /// MiB of swap for whatever part wants most of it, calibration's own file included.

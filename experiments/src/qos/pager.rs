@@ -38,24 +38,12 @@ pub struct Plan {
 /// The life of the application.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     for _ in 0..plan.leaves {
-        let housed = plan.backing.domain()?;
-        let stretch = plan.stretch(&housed)?;
-        let application = Application {
-            stretch: &stretch,
-            forgets: plan.forgets,
-        };
-        application.begin();
+        let (housed, application) = plan.begin()?;
         application.go_through(2)?;
-        drop(stretch);
+        drop(application);
         housed.leave()?;
     }
-    let housed = plan.backing.domain()?;
-    let stretch = plan.stretch(&housed)?;
-    let application = Application {
-        stretch: &stretch,
-        forgets: plan.forgets,
-    };
-    application.begin();
+    let (_housed, application) = plan.begin()?;
     worker::ready()?;
     plan.span.watch(|watched| application.process(watched))?;
     // What it was charged is asked for while it has its contract.
@@ -64,6 +52,18 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
 }
 
 impl Plan {
+    /// The application under a contract of its own, its data written once. It is to be
+    /// dropped first.
+    fn begin(&self) -> Result<(Housed, Application), ExperimentError> {
+        let housed = self.backing.domain()?;
+        let application = Application {
+            stretch: self.stretch(&housed)?,
+            forgets: self.forgets,
+        };
+        application.begin();
+        Ok((housed, application))
+    }
+
     /// Its data.
     fn stretch(&self, housed: &Housed) -> Result<Stretch, ExperimentError> {
         let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
@@ -78,12 +78,12 @@ impl Plan {
     }
 }
 
-struct Application<'a> {
-    stretch: &'a Stretch,
+struct Application {
+    stretch: Stretch,
     forgets: bool,
 }
 
-impl Application<'_> {
+impl Application {
     fn page(&self, number: usize) -> PageAt {
         // SAFETY: one of the stretch's pages, which only the main thread uses.
         unsafe { PageAt::new(self.stretch.as_ptr(), number as u64) }

@@ -19,7 +19,7 @@ mod python;
 mod redis;
 mod sort;
 
-use crate::ground::Ground;
+use crate::ground::{Ground, GroundOptions};
 use crate::machine::Machine;
 use crate::{ExperimentError, Myself};
 use clap::ValueEnum;
@@ -58,18 +58,12 @@ pub struct Options {
     /// Seconds that a run may take at most.
     #[arg(long, default_value_t = 3600)]
     pub limit: u64,
-    /// Folder for input, swap files and stores, on the disk to be measured.
-    #[arg(long, default_value = "/var/tmp")]
-    pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
-    #[arg(long)]
-    pub selfpage: Option<PathBuf>,
+    /// Where it works, and where its figures go.
+    #[command(flatten)]
+    pub ground: GroundOptions,
     /// The allocator's library, where Debian's libmimalloc2.0 is not to be used.
     #[arg(long)]
     pub allocator: Option<PathBuf>,
-    /// Writes all figures here.
-    #[arg(long)]
-    pub json: Option<PathBuf>,
 }
 
 /// A pair of runs.
@@ -116,7 +110,7 @@ const FITS: Bound = Bound::AtMost(1.02);
 pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     check(options)?;
     let grounds = Grounds {
-        base: Ground::new(myself, &options.folder, options.selfpage.as_deref())?,
+        base: Ground::new(myself, &options.ground)?,
         allocator: ground::allocator(options.allocator.as_deref()),
         limit: Duration::from_secs(options.limit),
     };
@@ -127,7 +121,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
     };
     let mut report = Report {
         experiment: "programs",
-        machine: Machine::now(&options.folder),
+        machine: Machine::now(&options.ground.folder),
         settings: settings(options, &grounds),
         rows: Vec::new(),
     };
@@ -136,7 +130,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         report.rows.push(row);
     }
     progress("");
-    report.publish(options.json.as_deref())
+    report.publish(options.ground.json.as_deref())
 }
 
 fn check(options: &Options) -> Result<(), ExperimentError> {

@@ -6,8 +6,8 @@
 //! while a domain with upcalls exists, and a program that installs a handler for SIGBUS
 //! or SIGSEGV gets those signals that are not the pager's. So it is with SIGTRAP where faults
 //! are counted by signals ([`trap`](super::trap)): blocked, one would wait, and be taken for
-//! the program's own by whoever waits for any signal. A program linked with this library gets these definitions because a static library's symbols go before a shared
-//! one's.
+//! the program's own by whoever waits for any signal. A program linked with this library gets
+//! these definitions because a static library's symbols go before a shared one's.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wired::Lock;
@@ -117,9 +117,9 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
     let mut old = KernelAction::default();
     let new = KernelAction {
         handler: handler as *const () as usize,
-        // SIGBUS and SIGTRAP on the thread's own stack: an alternate one is often just large enough for a
-        // message, and a program's own handler may fault in its turn. SIGSEGV on the
-        // alternate one: it may be the stack that is at its end.
+        // SIGBUS and SIGTRAP on the thread's own stack: an alternate one is often just large
+        // enough for a message, and a program's own handler may fault in its turn. SIGSEGV on
+        // the alternate one: it may be the stack that is at its end.
         flags: (libc::SA_SIGINFO
             | libc::SA_NODEFER
             | libc::SA_RESTART

@@ -13,6 +13,7 @@ use super::Daemon;
 use super::config::Faults;
 use super::tenancy::Phase;
 use crate::control::{FaultShare, Say, TenantNumber};
+use rate::limits::is_near;
 use rate::roster::{Roster, Task, TaskId};
 use rate::{Capacity, Nanos, Reservation, Share};
 use std::collections::BTreeMap;
@@ -20,9 +21,6 @@ use std::time::Duration;
 
 /// How far from the configured unit a report is believed.
 const BELIEVED: Nanos = 8;
-
-/// The part by which a limit must differ to be told: each change wakes all who sleep by it.
-const NEWS: u32 = 16;
 
 /// A tenant that is on the roster.
 struct Entry {
@@ -127,7 +125,6 @@ impl FaultRates {
 
     /// What tenants are to be told that have not been.
     fn news(&mut self) -> Vec<(TenantNumber, FaultShare)> {
-        let near = |now: u32, was: u32| now.abs_diff(was) <= was / NEWS;
         let mut news = Vec::new();
         let shares: Vec<_> = (self.entries.iter())
             .map(|(number, entry)| (*number, self.share_of(entry.task)))
@@ -138,8 +135,8 @@ impl FaultRates {
             };
             let same = entry.told.is_some_and(|told| {
                 told.period == share.period
-                    && near(share.limit, told.limit)
-                    && near(share.system, told.system)
+                    && is_near(share.limit, told.limit)
+                    && is_near(share.system, told.system)
             });
             if !same {
                 entry.told = Some(share);

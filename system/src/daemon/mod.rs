@@ -9,9 +9,11 @@
 //! |---|---|
 //! | `config`, `access` | what there is to give out, and to whom |
 //! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
-//! | `requests`, `admission`, `rejoin`, `leave` | what tenants ask: contracts, channels; coming back; going |
+//! | `requests`, `admission` | what tenants ask: contracts, channels |
+//! | `rejoin`, `leave` | tenants that come back, and that go |
 //! | `faults` | how fast the faults of each may come |
-//! | `books`, `enforce`, `origin` | what the frames allocator orders; what the kernel says; groups |
+//! | `books` | what the frames allocator orders |
+//! | `enforce`, `origin` | what the kernel says; control groups |
 //! | `signals`, `systemd` | what the machine's operator wants |
 //! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
@@ -55,7 +57,7 @@ use errand::{Done, Errands};
 use faults::FaultRates;
 use frames::allocator::{Allocator, Places, Settings, TenantId};
 use guests::Guests;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use signals::Signals;
@@ -232,12 +234,8 @@ impl Daemon {
     pub fn run(&mut self) -> Result<(), DaemonError> {
         loop {
             let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
-            let wait = self.patience();
-            let limit = rustix::event::Timespec {
-                tv_sec: wait.as_secs() as i64,
-                tv_nsec: wait.subsec_nanos().into(),
-            };
-            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&limit)) {
+            let limit = Timespec::try_from(self.patience()).ok();
+            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
                 Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
                 Err(Errno::INTR) => Vec::new(),
                 Err(errno) => return Err(call("wait")(errno)),
@@ -369,6 +367,11 @@ impl Daemon {
     /// A tenant's processes have ended, or it has given its frames back. They are free at
     /// once: who waits for them does not wait for its disk, too. Of the disk nothing is given
     /// to others while I/O of this one is under way, which is waited for beside the loop.
+    ///
+    /// The allocator hears of it here, and of one that leaves for the second time: since
+    /// [`Daemon::weighed`] it does not know that tenant any more. But whenever it is told
+    /// something it also judges what the others have reported since, so the second time is not
+    /// for nothing.
     fn part(&mut self, number: TenantNumber) {
         let orders = self.allocator.gone(TenantId(number), self.now());
         self.carry_out(orders);

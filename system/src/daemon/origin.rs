@@ -5,6 +5,7 @@
 //! Where they came from is noted on the group itself, as an attribute, since that outlives the
 //! daemon. Who came from a group that is not there any more goes to the root.
 
+use crate::membership;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::Pid;
 use std::ffi::OsStr;
@@ -66,7 +67,7 @@ fn noted(group: &Path) -> Option<PathBuf> {
 
 /// The group a process is in, of version 2.
 fn of(mount: &Path, pid: Pid) -> Option<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())).ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Some(mount.join(path))
+    let groups = membership::of(pid);
+    let group = groups.iter().find(|group| group.is_v2())?;
+    Some(group.below(mount))
 }

@@ -11,6 +11,7 @@
 use crate::board::Board;
 use crate::control::FaultShare;
 use crate::terms::{Time, parse_time};
+use rate::limits::is_near;
 use rate::roster::{Roster, Task, TaskId};
 use rate::{Capacity, Nanos, Refused, Reservation, Setting, Share};
 use std::fmt;
@@ -32,10 +33,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// The most faults in a period that are counted.
 const MOST: u32 = rate::tasks::MOST;
-
-/// The part of its limit by which a measured one must differ to be put in force: each change
-/// wakes all who sleep.
-const NEWS: u32 = 16;
 
 /// Limits of a tree, as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,11 +259,10 @@ impl Pace {
     /// Puts the limits in force that are right by now. Whether they are others.
     pub fn apply(&mut self, board: &Board) -> bool {
         let setting = self.setting(board);
-        let near = |now: u32, was: u32| now.abs_diff(was) <= was / NEWS;
         let no_news = setting.fault_period == self.last.fault_period
             && setting.task_limit == self.last.task_limit
-            && near(setting.tree_limit, self.last.tree_limit)
-            && near(setting.system_limit, self.last.system_limit);
+            && is_near(setting.tree_limit, self.last.tree_limit)
+            && is_near(setting.system_limit, self.last.system_limit);
         if no_news {
             return false;
         }
@@ -283,17 +279,11 @@ impl Pace {
 /// Puts limits in force on a board, and wakes who sleeps by others.
 pub fn put(board: &Board, setting: Setting) -> bool {
     let limits = board.limits();
-    let changed = limits.set(setting, now());
+    let changed = limits.set(setting, wired::clock::now());
     if changed {
         wired::futex::wake_all(limits.generation());
     }
     changed
-}
-
-/// The clock of the pagers.
-fn now() -> Nanos {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
 
 #[cfg(test)]

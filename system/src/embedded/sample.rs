@@ -141,8 +141,7 @@ impl Sampler {
 }
 
 fn processor_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    Duration::from_nanos(wired::clock::thread_time())
 }
 
 fn take(system: &System, pids: &[Pid]) -> Sample {

@@ -358,10 +358,7 @@ impl System {
     pub fn dispatch(&mut self) -> Vec<Event> {
         let mut happened = Vec::new();
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
-        let zero = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let zero = rustix::event::Timespec::default();
         let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&zero)) {
             Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
             Err(_) => Vec::new(),

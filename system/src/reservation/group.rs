@@ -1,6 +1,7 @@
 //! Control groups for a tree: made beside or below this process's own, named for the process
 //! that stands for the tree, removed when it has ended.
 
+use crate::membership;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -36,18 +37,15 @@ fn mounts() -> Vec<(bool, PathBuf, String)> {
     text.lines().filter_map(mount).collect()
 }
 
-/// This process's group in a hierarchy: of the cpu controller (v1), or the one (v2).
-fn own_group(v1: bool) -> Option<String> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    text.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let ours = match v1 {
-            true => controllers.split(',').any(|name| name == "cpu"),
-            false => number == "0" && controllers.is_empty(),
-        };
-        ours.then(|| path.trim_start_matches('/').to_owned())
-    })
+/// This process's group in a hierarchy mounted there: of the cpu controller (v1), or the one
+/// (v2).
+fn own_group(v1: bool, mount: &Path) -> Result<PathBuf, Errno> {
+    let groups = membership::own();
+    let ours = groups.iter().find(|group| match v1 {
+        true => group.is_v1_of("cpu"),
+        false => group.is_v2(),
+    });
+    Ok(ours.ok_or(Errno::NOENT)?.below(mount))
 }
 
 impl Controller {
@@ -59,16 +57,15 @@ impl Controller {
             .iter()
             .find(|(v1, _, options)| *v1 && has_cpu(options));
         if let Some((_, root, _)) = v1 {
-            let own = own_group(true).ok_or(Errno::NOENT)?;
             return Ok(Self {
                 v1: true,
-                below: vec![root.join(own)],
+                below: vec![own_group(true, root)?],
             });
         }
         let Some((_, root, _)) = mounts.iter().find(|(v1, ..)| !v1) else {
             return Err(Errno::NODEV);
         };
-        let own = root.join(own_group(false).ok_or(Errno::NOENT)?);
+        let own = own_group(false, root)?;
         // A group that has processes gives its controllers to no group below it, the root
         // excepted; so beside the own one is the place mostly.
         let beside = own.parent().filter(|_| own != *root).map(Path::to_owned);

@@ -71,12 +71,10 @@ fn wait(connection: &OwnedFd, deadline: Instant) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let limit = Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: left.subsec_nanos().into(),
-        };
+        // A deadline beyond what the kernel's times can say is none.
+        let limit = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(connection, PollFlags::IN)];
-        match poll(&mut fds, Some(&limit)) {
+        match poll(&mut fds, limit.as_ref()) {
             Ok(0) => return Err(Errno::TIMEDOUT),
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()),

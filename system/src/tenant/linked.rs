@@ -375,10 +375,7 @@ impl Thread {
     fn wait(&self) {
         let eager = self.manners.eager.then_some(EAGER);
         let patience = self.steward.patience().into_iter().chain(eager).min();
-        let limit = patience.map(|time| Timespec {
-            tv_sec: time.as_secs() as i64,
-            tv_nsec: time.subsec_nanos().into(),
-        });
+        let limit = patience.and_then(|time| Timespec::try_from(time).ok());
         let fds = [Some(self.line.bell.as_fd()), self.steward.fd()];
         let mut fds: Vec<PollFd<'_>> = fds
             .into_iter()

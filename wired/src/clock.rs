@@ -1,0 +1,52 @@
+//! The clocks that are read while a fault is resolved, as one number of nanoseconds: it fits an
+//! atomic word, and means the same to every process that shares the word. (An `Instant` does
+//! for what stays within a process.)
+//!
+//! Rule: reading one costs no more than it must. Both are inlined; the monotonic one takes no
+//! system call, the thread's own takes one.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds that the machine has been up, its sleep left out: the same in all processes.
+#[inline]
+pub fn now() -> u64 {
+    nanos(ClockId::Monotonic)
+}
+
+/// Nanoseconds of processor time that the calling thread has used.
+#[inline]
+pub fn thread_time() -> u64 {
+    nanos(ClockId::ThreadCPUTime)
+}
+
+#[inline]
+fn nanos(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    // Neither clock is ever below zero.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_sleep_takes_time_and_little_of_the_processors() {
+        let begun = Instant::now();
+        let (before, used) = (now(), thread_time());
+        std::thread::sleep(Duration::from_millis(20));
+        let (used, passed) = (thread_time() - used, now() - before);
+        let most = begun.elapsed().as_nanos() as u64;
+        assert!((20_000_000..=most).contains(&passed), "{passed} of {most}");
+        assert!(used < passed, "{used} of {passed}");
+    }
+
+    #[test]
+    fn work_takes_time_of_the_processors() {
+        let begun = thread_time();
+        while thread_time() - begun < 1_000_000 {
+            std::hint::spin_loop();
+        }
+    }
+}
