@@ -1,9 +1,9 @@
 //! `selfpage contract`: the contracts that a daemon keeps.
 
-use ::system::control::{Books, Listed, TenantNumber};
+use ::system::control::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
 use ::system::daemon::config::SOCKET;
 use ::system::tenant::{books, list, set};
-use ::system::terms::{DiskTerms, FrameTerms};
+use ::system::terms::{DiskTerms, FrameTerms, Time};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,6 +91,28 @@ fn show(all: &[Listed]) {
             one.transactions,
             Bytes(one.bytes)
         );
+        if let Some(faults) = &one.faults {
+            println!("  faults    {}", in_words(faults));
+        }
+    }
+}
+
+fn in_words(faults: &FaultsHeld) -> String {
+    let FaultShare {
+        period,
+        limit,
+        system,
+    } = faults.share;
+    match limit {
+        0 => format!(
+            "within its own {:.1?} of processor time a second",
+            faults.reserved
+        ),
+        _ => format!(
+            "{limit} of all tenants' {system} in {}, at {:.1?} each",
+            Time(period),
+            faults.unit
+        ),
     }
 }
 

@@ -201,6 +201,11 @@ impl Roster {
         Some(self.floor.saturating_add(part))
     }
 
+    /// A task that is there.
+    pub fn task(&self, id: TaskId) -> Option<Task> {
+        self.tasks.get(&id).copied()
+    }
+
     /// The tasks there are.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskId, Task)> + '_ {
         self.tasks.iter().map(|(id, task)| (*id, *task))

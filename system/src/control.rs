@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
 /// First word of every message: "SPS" and the version.
-const VERSION: u32 = 0x5350_5301;
+const VERSION: u32 = 0x5350_5302;
 
 /// Longest name of a tenant, in bytes; longer ones are cut.
 pub const NAME: usize = 64;
@@ -216,6 +216,19 @@ pub struct Listed {
     pub transactions: u64,
     /// Bytes they moved.
     pub bytes: u64,
+    /// What it has of processor time and faults, if it asked for any.
+    pub faults: Option<FaultsHeld>,
+}
+
+/// What a tenant that asked for it has of processor time and of the faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultsHeld {
+    /// task.pc: processor time reserved in a second.
+    pub reserved: Duration,
+    /// Its share of the faults.
+    pub share: FaultShare,
+    /// fault_unit: what one of its faults is taken to cost.
+    pub unit: Duration,
 }
 
 /// What a daemon has to promise, and what of it is taken.
@@ -302,6 +315,15 @@ mod tests {
             lax: Duration::MAX,
             transactions: u64::MAX,
             bytes: u64::MAX,
+            faults: Some(FaultsHeld {
+                reserved: Duration::MAX,
+                share: FaultShare {
+                    period: Duration::MAX,
+                    limit: u32::MAX,
+                    system: u32::MAX,
+                },
+                unit: Duration::MAX,
+            }),
         };
         for say in [
             Say::Tenant(listed),

@@ -6,6 +6,7 @@ mod kills;
 mod leaving;
 mod operator;
 mod programs;
+mod rates;
 mod restart;
 mod revocation;
 mod systemd;
@@ -37,6 +38,7 @@ pub fn trials(size: Size) -> Vec<Trial> {
         restart::CASES,
         revocation::CASES,
         programs::CASES,
+        rates::CASES,
         leaving::CASES,
         kills::CASES,
     ];

@@ -12,7 +12,7 @@
 use super::Daemon;
 use super::config::Faults;
 use super::tenancy::Phase;
-use crate::control::{FaultShare, Say, TenantNumber};
+use crate::control::{FaultShare, FaultsHeld, Say, TenantNumber};
 use rate::limits::is_near;
 use rate::roster::{Roster, Task, TaskId};
 use rate::{Capacity, Nanos, Reservation, Share};
@@ -59,12 +59,11 @@ impl FaultRates {
     fn reconfigure(&mut self, config: Faults) {
         let mut new = Self::new(config);
         for (number, entry) in &self.entries {
-            let tasks: BTreeMap<_, _> = self.roster.tasks().collect();
-            let Some(task) = tasks.get(&entry.task) else {
+            let Some(task) = self.roster.task(entry.task) else {
                 continue;
             };
             let entry = Entry {
-                task: new.roster.restore(*task),
+                task: new.roster.restore(task),
                 unit: entry.unit,
                 told: None,
             };
@@ -113,6 +112,17 @@ impl FaultRates {
         if let Some(median) = units.get(units.len() / 2) {
             self.roster.measure(*median);
         }
+    }
+
+    /// What a tenant that is on the roster has.
+    pub(super) fn held(&self, number: TenantNumber) -> Option<FaultsHeld> {
+        let entry = self.entries.get(&number)?;
+        let reserved = self.roster.task(entry.task)?.pc;
+        Some(FaultsHeld {
+            reserved: Duration::from_nanos(reserved.0),
+            share: self.share_of(entry.task),
+            unit: Duration::from_nanos(entry.unit),
+        })
     }
 
     fn share_of(&self, task: TaskId) -> FaultShare {

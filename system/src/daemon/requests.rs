@@ -207,6 +207,7 @@ impl Daemon {
             lax: Duration::from_nanos(disk.lax.0),
             transactions: disk.transactions,
             bytes: disk.bytes,
+            faults: self.fault_rates.held(number),
         })
     }
 
