@@ -62,7 +62,8 @@ pub fn of_median(figures: &[f64]) -> Option<Estimate> {
 /// The ratio of two arms' medians. The arms are drawn apart: their runs are interleaved,
 /// but no run of one belongs to a certain run of the other.
 pub fn of_ratio(ours: &[f64], theirs: &[f64]) -> Option<Estimate> {
-    let ratio = |a: &[f64], b: &[f64]| Some(median(a)? / median(b)?);
+    // Nothing over nothing is no figure, not even of one draw.
+    let ratio = |a: &[f64], b: &[f64]| Some(median(a)? / median(b)?).filter(|r| !r.is_nan());
     let draw = |round| ratio(&drawn(ours, 2 * round), &drawn(theirs, 2 * round + 1));
     interval(ratio(ours, theirs)?, (0..DRAWS).filter_map(draw).collect())
 }

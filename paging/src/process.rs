@@ -5,6 +5,10 @@
 //! userfaultfd (it lives in the pager threads' own descriptor table, out of the reach of
 //! a program that closes everything), so what needs it is asked of a pager thread.
 
+mod fork;
+
+pub use fork::{Fork, ForkError};
+
 use crate::DomainError;
 use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
@@ -12,21 +16,19 @@ use crate::entry::thread::Entry;
 use crate::entry::upcall::thread_hint;
 use crate::entry::{mask, trap};
 use crate::evict::Round;
-use crate::evict::halt::Halted;
 use crate::page::State;
 use crate::pager::{Hooks, Pager, Parts};
 use crate::stretch::Inner;
 use crate::table::Table;
-use frames::{Client, Contract, DomainId, Phase};
+use frames::Client;
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
-use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{Holder, SharedStore};
 use translation::{Access, Capabilities, Userfault};
-use wired::{Guard, Lock, PAGE, PiGuard, futex};
+use wired::{Guard, Lock, PAGE, futex};
 
 /// What a process's pager is made of.
 pub struct Config {
@@ -54,16 +56,6 @@ pub struct Config {
 
 /// How often the evictor looks for what nobody rings for.
 const IDLE: Duration = Duration::from_millis(50);
-
-/// How long a parent waits for its child to come in.
-const CHILD: Duration = Duration::from_secs(2);
-
-/// How long a fork waits for frames that others give back, and how often it looks.
-const COMING: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(5);
-
-/// How often a fork has the standby list emptied before it gives up.
-const DRAINS: u32 = 100;
 
 /// What a program's thread asks of the evictor's thread: whatever needs a descriptor (the
 /// userfaultfd, the store's ring), which the program's threads do not have.
@@ -140,37 +132,6 @@ pub enum ProcessError {
         crate::MOST_STRETCHES
     )]
     TooMany,
-}
-
-/// A fork under way: the gate is closed while this is held.
-pub struct Fork {
-    child: DomainId,
-    control: ManuallyDrop<PiGuard<'static, ()>>,
-    sender: ManuallyDrop<Guard<'static, ()>>,
-    halted: ManuallyDrop<Halted<'static>>,
-}
-
-/// Why a process cannot fork now.
-#[derive(Debug, thiserror::Error)]
-pub enum ForkError {
-    /// The child is not admitted.
-    #[error(transparent)]
-    Refused(#[from] frames::Refusal),
-    /// Its resident pages cannot be made to fit.
-    #[error(
-        "the child needs {needed} frames for the pages it shares, and {missing} of them cannot be had; give the program more frames"
-    )]
-    Frames {
-        /// Frames for the child.
-        needed: u32,
-        /// Those that could not be had.
-        missing: u32,
-    },
-    /// Pages are on their way out and cannot arrive, nor come back.
-    #[error(
-        "pages on the standby list can be neither written nor put back (what the store or the kernel said is above); give the store more room, or raise vm.max_map_count"
-    )]
-    Standby,
 }
 
 impl Process {
@@ -451,159 +412,6 @@ impl Process {
         }
     }
 
-    /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
-    /// has a frame for each page it will share. `child` contracts for the child.
-    ///
-    /// Frames that are missing are waited for, for a moment: those of processes that have just
-    /// ended, or were killed, come back only when the keeper has heard of it.
-    pub fn close_for_fork(&'static self, child: Contract) -> Result<Fork, ForkError> {
-        let begun = Instant::now();
-        loop {
-            match self.try_to_close(child) {
-                Err(ForkError::Frames { .. }) if begun.elapsed() < COMING => {
-                    std::thread::sleep(LOOK);
-                }
-                closed => return closed,
-            }
-        }
-    }
-
-    fn try_to_close(&'static self, child: Contract) -> Result<Fork, ForkError> {
-        let client = *self.pager.frames();
-        let child = client.admit_child(child)?;
-        let control = self.pager.control.lock();
-        // Before the gate: an errand under way may have to pass it.
-        let sender = self.sender.lock();
-        self.pager.gate.close();
-        // With the gate closed nobody faults and nobody evicts but the evictor's thread, which
-        // is sent to make room: what it needs for that this thread does not have.
-        let mut want = 0;
-        let mut stuck = 0;
-        let halted = loop {
-            let freed = self.send_as(&sender, Errand::Drain(want));
-            let halted = self.pager.halt();
-            if !self.pager.staging.ring.is_empty() {
-                drop(halted);
-                stuck += 1;
-                if stuck < DRAINS {
-                    continue;
-                }
-                client.dismiss_child(child);
-                self.pager.gate.open();
-                drop((sender, control));
-                return Err(ForkError::Standby);
-            }
-            let needed = client.n().saturating_sub(client.unused());
-            let Err(short) = client.reserve_for_child(child, needed) else {
-                break halted;
-            };
-            drop(halted);
-            if want > 0 && freed == 0 {
-                let missing = short.missing;
-                client.dismiss_child(child);
-                self.pager.gate.open();
-                drop((sender, control));
-                return Err(ForkError::Frames { needed, missing });
-            }
-            // Each frame emptied here is one less for the child, too.
-            want = short.missing.div_ceil(2).max(1);
-            client.give_back(client.unused());
-        };
-        Ok(Fork {
-            child,
-            control: ManuallyDrop::new(control),
-            sender: ManuallyDrop::new(sender),
-            halted: ManuallyDrop::new(halted),
-        })
-    }
-
-    /// The parent after its fork, or after a fork that failed (`forked` false).
-    pub fn open_after_fork(&self, mut fork: Fork, forked: bool) {
-        if !forked {
-            self.pager.frames().dismiss_child(fork.child);
-        }
-        // SAFETY: dropped once, here.
-        unsafe {
-            ManuallyDrop::drop(&mut fork.halted);
-            self.pager.gate.open();
-            ManuallyDrop::drop(&mut fork.sender);
-            ManuallyDrop::drop(&mut fork.control);
-        }
-        if forked {
-            self.await_child(fork.child);
-        }
-    }
-
-    /// Waits until a child has come in: until then its domain is its parent's, and would end
-    /// with it. A child that dies first is not waited for longer than [`CHILD`].
-    fn await_child(&self, child: DomainId) {
-        let ledger = self.pager.frames().ledger();
-        let since = Instant::now();
-        let idle = AtomicU32::new(0);
-        while since.elapsed() < CHILD
-            && ledger
-                .view(child)
-                .is_some_and(|view| view.phase == Phase::Nascent)
-        {
-            futex::wait(&idle, 0, Some(Duration::from_micros(50)));
-        }
-    }
-
-    /// The child after its fork, before anything else runs in it: everything is
-    /// registered with a userfaultfd of its own, every resident page is in a frame of its
-    /// own. Its threads are not running yet.
-    ///
-    /// # Safety
-    /// The caller is the only thread of the child, and the descriptor numbers that the
-    /// parent's pager threads used mean nothing here.
-    pub unsafe fn become_child(
-        &self,
-        mut fork: Fork,
-        userfault: Userfault,
-        frames: Client<'static>,
-        holder: Holder,
-        counters: &'static [AtomicU64],
-        careful_seen: &'static AtomicU32,
-    ) -> Result<(), DomainError> {
-        self.running.store(0, Ordering::Release);
-        self.mail.turn.store(EMPTY, Ordering::Release);
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.pager
-                .become_child(userfault, frames, holder, Counters::new(counters));
-            self.careful_seen.get().write(careful_seen);
-        }
-        self.store.set_holder(holder)?;
-        let mut n = 0;
-        while let Some(stretch) = self.pager.directory.nth(n) {
-            n += 1;
-            self.pager
-                .register_mapped(stretch)
-                .map_err(DomainError::Register)?;
-            renumber(self.pager, stretch);
-        }
-        self.pager.frames().settle();
-        self.pager.staging.forget_sieve();
-        fork.halted.become_child(self.store)?;
-        for reader in &self.pager.readers {
-            reader.lock().become_child(self.store)?;
-        }
-        self.pager.note_resident();
-        // SAFETY: dropped once, here.
-        unsafe {
-            ManuallyDrop::drop(&mut fork.halted);
-            self.pager.gate.open();
-            ManuallyDrop::drop(&mut fork.sender);
-            ManuallyDrop::drop(&mut fork.control);
-        }
-        Ok(())
-    }
-
-    /// The child of a fork under way.
-    pub fn child_of(fork: &Fork) -> DomainId {
-        fork.child
-    }
-
     /// What an entry thread needs, made before it runs (this allocates).
     pub fn entry(&self, cpu: usize) -> Result<EntryThread, DomainError> {
         Ok(EntryThread(Entry::new(self.pager, cpu)?))
@@ -702,34 +510,6 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
     } else {
         stretch.table().gate(unit).leave();
         pager.put(frame);
-    }
-}
-
-/// Gives every resident page of the child a frame of the child's.
-fn renumber(pager: &Pager, stretch: &Inner) {
-    let table = stretch.table();
-    for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
-        for index in table.unit_pages(unit) {
-            let word = table.word(index);
-            let seen = word.load();
-            if !matches!(seen.state(), State::Resident | State::Staged) {
-                continue;
-            }
-            let Some(frame) = pager.frames().take_own() else {
-                pager.complain(format_args!(
-                    "a child has fewer frames than pages it shares: this is a bug"
-                ));
-                return;
-            };
-            if seen.nails() > 0 {
-                let _ = pager.frames().mark(frame, frames::State::Nailed);
-            }
-            pager.places.set_home(frame.0, table.address(index));
-            pager
-                .places
-                .set_staged(frame.0, pager.places.staged(seen.frame()));
-            word.renumber(frame.0);
-        }
     }
 }
 

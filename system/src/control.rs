@@ -25,6 +25,15 @@ pub const TEXT: usize = MESSAGE - 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket(pub [u8; 16]);
 
+impl Ticket {
+    /// One that nobody can guess.
+    pub fn draw() -> rustix::io::Result<Self> {
+        let mut drawn = [0; 16];
+        rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())?;
+        Ok(Self(drawn))
+    }
+}
+
 /// A tenant's number, for people.
 pub type TenantNumber = u32;
 
@@ -34,8 +43,11 @@ pub type ChannelNumber = u32;
 /// What a tenant, or who looks after tenants, says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
-    /// Asks for a contract; what is `None` is by the daemon's default.
+    /// Asks for a contract; what is `None` is by the daemon's default. Asked again with the
+    /// same ticket by one whose daemon ended before it answered, it is the same contract.
     Join {
+        /// To come back by: drawn by who asks, who tells it nobody else.
+        ticket: Ticket,
         /// What it is called, for people.
         name: String,
         /// Frames.
@@ -53,7 +65,7 @@ pub enum Ask {
     /// Comes back, after the daemon was started again. With both bells of [`Say::Admitted`]
     /// and the ledger's descriptor.
     Rejoin {
-        /// As the first daemon gave it.
+        /// As the first daemon was given it.
         ticket: Ticket,
         /// Channels that follow, each by [`Ask::Channel`].
         channels: u32,
@@ -122,8 +134,6 @@ pub enum Say {
     Admitted {
         /// The tenant's number.
         tenant: TenantNumber,
-        /// To come back by.
-        ticket: Ticket,
         /// The contract.
         terms: Terms,
         /// How far the guarantee of frames goes beyond what the kernel lets us promise.
@@ -330,7 +340,6 @@ mod tests {
             Say::Refused("x".repeat(TEXT)),
             Say::Admitted {
                 tenant: u32::MAX,
-                ticket: Ticket([255; 16]),
                 terms: terms(),
                 note: "x".repeat(TEXT / 2),
             },

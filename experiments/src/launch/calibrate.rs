@@ -17,6 +17,9 @@ const TRIES: usize = 7;
 /// Times that a load is tried that seems to be it: one round may be luck.
 const TIMES: usize = 3;
 
+/// Of the processors there are, the most load that is tried: beyond that nobody plays anything.
+pub const MOST: f64 = 1.25;
+
 /// The search.
 #[derive(Clone, Debug)]
 pub struct Search {
@@ -101,7 +104,9 @@ impl Search {
     pub fn best(&self) -> Option<&Tried> {
         let middle = (WANTED.start() + WANTED.end()) / 2.0;
         let off = |tried: &Tried| (tried.missed() - middle).abs();
-        self.tried.iter().min_by(|a, b| off(a).total_cmp(&off(b)))
+        // Of equals the last: where none misses any, the most that was tried.
+        let all = self.tried.iter().rev();
+        all.min_by(|a, b| off(a).total_cmp(&off(b)))
     }
 }
 

@@ -320,7 +320,7 @@ fn calibrated(
     settings: &mut Vec<String>,
 ) -> Result<f64, ExperimentError> {
     let shown = crate::choice::name(&neighbour.name);
-    let mut search = Search::up_to(spin::most());
+    let mut search = Search::up_to(spin::processors() as f64 * calibrate::MOST);
     while let Some(load) = search.next() {
         progress(&format!("{shown}: calibrating, load {load:.3}"));
         let round = stage.round(Setting {

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 /// Short beside a frame's time.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
-/// Threads for each processor: no scheduler can put them all beside the player, nor none.
-const THREADS: usize = 2;
+/// Threads for each processor. Linux gives what there is to all alike, up to what each wants:
+/// whoever wants most is short first. So none of these may want as much as the player does, at
+/// loads that leave it enough while nobody is launched.
+const THREADS: usize = 4;
 
 /// What the load is told.
 #[derive(Clone, Debug, clap::Args)]

@@ -49,22 +49,65 @@ fn kind(place: Option<Place>) -> Kind {
 
 impl Daemon {
     /// Somebody asks for a contract.
-    pub(super) fn join(&mut self, token: u64, name: &str, terms: Terms, place: Option<Place>) {
-        if let Err(why) = self.try_join(token, name, terms, place) {
+    pub(super) fn join(
+        &mut self,
+        token: u64,
+        ticket: Ticket,
+        name: &str,
+        terms: Terms,
+        place: Option<Place>,
+    ) {
+        let known = self.tenants.iter().find(|(_, t)| t.ticket == ticket);
+        let joined = match known.map(|(number, _)| *number) {
+            Some(number) => self.join_again(token, number),
+            None => self.try_join(token, ticket, name, terms, place),
+        };
+        if let Err(why) = joined {
             self.refuse(token, why);
         }
+    }
+
+    /// An earlier daemon had admitted who asks, and ended before it could say so: the contract
+    /// is there, and he is told of it.
+    fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), String> {
+        let text = |why: &dyn std::fmt::Display| why.to_string();
+        let connection = self.connections.get(&token).ok_or("it has gone")?;
+        let (pid, start) = (connection.peer.pid, connection.peer.start());
+        let asks = |t: &Tenancy| t.record.process() == Some(pid) && Some(t.record.start) == start;
+        let waits = |t: &Tenancy| matches!(t.phase, Phase::Away(_)) && t.frames.is_some();
+        let there = self.tenants.get(&number);
+        if !there.is_some_and(|tenancy| waits(tenancy) && asks(tenancy)) {
+            return Err("there is a contract by this ticket already".into());
+        }
+        let hunger =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|why| text(&why))?;
+        self.watch_hunger(&hunger, number)?;
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.tenant = Some(number);
+        }
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            (tenancy.connection, tenancy.phase) = (Some(token), Phase::Wiping);
+            // Nobody has been told anything yet that a newcomer is told.
+            tenancy.rejoined = false;
+            if let Some(frames) = &mut tenancy.frames {
+                frames.hunger = hunger;
+            }
+        }
+        self.wipe_file(number);
+        Ok(())
     }
 
     fn try_join(
         &mut self,
         token: u64,
+        ticket: Ticket,
         name: &str,
         terms: Terms,
         place: Option<Place>,
     ) -> Result<(), String> {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
-        let mut tenancy = self.newcomer(token, name, terms)?;
+        let mut tenancy = self.newcomer(token, ticket, name, terms)?;
         // A tree of processes asks for more by itself.
         let least = LEAST_FRAMES;
         if terms.frames.g < least {
@@ -130,7 +173,13 @@ impl Daemon {
     }
 
     /// A tenancy for who asks, if he may have what he asks for.
-    fn newcomer(&mut self, token: u64, name: &str, terms: Terms) -> Result<Tenancy, String> {
+    fn newcomer(
+        &mut self,
+        token: u64,
+        ticket: Ticket,
+        name: &str,
+        terms: Terms,
+    ) -> Result<Tenancy, String> {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let own = rustix::process::getuid().as_raw();
         access::check(&self.config.allow, own, &connection.asker, &terms)?;
@@ -142,12 +191,9 @@ impl Daemon {
         if let Some(why) = self.crowded(uid).or_else(|| self.hasty(uid)) {
             return Err(why);
         }
-        let mut ticket = [0; 16];
-        let drawn = rustix::rand::getrandom(&mut ticket, rustix::rand::GetRandomFlags::empty());
-        drawn.map_err(|errno| format!("no ticket can be drawn: {errno}"))?;
         Ok(Tenancy {
             record: Record::new(self.next_tenant, name, pid, start, uid, terms),
-            ticket: Ticket(ticket),
+            ticket,
             phase: Phase::Wiping,
             rejoined: false,
             connection: Some(token),
@@ -228,7 +274,7 @@ impl Daemon {
             return;
         };
         tenancy.phase = Phase::Admitted;
-        let (terms, ticket) = (tenancy.record.terms, tenancy.ticket);
+        let terms = tenancy.record.terms;
         let Some(token) = tenancy.connection else {
             return;
         };
@@ -240,7 +286,6 @@ impl Daemon {
         let note = tenancy.frames.as_ref().map_or("", protect);
         let said = Say::Admitted {
             tenant: number,
-            ticket,
             terms,
             note: note.into(),
         };
@@ -335,7 +380,9 @@ impl Daemon {
             swap: 0,
         };
         let number = self.next_tenant;
-        let mut tenancy = self.newcomer(token, name, terms)?;
+        // Nobody comes back by it: who reads a file asks anew.
+        let ticket = Ticket::draw().map_err(|why| text(&why))?;
+        let mut tenancy = self.newcomer(token, ticket, name, terms)?;
         let backing = super::backing::file(fd, &self.swap)?;
         let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;
         let doorbell = tenancy.bell()?;

@@ -197,6 +197,21 @@ impl Daemon {
             return self.errands.done(Done::Killed(number));
         };
         self.errands.start(move || {
+            group.empty(LAST);
+            Done::Emptied(number)
+        });
+    }
+
+    /// A tenant that is killed has no memory any more: its frames are others' while its
+    /// processes end.
+    pub(super) fn emptied(&mut self, number: TenantNumber) {
+        let orders = self.allocator.gone(TenantId(number), self.now());
+        self.carry_out(orders);
+        let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
+        let Some(group) = frames.map(|frames| frames.group.clone()) else {
+            return self.errands.done(Done::Killed(number));
+        };
+        self.errands.start(move || {
             group.kill(LAST);
             Done::Killed(number)
         });

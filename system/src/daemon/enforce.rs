@@ -24,6 +24,10 @@ const OURS: &str = "selfpage";
 /// How often a killed tenant is looked at until its memory has come back.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// Bytes by which the kernel's count of a process may be behind: each processor keeps some
+/// pages' worth of changes to itself.
+const BEHIND: u64 = 1 << 20;
+
 /// The control groups of tenants, where there can be any.
 pub struct Groups {
     root: Option<PathBuf>,
@@ -175,9 +179,23 @@ impl Group {
         pids.iter().map(exact).sum::<u64>().saturating_sub(own)
     }
 
-    /// Kills all of it and waits, at most `limit`, until its memory is free again. Returns
-    /// how many processes there were.
+    /// Kills all of it and waits, at most `limit`, until nothing anonymous of it is resident.
+    /// It may yet be some time before the last process has ended, which nobody needs to wait
+    /// for who waits for the memory.
+    pub fn empty(&self, limit: Duration) {
+        self.kill_until(limit, |pid| {
+            anonymous(pid).is_none_or(|bytes| bytes <= BEHIND)
+        });
+    }
+
+    /// Kills all of it and waits, at most `limit`, until it has ended. Returns how many
+    /// processes there were.
     pub fn kill(&self, limit: Duration) -> usize {
+        self.kill_until(limit, |_| false)
+    }
+
+    /// Kills all of it and waits until each process is done with, by `enough` or by its end.
+    fn kill_until(&self, limit: Duration, enough: impl Fn(Pid) -> bool) -> usize {
         let begin = Instant::now();
         let mut held: Vec<(Pid, OwnedFd)> = Vec::new();
         loop {
@@ -199,11 +217,9 @@ impl Group {
                 }
                 release_memory(fd);
             }
-            let left = self
-                .processes()
-                .into_iter()
-                .filter(|pid| tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead()));
-            if left.count() == 0 || begin.elapsed() > limit {
+            let lives = |pid: &Pid| tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead());
+            let left = self.processes().into_iter().filter(lives);
+            if left.filter(|pid| !enough(*pid)).count() == 0 || begin.elapsed() > limit {
                 return held.len();
             }
             std::thread::sleep(LOOK);

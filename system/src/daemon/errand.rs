@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum Done {
     /// A swap file can be given out, or why not.
     Wiped(TenantNumber, Box<Wiped>),
+    /// The processes of a tenant that is killed have no memory any more.
+    Emptied(TenantNumber),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
     /// Bytes that one who wants to leave has resident, counted for that.

@@ -335,6 +335,7 @@ impl Daemon {
         while let Some(done) = self.errands.next() {
             match done {
                 Done::Wiped(number, wiped) => self.wiped(number, *wiped),
+                Done::Emptied(number) => self.emptied(number),
                 Done::Killed(number) | Done::Released(number) => self.part(number),
                 Done::Weighed(number, resident) => self.weighed(number, resident),
                 Done::Left(number) => self.forget(number),
@@ -368,8 +369,8 @@ impl Daemon {
     /// once: who waits for them does not wait for its disk, too. Of the disk nothing is given
     /// to others while I/O of this one is under way, which is waited for beside the loop.
     ///
-    /// The allocator hears of it here, and of one that leaves for the second time: since
-    /// [`Daemon::weighed`] it does not know that tenant any more. But whenever it is told
+    /// The allocator hears of it for the second time: since [`Daemon::weighed`], or
+    /// [`Daemon::emptied`], it does not know that tenant any more. But whenever it is told
     /// something it also judges what the others have reported since, so the second time is not
     /// for nothing.
     fn part(&mut self, number: TenantNumber) {

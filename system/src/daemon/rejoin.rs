@@ -160,7 +160,7 @@ impl Daemon {
             .map_err(|why| why.to_string())?;
         self.watch_hunger(&hunger, number)?;
         let tenancy = self.tenants.get(&number).ok_or_else(lack)?;
-        let (terms, ticket) = (tenancy.record.terms, tenancy.ticket);
+        let terms = tenancy.record.terms;
         let resident = tenancy.frames.as_ref().map_or(0, |f| f.group.resident(0));
         let resident = u32::try_from(resident / PAGE as u64).unwrap_or(u32::MAX);
         let (id, now) = (TenantId(number), self.now());
@@ -191,7 +191,6 @@ impl Daemon {
         self.back_by_file(number)?;
         let said = Say::Admitted {
             tenant: number,
-            ticket,
             terms,
             note: String::new(),
         };

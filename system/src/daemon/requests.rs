@@ -27,6 +27,7 @@ impl Daemon {
         match (ask, tenant) {
             (
                 Ask::Join {
+                    ticket,
                     name,
                     frames,
                     disk,
@@ -36,7 +37,7 @@ impl Daemon {
                 None,
             ) => {
                 let terms = self.config.default.terms(frames, disk, swap);
-                self.join(token, &name, terms, place);
+                self.join(token, ticket, &name, terms, place);
             }
             (Ask::File { name, disk }, None) => {
                 self.join_file(token, &name, disk, message.fds[0].as_ref())

@@ -5,6 +5,9 @@
 //! its connection (it ends at exec too) and by its pidfd (it ends even where a copy of
 //! the connection survives in a child).
 
+mod admission;
+mod reclaim;
+
 use crate::board::{Board, Figure};
 use crate::doors::{self, Doors};
 use crate::fence::Fence;
@@ -14,28 +17,24 @@ use crate::pace::Pace;
 use crate::tenant::{Tenant, TenantError};
 use crate::terms::Terms;
 use crate::upstream::{NoPages, Upstream};
-use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Options, Role, Say, Slot, Welcome, slot_of};
+use crate::wire::{Hello, Options, Say, Slot};
 use crate::{MAX_PROCESSES, MIN_FRAMES, socket, tree};
-use frames::{Contract, DomainId, Ledger, LedgerError, Phase, Process};
+use admission::refuse;
+use frames::{DomainId, Ledger, LedgerError};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use store::{SetupError, SharedStore, Store, StoreConfig};
+use store::{SetupError, SharedStore, StoreConfig};
 
 /// How long the threads of a process that is ending may still be on their way out of
 /// user code after its connection has hung up. After an exec the process lives on, so
 /// its death cannot be waited for.
 const LAST_STEPS: Duration = Duration::from_millis(20);
-
-/// How long to wait for a dead process's last writes. A device that takes longer has
-/// failed; what it then overwrites, checksums tell.
-const LAST_WRITES: Duration = Duration::from_secs(30);
 
 /// How often domains whose process never came in are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -449,194 +448,6 @@ impl System {
         }
     }
 
-    fn hello(&mut self, connection: OwnedFd, pid: Pid, hello: Hello, happened: &mut Vec<Event>) {
-        let forked = matches!(hello, Hello::Fork { .. });
-        let domain = match hello {
-            Hello::Exec => {
-                // The image before this one ended with the exec, seen or not yet.
-                let before = self.slot_of(pid);
-                before
-                    .into_iter()
-                    .for_each(|slot| self.retire(slot, happened));
-                self.admit(pid)
-            }
-            Hello::Fork { child, .. } => self.claim(child),
-            Hello::Reserve { parent } => match self.reserve(parent, pid) {
-                Ok(domain) => return answer(&connection, Answer::Reserved(domain.raw()), &[]),
-                Err(text) => Err(text),
-            },
-            Hello::Channel { domain, depth } => {
-                return self.open_channel(connection, pid, domain, depth);
-            }
-            Hello::Release { parent, child } => {
-                if self.is(parent, pid) && self.claim(child).is_ok() {
-                    self.take_back(DomainId::from_raw(child));
-                }
-                return answer(&connection, Answer::Released, &[]);
-            }
-        };
-        match domain.and_then(|domain| self.enter(&connection, pid, domain)) {
-            Ok(slot) => {
-                self.board.block(slot).add(Figure::Forks, u64::from(forked));
-                happened.push(Event::Joined { slot, pid });
-            }
-            Err(text) => {
-                refuse(&connection, &text);
-                happened.push(Event::Refused { pid, text });
-            }
-        }
-    }
-
-    /// A domain with its guarantee, or why not.
-    fn admit(&mut self, pid: Pid) -> Result<DomainId, String> {
-        let contract = Contract {
-            g: MIN_FRAMES,
-            x: self.settings.frames,
-        };
-        self.ledger.admit(contract, tree::process(pid)).map_err(|refusal| {
-            format!(
-                "one more process may not page: {refusal}. Each process of the tree is guaranteed {MIN_FRAMES} \
-                 frames: give `selfpage run` more with --frames, or start fewer processes"
-            )
-        })
-    }
-
-    fn reserve(&mut self, parent: Domain, pid: Pid) -> Result<DomainId, String> {
-        if !self.is(parent, pid) {
-            let slot = slot_of(parent);
-            return Err(format!(
-                "process {} asks in the name of slot {slot}, which is not its own",
-                pid.as_raw_nonzero()
-            ));
-        }
-        self.admit(pid)
-    }
-
-    /// A process asks for a channel to the system's disk.
-    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
-        let is_its_own = self.is(domain, pid);
-        match &mut self.upstream {
-            Some(upstream) if is_its_own => upstream.open(
-                slot_of(domain),
-                depth.min(u16::MAX.into()) as u16,
-                connection,
-            ),
-            Some(_) => refuse(
-                &connection,
-                "a channel is asked for in another process's name",
-            ),
-            None => refuse(
-                &connection,
-                "this tree has a disk of its own, and no channels",
-            ),
-        }
-    }
-
-    /// Whether a process is the one it says.
-    fn is(&self, domain: Domain, pid: Pid) -> bool {
-        self.members
-            .get(slot_of(domain))
-            .is_some_and(|m| m.domain.raw() == domain && m.pid == pid)
-    }
-
-    /// The domain admitted for a child, if it is there and nobody has it.
-    fn claim(&self, child: Domain) -> Result<DomainId, String> {
-        let domain = DomainId::from_raw(child);
-        let free = self.members.get(slot_of(child)).is_none();
-        let there = self
-            .ledger
-            .view(domain)
-            .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
-        match free && there {
-            true => Ok(domain),
-            false => Err(
-                "the domain admitted for this child is gone: its parent ended right after the fork"
-                    .into(),
-            ),
-        }
-    }
-
-    /// Makes a process a member and lets it in.
-    fn enter(&mut self, connection: &OwnedFd, pid: Pid, domain: DomainId) -> Result<Slot, String> {
-        let slot = slot_of(domain.raw());
-        let entered = self.try_enter(connection, pid, domain);
-        entered.map(|()| slot).map_err(|what| {
-            self.members.remove(slot);
-            self.take_back(domain);
-            format!(
-                "`selfpage run` cannot watch one more process ({what}): raise `ulimit -n` before it"
-            )
-        })
-    }
-
-    fn try_enter(
-        &mut self,
-        connection: &OwnedFd,
-        pid: Pid,
-        domain: DomainId,
-    ) -> std::io::Result<()> {
-        let member = Member::new(connection.try_clone()?, pid, domain)?;
-        let slot = member.slot();
-        self.watch(&member.connection, CONNECTION | u64::from(slot))?;
-        self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
-        let block = self.board.block(slot);
-        block.clear();
-        self.members.insert(member);
-        // A process that starts careful has nothing to acknowledge.
-        let careful = self.board.careful().load(Ordering::SeqCst);
-        block.careful_seen().store(careful, Ordering::SeqCst);
-        self.welcome(connection, domain);
-        self.past.processes += 1;
-        Ok(())
-    }
-
-    fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
-        let mut fds = vec![
-            (Role::Ledger, self.ledger_fd.as_fd()),
-            (Role::Board, self.board_fd.as_fd()),
-        ];
-        fds.extend(
-            self.settings
-                .userfaultfd
-                .as_ref()
-                .map(|fd| (Role::Userfaultfd, fd.as_fd())),
-        );
-        fds.extend(
-            self.upstream
-                .as_ref()
-                .map(|upstream| (Role::Hunger, upstream.hunger())),
-        );
-        let own = self
-            .fence
-            .as_ref()
-            .and_then(|fence| fence.description(slot_of(domain.raw())));
-        let mut stored: Vec<_> = self
-            .store
-            .iter()
-            .flat_map(|(_, fds)| fds)
-            .map(AsFd::as_fd)
-            .collect();
-        if let (Some(own), Some(swap)) = (&own, stored.last_mut()) {
-            *swap = own.as_fd();
-        }
-        fds.extend(stored.into_iter().map(|fd| (Role::Store, fd)));
-        let mut roles = [Role::Nothing; DESCRIPTORS];
-        roles
-            .iter_mut()
-            .zip(&fds)
-            .for_each(|(place, (role, _))| *place = *role);
-        let fds: Vec<_> = fds.into_iter().map(|(_, fd)| fd).collect();
-        let (frames, options) = (self.settings.frames, self.settings.options);
-        let welcome = Welcome {
-            domain: domain.raw(),
-            frames,
-            guaranteed: MIN_FRAMES,
-            options,
-            roles,
-        };
-        answer(connection, Answer::Welcome(welcome), &fds);
-    }
-
     fn watch(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
         epoll::add(
             &self.epoll,
@@ -646,117 +457,11 @@ impl System {
         )
     }
 
-    /// A process has ended: keeps its figures, takes everything else back.
-    fn retire(&mut self, slot: Slot, happened: &mut Vec<Event>) {
-        let Some(member) = self.members.remove(slot) else {
-            return;
-        };
-        let _ = epoll::delete(&self.epoll, &member.connection);
-        let _ = epoll::delete(&self.epoll, &member.pidfd);
-        self.past.keep(self.board.block(slot));
-        let process = self.ledger.view(member.domain).map(|view| view.process);
-        let frames = self.take_back(member.domain);
-        // Children it had admitted and not forked, or forked and not seen adopt, went
-        // with it in the ledger.
-        if process.is_some() {
-            self.sweep();
-        }
-        happened.push(Event::Left {
-            slot,
-            pid: member.pid,
-            frames,
-        });
-    }
-
-    /// Takes back what a domain held, of frames and of pages, now or as soon as it can be.
-    /// Returns how many frames.
-    fn take_back(&mut self, domain: DomainId) -> u32 {
-        let frames = self.ledger.view(domain).map_or(0, |view| view.n);
-        self.board.block(slot_of(domain.raw())).clear();
-        if !self.try_take_back(domain, false) {
-            self.unfinished.push((domain, Instant::now()));
-        }
-        frames
-    }
-
-    /// Pages before frames: once the ledger has the slot back another process may get it.
-    fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
-        let slot = slot_of(domain.raw());
-        let quiet = match &mut self.upstream {
-            // The daemon may be away for as long as it likes: it still has the requests.
-            Some(upstream) => upstream.is_quiet(slot),
-            None => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
-        };
-        let free = quiet && self.store().is_none_or(|store| store.retire(slot));
-        if free {
-            self.ledger.retire(domain);
-        }
-        free
-    }
-
-    fn finish(&mut self) {
-        let mut unfinished = std::mem::take(&mut self.unfinished);
-        unfinished
-            .retain(|(domain, since)| !self.try_take_back(*domain, since.elapsed() > LAST_WRITES));
-        self.unfinished = unfinished;
-    }
-
-    /// Takes back domains whose process is gone without ever having come in: children
-    /// that died between fork and their first message.
-    fn sweep(&mut self) {
-        self.swept = Instant::now();
-        if let Some(pace) = &mut self.pace {
-            pace.apply(&self.board);
-        }
-        let units = self.board.limits().units();
-        if let Some(upstream) = &self.upstream
-            && units.samples() > 0
-        {
-            upstream.fault_unit(units.fault_unit());
-        }
-        let gone: Vec<DomainId> = self
-            .ledger
-            .views()
-            .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
-            .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
-            .filter(|view| {
-                matches!(view.phase, Phase::Nascent | Phase::Live) && !is_alive(view.process)
-            })
-            .map(|view| view.id)
-            .collect();
-        for domain in gone {
-            self.take_back(domain);
-        }
-    }
-
     /// Lets in a process that this one speaks for.
     #[doc(hidden)]
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
         self.hello(connection, pid, Hello::Exec, &mut Vec::new());
     }
-}
-
-fn is_alive(process: Process) -> bool {
-    Pid::from_raw(process.pid as i32).is_some_and(|pid| {
-        let now = tree::Stat::of(pid);
-        now.is_some_and(|stat| {
-            !stat.is_dead() && (process.start == 0 || stat.start == process.start)
-        })
-    })
-}
-
-fn answer(connection: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
-    // A peer that died meanwhile is seen by its pidfd.
-    let _ = socket::send(
-        connection,
-        answer.encode().as_slice(),
-        fds,
-        SendFlags::DONTWAIT,
-    );
-}
-
-fn refuse(connection: &OwnedFd, text: &str) {
-    answer(connection, Answer::Refused(text.as_bytes()), &[]);
 }
 
 fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<Event>) {

@@ -53,6 +53,35 @@ pub(crate) fn converse(
     hear(connection)
 }
 
+/// How long a daemon that ends before it has answered may take to be started again.
+pub(crate) const RETURN: Duration = Duration::from_secs(10);
+
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Asks the daemon at `path`, and the next where that ends before it answers. The connection
+/// that was answered on, and the answer.
+pub(crate) fn ask(path: &Path, ask: &Ask) -> Result<(OwnedFd, Answer), TenantError> {
+    let mut connection = reach(path)?;
+    let begun = Instant::now();
+    loop {
+        match converse(&connection, ask, &[]) {
+            Err(why) if why.is_end() => connection = reach_next(path, begun)?,
+            answer => return Ok((connection, answer?)),
+        }
+    }
+}
+
+/// Connects to the daemon that follows one that was there when it `begun`.
+pub(crate) fn reach_next(path: &Path, begun: Instant) -> Result<OwnedFd, TenantError> {
+    loop {
+        match reach(path) {
+            Err(_) if begun.elapsed() < RETURN => std::thread::sleep(LOOK),
+            reached => return reached,
+        }
+    }
+}
+
 /// Waits for the next answer.
 pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
     wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;

@@ -1,6 +1,6 @@
 //! One contract, as its holder has it: the messages, and coming back.
 
-use super::connection::{connect, converse, reach, send};
+use super::connection::{self, RETURN, connect, converse, reach_next, send};
 use super::{Heard, TenantError, Wanted};
 use crate::control::{
     Ask, ChannelNumber, FaultShare, NAME, Say, TenantNumber, Ticket, cut, decode,
@@ -31,6 +31,8 @@ pub struct Tenant {
     connection: Option<OwnedFd>,
     number: TenantNumber,
     ticket: Ticket,
+    /// What it was asked for with.
+    join: Ask,
     terms: Terms,
     note: String,
     doorbell: OwnedFd,
@@ -52,18 +54,18 @@ pub struct Tenant {
 impl Tenant {
     /// Asks for a contract, and waits for the answer.
     pub fn join(path: &Path, wanted: &Wanted) -> Result<Self, TenantError> {
-        let connection = reach(path)?;
-        let ask = Ask::Join {
+        let ticket = Ticket::draw().map_err(TenantError::Silent)?;
+        let join = Ask::Join {
+            ticket,
             name: cut(&wanted.name, NAME),
             frames: wanted.frames,
             disk: wanted.disk,
             swap: wanted.swap,
             place: wanted.place,
         };
-        let (say, fds) = converse(&connection, &ask, &[])?;
+        let (connection, (say, fds)) = connection::ask(path, &join)?;
         let Say::Admitted {
             tenant,
-            ticket,
             terms,
             note,
         } = say
@@ -76,6 +78,7 @@ impl Tenant {
             connection: Some(connection),
             number: tenant,
             ticket,
+            join,
             terms,
             note,
             doorbell: doorbell?,
@@ -94,17 +97,60 @@ impl Tenant {
     /// Makes the ledger known, made for the frames of [`Tenant::terms`], and waits until
     /// the first frames are granted.
     pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
-        let connection = self
-            .connection
-            .as_ref()
-            .ok_or(TenantError::Silent(Errno::PIPE))?;
-        match converse(connection, &Ask::Ledger, &[ledger.as_fd()])?.0 {
-            Say::Started => {
+        match self.ask(&Ask::Ledger, &[ledger.as_fd()]) {
+            Ok(Say::Started) => {
                 self.ledger = Some(ledger);
                 Ok(())
             }
-            _ => Err(TenantError::OtherBuild),
+            Ok(_) => Err(TenantError::OtherBuild),
+            Err(why) if why.is_end() => {
+                self.ledger = Some(ledger);
+                self.start_with_next()
+            }
+            Err(why) => Err(why),
         }
+    }
+
+    /// The daemon ended before it said that the ledger is known. To the next it is a tenant's
+    /// that comes back, with the bells that the ledger was made with.
+    fn start_with_next(&mut self) -> Result<(), TenantError> {
+        self.connection = None;
+        let begun = Instant::now();
+        while begun.elapsed() < RETURN {
+            match self.come_back() {
+                Ok(true) => return Ok(()),
+                Ok(false) => std::thread::sleep(LOOK),
+                Err(why) => return Err(TenantError::Refused(why)),
+            }
+        }
+        Err(TenantError::Silent(Errno::PIPE))
+    }
+
+    /// Asks before the contract has begun.
+    fn ask(&self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, TenantError> {
+        let gone = TenantError::Silent(Errno::PIPE);
+        let connection = self.connection.as_ref().ok_or(gone)?;
+        converse(connection, ask, fds).map(|(say, _)| say)
+    }
+
+    /// The daemon ended before the contract has begun, and nothing came of what it gave: the
+    /// next is asked for the same contract.
+    fn join_again(&mut self) -> Result<(), TenantError> {
+        drop(reach_next(&self.path, Instant::now())?);
+        let (connection, (say, fds)) = connection::ask(&self.path, &self.join)?;
+        let Say::Admitted { tenant, terms, .. } = say else {
+            return Err(TenantError::OtherBuild);
+        };
+        if terms != self.terms {
+            return Err(TenantError::Changed {
+                asked: self.terms.to_string(),
+                given: terms.to_string(),
+            });
+        }
+        let [doorbell, hunger, _] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
+        (self.doorbell, self.hunger) = (doorbell?, hunger?);
+        (self.connection, self.number) = (Some(connection), tenant);
+        Ok(())
     }
 
     /// Asks for a share of the faults beside a reservation of processor time, and waits for
@@ -114,16 +160,16 @@ impl Tenant {
         &mut self,
         reservation: Option<Reservation>,
     ) -> Result<FaultShare, TenantError> {
-        let connection = self
-            .connection
-            .as_ref()
-            .ok_or(TenantError::Silent(Errno::PIPE))?;
-        match converse(connection, &faults(reservation, false), &[])?.0 {
-            Say::Faults(share) => {
-                self.faults = Some(reservation);
-                Ok(share)
+        loop {
+            match self.ask(&faults(reservation, false), &[]) {
+                Ok(Say::Faults(share)) => {
+                    self.faults = Some(reservation);
+                    return Ok(share);
+                }
+                Ok(_) => return Err(TenantError::OtherBuild),
+                Err(why) if why.is_end() => self.join_again()?,
+                Err(why) => return Err(why),
             }
-            _ => Err(TenantError::OtherBuild),
         }
     }
 

@@ -80,4 +80,24 @@ pub enum TenantError {
     /// It went away, or does not answer.
     #[error("the system domain stopped answering: {0}")]
     Silent(Errno),
+    /// It ended while it was asked, and the next has another contract to give.
+    #[error(
+        "the system domain was started again while it was asked for {asked}, and now gives {given}: ask again"
+    )]
+    Changed {
+        /// What the first gave.
+        asked: String,
+        /// What the next gives.
+        given: String,
+    },
+}
+
+impl TenantError {
+    /// Whether the daemon has ended, and the next may answer.
+    fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Silent(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
+        )
+    }
 }

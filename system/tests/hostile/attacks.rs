@@ -95,6 +95,7 @@ fn any_ask(rng: &mut Rng) -> Ask {
     let disk = "1ms/250ms".parse().unwrap();
     match rng.below(12) {
         0 => Ask::Join {
+            ticket: Ticket(u128::from(rng.next()).to_le_bytes()),
             name: "\u{1b}[2J\n".repeat(rng.below(40)),
             frames: Some(FrameTerms {
                 g: rng.below(16) as u32,
@@ -190,6 +191,7 @@ pub fn scribble(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let connection = connect(path);
     let join = Ask::Join {
+        ticket: Ticket::draw().unwrap(),
         name: "scribbler".into(),
         frames: Some("1M+8M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),
@@ -328,6 +330,7 @@ pub fn whole(path: &Path) {
     while begin.elapsed() < Duration::from_secs(60) {
         let connection = connect(path);
         let join = Ask::Join {
+            ticket: Ticket::draw().unwrap(),
             name: "whole".into(),
             frames: Some("64M".parse().unwrap()),
             disk: Some("10ms/250ms".parse().unwrap()),

@@ -7,7 +7,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use selfpage::{DirectIo, Domain, Paged};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use system::control::{Ask, Say};
+use system::control::{Ask, Say, Ticket};
 use system::tenant::{LinkedError, LinkedTenant, Share, Wanted};
 
 const PAGE: usize = 4096;
@@ -122,6 +122,7 @@ pub fn interrupted(path: &Path, go: &Path) {
 /// A contract of its own, by messages; its connection, its ledger and what it shows of that.
 fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
     let join = Ask::Join {
+        ticket: Ticket::draw().unwrap(),
         name: "leaver".into(),
         frames: Some("8M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),

@@ -26,7 +26,17 @@ pub const CASES: &[(&str, Case)] = &[
         "one_that_has_more_than_is_managed_now_gives_it_up_in_time_and_lives",
         less_than_owned,
     ),
+    (
+        "programs_that_are_let_in_when_their_daemon_is_killed_start_under_the_next",
+        let_in_by_the_next,
+    ),
 ];
+
+/// Moments at which a daemon is killed that is letting a program in.
+const MOMENTS: u32 = 12;
+
+/// From one moment to the next: a swap file of this size is wiped in some of them.
+const APART: Duration = Duration::from_millis(8);
 
 fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut daemon = Daemon::start(disks, &Settings::new(32))?;
@@ -171,5 +181,34 @@ fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
         daemon.again()?;
     }
     drop(running);
+    daemon.has_everything_back()
+}
+
+fn let_in_by_the_next(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let mut daemon = Daemon::start(disks, &Settings::new(32))?;
+    let mut began = 0;
+    for moment in 1..=MOMENTS {
+        let sandbox = Sandbox::new("let_in")?;
+        let contract = daemon.terms(16, 192).with("--fault-rate=auto");
+        let running = Launch::new(&sandbox, "/bin/echo")
+            .arg("started")
+            .spawn(&Under::Contract(contract))?;
+        std::thread::sleep(APART * moment);
+        daemon.kill()?;
+        daemon.again()?;
+        let outcome = running.wait()?;
+        // It had not asked yet: there was nobody to ask.
+        if outcome.stderr.contains("no system domain listens") {
+            continue;
+        }
+        began += 1;
+        let outcome = outcome.succeeded()?;
+        ensure(outcome.text() == "started\n", || {
+            format!("killed after {:?}: {:?}", APART * moment, outcome.text())
+        })?;
+    }
+    ensure(began > 0, || {
+        "no program asked before the daemon ended".into()
+    })?;
     daemon.has_everything_back()
 }

@@ -1,0 +1,226 @@
+//! Processes that come: each is admitted as a domain with its guarantee, is told what it works
+//! with, and is watched from then on.
+//!
+//! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
+//! that cannot be paged fails as a fork does.
+
+use super::{CONNECTION, Event, PIDFD, System};
+use crate::board::Figure;
+use crate::members::Member;
+use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Role, Slot, Welcome, slot_of};
+use crate::{MIN_FRAMES, socket, tree};
+use frames::{Contract, DomainId, Phase};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::SendFlags;
+use rustix::process::Pid;
+use std::sync::atomic::Ordering;
+
+impl System {
+    pub(super) fn hello(
+        &mut self,
+        connection: OwnedFd,
+        pid: Pid,
+        hello: Hello,
+        happened: &mut Vec<Event>,
+    ) {
+        let forked = matches!(hello, Hello::Fork { .. });
+        let domain = match hello {
+            Hello::Exec => {
+                // The image before this one ended with the exec, seen or not yet.
+                let before = self.slot_of(pid);
+                before
+                    .into_iter()
+                    .for_each(|slot| self.retire(slot, happened));
+                self.admit(pid)
+            }
+            Hello::Fork { child, .. } => self.claim(child),
+            Hello::Reserve { parent } => match self.reserve(parent, pid) {
+                Ok(domain) => return answer(&connection, Answer::Reserved(domain.raw()), &[]),
+                Err(text) => Err(text),
+            },
+            Hello::Channel { domain, depth } => {
+                return self.open_channel(connection, pid, domain, depth);
+            }
+            Hello::Release { parent, child } => {
+                if self.is(parent, pid) && self.claim(child).is_ok() {
+                    self.take_back(DomainId::from_raw(child));
+                }
+                return answer(&connection, Answer::Released, &[]);
+            }
+        };
+        match domain.and_then(|domain| self.enter(&connection, pid, domain)) {
+            Ok(slot) => {
+                self.board.block(slot).add(Figure::Forks, u64::from(forked));
+                happened.push(Event::Joined { slot, pid });
+            }
+            Err(text) => {
+                refuse(&connection, &text);
+                happened.push(Event::Refused { pid, text });
+            }
+        }
+    }
+
+    /// A domain with its guarantee, or why not.
+    fn admit(&mut self, pid: Pid) -> Result<DomainId, String> {
+        let contract = Contract {
+            g: MIN_FRAMES,
+            x: self.settings.frames,
+        };
+        self.ledger.admit(contract, tree::process(pid)).map_err(|refusal| {
+            format!(
+                "one more process may not page: {refusal}. Each process of the tree is guaranteed {MIN_FRAMES} \
+                 frames: give `selfpage run` more with --frames, or start fewer processes"
+            )
+        })
+    }
+
+    fn reserve(&mut self, parent: Domain, pid: Pid) -> Result<DomainId, String> {
+        if !self.is(parent, pid) {
+            let slot = slot_of(parent);
+            return Err(format!(
+                "process {} asks in the name of slot {slot}, which is not its own",
+                pid.as_raw_nonzero()
+            ));
+        }
+        self.admit(pid)
+    }
+
+    /// A process asks for a channel to the system's disk.
+    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
+        let is_its_own = self.is(domain, pid);
+        match &mut self.upstream {
+            Some(upstream) if is_its_own => upstream.open(
+                slot_of(domain),
+                depth.min(u16::MAX.into()) as u16,
+                connection,
+            ),
+            Some(_) => refuse(
+                &connection,
+                "a channel is asked for in another process's name",
+            ),
+            None => refuse(
+                &connection,
+                "this tree has a disk of its own, and no channels",
+            ),
+        }
+    }
+
+    /// Whether a process is the one it says.
+    fn is(&self, domain: Domain, pid: Pid) -> bool {
+        self.members
+            .get(slot_of(domain))
+            .is_some_and(|m| m.domain.raw() == domain && m.pid == pid)
+    }
+
+    /// The domain admitted for a child, if it is there and nobody has it.
+    fn claim(&self, child: Domain) -> Result<DomainId, String> {
+        let domain = DomainId::from_raw(child);
+        let free = self.members.get(slot_of(child)).is_none();
+        let there = self
+            .ledger
+            .view(domain)
+            .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
+        match free && there {
+            true => Ok(domain),
+            false => Err(
+                "the domain admitted for this child is gone: its parent ended right after the fork"
+                    .into(),
+            ),
+        }
+    }
+
+    /// Makes a process a member and lets it in.
+    fn enter(&mut self, connection: &OwnedFd, pid: Pid, domain: DomainId) -> Result<Slot, String> {
+        let slot = slot_of(domain.raw());
+        let entered = self.try_enter(connection, pid, domain);
+        entered.map(|()| slot).map_err(|what| {
+            self.members.remove(slot);
+            self.take_back(domain);
+            format!(
+                "`selfpage run` cannot watch one more process ({what}): raise `ulimit -n` before it"
+            )
+        })
+    }
+
+    fn try_enter(
+        &mut self,
+        connection: &OwnedFd,
+        pid: Pid,
+        domain: DomainId,
+    ) -> std::io::Result<()> {
+        let member = Member::new(connection.try_clone()?, pid, domain)?;
+        let slot = member.slot();
+        self.watch(&member.connection, CONNECTION | u64::from(slot))?;
+        self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
+        let block = self.board.block(slot);
+        block.clear();
+        self.members.insert(member);
+        // A process that starts careful has nothing to acknowledge.
+        let careful = self.board.careful().load(Ordering::SeqCst);
+        block.careful_seen().store(careful, Ordering::SeqCst);
+        self.welcome(connection, domain);
+        self.past.processes += 1;
+        Ok(())
+    }
+
+    fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
+        let mut fds = vec![
+            (Role::Ledger, self.ledger_fd.as_fd()),
+            (Role::Board, self.board_fd.as_fd()),
+        ];
+        fds.extend(
+            self.settings
+                .userfaultfd
+                .as_ref()
+                .map(|fd| (Role::Userfaultfd, fd.as_fd())),
+        );
+        fds.extend(
+            self.upstream
+                .as_ref()
+                .map(|upstream| (Role::Hunger, upstream.hunger())),
+        );
+        let own = self
+            .fence
+            .as_ref()
+            .and_then(|fence| fence.description(slot_of(domain.raw())));
+        let mut stored: Vec<_> = self
+            .store
+            .iter()
+            .flat_map(|(_, fds)| fds)
+            .map(AsFd::as_fd)
+            .collect();
+        if let (Some(own), Some(swap)) = (&own, stored.last_mut()) {
+            *swap = own.as_fd();
+        }
+        fds.extend(stored.into_iter().map(|fd| (Role::Store, fd)));
+        let mut roles = [Role::Nothing; DESCRIPTORS];
+        roles
+            .iter_mut()
+            .zip(&fds)
+            .for_each(|(place, (role, _))| *place = *role);
+        let fds: Vec<_> = fds.into_iter().map(|(_, fd)| fd).collect();
+        let (frames, options) = (self.settings.frames, self.settings.options);
+        let welcome = Welcome {
+            domain: domain.raw(),
+            frames,
+            guaranteed: MIN_FRAMES,
+            options,
+            roles,
+        };
+        answer(connection, Answer::Welcome(welcome), &fds);
+    }
+}
+
+fn answer(connection: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
+    // A peer that died meanwhile is seen by its pidfd.
+    let _ = socket::send(
+        connection,
+        answer.encode().as_slice(),
+        fds,
+        SendFlags::DONTWAIT,
+    );
+}
+
+pub(super) fn refuse(connection: &OwnedFd, text: &str) {
+    answer(connection, Answer::Refused(text.as_bytes()), &[]);
+}
