@@ -104,12 +104,16 @@ fn in_words(faults: &FaultsHeld) -> String {
         system,
     } = faults.share;
     match limit {
-        0 => format!(
-            "within its own {:.1?} of processor time a second",
-            faults.reserved
-        ),
+        0 => match faults.reservation {
+            Some((runtime, period)) => format!(
+                "within its own {}/{} of processor time",
+                Time(runtime),
+                Time(period)
+            ),
+            None => "none".to_owned(),
+        },
         _ => format!(
-            "{limit} of all tenants' {system} in {}, at {:.1?} each",
+            "at most {limit} of all tenants' {system} in {}, at {:.1?} each",
             Time(period),
             faults.unit
         ),
@@ -120,7 +124,8 @@ fn free(books: &Books) {
     let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
     println!(
         "frames  {} to promise, {} guaranteed, {} owned by nobody\nswap    {} in all, {} free\n\
-         disk    {:.1} % of its time to promise, {:.1} % promised, {} channels\ntenants {}",
+         disk    {:.1} % of its time to promise, {:.1} % promised, {} channels\n\
+         cpu     {:.3} processors for reservations and faults, {:.3} reserved: {} faults in {}\ntenants {}",
         size(books.managed),
         size(books.guaranteed),
         size(books.free),
@@ -129,6 +134,10 @@ fn free(books: &Books) {
         books.capacity * 100.0,
         books.promised * 100.0,
         books.channels,
+        books.processors,
+        books.reserved,
+        books.faults.0,
+        Time(books.faults.1),
         books.tenants
     );
 }

@@ -2,6 +2,7 @@
 
 use ::system::daemon::config::Config;
 use ::system::daemon::{Daemon, calibrate_disk, systemd};
+use ::system::terms::Time;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,12 +57,21 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             let config = Config::read(&args.config)?;
             let total = ::system::daemon::total_memory();
             println!(
-                "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}",
+                "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}\n\
+                 faults: {} of the processors for reservations and faults, in periods of {}, at {} each until measured\n\
+                 rules for who may ask: {}",
                 config.socket.display(),
                 Bytes(config.managed(total)),
                 Bytes(total),
                 config.disk.swap.display(),
-                config.default.terms(None, None, None)
+                config.default.terms(None, None, None),
+                config.faults.share,
+                Time(config.faults.period.0),
+                Time(config.faults.unit.0),
+                match config.allow.len() {
+                    0 => "none: root and the daemon's own user".to_owned(),
+                    rules => rules.to_string(),
+                }
             );
         }
     }

@@ -108,6 +108,12 @@ pub enum NoReservation {
     /// No time.
     #[error("a runtime of zero reserves nothing: leave the reservation out")]
     NoRuntime,
+    /// Less than a scheduler keeps.
+    #[error("a runtime of {runtime:?} is too short to be kept: give at least {LEAST:?}, in a longer period if need be", LEAST = Reservation::LEAST)]
+    TooShort {
+        /// As asked.
+        runtime: Duration,
+    },
     /// More than there is.
     #[error(
         "a runtime of {runtime:?} is longer than its period of {period:?}: at most the period can be had"
@@ -127,6 +133,9 @@ pub enum NoReservation {
 }
 
 impl Reservation {
+    /// Shortest runtime: below it a program hardly gets further than its own switching in and
+    /// out, and a tick of the kernel is longer.
+    pub const LEAST: Duration = Duration::from_micros(100);
     /// Shortest period: below it switching is most of the work.
     pub const SHORTEST: Duration = Duration::from_millis(1);
     /// Longest period: SCHED_DEADLINE's own limit is 4 s.
@@ -142,6 +151,9 @@ impl Reservation {
         }
         if runtime.is_zero() {
             return Err(NoReservation::NoRuntime);
+        }
+        if runtime < Self::LEAST {
+            return Err(NoReservation::TooShort { runtime });
         }
         if runtime > period {
             return Err(NoReservation::Overrun { runtime, period });

@@ -233,8 +233,8 @@ pub struct Listed {
 /// What a tenant that asked for it has of processor time and of the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultsHeld {
-    /// task.pc: processor time reserved in a second.
-    pub reserved: Duration,
+    /// Processor time that is reserved: runtime and period.
+    pub reservation: Option<(Duration, Duration)>,
     /// Its share of the faults.
     pub share: FaultShare,
     /// fault_unit: what one of its faults is taken to cost.
@@ -262,6 +262,12 @@ pub struct Books {
     pub promised: f64,
     /// Open IO channels.
     pub channels: u32,
+    /// Processors that reservations and faults may use together.
+    pub processors: f64,
+    /// Of those, what is reserved.
+    pub reserved: f64,
+    /// Faults of all tenants in a period, and that period.
+    pub faults: (u64, Duration),
 }
 
 /// A message as it travels, or why it cannot: it is too long.
@@ -326,7 +332,7 @@ mod tests {
             transactions: u64::MAX,
             bytes: u64::MAX,
             faults: Some(FaultsHeld {
-                reserved: Duration::MAX,
+                reservation: Some((Duration::MAX, Duration::MAX)),
                 share: FaultShare {
                     period: Duration::MAX,
                     limit: u32::MAX,

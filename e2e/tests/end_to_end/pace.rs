@@ -165,6 +165,7 @@ fn refused() -> Verdict {
         ("--cpu", "10ms/0ms", "a period of zero"),
         ("--cpu", "0ms/10ms", "leave the reservation out"),
         ("--cpu", "20ms/10ms", "longer than its period"),
+        ("--cpu", "1us/33ms", "give at least 100µs"),
         ("--cpu", "10ms/40ms,by=luck", "by=deadline|realtime|weight"),
     ];
     for (option, value, part) in wrong {

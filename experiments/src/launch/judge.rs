@@ -96,6 +96,15 @@ impl Scene {
         self.stock().is_some_and(|missed| missed >= JUDGED)
     }
 
+    /// Why nothing is judged, where nothing is.
+    pub fn unjudged(&self) -> Option<String> {
+        let missed = self.stock().filter(|missed| *missed < JUDGED)?;
+        Some(format!(
+            "{}: stock Linux missed {missed:.1} % of the deadlines: nothing is judged where it misses less than {JUDGED:.0} %",
+            self.title
+        ))
+    }
+
     /// What is promised where it is judged.
     fn promised(&self, bound: Bound) -> Bound {
         match self.judged() {

@@ -60,9 +60,10 @@ pub struct Options {
     /// Times each arm is run; the median counts.
     #[arg(long, default_value_t = 5)]
     pub repeats: u64,
-    /// Seconds of the clip that count. The neighbour is launched an eighth into them.
-    #[arg(long, default_value_t = 16.0)]
-    pub seconds: f64,
+    /// Seconds of the clip that count: 16, or 8 with --quick. The neighbour is launched an
+    /// eighth into them.
+    #[arg(long)]
+    pub seconds: Option<f64>,
     /// Only these neighbours.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Name>,
@@ -75,9 +76,9 @@ pub struct Options {
     /// Processors' worth of constant load, instead of calibrating it.
     #[arg(long)]
     pub load: Option<f64>,
-    /// MiB that a neighbour fills, about; its contract is less.
-    #[arg(long, default_value_t = 192)]
-    pub mib: u64,
+    /// MiB that a neighbour fills, about: 192, or 96 with --quick. Its contract is less.
+    #[arg(long)]
+    pub mib: Option<u64>,
     /// The neighbour's limit in ours-limited, as `run --fault-rate` takes it.
     #[arg(long, default_value = "auto")]
     pub fault_rate: String,
@@ -99,7 +100,9 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-/// Seconds of the clip with `--quick`, and MiB that a neighbour fills.
+/// Seconds of the clip, and MiB that a neighbour fills, where nothing else is asked for; and
+/// with `--quick`.
+const USUAL: (f64, u64) = (16.0, 192);
 const QUICK: (f64, u64) = (8.0, 96);
 
 /// The part of the clip after which the neighbour is launched.
@@ -120,10 +123,11 @@ struct Plan {
 
 impl Plan {
     fn of(options: &Options) -> Self {
+        let usual = if options.quick { QUICK } else { USUAL };
         let mut plan = Self {
             repeats: options.repeats,
-            seconds: options.seconds,
-            mib: options.mib,
+            seconds: options.seconds.unwrap_or(usual.0),
+            mib: options.mib.unwrap_or(usual.1),
             names: match options.only.as_slice() {
                 [] => Name::usual(),
                 some => some.to_vec(),
@@ -135,7 +139,6 @@ impl Plan {
             aheads: options.read_ahead.clone(),
         };
         if options.quick {
-            (plan.seconds, plan.mib) = QUICK;
             plan.repeats = 1;
             plan.names.truncate(1);
             plan.aheads.truncate(1);
@@ -206,6 +209,7 @@ pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentErr
         }
     }
     progress("");
+    settings.extend(scenes.iter().filter_map(Scene::unjudged));
     let details = json!({
         "fault_rate": options.fault_rate,
         "cpu": stage.terms.cpu,

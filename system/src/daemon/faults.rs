@@ -25,6 +25,8 @@ const BELIEVED: Nanos = 8;
 /// A tenant that is on the roster.
 struct Entry {
     task: TaskId,
+    /// As it said it: runtime and period.
+    reservation: Option<(Duration, Duration)>,
     /// What its faults cost, as it says; the configured unit until it does.
     unit: Nanos,
     /// What it was told.
@@ -64,6 +66,7 @@ impl FaultRates {
             };
             let entry = Entry {
                 task: new.roster.restore(task),
+                reservation: entry.reservation,
                 unit: entry.unit,
                 told: None,
             };
@@ -75,7 +78,13 @@ impl FaultRates {
 
     /// Puts a tenant on the roster, or refuses it. One that was there before is `known`, and
     /// is not refused: it holds its reservation already.
-    fn admit(&mut self, number: TenantNumber, task: Task, known: bool) -> Result<(), String> {
+    fn admit(
+        &mut self,
+        number: TenantNumber,
+        task: Task,
+        reservation: Option<(Duration, Duration)>,
+        known: bool,
+    ) -> Result<(), String> {
         self.leave(number);
         let task = match known {
             true => self.roster.restore(task),
@@ -83,6 +92,7 @@ impl FaultRates {
         };
         let entry = Entry {
             task,
+            reservation,
             unit: nanos(self.config.unit.0),
             told: None,
         };
@@ -114,12 +124,36 @@ impl FaultRates {
         }
     }
 
+    /// Processors to reserve, and those that are reserved.
+    pub(super) fn processors(&self) -> (f64, f64) {
+        let in_processors = |capacity: Capacity| capacity.within(1_000_000_000) as f64 / 1e9;
+        (
+            in_processors(self.roster.whole()),
+            in_processors(self.roster.pc()),
+        )
+    }
+
+    /// Faults of all in a period, and the period.
+    pub(super) fn all(&self) -> (u64, Duration) {
+        (self.roster.fault_limit(), self.config.period.0)
+    }
+
+    /// What is to be said where less is to be shared out now than was promised.
+    fn over(&self) -> Option<String> {
+        let (reserved, whole) = (self.roster.pc(), self.roster.whole());
+        self.roster.is_over().then(|| {
+            format!(
+                "faults.share is {whole} now, and {reserved} are reserved: reservations stay, and every program's faults \
+                 have their floor; nothing more is promised until programs with a reservation end"
+            )
+        })
+    }
+
     /// What a tenant that is on the roster has.
     pub(super) fn held(&self, number: TenantNumber) -> Option<FaultsHeld> {
         let entry = self.entries.get(&number)?;
-        let reserved = self.roster.task(entry.task)?.pc;
         Some(FaultsHeld {
-            reserved: Duration::from_nanos(reserved.0),
+            reservation: entry.reservation,
             share: self.share_of(entry.task),
             unit: Duration::from_nanos(entry.unit),
         })
@@ -174,7 +208,10 @@ impl Daemon {
         let weight = self.fault_weight(token);
         // Only who lives through a restart of the daemon is known.
         let known = known && self.tenants.get(&number).is_some_and(|t| t.rejoined);
-        match self.fault_rates.admit(number, Task { pc, weight }, known) {
+        match self
+            .fault_rates
+            .admit(number, Task { pc, weight }, reservation, known)
+        {
             Err(why) => self.refuse(token, why),
             Ok(()) => self.tell_fault_shares(),
         }
@@ -197,6 +234,9 @@ impl Daemon {
         if self.fault_rates.config != config {
             self.fault_rates.reconfigure(config);
             self.tell_fault_shares();
+            if let Some(over) = self.fault_rates.over() {
+                self.log(format_args!("{over}"));
+            }
         }
     }
 
@@ -225,8 +265,8 @@ mod tests {
     #[test]
     fn a_reservation_that_comes_is_told_to_all_and_so_is_its_end() {
         let mut rates = FaultRates::new(Faults::default());
-        rates.admit(1, task(0, 1), false).unwrap();
-        rates.admit(2, task(0, 3), false).unwrap();
+        rates.admit(1, task(0, 1), None, false).unwrap();
+        rates.admit(2, task(0, 3), None, false).unwrap();
         let first = rates.news();
         assert_eq!(first.len(), 2);
         assert!(rates.news().is_empty());
@@ -238,7 +278,7 @@ mod tests {
                 .limit
         };
         assert!(limit(&first, 2) > 2 * limit(&first, 1));
-        rates.admit(3, task(500_000_000, 1), false).unwrap();
+        rates.admit(3, task(500_000_000, 1), None, false).unwrap();
         let beside = rates.news();
         assert!(limit(&beside, 1) < limit(&first, 1));
         assert_eq!(
@@ -253,7 +293,7 @@ mod tests {
     #[test]
     fn one_tenant_that_lies_moves_nobody() {
         let mut rates = FaultRates::new(Faults::default());
-        (1..=3).for_each(|number| rates.admit(number, task(0, 1), false).unwrap());
+        (1..=3).for_each(|number| rates.admit(number, task(0, 1), None, false).unwrap());
         let before: Vec<_> = rates.news();
         rates.report(2, 1);
         assert!(rates.news().is_empty());
@@ -268,13 +308,13 @@ mod tests {
     fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
         let mut rates = FaultRates::new(Faults::default());
         let whole = rates.roster.whole().0;
-        rates.admit(1, task(whole / 2, 1), false).unwrap();
-        let why = rates.admit(2, task(whole / 2, 1), false).unwrap_err();
+        rates.admit(1, task(whole / 2, 1), None, false).unwrap();
+        let why = rates.admit(2, task(whole / 2, 1), None, false).unwrap_err();
         assert!(why.contains("can be reserved"), "{why}");
         // One that was there before is not refused, though nothing is left for floors.
-        rates.admit(2, task(whole / 2, 1), true).unwrap();
+        rates.admit(2, task(whole / 2, 1), None, true).unwrap();
         assert!(!rates.roster.is_over());
-        rates.admit(3, task(0, 1), true).unwrap();
+        rates.admit(3, task(0, 1), None, true).unwrap();
         assert!(rates.roster.is_over());
     }
 }

@@ -183,6 +183,9 @@ impl Daemon {
             capacity: f64::from(self.model.capacity),
             promised: promised.fold(0.0, |sum, t| sum + t.record.terms.disk.share()),
             channels: self.tenants.values().map(|t| t.channels.len() as u32).sum(),
+            processors: self.fault_rates.processors().0,
+            reserved: self.fault_rates.processors().1,
+            faults: self.fault_rates.all(),
         }
     }
 

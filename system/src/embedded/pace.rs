@@ -58,7 +58,7 @@ pub enum FaultRate {
 pub enum RateError {
     /// Not a rate.
     #[error(
-        "`{0}` is not a fault rate: FAULTS/PERIOD[,tree=FAULTS], as in 200/10ms or 200/10ms,tree=1000, or auto[/PERIOD]"
+        "`{0}` is not a fault rate: FAULTS/PERIOD[,tree=FAULTS], whole numbers and a period in ms or s, as in 200/10ms or 200/10ms,tree=1000, or auto[/PERIOD] alone"
     )]
     Form(String),
     /// A period that cannot be.

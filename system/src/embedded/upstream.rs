@@ -12,7 +12,7 @@ use crate::control::{ChannelNumber, FaultShare};
 use crate::server::Event;
 use crate::socket;
 use crate::tenant::{Happened, Steward, Tenant};
-use crate::terms::{Terms, Time};
+use crate::terms::Terms;
 use crate::wire::{Answer, Slot};
 use frames::Ledger;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -171,10 +171,7 @@ fn say(happened: &mut Vec<Event>, text: String) {
 fn changed(terms: &Terms, notice: Duration) -> String {
     match notice.is_zero() {
         true => format!("the contract is now: {terms}"),
-        false => format!(
-            "the contract becomes: {terms}; what is less of it in {}",
-            Time(notice)
-        ),
+        false => format!("the contract becomes: {terms}; what is less of it in {notice:.0?}"),
     }
 }
 

@@ -71,7 +71,7 @@ pub struct CpuTerms {
 pub enum CpuError {
     /// Not a reservation.
     #[error(
-        "`{0}` is not a reservation of processor time: RUNTIME/PERIOD[,by=deadline|realtime|weight], as in 10ms/40ms"
+        "`{0}` is not a reservation of processor time: RUNTIME/PERIOD[,by=deadline|realtime|weight], each a whole number and a unit (us, ms, s), as in 10ms/40ms"
     )]
     Form(String),
     /// One that cannot be.
@@ -206,11 +206,14 @@ impl Held {
             }
             By::Realtime => "for all of its threads and processes, on each processor",
             By::Weight => {
-                "for all of its threads and processes, against work of ordinary weight; nobody else is under a quota, so \
-                 many busy programs, or one in a group of great weight, take from it"
+                "for all of its threads and processes, against work of ordinary weight; nobody else is under a quota, and \
+                 only a system domain (--system) keeps the sum of what is reserved so, so many busy programs, or others \
+                 with a weight, take from it"
             }
         };
-        let mut notes = vec![format!("{terms} of processor time by {by}, {what}")];
+        let mut notes = vec![format!(
+            "{terms} of processor time by {by}, {what}; beyond it the program waits for its next period"
+        )];
         let lack = |(by, lack): &(By, Lack)| format!("not by {}: {lack}", by.name());
         notes.extend(self.lacks.iter().map(lack));
         notes

@@ -18,7 +18,14 @@ pub(super) fn prepare(reservation: &Reservation, owner: u32) -> Result<Group, La
     let lack = |what: &str, errno| Lack {
         what: format!("a real-time budget cannot be had ({what})"),
         errno,
-        mend: "it needs root, control groups v1 and a kernel with CONFIG_RT_GROUP_SCHED",
+        mend: match errno {
+            // What the groups beside this one and the machine's limit leave.
+            Errno::INVAL => {
+                "what is reserved already, of what kernel.sched_rt_runtime_us allows, leaves less: ask for less, or end a \
+                 program with a reservation"
+            }
+            _ => "it needs root, control groups v1 and a kernel with CONFIG_RT_GROUP_SCHED",
+        },
     };
     let controller = Controller::find().map_err(|errno| lack("no cpu controller", errno))?;
     if !controller.is_v1() {

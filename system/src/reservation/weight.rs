@@ -76,7 +76,7 @@ mod tests {
             (10_000, 40_000),
             (100, 1_000),
             (2_000_000, 4_000_000),
-            (10, 4_000_000),
+            (100, 4_000_000),
         ] {
             let micros = Duration::from_micros;
             let asked = Reservation::new(micros(runtime), micros(period)).unwrap();

@@ -45,6 +45,8 @@ pub struct Tenant {
     /// It asked for a share of the faults, with this reservation.
     faults: Option<Option<Reservation>>,
     looked: Instant,
+    /// What was heard before anybody asked for news.
+    early: Option<Heard>,
     /// It was asked to be let go.
     leaving: bool,
     /// There is no contract any more.
@@ -89,6 +91,7 @@ impl Tenant {
             closing: Vec::new(),
             faults: None,
             looked: Instant::now(),
+            early: None,
             leaving: false,
             over: false,
         })
@@ -126,11 +129,22 @@ impl Tenant {
         Err(TenantError::Silent(Errno::PIPE))
     }
 
-    /// Asks before the contract has begun.
-    fn ask(&self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, TenantError> {
+    /// Asks before the contract has begun. What the daemon says besides until it answers, a
+    /// share of the faults that has just become another, is kept.
+    fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, TenantError> {
         let gone = TenantError::Silent(Errno::PIPE);
         let connection = self.connection.as_ref().ok_or(gone)?;
-        converse(connection, ask, fds).map(|(say, _)| say)
+        send(connection, ask, fds).map_err(TenantError::Silent)?;
+        loop {
+            match (connection::hear(connection)?.0, ask) {
+                (Say::Faults(share), Ask::Ledger) => self.early = Some(Heard::Faults(share)),
+                (Say::Changed { terms, notice }, _) => {
+                    self.terms = terms;
+                    self.early = Some(Heard::Changed { terms, notice });
+                }
+                (say, _) => return Ok(say),
+            }
+        }
     }
 
     /// The daemon ended before the contract has begun, and nothing came of what it gave: the
@@ -242,7 +256,7 @@ impl Tenant {
 
     /// Does what is to be done, without waiting, and tells what happened.
     pub fn dispatch(&mut self) -> Vec<Heard> {
-        let mut heard = Vec::new();
+        let mut heard: Vec<_> = self.early.take().into_iter().collect();
         if self.connection.is_none() && !self.over && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             match self.come_back() {

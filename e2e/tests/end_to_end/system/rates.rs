@@ -20,6 +20,7 @@ pub const CASES: &[(&str, Case)] = &[
         too_much,
     ),
     ("a_share_of_the_faults_is_kept_to", kept),
+    ("programs_that_start_at_once_are_all_let_in", at_once),
 ];
 
 /// Milliseconds of a period.
@@ -114,7 +115,7 @@ fn shares(disks: &Arc<Disks>, _: Size) -> Verdict {
     })?;
     let shown = daemon.contract(&["show"])?.unwrap_or_default();
     ensure(
-        shown.contains("within its own 600.0ms of processor time a second")
+        shown.contains("within its own 600ms/1s of processor time")
             && shown.contains("of all tenants'"),
         || format!("shown is {shown}"),
     )?;
@@ -225,6 +226,32 @@ fn kept(disks: &Arc<Disks>, size: Size) -> Verdict {
             format!("{most} faults in a period, of {all} of all")
         })?;
         ensure(paced > 0, || "nothing was paced".into())?;
+    }
+    daemon.has_everything_back()
+}
+
+/// Each that comes changes the others' shares, and those are told while they are being let in.
+fn at_once(disks: &Arc<Disks>, _: Size) -> Verdict {
+    const AT_ONCE: u64 = 5;
+    const TURNS: u64 = 6;
+    let daemon = Daemon::start(disks, &Settings::new(64))?;
+    for _ in 0..TURNS {
+        let sandboxes = (0..AT_ONCE)
+            .map(|_| Sandbox::new("at_once"))
+            .collect::<Verdict<Vec<_>>>()?;
+        let mut running = Vec::new();
+        for sandbox in &sandboxes {
+            let contract = daemon
+                .terms(8, 16)
+                .with("--fault-rate=auto")
+                .with("--disk=5ms/250ms");
+            let launch = Launch::new(sandbox, "/bin/echo").arg("started");
+            running.push(launch.spawn(&Under::Contract(contract))?);
+        }
+        for one in running {
+            let said = one.wait()?.succeeded()?.text();
+            ensure(said == "started\n", || format!("it said {said:?}"))?;
+        }
     }
     daemon.has_everything_back()
 }
