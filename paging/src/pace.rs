@@ -218,12 +218,13 @@ impl Pace {
     /// `came` is when, by [`Told::Handle`].
     pub(crate) fn begin_sample(&self, came: Option<Nanos>) -> Option<Nanos> {
         let chosen = |came: Nanos| (came >> COARSE).is_multiple_of(SAMPLED);
-        came.is_some_and(chosen).then(thread_time)
+        came.filter(|came| chosen(*came))
+            .and_then(|_| thread_time())
     }
 
     /// What the thread has used since [`Pace::begin_sample`].
     pub(crate) fn used_since(&self, begin: Nanos) -> Nanos {
-        thread_time().saturating_sub(begin)
+        thread_time().map_or(0, |now| now.saturating_sub(begin))
     }
 
     /// A fault took so much processor time.

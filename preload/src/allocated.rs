@@ -131,11 +131,21 @@ pub fn add(span: &Span) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Pages became mapped or free. The caller holds the map's lock, and `span` lies in one
-/// arena.
+/// Parts of a span, each in one arena, with the arena's marks, up to where there are none.
+fn parts(span: &Span) -> impl Iterator<Item = (&'static Marks, Span)> {
+    let (mut at, end) = (span.start, span.end);
+    std::iter::from_fn(move || {
+        let start = at;
+        let marks = find(start).filter(|_| start < end)?;
+        at = marks.span.end.min(end);
+        Some((marks, start..at))
+    })
+}
+
+/// Pages became mapped or free. The caller holds the map's lock.
 pub fn mark(span: &Span, mapped: bool) {
-    if let Some(marks) = find(span.start) {
-        marks.mark(span, mapped);
+    for (marks, part) in parts(span) {
+        marks.mark(&part, mapped);
     }
 }
 
@@ -163,9 +173,12 @@ pub fn close(addr: usize) {
 /// Calls `open` for every page of `span` that was closed, and forgets it. The caller has
 /// marked them mapped.
 pub fn reopen(span: &Span, open: impl Fn(Span)) {
-    let Some(marks) = find(span.start) else {
-        return;
-    };
+    for (marks, part) in parts(span) {
+        reopen_in(marks, &part, &open);
+    }
+}
+
+fn reopen_in(marks: &Marks, span: &Span, open: &impl Fn(Span)) {
     // Whoever closes pages does not wait for us.
     while CLOSING.load(Ordering::SeqCst) != 0 {
         std::hint::spin_loop();

@@ -301,19 +301,35 @@ impl Mappings {
         }
     }
 
+    /// Addresses that become free. A gap does not go from one arena into the next, though they
+    /// may touch: what is placed in it lies in one.
     fn add_free(&mut self, span: Span) {
+        let mut start = span.start;
+        while start < span.end {
+            let next = self.arenas.range(start + 1..span.end).next();
+            let end = next.map_or(span.end, |(next, _)| *next);
+            self.add_gap(start..end);
+            start = end;
+        }
+    }
+
+    fn add_gap(&mut self, span: Span) {
         let mut span = span;
+        let begins_arena = self.arenas.contains_key(&span.start);
         if let Some((start, end)) = self
             .free
             .range(..span.start)
             .next_back()
             .map(|(s, e)| (*s, *e))
             && end == span.start
+            && !begins_arena
         {
             self.drop_gap(start, end);
             span.start = start;
         }
-        if let Some(end) = self.free.get(&span.end).copied() {
+        if let Some(end) = self.free.get(&span.end).copied()
+            && !self.arenas.contains_key(&span.end)
+        {
             self.drop_gap(span.end, end);
             span.end = end;
         }
@@ -446,6 +462,19 @@ mod tests {
             None,
             "nothing longer than the longest gap"
         );
+    }
+
+    #[test]
+    fn what_is_placed_lies_in_one_arena() {
+        let mut map = Mappings::new();
+        map.add_reserved(page(0)..page(8));
+        map.add_reserved(page(8)..page(16));
+        assert_eq!(map.place(9 * PAGE, PAGE), None);
+        // Used and freed as one, they are two still.
+        map.set(page(0)..page(16), Traits::paged(3));
+        map.clear(&(page(0)..page(16)));
+        assert_eq!(map.place(9 * PAGE, PAGE), None);
+        assert!(map.place(8 * PAGE, PAGE).is_some());
     }
 
     proptest! {

@@ -59,7 +59,7 @@ impl std::fmt::Display for Cost {
 }
 
 fn processor_time() -> f64 {
-    wired::clock::thread_time() as f64 / 1e9
+    wired::clock::thread_time().unwrap_or(0) as f64 / 1e9
 }
 
 fn per_page(batches: usize, pages: usize, mut batch: impl FnMut(usize)) -> Cost {

@@ -55,7 +55,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn processor_time() -> f64 {
-    wired::clock::thread_time() as f64 / 1e3
+    wired::clock::thread_time().unwrap_or(0) as f64 / 1e3
 }
 
 /// Microseconds a page: written, read at random, discarded.

@@ -72,5 +72,5 @@ fn client(ground: &Ground, seed: u64, depth: usize, time: Duration) -> Outcome<(
             }
         }
     }
-    Ok((count, Duration::from_nanos(thread_time())))
+    Ok((count, Duration::from_nanos(thread_time().unwrap_or(0))))
 }

@@ -140,7 +140,7 @@ impl Disk {
             correction: self.atropos.correction().factor(),
             in_flight: self.atropos.in_flight(),
             cost_in_flight: self.atropos.cost_in_flight(),
-            processor: Duration::from_nanos(thread_time()),
+            processor: Duration::from_nanos(thread_time().unwrap_or(0)),
             sleeps: self.sleeps,
         }
     }

@@ -345,6 +345,98 @@ mod interpose {
         }
     }
 
+    /// `signal(3)` under the name it had on BSD.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn bsd_signal(
+        number: i32,
+        handler: libc::sighandler_t,
+    ) -> libc::sighandler_t {
+        // SAFETY: the caller's promise.
+        unsafe { signal(number, handler) }
+    }
+
+    /// What `signal` is in programs built for strict X/Open: a handler for one delivery, not
+    /// blocked meanwhile.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn __sysv_signal(
+        number: i32,
+        handler: libc::sighandler_t,
+    ) -> libc::sighandler_t {
+        // SAFETY: plain data; a zeroed action is a value.
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+        new.sa_sigaction = handler;
+        new.sa_flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+        // SAFETY: both are on this stack.
+        match unsafe { sigaction(number, &raw const new, &raw mut old) } {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+
+    /// The same.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn sysv_signal(
+        number: i32,
+        handler: libc::sighandler_t,
+    ) -> libc::sighandler_t {
+        // SAFETY: the caller's promise.
+        unsafe { __sysv_signal(number, handler) }
+    }
+
+    /// What `sigset` takes and gives for a signal that is blocked.
+    const SIG_HOLD: libc::sighandler_t = 2;
+
+    /// `sigset(3)`: a handler for a signal that is let through, or the signal held back.
+    ///
+    /// # Safety
+    /// As the C library's.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn sigset(
+        number: i32,
+        handler: libc::sighandler_t,
+    ) -> libc::sighandler_t {
+        let hold = handler == SIG_HOLD;
+        let how = if hold {
+            libc::SIG_BLOCK
+        } else {
+            libc::SIG_UNBLOCK
+        };
+        // SAFETY: plain data; a zeroed action is a value, and sets are filled before they are
+        // read.
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+        new.sa_sigaction = handler;
+        let action = if hold {
+            std::ptr::null()
+        } else {
+            &raw const new
+        };
+        // SAFETY: all on this stack.
+        unsafe {
+            if sigaction(number, action, &raw mut old) != 0 {
+                return libc::SIG_ERR;
+            }
+            let (mut one, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigemptyset(&raw mut one);
+            libc::sigaddset(&raw mut one, number);
+            if change_mask(how, &raw const one, &raw mut before) != 0 {
+                return libc::SIG_ERR;
+            }
+            match libc::sigismember(&raw const before, number) {
+                1 => SIG_HOLD,
+                _ => old.sa_sigaction,
+            }
+        }
+    }
+
     /// `sigaction(2)`: a program's handler for a signal of the pager's goes behind the
     /// pager's, and no handler's mask blocks SIGBUS or SIGTRAP then.
     ///

@@ -325,6 +325,20 @@ impl Config {
                 format!("memory.managed is {asked}: less than the 1MiB of one small contract");
             return Some(("memory.managed".into(), why));
         }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let there = faults.period.0.mul_f64(faults.share) * processors as u32;
+        let floor = faults.unit.0 * rate::roster::FLOOR;
+        if floor > there {
+            let why = format!(
+                "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
+                 processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
+                rate::roster::FLOOR,
+                crate::terms::Time(faults.unit.0),
+                faults.share,
+                crate::terms::Time(faults.period.0)
+            );
+            return Some(("faults.unit".into(), why));
+        }
         self.allow.iter().enumerate().find_map(|(at, rule)| {
             let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);
             Some((format!("allow.{at}"), why))
@@ -428,6 +442,10 @@ mod tests {
             ("capacity = 1.5\n", "disk.capacity is 1.5"),
             ("depth = 0\n", "disk.depth is 0"),
             ("[faults]\nshare = 0.0\n", "faults.share is 0"),
+            (
+                "[faults]\nshare = 0.0005\nunit = \"10ms\"\n",
+                "promised 8 faults in a period",
+            ),
             ("[faults]\nperiod = \"0ms\"\n", "faults.period is 0ns"),
             ("[faults]\nunit = \"1s\"\n", "faults.unit is 1s"),
             (

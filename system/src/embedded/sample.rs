@@ -141,7 +141,7 @@ impl Sampler {
 }
 
 fn processor_time() -> Duration {
-    Duration::from_nanos(wired::clock::thread_time())
+    Duration::from_nanos(wired::clock::thread_time().unwrap_or(0))
 }
 
 fn take(system: &System, pids: &[Pid]) -> Sample {

@@ -167,9 +167,18 @@ pub(super) fn of(owner: u32) -> Vec<PathBuf> {
 
 /// Removes the groups of an owner whose tree has ended.
 pub(super) fn remove_of(owner: u32) {
-    for path in of(owner) {
-        let _ = fs::remove_dir(path);
+    of(owner).iter().for_each(|path| remove(path));
+}
+
+/// Removes a group, and before it those of ours below it: of runs within its tree, which have
+/// ended with it. One in which something runs stays.
+fn remove(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(NAME) {
+            remove(&entry.path());
+        }
     }
+    let _ = fs::remove_dir(path);
 }
 
 /// Removes groups whose owner was killed together with all who could have removed them. One
@@ -177,7 +186,7 @@ pub(super) fn remove_of(owner: u32) {
 pub(super) fn remove_stale() {
     for (owner, path) in all() {
         if !Path::new(&format!("/proc/{owner}")).exists() {
-            let _ = fs::remove_dir(path);
+            remove(&path);
         }
     }
 }
