@@ -38,6 +38,9 @@ pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
             ),
         }
     }
+    for line in processor_time() {
+        println!("  {line}");
+    }
     let works =
         report.unmodified_programs_page() && checks.iter().all(|c| !c.needed || c.found.is_ok());
     println!(
@@ -117,6 +120,25 @@ fn checks() -> Vec<Check> {
             true,
         ),
     ]
+}
+
+/// By what `--cpu` can reserve processor time.
+fn processor_time() -> Vec<String> {
+    let asked = system::reservation::survey().unwrap_or_default();
+    let line = |(by, answer): (
+        system::reservation::By,
+        Result<(), system::reservation::Lack>,
+    )| {
+        let name = format!("--cpu by={}", by.name());
+        match answer {
+            Ok(()) => vec![format!("{name:<22}yes")],
+            Err(lack) => vec![
+                format!("{name:<22}no: {}: {}", lack.what, lack.errno),
+                format!("{:<22}mend: {}", "", lack.mend),
+            ],
+        }
+    };
+    asked.into_iter().flat_map(line).collect()
 }
 
 /// Whether a filter can be installed, tried in a process of its own.

@@ -1,6 +1,7 @@
 /* Faults on a file, in several threads, forks and an exec, by a program that uses SIGTRAP
  * itself: its handler takes what it raises and its own break points and nothing else, it
- * waits for signals, it blocks all of them. What it reads is what it wrote. */
+ * waits for signals, it blocks all of them; it sets handlers by every call there is. What it
+ * reads is what it wrote. */
 #include "hazard.h"
 
 static atomic_int raised, stops, others;
@@ -14,6 +15,14 @@ static void trapped(int signal, siginfo_t *info, void *context)
         stops++;
     else
         others++;
+}
+
+static atomic_int plain;
+
+static void counted(int signal)
+{
+    (void)signal;
+    plain++;
 }
 
 static size_t pages;
@@ -72,6 +81,14 @@ int main(int argc, char **argv)
     in_threads();
     CHECK(raise(SIGTRAP) == 0);
     CHECK(raised == 2 && stops == 1 && others == 0);
+
+    CHECK(sigset(SIGTRAP, counted) != SIG_ERR);
+    touch((void *)3);
+    CHECK(raise(SIGTRAP) == 0 && plain == 1);
+    CHECK(sysv_signal(SIGTRAP, counted) == counted);
+    touch((void *)4);
+    CHECK(raise(SIGTRAP) == 0 && plain == 2);
+    CHECK(sigaction(SIGTRAP, NULL, &before) == 0 && before.sa_handler == SIG_DFL);
 
     /* No signal of anybody's waits for who waits for all. */
     sigset_t all, old;

@@ -199,11 +199,20 @@ fn reopen_in(marks: &Marks, span: &Span, open: &impl Fn(Span)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Stands for the map's lock, which whoever adds an arena holds.
+    static MAP: Mutex<()> = Mutex::new(());
+
+    fn add_one(span: &Span) {
+        let _alone = MAP.lock().unwrap_or_else(PoisonError::into_inner);
+        add(span).unwrap();
+    }
 
     #[test]
     fn a_page_counts_as_mapped_exactly_while_it_is_marked() {
         let base = 0x5000_0000_0000;
-        add(&(base..base + 4 * RANGE)).unwrap();
+        add_one(&(base..base + 4 * RANGE));
         let page = |n: usize| base + n * PAGE;
         assert!(!allocated(page(0)) && allocated(base - PAGE));
         mark(&(page(3)..page(700)), true);
@@ -225,7 +234,7 @@ mod tests {
     fn a_closed_page_is_opened_once_when_it_is_mapped_again() {
         // Addresses where nothing is: closing unmaps.
         let base = 0x5100_0000_0000;
-        add(&(base..base + RANGE)).unwrap();
+        add_one(&(base..base + RANGE));
         close(base + PAGE + 8);
         let opened = std::cell::Cell::new(0);
         let span = base..base + RANGE;
@@ -239,5 +248,15 @@ mod tests {
         assert_eq!(opened.get(), 1);
         close(base);
         reopen(&span, |_| panic!("a mapped page is not closed"));
+    }
+
+    #[test]
+    fn a_span_over_two_arenas_is_marked_in_both() {
+        let base = 0x5200_0000_0000;
+        add_one(&(base..base + RANGE));
+        add_one(&(base + RANGE..base + 2 * RANGE));
+        mark(&(base + PAGE..base + 2 * RANGE - PAGE), true);
+        assert!(!allocated(base) && allocated(base + RANGE - PAGE) && allocated(base + RANGE));
+        assert!(!allocated(base + 2 * RANGE - PAGE));
     }
 }

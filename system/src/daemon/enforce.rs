@@ -128,8 +128,12 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        // Those with live tenants in them stay, for the daemon that comes after.
+        // Those with live tenants in them stay, for the daemon that comes after; a group whose
+        // last process had not quite ended when its tenant was forgotten does not.
         if let Some(root) = &self.root {
+            for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+                let _ = fs::remove_dir(entry.path());
+            }
             let _ = fs::remove_dir(root);
             let _ = root.parent().map(fs::remove_dir);
         }

@@ -31,6 +31,7 @@ use rate::quantities::NoReservation;
 use rustix::io::Errno;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// How processor time is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +235,21 @@ impl Held {
             By::Weight => Ok(()),
         }
     }
+}
+
+/// What each mechanism says to a small reservation, which is given back at once.
+pub fn survey() -> Result<Vec<(By, Result<(), Lack>)>, NoReservation> {
+    let reservation = Reservation::new(Duration::from_millis(1), Duration::from_millis(100))?;
+    let ask = |by| {
+        let terms = CpuTerms {
+            reservation,
+            by: Some(by),
+        };
+        let held = Held::take(terms, std::process::id());
+        let lack = held.err().and_then(|none| none.lacks.into_iter().next());
+        (by, lack.map_or(Ok(()), |(_, lack)| Err(lack)))
+    };
+    Ok(By::ALL.map(ask).into())
 }
 
 /// Removes what was made for a tree that has ended.

@@ -66,7 +66,10 @@ pub(crate) fn ask(path: &Path, ask: &Ask) -> Result<(OwnedFd, Answer), TenantErr
     let begun = Instant::now();
     loop {
         match converse(&connection, ask, &[]) {
-            Err(why) if why.is_end() => connection = reach_next(path, begun)?,
+            Err(why) if why.is_end() && begun.elapsed() < RETURN => {
+                std::thread::sleep(LOOK);
+                connection = reach_next(path, begun)?;
+            }
             answer => return Ok((connection, answer?)),
         }
     }

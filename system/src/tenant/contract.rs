@@ -174,6 +174,7 @@ impl Tenant {
         &mut self,
         reservation: Option<Reservation>,
     ) -> Result<FaultShare, TenantError> {
+        let begun = Instant::now();
         loop {
             match self.ask(&faults(reservation, false), &[]) {
                 Ok(Say::Faults(share)) => {
@@ -181,7 +182,7 @@ impl Tenant {
                     return Ok(share);
                 }
                 Ok(_) => return Err(TenantError::OtherBuild),
-                Err(why) if why.is_end() => self.join_again()?,
+                Err(why) if why.is_end() && begun.elapsed() < RETURN => self.join_again()?,
                 Err(why) => return Err(why),
             }
         }
