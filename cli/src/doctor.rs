@@ -124,21 +124,18 @@ fn checks() -> Vec<Check> {
 
 /// By what `--cpu` can reserve processor time.
 fn processor_time() -> Vec<String> {
-    let asked = system::reservation::survey().unwrap_or_default();
-    let line = |(by, answer): (
-        system::reservation::By,
-        Result<(), system::reservation::Lack>,
-    )| {
+    let mut lines = Vec::new();
+    for (by, lack) in system::reservation::survey() {
         let name = format!("--cpu by={}", by.name());
-        match answer {
-            Ok(()) => vec![format!("{name:<22}yes")],
-            Err(lack) => vec![
-                format!("{name:<22}no: {}: {}", lack.what, lack.errno),
-                format!("{:<22}mend: {}", "", lack.mend),
-            ],
+        match lack {
+            None => lines.push(format!("{name:<22}yes")),
+            Some(lack) => {
+                lines.push(format!("{name:<22}no: {}: {}", lack.what, lack.errno));
+                lines.push(format!("{:<22}mend: {}", "", lack.mend));
+            }
         }
-    };
-    asked.into_iter().flat_map(line).collect()
+    }
+    lines
 }
 
 /// Whether a filter can be installed, tried in a process of its own.
