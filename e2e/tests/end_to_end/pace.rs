@@ -45,7 +45,8 @@ pub fn trials(size: Size) -> Vec<Trial> {
     ]
 }
 
-fn figure(outcome: &Outcome, name: &str) -> Verdict<u64> {
+/// A figure that `run` wrote at the end.
+pub(crate) fn figure(outcome: &Outcome, name: &str) -> Verdict<u64> {
     match &outcome.stats {
         Some(stats) => number(stats, name),
         None => failed("no statistics were written"),

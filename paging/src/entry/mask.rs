@@ -325,6 +325,19 @@ mod interpose {
         }
     }
 
+    /// Sets a handler as the calls do that take nothing but it; the one before.
+    fn handle(number: i32, handler: libc::sighandler_t, flags: i32) -> libc::sighandler_t {
+        // SAFETY: plain data; a zeroed action is a value.
+        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+        new.sa_sigaction = handler;
+        new.sa_flags = flags;
+        // SAFETY: both are on this stack.
+        match unsafe { sigaction(number, &raw const new, &raw mut old) } {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+
     /// `signal(3)`, as the C library's: restarting, kept after delivery.
     ///
     /// # Safety
@@ -334,15 +347,7 @@ mod interpose {
         number: i32,
         handler: libc::sighandler_t,
     ) -> libc::sighandler_t {
-        // SAFETY: plain data; a zeroed action is a value.
-        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-        new.sa_sigaction = handler;
-        new.sa_flags = libc::SA_RESTART;
-        // SAFETY: both are on this stack.
-        match unsafe { sigaction(number, &raw const new, &raw mut old) } {
-            0 => old.sa_sigaction,
-            _ => libc::SIG_ERR,
-        }
+        handle(number, handler, libc::SA_RESTART)
     }
 
     /// `signal(3)` under the name it had on BSD.
@@ -368,15 +373,7 @@ mod interpose {
         number: i32,
         handler: libc::sighandler_t,
     ) -> libc::sighandler_t {
-        // SAFETY: plain data; a zeroed action is a value.
-        let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
-        new.sa_sigaction = handler;
-        new.sa_flags = libc::SA_RESETHAND | libc::SA_NODEFER;
-        // SAFETY: both are on this stack.
-        match unsafe { sigaction(number, &raw const new, &raw mut old) } {
-            0 => old.sa_sigaction,
-            _ => libc::SIG_ERR,
-        }
+        handle(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
     }
 
     /// The same.

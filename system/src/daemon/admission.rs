@@ -70,7 +70,6 @@ impl Daemon {
     /// An earlier daemon had admitted who asks, and ended before it could say so: the contract
     /// is there, and he is told of it.
     fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), String> {
-        let text = |why: &dyn std::fmt::Display| why.to_string();
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let (pid, start) = (connection.peer.pid, connection.peer.start());
         let asks = |t: &Tenancy| t.record.process() == Some(pid) && Some(t.record.start) == start;
@@ -79,9 +78,7 @@ impl Daemon {
         if !there.is_some_and(|tenancy| waits(tenancy) && asks(tenancy)) {
             return Err("there is a contract by this ticket already".into());
         }
-        let hunger =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|why| text(&why))?;
-        self.watch_hunger(&hunger, number)?;
+        let hunger = self.new_hunger(number)?;
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.tenant = Some(number);
         }
@@ -126,9 +123,7 @@ impl Daemon {
             kind,
         };
         places().check(first).map_err(|why| text(&why))?;
-        let hunger =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|why| text(&why))?;
-        self.watch_hunger(&hunger, number)?;
+        let hunger = self.new_hunger(number)?;
         self.allocator
             .admit(TenantId(number), terms.frames.into(), self.cleaning(&terms))
             .map_err(|why| text(&why))?;
@@ -213,6 +208,14 @@ impl Daemon {
         }
         self.tenants.insert(number, tenancy);
         self.next_tenant = self.next_tenant.wrapping_add(1).max(1);
+    }
+
+    /// What a newcomer is to ring when it wants frames, listened to.
+    fn new_hunger(&self, number: TenantNumber) -> Result<OwnedFd, String> {
+        let hunger = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|why| why.to_string())?;
+        self.watch_hunger(&hunger, number)?;
+        Ok(hunger)
     }
 
     /// Hears what a tenant rings when it wants frames. It is never read: each ring is an edge,

@@ -173,6 +173,7 @@ impl Daemon {
     fn books(&self) -> Books {
         let usage = self.swap.usage();
         let promised = self.tenants.values().filter(|t| t.client.is_some());
+        let (processors, reserved) = self.fault_rates.processors();
         Books {
             tenants: self.tenants.len() as u32,
             managed: self.allocator.managed(),
@@ -183,8 +184,8 @@ impl Daemon {
             capacity: f64::from(self.model.capacity),
             promised: promised.fold(0.0, |sum, t| sum + t.record.terms.disk.share()),
             channels: self.tenants.values().map(|t| t.channels.len() as u32).sum(),
-            processors: self.fault_rates.processors().0,
-            reserved: self.fault_rates.processors().1,
+            processors,
+            reserved,
             faults: self.fault_rates.all(),
         }
     }

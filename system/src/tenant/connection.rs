@@ -59,10 +59,13 @@ pub(crate) const RETURN: Duration = Duration::from_secs(10);
 /// How often it is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Asks the daemon at `path`, and the next where that ends before it answers. The connection
-/// that was answered on, and the answer.
-pub(crate) fn ask(path: &Path, ask: &Ask) -> Result<(OwnedFd, Answer), TenantError> {
-    let mut connection = reach(path)?;
+/// Asks the daemon at `path`, by a connection to it, and the next where that ends before it
+/// answers. The connection that was answered on, and the answer.
+pub(crate) fn ask(
+    path: &Path,
+    mut connection: OwnedFd,
+    ask: &Ask,
+) -> Result<(OwnedFd, Answer), TenantError> {
     let begun = Instant::now();
     loop {
         match converse(&connection, ask, &[]) {

@@ -1,6 +1,6 @@
 //! One contract, as its holder has it: the messages, and coming back.
 
-use super::connection::{self, RETURN, connect, converse, reach_next, send};
+use super::connection::{self, RETURN, connect, converse, reach, reach_next, send};
 use super::{Heard, TenantError, Wanted};
 use crate::control::{
     Ask, ChannelNumber, FaultShare, NAME, Say, TenantNumber, Ticket, cut, decode,
@@ -65,7 +65,7 @@ impl Tenant {
             swap: wanted.swap,
             place: wanted.place,
         };
-        let (connection, (say, fds)) = connection::ask(path, &join)?;
+        let (connection, (say, fds)) = connection::ask(path, reach(path)?, &join)?;
         let Say::Admitted {
             tenant,
             terms,
@@ -150,8 +150,8 @@ impl Tenant {
     /// The daemon ended before the contract has begun, and nothing came of what it gave: the
     /// next is asked for the same contract.
     fn join_again(&mut self) -> Result<(), TenantError> {
-        drop(reach_next(&self.path, Instant::now())?);
-        let (connection, (say, fds)) = connection::ask(&self.path, &self.join)?;
+        let next = reach_next(&self.path, Instant::now())?;
+        let (connection, (say, fds)) = connection::ask(&self.path, next, &self.join)?;
         let Say::Admitted { tenant, terms, .. } = say else {
             return Err(TenantError::OtherBuild);
         };

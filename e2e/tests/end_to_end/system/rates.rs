@@ -2,9 +2,10 @@
 //! missing from the others' shares, and comes back to them; and the shares outlive the daemon.
 
 use super::{Case, for_ever, wait_until};
+use crate::pace::figure;
 use e2e::contract::{Size, Under};
 use e2e::daemon::Settings;
-use e2e::launch::{Outcome, Running, number};
+use e2e::launch::Running;
 use e2e::verdict::{Verdict, ensure, failed, skipped};
 use e2e::{Daemon, Disks, Launch, Sandbox, hazard};
 use serde_json::Value;
@@ -254,11 +255,4 @@ fn at_once(disks: &Arc<Disks>, _: Size) -> Verdict {
         }
     }
     daemon.has_everything_back()
-}
-
-fn figure(outcome: &Outcome, name: &str) -> Verdict<u64> {
-    match &outcome.stats {
-        Some(stats) => number(stats, name),
-        None => failed("no statistics were written"),
-    }
 }
