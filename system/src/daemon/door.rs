@@ -116,11 +116,15 @@ impl Daemon {
         let tenant = self.connections.get(&token).and_then(|c| c.tenant);
         self.close(token);
         if let Some(number) = tenant {
-            if let Some(tenancy) = self.tenants.get_mut(&number) {
-                tenancy.connection = None;
+            let Some(tenancy) = self.tenants.get_mut(&number) else {
+                return;
+            };
+            tenancy.connection = None;
+            if tenancy.has_begun() {
+                // Unless it has given its frames back already.
+                return self.kill(number);
             }
-            // Unless it has given its frames back already.
-            self.kill(number);
+            self.release(number);
         }
     }
 

@@ -8,6 +8,10 @@
 //! from, the disk's thread lets go of its channels, and its swap file is released, in this
 //! order: at no moment would a daemon that starts again kill it for a contract it has not.
 //!
+//! Who hangs up before the ledger is shown has nothing yet, and wants none of it any more:
+//! its program may have been refused something else. It is let go without being asked
+//! anything, and lives.
+//!
 //! Rule: who is not let go keeps its contract as it was, and is told the figures.
 
 use super::books::OWN;
@@ -61,6 +65,14 @@ impl Daemon {
             tenancy.phase = Phase::Admitted;
             return self.stays(number, &why);
         }
+        self.release(number);
+    }
+
+    /// Lets a tenant go that has nothing of its contract.
+    pub(super) fn release(&mut self, number: TenantNumber) {
+        let Some(tenancy) = self.tenants.get_mut(&number) else {
+            return;
+        };
         tenancy.phase = Phase::Leaving;
         let group = tenancy.frames.as_ref().map(|frames| frames.group.clone());
         let orders = self.allocator.gone(TenantId(number), self.now());

@@ -100,6 +100,14 @@ impl Tenancy {
         shared.map_err(|why| why.to_string())
     }
 
+    /// Whether it may have had anything of its contract yet: until it has shown its ledger it
+    /// has no frame. One that an earlier daemon had may have shown it to that.
+    pub fn has_begun(&self) -> bool {
+        let is_new = matches!(self.phase, Phase::Wiping | Phase::Admitted) && !self.rejoined;
+        let frames = self.frames.as_ref();
+        !is_new || frames.is_none_or(|frames| frames.quota.is_some())
+    }
+
     /// The frames of the revocations up to `round`, which are answered with that.
     pub fn answer(&mut self, round: u32) -> u32 {
         let Some(frames) = &mut self.frames else {

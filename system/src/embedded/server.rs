@@ -194,21 +194,12 @@ impl System {
         let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
         let (ledger, ledger_fd) =
             Ledger::create_limited(settings.frames, limit, u32::from(MAX_PROCESSES) - 1)?;
-        let upstream = match settings.tenant.take() {
-            None => None,
-            Some(mut tenant) => {
-                let copy = io::fcntl_dupfd_cloexec(&ledger_fd, 0);
-                tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
-                ledger.assure(tenant.terms().frames.g);
-                Some(Upstream::new(tenant))
-            }
-        };
         let store = settings
             .store
             .as_ref()
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
-        if let (Some((store, _)), Some(_)) = (&store, &upstream) {
+        if let (Some((store, _)), Some(_)) = (&store, &settings.tenant) {
             store.set_outlet(Box::new(NoPages));
         }
         // The swap file is the last of the store's descriptors.
@@ -224,7 +215,8 @@ impl System {
             Doors::open().map_err(StartError::call("open the sockets processes come in by"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(StartError::call("make an epoll"))?;
-        let it = Self {
+        let tenant = settings.tenant.take();
+        let mut it = Self {
             settings,
             epoll,
             doors,
@@ -240,15 +232,28 @@ impl System {
             next_stranger: 0,
             past: Past::default(),
             swept: Instant::now(),
-            upstream,
+            upstream: None,
             pace: None,
         };
-        it.watch_upstream();
         it.watch(&it.doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
         it.watch(&it.doors.listener, LISTENER)
             .map_err(StartError::call("watch the listening socket"))?;
+        if let Some(tenant) = tenant {
+            it.begin(tenant)?;
+        }
         Ok(it)
+    }
+
+    /// Shows the ledger to the system domain. The last that can fail: from then on it takes a
+    /// tenant that hangs up for one that has frames, and ends it.
+    fn begin(&mut self, mut tenant: Tenant) -> Result<(), StartError> {
+        let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);
+        tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
+        self.ledger.assure(tenant.terms().frames.g);
+        self.upstream = Some(Upstream::new(tenant));
+        self.watch_upstream();
+        Ok(())
     }
 
     /// Readable when [`System::dispatch`] has something to do.

@@ -35,6 +35,7 @@
 //! Rules: the thread touches no stretch. Who opens a channel waits for it, which is when the
 //! domain is made and not in a fault. The contract ends when it was left, or with the process:
 //! a tenant that hangs up without leaving is ended by the system domain, whatever it is doing.
+//! Until it has shown its ledger it has nothing, and may hang up.
 
 use super::steward::{Happened, Revocation, Steward};
 use super::{Tenant, TenantError, Wanted};
@@ -201,7 +202,6 @@ impl LinkedTenant {
         let (ledger, books) = Ledger::create_limited(terms.frames.x, 0, 1)?;
         let view = Ledger::attach(&books)?;
         ledger.set_bell(fcntl_dupfd_cloexec(tenant.hunger(), 0).map_err(call("copy a bell"))?);
-        tenant.start(books)?;
         let config = StoreConfig {
             ram: None,
             disk: Some(DiskConfig::by_system(terms.swap)),
@@ -212,29 +212,38 @@ impl LinkedTenant {
         let (wishes, wanted) = channel();
         let line = Arc::new(Line { wishes, bell });
         store.set_outlet(Box::new(Way(line.clone())));
-        let it = Self {
-            line: line.clone(),
-            number: tenant.number(),
-            terms,
-            note: tenant.note().to_owned(),
-            revocations: Arc::default(),
-        };
-        let thread = Thread {
-            steward: Steward::new(tenant),
-            view,
-            line,
-            wanted,
-            leaves: None,
-            manners,
-            revocations: it.revocations.clone(),
-        };
+        let revocations = Arc::<AtomicU64>::default();
+        let (begin, begun) = channel();
+        let (serves, counted) = (line.clone(), revocations.clone());
         let spawned = std::thread::Builder::new()
             .name("selfpage-tenant".into())
-            .spawn(move || thread.serve());
+            .spawn(move || {
+                let thread = |tenant| Thread {
+                    steward: Steward::new(tenant),
+                    view,
+                    line: serves,
+                    wanted,
+                    leaves: None,
+                    manners,
+                    revocations: counted,
+                };
+                // Nothing comes where the contract did not begin.
+                begun.recv().map(thread).map(Thread::serve)
+            });
         spawned.map_err(|error| LinkedError::Call {
             what: "start a thread",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
         })?;
+        // The last that can fail: from then on a tenant that hangs up is ended.
+        tenant.start(books)?;
+        let it = Self {
+            line,
+            number: tenant.number(),
+            terms,
+            note: tenant.note().to_owned(),
+            revocations,
+        };
+        let _ = begin.send(tenant);
         let contract = Contract {
             g: LEAST_FRAMES.min(terms.frames.g),
             x: terms.frames.x,
