@@ -46,7 +46,7 @@ impl Setup {
         Self {
             managed,
             depth: None,
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(50),
         }
     }
 

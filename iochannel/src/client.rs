@@ -13,6 +13,7 @@ use crate::asking::Asking;
 use crate::bell::{check_bell, clear_bell, ring_doorbell};
 use crate::bits::Bits;
 use crate::error::{ChannelError, needs};
+use crate::look::Look;
 use crate::memory::Memory;
 use crate::origin::Origin;
 use crate::pool::Pool;
@@ -23,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::mem::ManuallyDrop;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wired::PAGE;
 
 /// How long a client sleeps before it looks at all its slots and rings again, in case a
@@ -64,6 +65,7 @@ pub struct Client {
     jobs: Box<[Job]>,
     waiting: Waiting,
     failed: Bits<{ MAX_SLOTS / 64 }>,
+    look: Look,
     doorbell: ManuallyDrop<OwnedFd>,
     bell: ManuallyDrop<OwnedFd>,
     /// Something was submitted that the server has not been rung for.
@@ -103,6 +105,7 @@ impl Client {
                 len: 0,
             },
             failed: Bits::EMPTY,
+            look: Look::default(),
             doorbell: ManuallyDrop::new(doorbell),
             bell: ManuallyDrop::new(bell),
             unsaid: false,
@@ -189,7 +192,8 @@ impl Client {
     }
 
     /// The next operation that is over, with the server's answer: bytes moved, whole pages,
-    /// or a negative error number. With `wait`, sleeps until one is, if any is under way.
+    /// or a negative error number. With `wait`, waits until one is, if any is under way:
+    /// looks for it for a moment if that pays ([`Look`]), then sleeps.
     ///
     /// After `None`, and after any other answer too, [`Client::poll_fd`] becomes readable
     /// when there is another.
@@ -212,6 +216,9 @@ impl Client {
                 return None;
             }
             self.flush();
+            if wait && let Some(over) = self.look() {
+                return Some(over);
+            }
             // Heard first, so that what rings later is not mistaken for what is heard.
             clear_bell(self.bell.as_fd());
             self.asking.words.client.raise();
@@ -223,6 +230,35 @@ impl Client {
             }
             self.sleep();
         }
+    }
+
+    /// Looks for the answer of the one operation under way while the server is awake, if that
+    /// is worth it.
+    fn look(&mut self) -> Option<(usize, i32)> {
+        let latency_counts = self.asking.under_way().len() == 1;
+        if !latency_counts || self.server_sleeps() || !self.look.is_worth_it() {
+            return None;
+        }
+        let begin = Instant::now();
+        let (mut now, mut last) = (begin, begin);
+        let pays = |from, to: Instant, most| to.saturating_duration_since(from) < most;
+        while pays(begin, now, Look::LONGEST) && pays(last, now, Look::DISTURBED) {
+            if let Some(over) = self.hear() {
+                self.look.came();
+                return Some(over);
+            }
+            if self.server_sleeps() {
+                break;
+            }
+            std::hint::spin_loop();
+            (last, now) = (now, Instant::now());
+        }
+        self.look.in_vain();
+        None
+    }
+
+    fn server_sleeps(&self) -> bool {
+        self.asking.words.server.is_raised()
     }
 
     fn hear(&mut self) -> Option<(usize, i32)> {

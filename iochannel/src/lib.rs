@@ -35,6 +35,7 @@ mod alarm;
 mod asking;
 mod bits;
 mod fifo;
+mod look;
 mod request;
 mod serving;
 mod shape;
@@ -61,6 +62,7 @@ mod pool;
 #[cfg(not(all(test, loom)))]
 mod server;
 
+pub use look::Look;
 pub use request::{Corrupt, Op, Piece, Request};
 pub use shape::{BadShape, MAX_PAGES, MAX_SLOTS, RUN, Shape};
 

@@ -12,6 +12,7 @@
 //! | `command`, `orders` | what the owner tells the thread, and it the owner; what is done then |
 //! | `client`, `channel` | one contract, its channels and its window of requests |
 //! | `transaction` | one request: where it goes, what of it is under way |
+//! | `patience` | how long it looks for more before it sleeps |
 //! | `ring` | the device, bells and sleep, by one io_uring |
 //! | `figures` | what a client had, for whoever counts |
 //!
@@ -31,6 +32,7 @@ mod client;
 mod command;
 mod figures;
 mod orders;
+mod patience;
 mod ring;
 mod thread;
 mod transaction;
@@ -65,8 +67,9 @@ pub struct Settings {
     /// Cost in flight at most; nothing for one transaction at a time, as in the paper. Most
     /// will want the model's own.
     pub bound: Nanos,
-    /// How long the thread looks for more before it sleeps. Being woken takes a client tens of
-    /// microseconds longer, looking takes a processor.
+    /// How long the thread looks for more before it sleeps, at least; nothing if it is never
+    /// to look. Being woken takes a client tens of microseconds longer, looking takes a
+    /// processor.
     pub spin: Duration,
 }
 

@@ -1,16 +1,13 @@
 //! The disk's thread: what has ended, what was asked for, what is next, and round again.
 //!
-//! It looks for more for a while before it sleeps, and as long as what is in flight may take
-//! where that is as much as may be: something ends within a few microseconds then, and a
-//! processor that has to wake first leaves the disk with less to do meanwhile (`selfpage bench
-//! qos --only saturation`: 0.63 of the unscheduled disk where it slept, 0.79 where it did not,
-//! with half of a processor more). Asleep it is woken by the device, by the
-//! bells of clients and of the owner, or by the time that the scheduler named. A channel that
-//! is quiet is armed, so that it rings, and not looked at any more: one that nobody uses costs
-//! nothing, however long the thread stays awake for others.
+//! It looks for more for a while before it sleeps ([`super::patience`]). Asleep it is woken by
+//! the device, by the bells of clients and of the owner, or by the time that the scheduler
+//! named. A channel that is quiet is armed, so that it rings, and not looked at any more: one
+//! that nobody uses costs nothing, however long the thread stays awake for others.
 
 use super::client::{Client, Taken, WINDOW};
 use super::command::{Command, News, Told};
+use super::patience::Patience;
 use super::ring::{Ended, Ring};
 use super::transaction::{Part, descriptor};
 use super::{ChannelId, Settings, UsdError};
@@ -59,7 +56,7 @@ struct Scheduled {
 pub(super) struct Disk {
     device: Arc<dyn AsFd + Send + Sync>,
     model: Model,
-    spin: Nanos,
+    patience: Patience,
     pub(super) commands: Receiver<Command>,
     pub(super) bell: Arc<OwnedFd>,
     news: Sender<News>,
@@ -93,7 +90,7 @@ impl Disk {
         Ok(Self {
             device: parts.device,
             model,
-            spin: spin.into(),
+            patience: Patience::new(spin.into()),
             commands: parts.commands,
             bell: parts.bell,
             news: parts.news,
@@ -112,7 +109,6 @@ impl Disk {
     }
 
     pub(super) fn run(mut self) {
-        let mut last = Time(0);
         while !self.stopping || self.ring.in_flight() > 0 {
             let now = present(self.began);
             self.listen_again(now);
@@ -122,8 +118,11 @@ impl Disk {
             self.ring.submit();
             self.announce();
             if heard || taken || next.started {
-                last = now;
-            } else if now - last < self.patience(&next) {
+                self.patience.happened(now, self.ring.in_flight() > 0);
+            } else if self
+                .patience
+                .looks(now, next.full.then(|| self.atropos.bound()))
+            {
                 std::hint::spin_loop();
             } else {
                 self.sleep(now, next.until);
@@ -286,15 +285,6 @@ impl Disk {
             }
         }
         any
-    }
-
-    /// For how long more is looked for before it sleeps: one that is told not to look never
-    /// does.
-    fn patience(&self, next: &Scheduled) -> Nanos {
-        match next.full && self.spin > Nanos::ZERO {
-            true => self.spin.max(self.atropos.bound()),
-            false => self.spin,
-        }
     }
 
     /// Starts what is next, as long as something is.

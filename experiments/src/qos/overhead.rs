@@ -27,8 +27,17 @@ const TRANSACTIONS: u64 = 200_000;
 const CLIENTS: u64 = 32;
 const SLEEPERS: u64 = 500;
 
-/// A store of one's own, then the disk's thread that spins and that sleeps.
-const SPINS: [Duration; 2] = [Duration::from_millis(100), Duration::ZERO];
+/// How long the disk's thread looks for more: always, as it does by default, never. What each
+/// is called, and what its reads may take of those from a store of one's own.
+const LOOKS: [(Option<Duration>, &str, f64); 3] = [
+    (
+        Some(Duration::from_millis(100)),
+        "the disk's thread spins",
+        1.25,
+    ),
+    (None, "the disk's thread as it is by default", 1.25),
+    (Some(Duration::ZERO), "the disk's thread sleeps", 2.0),
+];
 
 /// All of it.
 pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
@@ -44,11 +53,7 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
 }
 
 fn reads(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
-    let mut rows = [
-        ("the disk's thread spins", 1.25),
-        ("the disk's thread sleeps", 2.0),
-    ]
-    .map(|(how, most)| {
+    let mut rows = LOOKS.map(|(_, how, most)| {
         let mut row = fact(
             format!("a random read through the system domain, {how}"),
             Bound::AtMost(most),
@@ -62,8 +67,8 @@ fn reads(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experimen
     for repeat in 0..options.repeats {
         super::say(&format!("overhead, repeat {}", repeat + 1));
         let own = own(grounds, options)?;
-        for (row, spin) in rows.iter_mut().zip(SPINS) {
-            let (each, burned) = through(grounds, options, spin)?;
+        for (row, (look, ..)) in rows.iter_mut().zip(LOOKS) {
+            let (each, burned) = through(grounds, options, look)?;
             let burned = [("processor us of the system domain's", burned)];
             row.samples.push(sample(each, Some(own), &burned));
         }
@@ -85,11 +90,12 @@ fn own(grounds: &Grounds<'_>, options: &Options) -> Result<f64, ExperimentError>
 fn through(
     grounds: &Grounds<'_>,
     options: &Options,
-    spin: Duration,
+    look: Option<Duration>,
 ) -> Result<(f64, f64), ExperimentError> {
+    let setup = Setup::of(FRAMES * 2);
     let setup = Setup {
-        spin,
-        ..Setup::of(FRAMES * 2)
+        spin: look.unwrap_or(setup.spin),
+        ..setup
     };
     let system = System::start(&grounds.base, &grounds.disk, setup)?;
     let socket = system.socket().to_string_lossy().into_owned();

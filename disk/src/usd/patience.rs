@@ -1,0 +1,119 @@
+//! How long the disk's thread looks for more before it sleeps.
+//!
+//! Three lengths, the longest that holds:
+//! - *what it is told*, after anything happened: whoever was answered may ask again;
+//! - *the bound of what is in flight*, where that is as much as may be: something ends within a
+//!   few microseconds then, and a processor that has to wake first leaves the disk with less
+//!   to do meanwhile (`selfpage bench qos --only saturation`: 0.63 of the unscheduled disk where
+//!   it slept, 0.79 where it did not, with half of a processor more);
+//! - *a fast disk's answer*, where anything is in flight, as far as looking pays: being woken
+//!   costs as much processor time as looking, and the client waits for it (`selfpage bench qos
+//!   --only overhead` has both).
+//!
+//! Rule: a thread that is told not to look never does.
+
+use crate::time::{Nanos, Time};
+use iochannel::Look;
+
+pub(super) struct Patience {
+    told: Nanos,
+    look: Look,
+    /// When something happened last.
+    since: Time,
+    /// When it was seen last that nothing had.
+    seen: Time,
+    /// Something is in flight, and looking for its end pays.
+    pays: bool,
+}
+
+impl Patience {
+    /// Of a thread that is told to look for so long after anything happened.
+    pub fn new(told: Nanos) -> Self {
+        Self {
+            told,
+            look: Look::default(),
+            since: Time(0),
+            seen: Time(0),
+            pays: false,
+        }
+    }
+
+    /// Something happened; whether anything is in flight now.
+    pub fn happened(&mut self, now: Time, in_flight: bool) {
+        if self.pays {
+            self.look.came();
+        }
+        (self.since, self.seen) = (now, now);
+        self.pays = in_flight && self.look.is_worth_it();
+    }
+
+    /// Nothing did. Whether to look again; `full` is the bound of what is in flight where that
+    /// is as much as may be.
+    pub fn looks(&mut self, now: Time, full: Option<Nanos>) -> bool {
+        if self.told == Nanos::ZERO {
+            return false;
+        }
+        let disturbed = now - self.seen > Look::DISTURBED.into();
+        self.seen = now;
+        let passed = now - self.since;
+        if passed < self.told.max(full.unwrap_or(Nanos::ZERO)) {
+            return true;
+        }
+        if !self.pays {
+            return false;
+        }
+        if passed < Look::LONGEST.into() && !disturbed {
+            return true;
+        }
+        self.look.in_vain();
+        self.pays = false;
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOLD: Nanos = Nanos::micros(20);
+
+    /// Microseconds that it looks after something happened at `at`, a look each.
+    fn looked(patience: &mut Patience, at: u64, in_flight: bool, full: Option<Nanos>) -> u64 {
+        let begin = Time(0) + Nanos::micros(at);
+        patience.happened(begin, in_flight);
+        let again = |us: &u64| patience.looks(begin + Nanos::micros(*us), full);
+        (1..).take_while(again).count() as u64
+    }
+
+    #[test]
+    fn it_looks_as_long_as_it_is_told_and_longer_for_what_is_in_flight() {
+        let mut patience = Patience::new(TOLD);
+        assert_eq!(looked(&mut patience, 0, false, None), 19);
+        assert_eq!(
+            looked(&mut patience, 500, false, Some(Nanos::micros(90))),
+            89
+        );
+        let longest = Look::LONGEST.as_micros() as u64;
+        assert_eq!(looked(&mut patience, 1000, true, None), longest - 1);
+        // That was in vain: not the next time, and then again.
+        assert_eq!(looked(&mut patience, 2000, true, None), 19);
+        assert_eq!(looked(&mut patience, 3000, true, None), longest - 1);
+    }
+
+    #[test]
+    fn who_is_told_not_to_look_never_does() {
+        let mut patience = Patience::new(Nanos::ZERO);
+        assert_eq!(looked(&mut patience, 0, true, Some(Nanos::micros(90))), 0);
+    }
+
+    #[test]
+    fn it_stops_where_another_has_the_processor() {
+        let mut patience = Patience::new(TOLD);
+        patience.happened(Time(0), true);
+        let late = Time(0) + TOLD + Look::DISTURBED.into() + Nanos::micros(1);
+        assert!(!patience.looks(late, None));
+        // What it is told to, it does all the same.
+        patience.happened(Time(0), true);
+        assert!(patience.looks(Time(0) + Nanos::micros(1), None));
+    }
+}

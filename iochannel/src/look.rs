@@ -1,0 +1,104 @@
+//! Whether to look for an answer before one sleeps.
+//!
+//! Who sleeps has to be woken, across processors mostly. Where one must leave a halt for that,
+//! in a virtual machine above all, both sides pay as much as a fast disk takes for a page: on
+//! one such 20 us for who wakes and 50 us until the other runs (`selfpage bench qos --only
+//! overhead` has a read with and without). So a client with one request under way looks for the
+//! answer as long as the server is awake, in the time of who faults; and the server for that
+//! of the device.
+//!
+//! Rule: looking is for what it gains. Where nothing came in time, or another wanted the
+//! processor, the next waits begin with sleep, twice as many for each look in vain, half as
+//! many for each that was not.
+
+use std::time::Duration;
+
+/// Waits in a row without a look, at most.
+const MOST: u32 = 4095;
+
+/// What one has learned of looking.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// Waits without a look after the next in vain.
+    pause: u32,
+    /// How many of them are left.
+    left: u32,
+}
+
+impl Look {
+    /// How long it is looked: a fast disk's answer, which takes less than one from a sleep.
+    pub const LONGEST: Duration = Duration::from_micros(200);
+
+    /// From one look to the next, by which it is seen that another had the processor.
+    pub const DISTURBED: Duration = Duration::from_micros(50);
+
+    /// Whether to look this time.
+    pub fn is_worth_it(&mut self) -> bool {
+        let worth = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        worth
+    }
+
+    /// The answer came.
+    pub fn came(&mut self) {
+        self.pause /= 2;
+    }
+
+    /// It did not come in time.
+    pub fn in_vain(&mut self) {
+        self.pause = (self.pause * 2 + 1).min(MOST);
+        self.left = self.pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Looks of so many waits that were answered in time, as `answer` says, and that were not.
+    fn looks(look: &mut Look, waits: u32, answer: impl Fn(u32) -> bool) -> [u32; 2] {
+        let mut looks = [0; 2];
+        for wait in 0..waits {
+            if !look.is_worth_it() {
+                continue;
+            }
+            match answer(wait) {
+                true => look.came(),
+                false => look.in_vain(),
+            }
+            looks[usize::from(!answer(wait))] += 1;
+        }
+        looks
+    }
+
+    #[test]
+    fn who_is_answered_in_time_always_looks() {
+        assert_eq!(looks(&mut Look::default(), 1000, |_| true), [1000, 0]);
+    }
+
+    #[test]
+    fn who_never_is_looks_less_and_less_and_begins_again_when_that_changes() {
+        let mut look = Look::default();
+        assert_eq!(looks(&mut look, 1 << 13, |_| false), [0, 13]);
+        assert!(looks(&mut look, 2 * MOST, |_| true)[0] > MOST / 2);
+        assert_eq!(looks(&mut look, 1000, |_| true), [1000, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_looks_are_in_vain_than_answered_but_for_few(
+            answers in prop::collection::vec(any::<bool>(), 1..20_000),
+            every in 1u32..20,
+        ) {
+            let any = |wait: u32| answers[wait as usize];
+            let seldom = |wait: u32| wait.is_multiple_of(every);
+            let waits = answers.len() as u32;
+            for answer in [&any as &dyn Fn(u32) -> bool, &seldom] {
+                let [came, in_vain] = looks(&mut Look::default(), waits, answer);
+                let few = 13 + waits / MOST;
+                prop_assert!(in_vain <= came + few, "{in_vain} beside {came}");
+            }
+        }
+    }
+}
