@@ -25,7 +25,7 @@ use rate::{Class, Handler, Limits, Nanos, Setting, Ticket, Units};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wired::clock::thread_time;
-use wired::{Region, futex};
+use wired::{Region, clock, futex};
 
 /// Now, on the clock that the limits' periods are of.
 pub(crate) use wired::clock::now;
@@ -103,6 +103,7 @@ fn raise(counters: Counters, task: u32, tree: u32) {
 
 impl Pace {
     pub(crate) fn new(limits: Limits<'static>) -> rustix::io::Result<Self> {
+        clock::prepare();
         Ok(Self {
             limits,
             tasks: Region::private(TASKS * size_of::<AtomicU64>())?,

@@ -7,17 +7,17 @@ use rate::{Handler, Limits, Setting, limits};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Instant;
+use wired::clock::now;
 
 const ROUNDS: u64 = 2_000_000;
 
 fn main() {
+    wired::clock::prepare();
     let words = |n: usize| -> Vec<AtomicU64> { (0..n).map(|_| AtomicU64::new(0)).collect() };
     let (generation, limit_words, task_words) =
         (AtomicU32::new(0), words(limits::WORDS), words(4096));
     let limits = Limits::new(&generation, &limit_words);
     let handler = Handler::new(limits, Tasks::new(&task_words));
-    let start = Instant::now();
-    let now = || start.elapsed().as_nanos() as u64;
     let measure = |what: &str, work: &mut dyn FnMut()| {
         let mut best = f64::MAX;
         for _ in 0..7 {

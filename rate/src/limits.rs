@@ -121,6 +121,7 @@ impl<'a> Limits<'a> {
     }
 
     /// What is in force.
+    #[inline]
     pub fn seen(&self) -> Seen {
         let generation = self.generation.load(Acquire);
         let limit = |at: usize| self.words[at].load(Relaxed) as u32;
