@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::mem::ManuallyDrop;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use wired::PAGE;
 
 /// How long a client sleeps before it looks at all its slots and rings again, in case a
@@ -232,29 +232,15 @@ impl Client {
         }
     }
 
-    /// Looks for the answer of the one operation under way while the server is awake, if that
-    /// is worth it.
+    /// Looks for the answer of the one operation under way while the server is awake.
     fn look(&mut self) -> Option<(usize, i32)> {
-        let latency_counts = self.asking.under_way().len() == 1;
-        if !latency_counts || self.server_sleeps() || !self.look.is_worth_it() {
+        if self.asking.under_way().len() != 1 || self.server_sleeps() {
             return None;
         }
-        let begin = Instant::now();
-        let (mut now, mut last) = (begin, begin);
-        let pays = |from, to: Instant, most| to.saturating_duration_since(from) < most;
-        while pays(begin, now, Look::LONGEST) && pays(last, now, Look::DISTURBED) {
-            if let Some(over) = self.hear() {
-                self.look.came();
-                return Some(over);
-            }
-            if self.server_sleeps() {
-                break;
-            }
-            std::hint::spin_loop();
-            (last, now) = (now, Instant::now());
-        }
-        self.look.in_vain();
-        None
+        let mut look = std::mem::take(&mut self.look);
+        let found = look.for_one(self, Self::hear, |client| !client.server_sleeps());
+        self.look = look;
+        found
     }
 
     fn server_sleeps(&self) -> bool {

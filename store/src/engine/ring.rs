@@ -6,6 +6,7 @@
 
 use super::{MAX_OPS, Piece};
 use io_uring::{IoUring, opcode, types};
+use iochannel::Look;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
@@ -17,6 +18,7 @@ pub(crate) struct Ring {
     queued: u32,
     /// Operations given to the ring and not over, as bits.
     under_way: [u64; MAX_OPS / 64],
+    look: Look,
     dead: Option<Errno>,
 }
 
@@ -27,6 +29,7 @@ impl Ring {
             ring: Some(ManuallyDrop::new(build(fd, ops)?)),
             queued: 0,
             under_way: [0; MAX_OPS / 64],
+            look: Look::default(),
             dead: None,
         })
     }
@@ -99,15 +102,13 @@ impl Ring {
         }
     }
 
-    /// The next operation that is over, with what the system said; with `wait`, sleeps until
-    /// one is, if any is under way.
+    /// The next operation that is over, with what the system said; with `wait`, waits until
+    /// one is, if any is under way: looks for it for a moment if that pays ([`Look`]), then
+    /// sleeps.
     pub fn over(&mut self, wait: bool) -> Option<(usize, i32)> {
         loop {
-            let next = self.ring.as_mut().and_then(|ring| ring.completion().next());
-            if let Some(entry) = next {
-                let op = entry.user_data() as usize;
-                self.under_way[op / 64] &= !(1 << (op % 64));
-                return Some((op, entry.result()));
+            if let Some(over) = self.hear() {
+                return Some(over);
             }
             if let Some(errno) = self.dead {
                 return self.fail_one(errno);
@@ -115,8 +116,32 @@ impl Ring {
             if !wait || self.under_way.iter().all(|&word| word == 0) {
                 return None;
             }
+            let one = self
+                .under_way
+                .iter()
+                .map(|word| word.count_ones())
+                .sum::<u32>()
+                == 1;
+            if one && let Some(over) = self.look() {
+                return Some(over);
+            }
             self.enter(1);
         }
+    }
+
+    fn hear(&mut self) -> Option<(usize, i32)> {
+        let entry = self.ring.as_mut()?.completion().next()?;
+        let op = entry.user_data() as usize;
+        self.under_way[op / 64] &= !(1 << (op % 64));
+        Some((op, entry.result()))
+    }
+
+    /// Looks for the end of the one operation under way.
+    fn look(&mut self) -> Option<(usize, i32)> {
+        let mut look = std::mem::take(&mut self.look);
+        let found = look.for_one(self, Self::hear, |_| true);
+        self.look = look;
+        found
     }
 
     fn fail_one(&mut self, errno: Errno) -> Option<(usize, i32)> {
