@@ -4,7 +4,8 @@
 //! in a virtual machine above all, it takes as long as a fast disk takes for a page: a read
 //! through a server took 107 us where both slept and 67 where they looked (`selfpage bench qos
 //! --only overhead`). So a client with one request under way looks for the answer as long as
-//! the server is awake, in the time of who faults; and the server for that of the device.
+//! the server is awake, in the time of who faults. (The server looks for the device's by what
+//! it has learned here, on its own terms.)
 //!
 //! Rules:
 //! - Who looks gives way between two looks. Sixteen threads that read a disk at once on two
@@ -92,7 +93,8 @@ impl Look {
 
 /// Whether this thread is of an ordinary scheduling class.
 fn is_ordinary() -> bool {
-    // SAFETY: asks about this thread. That never fails, so `errno` is not touched.
+    // SAFETY: asks about this thread. It fails, and touches `errno`, only where a filter
+    // forbids asking.
     let class = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
     matches!(class, libc::SCHED_OTHER | libc::SCHED_BATCH)
 }

@@ -22,8 +22,10 @@ pub(super) struct Patience {
     since: Time,
     /// When it was seen last that nothing had.
     seen: Time,
-    /// Something is in flight, and looking for its end pays.
-    pays: bool,
+    /// Something is in flight.
+    in_flight: bool,
+    /// Whether looking for its end pays, once that was asked.
+    pays: Option<bool>,
 }
 
 impl Patience {
@@ -34,17 +36,23 @@ impl Patience {
             look: Look::default(),
             since: Time(0),
             seen: Time(0),
-            pays: false,
+            in_flight: false,
+            pays: None,
         }
     }
 
-    /// Something happened; whether anything is in flight now.
-    pub fn happened(&mut self, now: Time, in_flight: bool) {
-        if self.pays {
+    /// Something that was in flight has ended.
+    pub fn ended(&mut self) {
+        if self.pays.take() == Some(true) {
             self.look.came();
         }
+    }
+
+    /// Something happened, and what there was to do for it is done; whether anything is in
+    /// flight now.
+    pub fn happened(&mut self, now: Time, in_flight: bool) {
         (self.since, self.seen) = (now, now);
-        self.pays = in_flight && self.look.is_worth_it();
+        (self.in_flight, self.pays) = (in_flight, None);
     }
 
     /// Nothing did. Whether to look again; `full` is the bound of what is in flight where that
@@ -59,14 +67,15 @@ impl Patience {
         if passed < self.told.max(full.unwrap_or(Nanos::ZERO)) {
             return true;
         }
-        if !self.pays {
+        let look = &mut self.look;
+        if !self.in_flight || !*self.pays.get_or_insert_with(|| look.is_worth_it()) {
             return false;
         }
         if passed < Look::LONGEST.into() && !disturbed {
             return true;
         }
         self.look.in_vain();
-        self.pays = false;
+        self.pays = Some(false);
         false
     }
 }
@@ -98,6 +107,22 @@ mod tests {
         // That was in vain: not the next time, and then again.
         assert_eq!(looked(&mut patience, 2000, true, None), 19);
         assert_eq!(looked(&mut patience, 3000, true, None), longest - 1);
+    }
+
+    #[test]
+    fn what_ends_while_it_looks_makes_up_for_looks_in_vain() {
+        let mut patience = Patience::new(TOLD);
+        let longest = Look::LONGEST.as_micros() as u64 - 1;
+        let three = |patience: &mut Patience| [(); 3].map(|()| looked(patience, 0, true, None));
+        assert_eq!(three(&mut patience)[..2], [longest, 19]);
+        // The third was in vain, too: of the next three none is worth it.
+        assert_eq!(three(&mut patience), [19, 19, 19]);
+        for _ in 0..4 {
+            patience.happened(Time(0), true);
+            assert!(patience.looks(Time(0) + TOLD, None));
+            patience.ended();
+        }
+        assert_eq!(three(&mut patience), [longest, 19, longest]);
     }
 
     #[test]

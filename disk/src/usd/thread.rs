@@ -118,7 +118,8 @@ impl Disk {
             self.ring.submit();
             self.announce();
             if heard || taken || next.started {
-                self.patience.happened(now, self.ring.in_flight() > 0);
+                let in_flight = self.ring.in_flight() > 0;
+                self.patience.happened(present(self.began), in_flight);
             } else if self
                 .patience
                 .looks(now, next.full.then(|| self.atropos.bound()))
@@ -156,6 +157,7 @@ impl Disk {
     }
 
     fn part_ended(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
+        self.patience.ended();
         let Some(client) = self.client(at) else {
             return;
         };

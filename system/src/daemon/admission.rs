@@ -105,6 +105,16 @@ impl Daemon {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, ticket, name, terms)?;
+        // It is about to be put back where it came from, out of any group it is put into now.
+        let leaves = |t: &Tenancy| {
+            let group = t.frames.as_ref().map(|frames| &frames.group);
+            t.phase == Phase::Leaving && group.is_some_and(|group| group.has(&tenancy.record))
+        };
+        if self.tenants.values().any(leaves) {
+            return Err(
+                "the contract it had is still being given back: ask again in a moment".into(),
+            );
+        }
         // A tree of processes asks for more by itself.
         let least = LEAST_FRAMES;
         if terms.frames.g < least {
@@ -185,16 +195,6 @@ impl Daemon {
         let start = connection.peer.start().ok_or("the process has ended")?;
         if let Some(why) = self.crowded(uid).or_else(|| self.hasty(uid)) {
             return Err(why);
-        }
-        // It is about to be put back where it came from, out of any group it is put into now.
-        let leaves = |t: &Tenancy| {
-            let group = t.frames.as_ref().map(|frames| &frames.group);
-            t.phase == Phase::Leaving && group.is_some_and(|group| group.processes().contains(&pid))
-        };
-        if self.tenants.values().any(leaves) {
-            return Err(
-                "the contract it had is still being given back: ask again in a moment".into(),
-            );
         }
         Ok(Tenancy {
             record: Record::new(self.next_tenant, name, pid, start, uid, terms),

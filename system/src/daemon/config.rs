@@ -142,7 +142,7 @@ pub struct Disk {
     /// Requests at a time: 1 is the paper's way. As many as calibration finds useful if not
     /// said.
     pub depth: Option<u32>,
-    /// How long the disk's thread looks for work before it sleeps; 0 if it is never to. While
+    /// How long the disk's thread looks for work before it sleeps, at least; 0 if it is never to. While
     /// it is awake, a client that waits for one page looks for that, too.
     #[serde(default = "spin")]
     pub spin: Span,
@@ -238,7 +238,8 @@ fn capacity() -> f64 {
     0.95
 }
 
-/// About what it takes to be woken: then it costs twice the least at most.
+/// About what it takes to be woken: then looking for the next request costs twice the least
+/// at most.
 fn spin() -> Span {
     Span(Duration::from_micros(50))
 }

@@ -124,7 +124,7 @@ impl Daemon {
                 // Unless it has given its frames back already.
                 return self.kill(number);
             }
-            self.release(number);
+            self.resign(number);
         }
     }
 

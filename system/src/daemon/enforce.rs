@@ -8,6 +8,7 @@
 //! helped to give its memory back at once (`process_mrelease`).
 
 use super::origin;
+use super::record::Record;
 use crate::tree;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -144,6 +145,12 @@ impl Group {
     /// Whether the process that asked still runs.
     pub fn is_alive(&self) -> bool {
         is_alive(self.leader, self.start)
+    }
+
+    /// Whether a newcomer is in it.
+    pub fn has(&self, newcomer: &Record) -> bool {
+        let there = |pid| self.path.is_some() && self.processes().contains(&pid);
+        newcomer.process().is_some_and(there)
     }
 
     /// The processes there are now.

@@ -9,8 +9,9 @@
 //! order: at no moment would a daemon that starts again kill it for a contract it has not.
 //!
 //! Who hangs up before the ledger is shown has nothing yet, and wants none of it any more:
-//! its program may have been refused something else. It is let go without being asked
-//! anything, and lives.
+//! its program may have been refused something else. It is weighed and let go likewise, and
+//! lives; one that has more than it may take along is killed. (Where the daemon is started
+//! again in just that moment it finds a tenant that does not come back, and ends it.)
 //!
 //! Rule: who is not let go keeps its contract as it was, and is told the figures.
 
@@ -42,12 +43,24 @@ impl Daemon {
             return;
         };
         tenancy.phase = Phase::Asking;
-        match &tenancy.frames {
-            Some(frames) => {
-                let group = frames.group.clone();
-                self.errands
-                    .start(move || Done::Weighed(number, group.resident_exactly(OWN)));
-            }
+        self.weigh(number);
+    }
+
+    /// A tenant that has not begun has hung up.
+    pub(super) fn resign(&mut self, number: TenantNumber) {
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            tenancy.phase = Phase::Asking;
+            self.weigh(number);
+        }
+    }
+
+    /// Has it counted, exactly, what a tenant has.
+    fn weigh(&mut self, number: TenantNumber) {
+        let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
+        match frames.map(|frames| frames.group.clone()) {
+            Some(group) => self
+                .errands
+                .start(move || Done::Weighed(number, group.resident_exactly(OWN))),
             // A file's contract is for the disk alone.
             None => self.weighed(number, 0),
         }
@@ -63,16 +76,12 @@ impl Daemon {
         }
         if let Err(why) = take_all(tenancy, resident) {
             tenancy.phase = Phase::Admitted;
-            return self.stays(number, &why);
+            return match tenancy.connection {
+                Some(_) => self.stays(number, &why),
+                // It does not keep here what was limited where it came from.
+                None => self.kill(number),
+            };
         }
-        self.release(number);
-    }
-
-    /// Lets a tenant go that has nothing of its contract.
-    pub(super) fn release(&mut self, number: TenantNumber) {
-        let Some(tenancy) = self.tenants.get_mut(&number) else {
-            return;
-        };
         tenancy.phase = Phase::Leaving;
         let group = tenancy.frames.as_ref().map(|frames| frames.group.clone());
         let orders = self.allocator.gone(TenantId(number), self.now());

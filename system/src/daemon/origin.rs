@@ -30,6 +30,11 @@ pub(super) fn note(mount: &Path, group: &Path, leader: Pid) {
         // It is there already: an earlier daemon noted it.
         return;
     };
+    // One that has another contract here came from where it came from with that.
+    let origin = match origin.parent() == group.parent() {
+        true => noted(&origin).unwrap_or_else(|| mount.into()),
+        false => origin,
+    };
     // Without it, it goes to the root.
     let _ = setxattr(
         group,

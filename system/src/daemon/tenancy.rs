@@ -25,7 +25,8 @@ pub enum Phase {
     Admitted,
     /// The daemon was started again, and it has not come back yet.
     Away(Instant),
-    /// It wants to give its contract back, and what it has is being counted.
+    /// It wants to give its contract back, or has hung up before it began, and what it has is
+    /// being counted.
     Asking,
     /// It has given its frames back, and its I/O is waited for. Nobody is killed any more.
     Leaving,

@@ -13,7 +13,7 @@
 //! - An anchor is good for [`WINDOW`]. A counter that has jumped, with a virtual machine or a
 //!   process that was moved, is beyond that, and the clock is read.
 //! - Nobody waits: who finds the anchor being changed, be it by a thread that a signal has
-//!   interrupted, reads the clock.
+//!   interrupted, reads the clock. A child forked in just that moment does so for good.
 
 use super::monotonic;
 use rustix::fs::{Mode, OFlags, open};
@@ -23,13 +23,13 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-/// Nanoseconds for which an anchor is good. A rate that is wrong by one in ten thousand, as one
-/// from two anchors a window apart may be, makes 100 of them by then.
+/// Nanoseconds for which an anchor is good. A rate that is wrong by two in ten thousand, as one
+/// from two anchors a window apart may be, makes 200 of them by then.
 const WINDOW: u64 = 1_000_000;
 
 /// Ticks between which clock and counter are read together, at most: else something came in
 /// between, and the two do not belong together.
-const TOGETHER: u64 = 2048;
+const TOGETHER: u64 = 512;
 
 /// The part of a rate by which the next may differ: beyond, it is another counter's.
 const STEADY: u64 = 1000;
@@ -130,13 +130,16 @@ impl Anchor {
             return;
         }
         fence(Release);
-        let since = nanos.saturating_sub(self.nanos.load(Relaxed));
+        let was = self.nanos.load(Relaxed);
         let passed = ticks.wrapping_sub(self.ticks.load(Relaxed));
+        // The first, or of a clock that was set back with the process: what it was says nothing.
+        let first = was == 0 || nanos.saturating_add(WINDOW) < was;
         // Nearer anchors say too little of the rate.
-        if since >= WINDOW {
-            let scale = rate(passed, since);
+        if first || nanos.saturating_sub(was) >= WINDOW {
+            let scale = rate(passed, nanos.saturating_sub(was));
             let known = self.scale.load(Relaxed);
             let steady = known == 0 || scale.abs_diff(known) <= known / STEADY;
+            let steady = steady && !first;
             let scale = if steady { scale } else { 0 };
             self.scale.store(scale, Relaxed);
             let good = (u128::from(WINDOW) << 32).checked_div(u128::from(scale));
@@ -182,8 +185,19 @@ mod tests {
     fn nothing_is_said_before_the_rate_is_known() {
         let anchor = Anchor::new();
         assert_eq!(anchor.extrapolate(0), None);
-        anchor.set(1 << 40, 1 << 50);
-        assert_eq!(anchor.extrapolate((1 << 40) + 5), None);
+        // Clock and counter did not begin together, so that one anchor says nothing.
+        anchor.set(3_060_000_000_000, 1_000_000_000_000);
+        assert_eq!(anchor.extrapolate(3_060_000_000_005), None);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_learned_anew() {
+        let anchor = known();
+        anchor.set(9_000_005, 5_000_000);
+        assert_eq!(anchor.extrapolate(9_000_006), None);
+        anchor.set(12_000_005, 6_000_000);
+        let nanos = anchor.extrapolate(12_003_005).unwrap();
+        assert!(nanos.abs_diff(6_001_000) <= 1, "{nanos}");
     }
 
     #[test]
