@@ -13,7 +13,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds: of processor time, of a period, or of a clock that does not go back.
+/// Nanoseconds: of processor time, of a period, or of a clock ([`crate`] says which).
 pub type Nanos = u64;
 
 const WHOLE: u64 = 1_000_000_000;
