@@ -36,8 +36,9 @@ pub struct Setup {
     pub managed: u64,
     /// Requests at a time; by calibration where nothing is said.
     pub depth: Option<u32>,
-    /// How long the disk's thread looks for work before it sleeps.
-    pub spin: Duration,
+    /// How long the disk's thread looks for work before it sleeps; the daemon's own choice
+    /// where nothing is said.
+    pub spin: Option<Duration>,
 }
 
 impl Setup {
@@ -46,7 +47,7 @@ impl Setup {
         Self {
             managed,
             depth: None,
-            spin: Duration::from_micros(50),
+            spin: None,
         }
     }
 
@@ -55,13 +56,12 @@ impl Setup {
             "socket = {socket:?}\n\
              [memory]\nmanaged = \"{}M\"\ngrace = \"0ms\"\nnotice = \"0ms\"\n\
              [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
-             capacity = 1.0\nspin = \"{}us\"\n",
-            self.managed,
-            disk.swap,
-            disk.mib,
-            disk.calibration,
-            self.spin.as_micros()
+             capacity = 1.0\n",
+            self.managed, disk.swap, disk.mib, disk.calibration,
         );
+        if let Some(spin) = self.spin {
+            text.push_str(&format!("spin = \"{}us\"\n", spin.as_micros()));
+        }
         if let Some(depth) = self.depth {
             text.push_str(&format!("depth = {depth}\n"));
         }

@@ -237,10 +237,8 @@ impl Client {
         if self.asking.under_way().len() != 1 || self.server_sleeps() {
             return None;
         }
-        let mut look = std::mem::take(&mut self.look);
-        let found = look.for_one(self, Self::hear, |client| !client.server_sleeps());
-        self.look = look;
-        found
+        let awake = |client: &Self| !client.server_sleeps();
+        Look::for_one(self, |client| &mut client.look, Self::hear, awake)
     }
 
     fn server_sleeps(&self) -> bool {

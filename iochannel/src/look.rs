@@ -41,22 +41,22 @@ impl Look {
     /// than an interrupt takes in a virtual machine.
     pub const DISTURBED: Duration = Duration::from_micros(50);
 
-    /// Looks `at` something until it gives an answer, if that is worth it, and as long as it
-    /// may still come.
+    /// Looks `at` something until it gives an answer, if that is worth it by its `own` look, and
+    /// as long as it may still come.
     pub fn for_one<S, T>(
-        &mut self,
         at: &mut S,
+        own: impl Fn(&mut S) -> &mut Self,
         hear: impl Fn(&mut S) -> Option<T>,
         may_come: impl Fn(&S) -> bool,
     ) -> Option<T> {
-        if !self.is_worth_it() || !is_ordinary() {
+        if !own(at).is_worth_it() || !is_ordinary() {
             return None;
         }
         let begin = Instant::now();
         let mut last = begin;
         loop {
             if let Some(answer) = hear(at) {
-                self.came();
+                own(at).came();
                 return Some(answer);
             }
             // Heard once more, whatever came in between.
@@ -68,7 +68,7 @@ impl Look {
             last = now;
             sched_yield();
         }
-        self.in_vain();
+        own(at).in_vain();
         None
     }
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_thread_with_real_time_priority_does_not_look() {
-        let looked = || Look::default().for_one(&mut (), |()| Some(()), |()| true);
+        let looked = || Look::for_one(&mut Look::default(), |look| look, |_| Some(()), |_| true);
         assert_eq!(looked(), Some(()));
         // A thread of its own, since its class stays changed.
         let real_time = std::thread::spawn(move || {

@@ -36,7 +36,7 @@ const TASKS: usize = 4096;
 /// One fault in so many has its cost measured: reading a thread's time is a system call.
 const SAMPLED: Nanos = 32;
 
-/// Bits of the clock below those that choose: clocks may step by tens of nanoseconds.
+/// Bits of the clock below those that choose: clocks may step by some tens of nanoseconds.
 const COARSE: u32 = 6;
 
 /// What a domain's faults pass.

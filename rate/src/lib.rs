@@ -8,8 +8,8 @@
 //!
 //! Rule: no clock and no waiting here. Time comes in as nanoseconds of any clock that goes
 //! back by less than a fault takes, so that no thread meets a period again, and decisions come
-//! out; so the code that a simulation runs is the code that a pager runs. What a fault passes is lock-free, allocates nothing, and may lie in memory
-//! that processes share.
+//! out; so the code that a simulation runs is the code that a pager runs. What a fault passes is
+//! lock-free, allocates nothing, and may lie in memory that processes share.
 
 pub mod account;
 pub mod admission;

@@ -22,9 +22,7 @@ pub(super) struct Patience {
     since: Time,
     /// When it was seen last that nothing had.
     seen: Time,
-    /// Something is in flight.
-    in_flight: bool,
-    /// Whether looking for its end pays, once that was asked.
+    /// Whether looking for the end of what is in flight pays, once that was asked.
     pays: Option<bool>,
 }
 
@@ -36,7 +34,6 @@ impl Patience {
             look: Look::default(),
             since: Time(0),
             seen: Time(0),
-            in_flight: false,
             pays: None,
         }
     }
@@ -48,16 +45,15 @@ impl Patience {
         }
     }
 
-    /// Something happened, and what there was to do for it is done; whether anything is in
-    /// flight now.
-    pub fn happened(&mut self, now: Time, in_flight: bool) {
+    /// Something happened, and what there was to do for it is done.
+    pub fn happened(&mut self, now: Time) {
         (self.since, self.seen) = (now, now);
-        (self.in_flight, self.pays) = (in_flight, None);
+        self.pays = None;
     }
 
-    /// Nothing did. Whether to look again; `full` is the bound of what is in flight where that
-    /// is as much as may be.
-    pub fn looks(&mut self, now: Time, full: Option<Nanos>) -> bool {
+    /// Nothing did. Whether to look again; `in_flight` if anything is, `full` is the bound of
+    /// that where it is as much as may be.
+    pub fn looks(&mut self, now: Time, in_flight: bool, full: Option<Nanos>) -> bool {
         if self.told == Nanos::ZERO {
             return false;
         }
@@ -68,7 +64,7 @@ impl Patience {
             return true;
         }
         let look = &mut self.look;
-        if !self.in_flight || !*self.pays.get_or_insert_with(|| look.is_worth_it()) {
+        if !in_flight || !*self.pays.get_or_insert_with(|| look.is_worth_it()) {
             return false;
         }
         if passed < Look::LONGEST.into() && !disturbed {
@@ -89,8 +85,8 @@ mod tests {
     /// Microseconds that it looks after something happened at `at`, a look each.
     fn looked(patience: &mut Patience, at: u64, in_flight: bool, full: Option<Nanos>) -> u64 {
         let begin = Time(0) + Nanos::micros(at);
-        patience.happened(begin, in_flight);
-        let again = |us: &u64| patience.looks(begin + Nanos::micros(*us), full);
+        patience.happened(begin);
+        let again = |us: &u64| patience.looks(begin + Nanos::micros(*us), in_flight, full);
         (1..).take_while(again).count() as u64
     }
 
@@ -118,8 +114,8 @@ mod tests {
         // The third was in vain, too: of the next three none is worth it.
         assert_eq!(three(&mut patience), [19, 19, 19]);
         for _ in 0..4 {
-            patience.happened(Time(0), true);
-            assert!(patience.looks(Time(0) + TOLD, None));
+            patience.happened(Time(0));
+            assert!(patience.looks(Time(0) + TOLD, true, None));
             patience.ended();
         }
         assert_eq!(three(&mut patience), [longest, 19, longest]);
@@ -134,11 +130,11 @@ mod tests {
     #[test]
     fn it_stops_where_another_has_the_processor() {
         let mut patience = Patience::new(TOLD);
-        patience.happened(Time(0), true);
+        patience.happened(Time(0));
         let late = Time(0) + TOLD + Look::DISTURBED.into() + Nanos::micros(1);
-        assert!(!patience.looks(late, None));
+        assert!(!patience.looks(late, true, None));
         // What it is told to, it does all the same.
-        patience.happened(Time(0), true);
-        assert!(patience.looks(Time(0) + Nanos::micros(1), None));
+        patience.happened(Time(0));
+        assert!(patience.looks(Time(0) + Nanos::micros(1), true, None));
     }
 }

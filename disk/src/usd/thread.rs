@@ -117,13 +117,11 @@ impl Disk {
             let next = self.schedule(now);
             self.ring.submit();
             self.announce();
+            let in_flight = self.ring.in_flight() > 0;
+            let full = next.full.then(|| self.atropos.bound());
             if heard || taken || next.started {
-                let in_flight = self.ring.in_flight() > 0;
-                self.patience.happened(present(self.began), in_flight);
-            } else if self
-                .patience
-                .looks(now, next.full.then(|| self.atropos.bound()))
-            {
+                self.patience.happened(present(self.began));
+            } else if self.patience.looks(now, in_flight, full) {
                 std::hint::spin_loop();
             } else {
                 self.sleep(now, next.until);

@@ -67,8 +67,8 @@ fn reads(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experimen
     for repeat in 0..options.repeats {
         super::say(&format!("overhead, repeat {}", repeat + 1));
         let own = own(grounds, options)?;
-        for (row, (look, ..)) in rows.iter_mut().zip(LOOKS) {
-            let (each, burned) = through(grounds, options, look)?;
+        for (row, (spin, ..)) in rows.iter_mut().zip(LOOKS) {
+            let (each, burned) = through(grounds, options, spin)?;
             let burned = [("processor us of the system domain's", burned)];
             row.samples.push(sample(each, Some(own), &burned));
         }
@@ -90,12 +90,11 @@ fn own(grounds: &Grounds<'_>, options: &Options) -> Result<f64, ExperimentError>
 fn through(
     grounds: &Grounds<'_>,
     options: &Options,
-    look: Option<Duration>,
+    spin: Option<Duration>,
 ) -> Result<(f64, f64), ExperimentError> {
-    let setup = Setup::of(FRAMES * 2);
     let setup = Setup {
-        spin: look.unwrap_or(setup.spin),
-        ..setup
+        spin,
+        ..Setup::of(FRAMES * 2)
     };
     let system = System::start(&grounds.base, &grounds.disk, setup)?;
     let socket = system.socket().to_string_lossy().into_owned();

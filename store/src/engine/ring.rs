@@ -113,16 +113,13 @@ impl Ring {
             if let Some(errno) = self.dead {
                 return self.fail_one(errno);
             }
-            if !wait || self.under_way.iter().all(|&word| word == 0) {
+            let under_way: u32 = self.under_way.iter().map(|word| word.count_ones()).sum();
+            if !wait || under_way == 0 {
                 return None;
             }
-            let one = self
-                .under_way
-                .iter()
-                .map(|word| word.count_ones())
-                .sum::<u32>()
-                == 1;
-            if one && let Some(over) = self.look() {
+            if under_way == 1
+                && let Some(over) = self.look()
+            {
                 return Some(over);
             }
             self.enter(1);
@@ -138,10 +135,7 @@ impl Ring {
 
     /// Looks for the end of the one operation under way.
     fn look(&mut self) -> Option<(usize, i32)> {
-        let mut look = std::mem::take(&mut self.look);
-        let found = look.for_one(self, Self::hear, |_| true);
-        self.look = look;
-        found
+        Look::for_one(self, |ring| &mut ring.look, Self::hear, |_| true)
     }
 
     fn fail_one(&mut self, errno: Errno) -> Option<(usize, i32)> {

@@ -142,8 +142,8 @@ pub struct Disk {
     /// Requests at a time: 1 is the paper's way. As many as calibration finds useful if not
     /// said.
     pub depth: Option<u32>,
-    /// How long the disk's thread looks for work before it sleeps, at least; 0 if it is never to. While
-    /// it is awake, a client that waits for one page looks for that, too.
+    /// How long the disk's thread looks for work before it sleeps, at least; 0 if it is never
+    /// to. While it is awake, a client that waits for one page looks for that, too.
     #[serde(default = "spin")]
     pub spin: Span,
     /// Where the figures of the device are kept.

@@ -28,7 +28,8 @@ pub enum Phase {
     /// It wants to give its contract back, or has hung up before it began, and what it has is
     /// being counted.
     Asking,
-    /// It has given its frames back, or never had any, and its I/O is waited for. Nobody is killed any more.
+    /// It has given its frames back, or never had any, and its I/O is waited for. Nobody is
+    /// killed any more.
     Leaving,
     /// It is being killed.
     Ending,

@@ -5,6 +5,7 @@ use crate::machine::count;
 use frames::{Contract, Ledger, Process};
 use rustix::fd::{AsFd, OwnedFd};
 use selfpage::{DirectIo, Domain, Paged};
+use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use system::control::{Ask, Say, Ticket};
@@ -26,16 +27,20 @@ fn wanted() -> Wanted {
     }
 }
 
-/// Joins; who came and went often lately has to wait a little.
-fn join(path: &Path) -> (LinkedTenant, Share) {
+/// Joins by `join`; who came and went often lately has to wait a little.
+fn patiently<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
     let begin = Instant::now();
     loop {
-        match LinkedTenant::join(path, &wanted()) {
+        match join() {
             Ok(joined) => return joined,
             Err(why) => assert!(begin.elapsed() < Duration::from_secs(60), "{why}"),
         }
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+fn join(path: &Path) -> (LinkedTenant, Share) {
+    patiently(|| LinkedTenant::join(path, &wanted()))
 }
 
 /// Leaves, as soon as it may.
@@ -60,11 +65,7 @@ fn domain(share: Share) -> Domain {
 /// Has a contract and hangs up before it has shown a ledger, as one does that finds that it
 /// cannot go on. Nobody is killed who had nothing.
 fn resign(path: &Path) {
-    let begin = Instant::now();
-    while let Err(why) = Tenant::join(path, &wanted()) {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{why}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    drop(patiently(|| Tenant::join(path, &wanted())));
 }
 
 /// A program that pages under a contract, leaves, goes on, and joins again. It counts each time

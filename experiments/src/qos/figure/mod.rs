@@ -224,7 +224,7 @@ fn play(
 ) -> Result<Play, ExperimentError> {
     let setup = Setup {
         depth: Some(options.depth),
-        spin: Duration::from_micros(options.spin),
+        spin: Some(Duration::from_micros(options.spin)),
         ..Setup::of(16)
     };
     let system = System::start(&grounds.base, &grounds.disk, setup)?;
