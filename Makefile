@@ -3,6 +3,8 @@
 # make test   everything that must hold, quickly; what it needs from Debian is installed
 #             or named
 # make soak   the end-to-end tests at full size: hours of paging, not minutes
+# make fuzz   random programs over their address space, with the pager and without: FOR=8h,
+#             JOBS=2, SEED=1; what differs is kept in target/fuzz
 # make bench  ours beside kernel swap, zram, mapped files and the bare device; all figures
 #             and pictures of them in target/
 # make bench-quick  what paging has to reach, at a quarter of the size, in two minutes
@@ -12,8 +14,12 @@ CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # Which real program `make run` shows: sort, dict, sqlite, compile, redis, stress, threads.
 JOB    ?= dict
+# How long `make fuzz` runs, programs at a time, and the first seed (by the clock if none).
+FOR    ?= 10m
+JOBS   ?= 1
+SEED   ?=
 
-.PHONY: build run test soak bench bench-quick lint tools rust
+.PHONY: build run test soak fuzz bench bench-quick lint tools rust
 
 build: rust
 	$(CARGO) build --release --locked --workspace
@@ -29,6 +35,9 @@ test: tools build
 
 soak: tools build
 	SELFPAGE_E2E_SIZE=full $(CARGO) test --locked -p selfpage-e2e
+
+fuzz: build
+	$(TARGET)/release/selfpage-fuzz run --for $(FOR) --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) --findings $(TARGET)/fuzz
 
 # What has to be reached first, then everything else with one thread.
 bench: build

@@ -1,0 +1,260 @@
+//! Draws programs from seeds.
+//!
+//! Each program uses some kinds of operations often, some seldom and some not at all:
+//! a program of few kinds comes deeper into them than one of all kinds alike.
+
+use crate::program::{Operation, Program};
+use crate::random::Random;
+
+/// Kinds of operations, and how often each is drawn in a program that leaves it so.
+const KINDS: [(&str, i64); 20] = [
+    ("map", 6),
+    ("map_fixed", 8),
+    ("map_hint", 2),
+    ("unmap", 4),
+    ("unmap_region", 1),
+    ("cut", 1),
+    ("move_fixed", 4),
+    ("resize", 3),
+    ("resize_region", 3),
+    ("protect", 4),
+    ("advise", 5),
+    ("lock", 2),
+    ("sync_pages", 1),
+    ("stamp", 12),
+    ("poke", 6),
+    ("sum", 8),
+    ("copy", 4),
+    ("churn", 5),
+    ("fork_child", 3),
+    ("thread", 2),
+];
+
+/// Advice with a defined effect. Not among it: MADV_HWPOISON and the like, and guard
+/// pages, which the pager answers as a kernel that does not know them.
+const ADVICE: [i64; 20] = [
+    0, 1, 2, 3, 4, 4, 4, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21,
+];
+const MORE_ADVICE: [i64; 6] = [22, 23, 24, 5, 7, 99];
+
+const ACCESS: [i64; 8] = [3, 3, 3, 3, 1, 0, 7, 2];
+
+/// The program of a seed.
+pub fn program(seed: u64) -> Program {
+    let mut random = Random::new(seed);
+    let mut weights = KINDS;
+    for (_, weight) in &mut weights {
+        *weight = match random.between(0, 9) {
+            0..=1 => 0,
+            2 => *weight * 4,
+            _ => *weight,
+        };
+    }
+    let mut drawing = Drawing { random, weights };
+    let random = &mut drawing.random;
+    let frames = random.of(&[4, 4, 4, 6, 8, 16]);
+    let store = random.of(&["ram:128M", "ram:128M", "ram:1M+disk:swap,size=128M"]);
+    let length = random.between(10, 90) as usize;
+    let mut operations = Vec::new();
+    if !random.one_in(3) {
+        let threads = random.between(1, 2);
+        operations.push(Operation::plain("pressure", &[threads, frames * 2]));
+    }
+    if random.one_in(2) {
+        // Whatever is churned later, it is more than the frames.
+        operations.push(Operation::plain("churn", &[frames + frames / 2]));
+    }
+    operations.push(Operation::plain(
+        "map",
+        &[1, random.between(1, 600), 3, 0, 0, 0],
+    ));
+    operations.extend(drawing.operations(length, frames, 0));
+    operations.push(Operation::plain("sum_all", &[]));
+    Program {
+        frames: format!("{frames}M"),
+        store: store.into(),
+        operations,
+    }
+}
+
+struct Drawing {
+    random: Random,
+    weights: [(&'static str, i64); KINDS.len()],
+}
+
+impl Drawing {
+    fn operations(&mut self, length: usize, frames: i64, depth: u32) -> Vec<Operation> {
+        let all: i64 = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut operations = Vec::new();
+        for _ in 0..length {
+            let mut place = self.random.between(0, all.max(1) - 1);
+            let kind = self
+                .weights
+                .iter()
+                .find(|(_, weight)| {
+                    place -= weight;
+                    place < 0
+                })
+                .map_or("sum_all", |(kind, _)| kind);
+            if matches!(kind, "fork_child" | "thread") {
+                if depth >= 3 {
+                    continue;
+                }
+                let how = self.random.between(0, if kind == "thread" { 1 } else { 4 });
+                let inside = self.random.between(1, 12) as usize;
+                let mut block = self.operations(inside, frames, depth + 1);
+                if self.random.one_in(2) {
+                    block.push(Operation::plain("sum_all", &[]));
+                }
+                operations.push(Operation {
+                    name: kind.into(),
+                    arguments: vec![how],
+                    block: Some(block),
+                });
+                continue;
+            }
+            let arguments = self.arguments(kind, frames);
+            operations.push(Operation::plain(kind, &arguments));
+        }
+        operations
+    }
+
+    /// A region: often 0 or 1, so that operations meet.
+    fn region(&mut self) -> i64 {
+        match self.random.between(0, 9) {
+            0..=3 => 0,
+            4..=6 => 1,
+            _ => self.random.between(2, 7),
+        }
+    }
+
+    /// Where in a region: round numbers more often than not, so that edges meet.
+    fn page(&mut self) -> i64 {
+        match self.random.between(0, 5) {
+            0 => 0,
+            1..=2 => 16 * self.random.between(0, 20),
+            3..=4 => self.random.between(0, 200),
+            _ => self.random.between(0, 2047),
+        }
+    }
+
+    fn pages(&mut self) -> i64 {
+        match self.random.between(0, 7) {
+            0 => 1,
+            1 => 2,
+            2 => 16,
+            3..=5 => self.random.between(1, 64),
+            6 => self.random.between(1, 300),
+            _ => self.random.between(1, 2048),
+        }
+    }
+
+    fn access(&mut self) -> i64 {
+        self.random.of(&ACCESS)
+    }
+
+    /// What is mapped: half of it is private and anonymous.
+    fn kind(&mut self) -> i64 {
+        match self.random.one_in(2) {
+            true => 0,
+            false => self.random.between(0, 9),
+        }
+    }
+
+    fn flags(&mut self) -> i64 {
+        match self.random.between(0, 3) {
+            0 => 1 << self.random.between(0, 5),
+            1 => self.random.between(0, 63) & !4,
+            _ => 0,
+        }
+    }
+
+    fn seed(&mut self) -> i64 {
+        self.random.between(0, 9999)
+    }
+
+    fn arguments(&mut self, kind: &str, frames: i64) -> Vec<i64> {
+        let region = self.region();
+        let (page, pages) = (self.page(), self.pages());
+        match kind {
+            "map" => vec![
+                self.random.between(1, 7),
+                pages,
+                self.access(),
+                self.kind(),
+                self.flags() & 23,
+                self.random.between(0, 63),
+            ],
+            "map_fixed" => vec![
+                region,
+                page,
+                pages,
+                self.access(),
+                self.kind(),
+                self.flags(),
+                self.random.between(0, 63),
+            ],
+            "map_hint" => vec![page, pages, self.access(), self.kind()],
+            "unmap" => vec![region, page, pages],
+            "unmap_region" => vec![match region {
+                0 if !self.random.one_in(4) => 1,
+                region => region,
+            }],
+            "cut" => vec![region, page],
+            "move_fixed" => vec![
+                region,
+                page,
+                pages,
+                self.region(),
+                self.page(),
+                self.pages(),
+                self.random.between(0, 1),
+            ],
+            "resize" => vec![page, pages, self.pages()],
+            "resize_region" => vec![region, self.pages()],
+            "protect" => vec![region, page, pages, self.access()],
+            "advise" => {
+                let advice = match self.random.one_in(6) {
+                    true => self.random.of(&MORE_ADVICE),
+                    false => self.random.of(&ADVICE),
+                };
+                vec![region, page, pages, advice]
+            }
+            "lock" => vec![region, page, pages, self.random.between(0, 2)],
+            "sync_pages" => vec![region, page, pages, self.random.between(0, 7)],
+            "stamp" => vec![region, page, pages, self.seed()],
+            "poke" => vec![region, page, pages, self.random.between(0, 6), self.seed()],
+            "sum" => vec![region, page, pages],
+            "copy" => vec![region, page, pages, self.region(), self.page()],
+            "churn" => vec![frames + frames / 2],
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interpreter_knows_every_operation_with_so_many_arguments() {
+        fn check(operations: &[Operation]) {
+            for operation in operations {
+                let count = operation.arguments.len();
+                let entry = format!("({}, {count})", operation.name);
+                let table = include_str!("../interpreter/operations.h");
+                assert!(table.contains(&entry), "operations.h lacks {entry}");
+                check(operation.block.as_deref().unwrap_or_default());
+            }
+        }
+        for seed in 0..200 {
+            check(&program(seed).operations);
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_program() {
+        assert_eq!(program(3), program(3));
+        assert_ne!(program(3), program(4));
+    }
+}
