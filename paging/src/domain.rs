@@ -234,6 +234,47 @@ fn forget_at_fork(addr: usize, len: usize) -> rustix::io::Result<()> {
 mod tests {
     use super::*;
     use crate::driver::Paged;
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use translation::EntryKind;
+
+    /// A fault may be told before, and read after, its page is surrendered; here every fault
+    /// is. The mapping that takes the page's place does not wake its thread.
+    #[test]
+    fn a_thread_whose_page_is_surrendered_meets_what_is_mapped_there_instead() {
+        let domain = Domain::builder()
+            .frames(Contract { g: 64, x: 64 })
+            .store("ram:4M".parse().unwrap())
+            .entry(EntryKind::Thread)
+            .build()
+            .unwrap();
+        let pager = domain.shared.pager();
+        let stretch = domain.allocate(8 * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        let page = stretch.base() + 3 * PAGE;
+        pager.surrender(page..page + PAGE);
+        let (tell, told) = mpsc::channel();
+        let faults = pager.counters().get(Counter::faults);
+        std::thread::spawn(move || {
+            let byte = std::ptr::with_exposed_provenance::<u8>(page);
+            // SAFETY: mapped for as long as the test runs.
+            let _ = tell.send(unsafe { byte.read_volatile() });
+        });
+        while pager.counters().get(Counter::faults) == faults {
+            std::thread::yield_now();
+        }
+        // SAFETY: a page of the stretch, which was surrendered.
+        unsafe {
+            let at = rustix::mm::mmap_anonymous(
+                std::ptr::with_exposed_provenance_mut(page),
+                PAGE,
+                rustix::mm::ProtFlags::READ,
+                rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::FIXED,
+            );
+            assert_eq!(at.unwrap().addr(), page);
+        }
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(0));
+    }
 
     /// Where the kernel will not move a page on, for any reason but a pin, those before it are
     /// on the sieve and those behind it go back. What is in the way here is a page of ours.

@@ -167,7 +167,7 @@ impl Activation<'_> {
                 State::Resident => return self.recheck(),
                 State::Filling => return Outcome::Busy,
                 State::Poisoned => return Outcome::Failure(Failure::Lost),
-                State::Foreign => return Outcome::Success,
+                State::Foreign => return self.leave_to_kernel(),
                 State::Empty | State::Staged | State::Stored => {}
             }
             if self.whole
@@ -202,6 +202,14 @@ impl Activation<'_> {
                 _ => self.fetch(seen, frame),
             };
         }
+    }
+
+    /// The page is not ours any more: the access is the kernel's to answer, when it is
+    /// repeated. A thread whose fault was told before that is woken here; what is mapped
+    /// over its page does not wake it.
+    fn leave_to_kernel(&self) -> Outcome {
+        let _ = self.pager.userfault().wake(self.address(), PAGE);
+        Outcome::Success
     }
 
     /// As [`Activation::fill_huge`], where the period has room for all its pages: each counts

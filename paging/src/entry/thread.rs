@@ -278,7 +278,7 @@ impl Entry {
             let Some(stretch) = pager.directory.find(addr) else {
                 // Registered, but no stretch of ours: it has just gone. The kernel says so
                 // itself when the access is repeated.
-                let _ = pager.userfault().wake(addr, PAGE);
+                let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
                 return Ended::Other;
             };
             let index = stretch.table().index(addr);
@@ -312,7 +312,7 @@ impl Entry {
                 task: Some(Key::new(thread)),
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
-                // The filler's ioctl wakes whoever waits for the page.
+                // Whatever makes a fault a success wakes the threads that wait for the page.
                 Outcome::Success => return Ended::Resolved,
                 Outcome::Pending => return Ended::Reading,
                 Outcome::Busy => {
