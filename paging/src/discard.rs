@@ -7,6 +7,15 @@ use frames::Frame;
 use std::ops::Range;
 use wired::PAGE;
 
+/// What pages are once their contents are given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Afterwards {
+    /// The domain's, and zeros.
+    Empty,
+    /// The program's to map something else over.
+    Foreign,
+}
+
 impl Pager {
     /// Drops the contents of `range`: its pages are zeros again, their frames unused, their
     /// stored copies gone. What `munmap` and `madvise(MADV_DONTNEED)` do to a program.
@@ -14,12 +23,39 @@ impl Pager {
     pub(crate) fn discard(&self, range: Range<usize>) {
         self.for_each_unit(range, &mut |stretch, unit, pages| {
             if stretch.table().touched(unit) {
-                self.discard_unit(stretch, unit, pages);
+                self.give_up_unit(stretch, unit, pages, Afterwards::Empty);
             }
         });
     }
 
-    fn discard_unit(&self, stretch: &Inner, unit: usize, pages: Range<usize>) {
+    /// Something else will be mapped over `range`: as [`Pager::discard`], and its pages are
+    /// no longer the domain's.
+    pub(crate) fn surrender(&self, range: Range<usize>) {
+        self.for_each_unit(range, &mut |stretch, unit, pages| {
+            self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
+        });
+    }
+
+    /// What was mapped over `range` is gone, and anonymous memory is registered there
+    /// again.
+    pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
+        self.for_each_unit(range, &mut |stretch, unit, pages| {
+            let table = stretch.table();
+            let gate = table.gate(unit);
+            gate.close();
+            let back = pages.filter(|index| table.word(*index).reclaim()).count();
+            table.reclaimed(back);
+            gate.open();
+        });
+    }
+
+    fn give_up_unit(
+        &self,
+        stretch: &Inner,
+        unit: usize,
+        pages: Range<usize>,
+        afterwards: Afterwards,
+    ) {
         let table = stretch.table();
         let gate = table.gate(unit);
         let mut from = pages.start;
@@ -28,9 +64,15 @@ impl Pager {
             let mut frames = FrameList::new();
             let mut at = from;
             let mut in_transit = None;
+            let mut surrendered = 0;
             while at < pages.end && !frames.full() {
                 let word = table.word(at);
-                match word.discard() {
+                let ours = word.load().state() != State::Foreign;
+                let given_up = match afterwards {
+                    Afterwards::Empty => word.discard(),
+                    Afterwards::Foreign => word.become_foreign(),
+                };
+                match given_up {
                     Ok(dropped) => {
                         // A staged page's frame goes with its slot.
                         if let Some(frame) = dropped.frame {
@@ -40,6 +82,7 @@ impl Pager {
                         if let Some(handle) = dropped.handle {
                             self.forget(handle);
                         }
+                        surrendered += usize::from(ours);
                         at += 1;
                     }
                     Err(Busy) => {
@@ -49,6 +92,9 @@ impl Pager {
                 }
             }
             if at > from {
+                if afterwards == Afterwards::Foreign {
+                    table.surrendered(unit, surrendered);
+                }
                 // SAFETY: the program gave the contents up.
                 let _ = unsafe { translation::discard(table.address(from), (at - from) * PAGE) };
                 frames.put(self);
@@ -59,30 +105,6 @@ impl Pager {
                 table.word(page).wait_settled();
             }
         }
-    }
-
-    /// Something else will be mapped over `range`: its pages are no longer the domain's.
-    pub(crate) fn surrender(&self, range: Range<usize>) {
-        self.discard(range.clone());
-        self.for_each_unit(range, &mut |stretch, unit, pages| {
-            let gate = stretch.table().gate(unit);
-            gate.close();
-            for index in pages {
-                // Behind the closed gate, and just discarded: nothing to give back.
-                let _ = stretch.table().word(index).become_foreign();
-            }
-            gate.open();
-        });
-    }
-
-    /// What was mapped over `range` is gone, and anonymous memory is registered there
-    /// again.
-    pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
-        self.for_each_unit(range, &mut |stretch, _, pages| {
-            for index in pages {
-                let _ = stretch.table().word(index).discard();
-            }
-        });
     }
 
     /// Moves the contents of `from` to `to`, a range of the same length whose pages are

@@ -331,14 +331,22 @@ impl PageWord {
     }
 
     /// Makes the page empty, whatever it was: the program gave up its contents. With the
-    /// gate closed and the memory discarded.
+    /// gate closed and the memory discarded. A page that is not ours stays so.
     pub fn discard(&self) -> Result<Released, Busy> {
         self.settle_as(EMPTY)
     }
 
-    /// Something else is mapped there now: the page is none of ours.
+    /// Something else will be mapped there: the page is none of ours. With the gate closed
+    /// and the memory discarded.
     pub fn become_foreign(&self) -> Result<Released, Busy> {
         self.settle_as(FOREIGN)
+    }
+
+    /// Plain memory of ours is mapped there again, where something else was: the page is
+    /// empty. False when nothing else was there.
+    pub fn reclaim(&self) -> bool {
+        self.change(|now| (now.state() == State::Foreign).then_some((EMPTY, ())))
+            .is_some()
     }
 
     /// Separates a resident or staged page from its stored copy, which is the caller's to
@@ -458,7 +466,11 @@ impl PageWord {
                 frame,
                 handle: now.handle(),
             };
-            (now.state() != State::Filling).then_some((state, released))
+            match now.state() {
+                State::Filling => None,
+                State::Foreign => Some((FOREIGN, released)),
+                _ => Some((state, released)),
+            }
         })
         .ok_or(Busy)
     }

@@ -514,7 +514,7 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
 }
 
 impl Pager {
-    /// Registers a stretch's memory, without the parts that are something else now.
+    /// Registers memory of a stretch.
     pub(crate) fn register(
         &self,
         addr: usize,
@@ -527,13 +527,17 @@ impl Pager {
     }
 
     /// Registers what is left of a stretch in the child of a fork: parts that were
-    /// surrendered, or that a fork does not copy, are passed over.
+    /// surrendered are left out (memory shared with others could be registered, and its
+    /// faults would be the pager's), parts that a fork does not copy are passed over.
     fn register_mapped(&self, stretch: &Inner) -> Result<(), translation::TranslationError> {
         let table = stretch.table();
-        match self.register(table.base(), table.pages() * PAGE) {
-            Ok(()) => Ok(()),
-            Err(_) => self.register_pieces(table.base(), table.pages() * PAGE, table),
-        }
+        table.try_for_each_own_run(|run| {
+            let (addr, len) = (table.address(run.start), run.len() * PAGE);
+            match self.register(addr, len) {
+                Ok(()) => Ok(()),
+                Err(_) => self.register_pieces(addr, len, table),
+            }
+        })
     }
 
     fn register_pieces(
@@ -550,7 +554,7 @@ impl Pager {
                 self.register_pieces(addr + half, len - half, table)
             }
             Err(error) => match table.word(table.index(addr)).load().state() {
-                State::Foreign | State::Empty => Ok(()),
+                State::Empty => Ok(()),
                 _ => Err(error),
             },
         }

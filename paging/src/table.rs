@@ -10,7 +10,8 @@
 //! overlap: publishing a filled page, and taking all pages of the unit away.
 
 use crate::page::{PageWord, RangeGate, State};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use wired::{PAGE, Region};
 
 /// What a unit's bookkeeping costs, beside the page words.
@@ -25,8 +26,10 @@ struct Unit {
 const TOUCHED: u32 = 1 << 31;
 /// Set while the unit stands in a replacement queue.
 const QUEUED: u32 = 1 << 30;
+/// Set once something else was mapped over a page of the unit.
+const FOREIGN: u32 = 1 << 29;
 /// The rest of the meta word: pages of the unit that are resident.
-const COUNT: u32 = QUEUED - 1;
+const COUNT: u32 = FOREIGN - 1;
 
 /// Page words and unit gates of `pages` pages from `base` on.
 pub(crate) struct Table {
@@ -36,6 +39,8 @@ pub(crate) struct Table {
     words: Region,
     units: Region,
     unit_count: usize,
+    /// Pages where something else is mapped now.
+    foreign: AtomicUsize,
 }
 
 impl Table {
@@ -52,6 +57,7 @@ impl Table {
             words: Region::private(pages * size_of::<AtomicU64>())?,
             units: Region::private(unit_count * size_of::<Unit>())?,
             unit_count,
+            foreign: AtomicUsize::new(0),
         })
     }
 
@@ -100,7 +106,7 @@ impl Table {
     }
 
     /// The pages of a unit that belong to the stretch.
-    pub(crate) fn unit_pages(&self, unit: usize) -> std::ops::Range<usize> {
+    pub(crate) fn unit_pages(&self, unit: usize) -> Range<usize> {
         let unit_bytes = self.unit_pages * PAGE;
         let start = (self.base / unit_bytes + unit) * unit_bytes;
         let from = start.max(self.base);
@@ -187,8 +193,95 @@ impl Table {
                 })
     }
 
+    /// Something else will be mapped over so many more pages of the unit.
+    pub(crate) fn surrendered(&self, unit: usize, pages: usize) {
+        self.unit(unit)
+            .meta
+            .fetch_or(TOUCHED | FOREIGN, Ordering::AcqRel);
+        self.foreign.fetch_add(pages, Ordering::AcqRel);
+    }
+
+    /// So many pages are the stretch's again.
+    pub(crate) fn reclaimed(&self, pages: usize) {
+        self.foreign.fetch_sub(pages, Ordering::AcqRel);
+    }
+
+    /// Whether no page is the stretch's any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.foreign.load(Ordering::Acquire) == self.pages
+    }
+
+    /// Calls `each` for every maximal run of pages that are the stretch's, in rising order,
+    /// until it fails. For who keeps the words from changing.
+    pub(crate) fn try_for_each_own_run<E>(
+        &self,
+        mut each: impl FnMut(Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut start = 0;
+        if self.foreign.load(Ordering::Acquire) > 0 {
+            for unit in 0..self.unit_count {
+                if self.unit(unit).meta.load(Ordering::Acquire) & FOREIGN == 0 {
+                    continue;
+                }
+                for index in self.unit_pages(unit) {
+                    if self.word(index).load().state() == State::Foreign {
+                        if start < index {
+                            each(start..index)?;
+                        }
+                        start = index + 1;
+                    }
+                }
+            }
+        }
+        match start < self.pages {
+            true => each(start..self.pages),
+            false => Ok(()),
+        }
+    }
+
     /// The unit has left the replacement queue.
     pub(crate) fn dequeued(&self, unit: usize) {
         self.unit(unit).meta.fetch_and(!QUEUED, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_surrendered_is_in_no_run_of_the_stretchs_own() {
+        const UNIT: usize = 64;
+        let table = Table::new(3 * PAGE, 300, UNIT).unwrap();
+        let own = || {
+            let mut runs = Vec::new();
+            let all: Result<(), ()> = table.try_for_each_own_run(|run| {
+                runs.push(run);
+                Ok(())
+            });
+            all.unwrap();
+            runs
+        };
+        let surrender = |pages: Range<usize>| {
+            for index in pages {
+                table.word(index).become_foreign().unwrap();
+                table.surrendered(table.unit_of(index), 1);
+            }
+        };
+        assert_eq!(own(), [0..300]);
+        surrender(0..1);
+        surrender(59..70);
+        surrender(200..201);
+        assert_eq!(own(), [1..59, 70..200, 201..300]);
+        assert!(table.word(60).reclaim());
+        table.reclaimed(1);
+        assert_eq!(own(), [1..59, 60..61, 70..200, 201..300]);
+        surrender(60..61);
+        surrender(201..300);
+        assert_eq!(own(), [1..59, 70..200]);
+        surrender(1..59);
+        assert!(!table.is_abandoned());
+        surrender(70..200);
+        assert!(table.is_abandoned() && own().is_empty());
     }
 }

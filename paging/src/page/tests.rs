@@ -143,6 +143,10 @@ fn what_a_page_held_is_handed_over_when_it_goes() {
     );
     assert!(!word.load().may_stage());
     assert!(!word.begin_fill(word.load()));
+    assert!(word.discard().is_ok());
+    assert_eq!(word.load().state(), State::Foreign, "until it is reclaimed");
+    assert!(word.reclaim() && !word.reclaim());
+    assert_eq!(word.load().state(), State::Empty);
     let word = resident(3);
     word.stage();
     word.write_done(3, handle(5));
