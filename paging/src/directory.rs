@@ -120,6 +120,17 @@ impl Directory {
         unsafe { self.inners()[n].load(Ordering::Acquire).as_ref() }
     }
 
+    /// The first stretch that ends behind `addr`: the one that holds it, or the next. The
+    /// caller holds the domain's lock.
+    pub(crate) fn first_after(&self, addr: usize) -> Option<&Inner> {
+        let bases = &self.bases()[..self.len()];
+        let next = bases.partition_point(|base| base.load(Ordering::Relaxed) as usize <= addr);
+        let holder = next.checked_sub(1).and_then(|n| self.nth(n));
+        holder
+            .filter(|inner| addr < inner.table().end())
+            .or_else(|| self.nth(next))
+    }
+
     /// Puts a stretch in. False where the directory is full. The caller holds the
     /// domain's lock.
     pub(crate) fn insert(&self, inner: &'static Inner) -> bool {

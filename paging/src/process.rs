@@ -24,11 +24,11 @@ use frames::Client;
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Holder, SharedStore};
 use translation::{Access, Capabilities, Userfault};
-use wired::{Guard, Lock, PAGE, futex};
+use wired::{Guard, Lock, PAGE, PiGuard, futex};
 
 /// What a process's pager is made of.
 pub struct Config {
@@ -65,8 +65,8 @@ enum Errand {
     Register(usize, usize),
     /// Move contents: from, length, to.
     Transfer(usize, usize, usize),
-    /// Charge the pages of the stretch at this address that are there already.
-    Charge(usize),
+    /// Charge the pages that are there already: address, length.
+    Charge(usize, usize),
     /// Empty the standby list and make about this many frames unused.
     Drain(u32),
 }
@@ -95,6 +95,8 @@ pub struct Process {
     mail: Mailbox,
     sender: Lock<()>,
     next_id: AtomicU32,
+    /// Set when a stretch has surrendered its last page.
+    abandoned: AtomicBool,
     /// Not zero once the evictor's thread does errands.
     running: AtomicU32,
 }
@@ -163,6 +165,7 @@ impl Process {
             },
             sender: Lock::new(()),
             next_id: AtomicU32::new(1),
+            abandoned: AtomicBool::new(false),
             running: AtomicU32::new(0),
         })))
     }
@@ -178,7 +181,7 @@ impl Process {
         let reservation = translation::reserve(None, len, true)?;
         let range = reservation.addr..reservation.addr + reservation.len;
         match self.add_stretch(range.clone()) {
-            Ok(_) => Ok(range),
+            Ok(()) => Ok(range),
             Err(error) => {
                 // SAFETY: just reserved, and nobody knows of it.
                 let _ = unsafe { translation::unmap_reservation(reservation) };
@@ -187,17 +190,64 @@ impl Process {
         }
     }
 
-    /// Private anonymous memory that the program has already becomes a stretch; pages
-    /// that are there keep their contents and are charged. The pages are missing for the
-    /// moment in which they are registered, so no other thread may use them yet.
+    /// Private anonymous memory that the program has already becomes paged; pages that are
+    /// there keep their contents and are charged. The pages are missing for the moment in
+    /// which they are registered, so no other thread may use them yet.
+    ///
+    /// What of it was surrendered by a stretch becomes that stretch's again, the rest is new
+    /// ones, so that an address is in one stretch at most. Nothing else of a stretch may be
+    /// in the range.
     pub fn adopt(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let _ = translation::advise_no_huge(range.start, range.len());
-        let stretch = self.add_stretch(range.clone())?;
-        self.send(Errand::Charge(stretch.table().base()));
+        if self.abandoned.swap(false, Ordering::AcqRel) {
+            self.forget_abandoned();
+        }
+        let mut at = range.start;
+        while at < range.end {
+            let (part, known) = self.next_part(at..range.end);
+            at = part.end;
+            let adopted = match known {
+                true => self.resume(part.clone()),
+                false => self.add_stretch(part.clone()),
+            };
+            if let Err(error) = adopted {
+                self.surrender(range.start..part.start);
+                return Err(error);
+            }
+        }
+        self.send(Errand::Charge(range.start, range.len()));
         Ok(())
     }
 
-    fn add_stretch(&self, range: Range<usize>) -> Result<&'static Inner, ProcessError> {
+    /// The first part of `range` that is in one stretch, or in none; whether it is in one.
+    fn next_part(&self, range: Range<usize>) -> (Range<usize>, bool) {
+        let _control = self.pager.control.lock();
+        let next = self.pager.directory.first_after(range.start);
+        let (end, known) = match next.map(Inner::table) {
+            Some(table) if table.base() <= range.start => (table.end(), true),
+            Some(table) => (table.base(), false),
+            None => (range.end, false),
+        };
+        (range.start..end.min(range.end), known)
+    }
+
+    /// Frees the stretches that have surrendered every page.
+    fn forget_abandoned(&self) {
+        let control = self.pager.control.lock();
+        let mut at = 0;
+        while let Some(stretch) = self.pager.directory.first_after(at) {
+            at = stretch.table().end();
+            if stretch.table().is_abandoned() {
+                let bytes = (stretch.table().pages() * PAGE) as u64;
+                // SAFETY: every stretch of a process is a leaked box, which the directory
+                // alone keeps.
+                unsafe { self.forget_stretch(&control, stretch) };
+                self.pager.counters().sub(Counter::stretch_bytes, bytes);
+            }
+        }
+    }
+
+    fn add_stretch(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let pages = range.len() / PAGE;
         let table = Table::new(range.start, pages, self.pager.unit_pages)
             .map_err(|errno| ProcessError::Table { pages, errno })?;
@@ -209,17 +259,38 @@ impl Process {
         let fits = self.pager.directory.insert(stretch);
         drop(control);
         if !fits {
+            // SAFETY: leaked above, and in no directory.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
             return Err(ProcessError::TooMany);
         }
         if let Err(error) = self.register(range.start, range.len()) {
-            let _control = self.pager.control.lock();
-            self.pager.remove(stretch);
+            let control = self.pager.control.lock();
+            // SAFETY: leaked above, and nobody else keeps it.
+            unsafe { self.forget_stretch(&control, stretch) };
             return Err(error);
         }
         self.pager
             .counters()
             .add(Counter::stretch_bytes, range.len() as u64);
-        Ok(stretch)
+        Ok(())
+    }
+
+    /// Takes a stretch out of the directory and frees it.
+    ///
+    /// # Safety
+    /// It is a leaked box, and the caller keeps no other reference to it.
+    unsafe fn forget_stretch(&self, _control: &PiGuard<'_, ()>, stretch: &Inner) {
+        self.pager.remove(stretch);
+        // SAFETY: the caller's promise; whoever found it has left the gate.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
+    }
+
+    /// `range` was surrendered by its stretch; now plain anonymous memory is mapped there
+    /// again, and becomes the stretch's once more.
+    fn resume(&self, range: Range<usize>) -> Result<(), ProcessError> {
+        self.register(range.start, range.len())?;
+        self.inside(|pager| pager.reclaim_foreign(range));
+        Ok(())
     }
 
     fn register(&self, addr: usize, len: usize) -> Result<(), ProcessError> {
@@ -271,7 +342,7 @@ impl Process {
                 self.inside(|pager| pager.transfer(from..from + len, to));
                 0
             }
-            Errand::Charge(base) => self.inside(|pager| charge_all_present(pager, base)),
+            Errand::Charge(addr, len) => self.inside(|pager| charge_all_present(pager, addr, len)),
             Errand::Drain(want) => {
                 self.pager.drain();
                 if want == 0 {
@@ -335,15 +406,17 @@ impl Process {
 
     /// Something that is not the pager's will be mapped over `range`.
     pub fn surrender(&self, range: Range<usize>) {
-        self.inside(|pager| pager.surrender(range));
-    }
-
-    /// `range` was surrendered; now plain anonymous memory is mapped there again, and
-    /// becomes the stretch's once more.
-    pub fn resume(&self, range: Range<usize>) -> Result<(), ProcessError> {
-        self.register(range.start, range.len())?;
-        self.inside(|pager| pager.reclaim_foreign(range));
-        Ok(())
+        let abandoned = self.inside(|pager| {
+            pager.surrender(range.clone());
+            let mut any = false;
+            pager.for_each_unit(range, &mut |stretch, _, _| {
+                any |= stretch.table().is_abandoned()
+            });
+            any
+        });
+        if abandoned {
+            self.abandoned.store(true, Ordering::Release);
+        }
     }
 
     /// Moves the contents of `from` to `to`, as long, empty, and unknown to the program
@@ -465,20 +538,23 @@ fn fault_in(page: usize) -> bool {
 /// An entry thread's buffers.
 pub struct EntryThread(Entry);
 
-/// Charges what a stretch held before it became one. An errno where that cannot be read.
-fn charge_all_present(pager: &Pager, base: usize) -> u32 {
-    let (Some(stretch), Some(pagemap)) = (pager.directory.find(base), pager.pagemap()) else {
+/// Charges what memory held before it became paged. An errno where that cannot be read.
+fn charge_all_present(pager: &Pager, addr: usize, len: usize) -> u32 {
+    let Some(pagemap) = pager.pagemap() else {
         return 0;
     };
-    let table = stretch.table();
-    let charged = pagemap.runs_with_contents(base, table.pages() * PAGE, |run| {
-        run.for_each(|index| charge_present(pager, stretch, index));
+    let charged = pagemap.runs_with_contents(addr, len, |run| {
+        for page in run.map(|page| addr + page * PAGE) {
+            if let Some(stretch) = pager.directory.find(page) {
+                charge_present(pager, stretch, stretch.table().index(page));
+            }
+        }
     });
     match charged {
         Ok(()) => 0,
         Err(errno) => {
             pager.complain(format_args!(
-                "pages that were there at {base:#x} before the pager could not be counted: {errno}"
+                "pages that were there at {addr:#x} before the pager could not be counted: {errno}"
             ));
             errno.raw_os_error() as u32
         }

@@ -50,20 +50,16 @@ pub fn reserve(len: usize) -> Result<Span> {
     }
 }
 
-/// A private anonymous mapping that is there already becomes a stretch; so does one that
-/// was surrendered and is plain memory again.
+/// A private anonymous mapping that is there already becomes paged, whatever was surrendered
+/// at its addresses before.
 pub fn adopt(span: &Span) -> Result<()> {
-    let Some(engine) = engine::get() else {
-        return Ok(());
-    };
-    let known = |addr| engine.process.contains(addr);
-    let answer = match (known(span.start), known(span.end - 1)) {
-        (true, true) => engine.process.resume(span.clone()),
-        (false, false) => engine.process.adopt(span.clone()),
-        // Half of an old stretch: not worth a case of its own.
-        _ => return Err(Errno::EXIST),
-    };
-    answer.map_err(|_| Errno::NOMEM)
+    match engine::get() {
+        Some(engine) => {
+            let adopted = engine.process.adopt(span.clone());
+            adopted.map_err(|_| Errno::NOMEM)
+        }
+        None => Ok(()),
+    }
 }
 
 /// The contents become zero.
