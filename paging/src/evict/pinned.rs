@@ -11,7 +11,7 @@ use crate::pager::Pager;
 use crate::stretch::Inner;
 use frames::State as FrameState;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use wired::PAGE;
 
@@ -144,13 +144,11 @@ impl Pager {
     ) {
         let offset = stretch.table().offset_in_unit(index);
         let slot_word = &frames[offset / PAGE];
-        let (word, sieve) = (staged as *const AtomicU64, self.staging.sieve(slot));
-        let Some(to) = sieve.map(|sieve| sieve + offset) else {
+        let Some(to) = self.staging.sieve(slot).map(|sieve| sieve + offset) else {
             return;
         };
-        // SAFETY: staged and mapped; one locked instruction, which a device's write to the same
-        // bytes goes before or after.
-        unsafe { &*word }.fetch_or(0, Ordering::SeqCst);
+        // SAFETY: staged and mapped.
+        unsafe { wired::rewrite(staged as *mut u64) };
         // SAFETY: both areas are the pager's.
         let again = unsafe {
             let wake = translation::Wake::No;
