@@ -5,9 +5,9 @@
 //! a process of its own, registers every arena again and starts its own threads.
 //!
 //! Rule: the gate closes in an atfork *prepare* handler registered before all others,
-//! so that it runs last: closing it in an interposed `fork` would make other libraries'
-//! handlers wait for pages that cannot come. And what the C library touches between
-//! that handler and the child's must be resident first; it is nailed here.
+//! so that it runs last: closing it in an interposed `fork`, or before another handler,
+//! would make that handler wait for pages that cannot come. And what the C library touches
+//! between that handler and the child's must be resident first; it is nailed here.
 
 use crate::mappings::Span;
 use crate::raw::{self, Answer, Quiet, error};
@@ -16,7 +16,7 @@ use crate::{heap, link, notice, pager, pthread, start};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use system::wire::Domain;
 use wired::{Guard, Lock, PAGE};
 
@@ -58,26 +58,63 @@ enum How {
     Bare,
 }
 
-/// Registers the handlers: in the constructor, before any other library can.
+/// In the constructor.
 pub fn register() {
-    // SAFETY: functions that live as long as the process.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    register_handlers();
     roots::find();
 }
 
-extern "C" fn prepare() {
+type Handler = Option<unsafe extern "C" fn()>;
+
+crate::next::next! {
+    /// The C library's own `__register_atfork`.
+    fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int
+}
+
+/// Registers the handlers, once.
+fn register_handlers() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Ordering::AcqRel) {
+        let library = std::ptr::from_ref(&DONE).cast_mut().cast();
+        // SAFETY: functions that live as long as the process.
+        unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), library) };
+    }
+}
+
+mod registration {
+    use super::{Handler, c_int, c_void, register_handlers};
+
+    /// What `pthread_atfork` calls. The loader's own allocations can bring a program's
+    /// allocator here before any constructor runs.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn __register_atfork(
+        prepare: Handler,
+        parent: Handler,
+        child: Handler,
+        library: *mut c_void,
+    ) -> c_int {
+        register_handlers();
+        // SAFETY: the caller's.
+        unsafe { super::__register_atfork(prepare, parent, child, library) }
+    }
+}
+
+unsafe extern "C" fn prepare() {
     if space::active() {
         before(How::Library, &[]);
     }
 }
 
-extern "C" fn parent() {
+unsafe extern "C" fn parent() {
     if space::active() {
         after_in_parent();
     }
 }
 
-extern "C" fn child() {
+unsafe extern "C" fn child() {
     if space::active() {
         after_in_child();
     }
