@@ -11,7 +11,7 @@
 
 use crate::mappings::Span;
 use crate::raw::{self, Answer, Quiet, error};
-use crate::space::{self, Held};
+use crate::space::{self, Held, Space};
 use crate::{heap, link, notice, pager, pthread, start};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
@@ -260,10 +260,10 @@ fn nail(library: bool, also: &[Span]) -> Vec<Span> {
     // This thread's stack, where it is paged (a coroutine's, or one the program gave).
     want(here.saturating_sub(2 * PAGE)..here + 3 * PAGE);
     also.iter().cloned().for_each(&mut want);
-    if library {
-        roots::each(&mut want);
-    }
     let space = space::hold();
+    if library {
+        roots::each(&space, &mut want);
+    }
     // Page by page: one that nobody may read needs no nail, and must not keep its
     // neighbours from theirs.
     let mut nails: Vec<Span> = pages
@@ -281,8 +281,8 @@ fn pages_anchor() -> u8 {
 
 /// What the C library reaches in the heap from its own data while it forks.
 mod roots {
-    use super::{_IO_list_all, AtomicUsize, Ordering, PAGE, Span};
-    use crate::{pthread, space};
+    use super::{_IO_list_all, AtomicUsize, Ordering, PAGE, Space, Span};
+    use crate::pthread;
     use std::ffi::{CStr, c_int, c_void};
 
     /// Writeable data of the C library and the loader: start and end, in pairs.
@@ -338,18 +338,14 @@ mod roots {
     }
 
     /// Calls `want` for everything that may be reached.
-    pub fn each(want: &mut impl FnMut(Span)) {
+    pub fn each(space: &Space, want: &mut impl FnMut(Span)) {
         let mut reached = Vec::new();
         files(&mut reached);
         for pair in DATA.chunks(2) {
-            words(
-                pair[0].load(Ordering::Acquire)..pair[1].load(Ordering::Acquire),
-                &mut reached,
-            );
+            let data = pair[0].load(Ordering::Acquire)..pair[1].load(Ordering::Acquire);
+            words(space, data, &mut reached);
         }
-        for block in pthread::control_blocks() {
-            words(block, &mut reached);
-        }
+        pthread::each_control_block(|block| words(space, block, &mut reached));
         for addr in reached {
             want(addr..addr + REACH);
         }
@@ -371,8 +367,7 @@ mod roots {
     }
 
     /// Every word that may be an address of ours: more than needed, never less.
-    fn words(span: Span, reached: &mut Vec<usize>) {
-        let space = space::hold();
+    fn words(space: &Space, span: Span, reached: &mut Vec<usize>) {
         let mut last = 0;
         for at in span.step_by(8) {
             // SAFETY: the C library's data, or a live thread's control block.

@@ -85,18 +85,22 @@ fn nail(span: Span, tid: i32) {
 
 /// Takes back the nails of threads that are gone.
 fn sweep() {
-    let pid = raw::pid() as usize;
     with_known(|known| {
         known.nails.retain(|nail| {
-            // SAFETY: signal 0 only asks.
-            let answer = unsafe { raw::call3(libc::SYS_tgkill, pid, nail.tid as usize, 0) };
-            let gone = answer == raw::error(libc::ESRCH);
+            let gone = is_gone(nail.tid);
             if gone {
                 pager::unnail(&nail.span);
             }
             !gone
         });
     });
+}
+
+/// Whether a thread of the process has ended.
+fn is_gone(tid: i32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let answer = unsafe { raw::call3(libc::SYS_tgkill, raw::pid() as usize, tid as usize, 0) };
+    answer == raw::error(libc::ESRCH)
 }
 
 /// The memory is being given up: nothing in it needs keeping. The space is held.
@@ -131,11 +135,19 @@ pub fn forget_others() {
     processors::forget_others();
 }
 
-/// Control blocks of threads that run.
-pub fn control_blocks() -> Vec<Span> {
-    let mut blocks: Vec<usize> = with_known(|known| known.live.iter().map(|(_, at)| *at).collect());
-    blocks.push(threads::thread_pointer());
-    blocks.into_iter().map(|at| at..at + CONTROL).collect()
+/// Calls `look` for the control block of each thread that runs. None of them ends
+/// meanwhile: a thread's last step is to leave the list. What `look` waits for must not wait
+/// for the list; the space's lock is taken before.
+pub fn each_control_block(mut look: impl FnMut(Span)) {
+    let own = threads::thread_pointer();
+    with_known(|known| {
+        // A thread that ended by the system call alone has not left the list.
+        known.live.retain(|(tid, _)| !is_gone(*tid));
+        for (_, at) in known.live.iter().filter(|(_, at)| *at != own) {
+            look(*at..*at + CONTROL);
+        }
+    });
+    look(own..own + CONTROL);
 }
 
 crate::next::next! {
@@ -219,7 +231,11 @@ unsafe extern "C" fn begun(begin: *mut Begin, to: *mut Begin) {
     // SAFETY: made by `pthread_create` for this thread alone; `to` has room.
     unsafe { to.write(*Box::from_raw(begin)) };
     let (tid, own) = (raw::tid(), threads::thread_pointer());
-    with_known(|known| known.live.push((tid, own)));
+    with_known(|known| {
+        // One that ended by the system call alone may have had the number before.
+        known.live.retain(|(live, _)| *live != tid);
+        known.live.push((tid, own));
+    });
     processors::begins();
     nail(whole_pages(own, own + CONTROL), tid);
     let key = KEY.load(Ordering::Acquire);
