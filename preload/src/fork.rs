@@ -130,14 +130,23 @@ fn before(how: How, also: &[Span]) {
         // SAFETY: the C library's lock for exactly this.
         unsafe { _IO_list_lock() };
     }
-    let nails = nail(stdio, also);
+    let (nails, complete) = nail(stdio, also);
     let space = space::hold();
-    let gate = pager::gate_close().map_err(|why| {
-        notice::refuse(format_args!("fork refused: {why}"));
-    });
+    let gate = match complete {
+        true => pager::gate_close()
+            .map_err(|why| notice::refuse(format_args!("fork refused: {why}")))
+            .ok(),
+        false => {
+            notice::refuse(format_args!(
+                "fork refused: the pages that it touches while the pager stands still do not fit \
+                 into the frames; give the program more frames"
+            ));
+            None
+        }
+    };
     let heap = heap::HEAP.hold();
     let flight = Flight {
-        gate: gate.ok(),
+        gate,
         nails,
         stdio,
         heap: Some(heap),
@@ -249,8 +258,9 @@ fn single_threaded() -> bool {
     unsafe { std::ptr::from_ref(&__libc_single_threaded).read_volatile() != 0 }
 }
 
-/// Makes resident, and keeps so, what is touched while the gate is closed.
-fn nail(library: bool, also: &[Span]) -> Vec<Span> {
+/// Makes resident, and keeps so, what is touched while the gate is closed. False where
+/// that is not all of it.
+fn nail(library: bool, also: &[Span]) -> (Vec<Span>, bool) {
     let mut pages = BTreeSet::new();
     let mut want = |span: Span| {
         let first = span.start & !(PAGE - 1);
@@ -270,8 +280,10 @@ fn nail(library: bool, also: &[Span]) -> Vec<Span> {
         .into_iter()
         .flat_map(|page| space.nailable(&(page..page + PAGE)))
         .collect();
+    let all = nails.len();
     nails.retain(|span| pager::nail(span).is_ok());
-    nails
+    let complete = nails.len() == all;
+    (nails, complete)
 }
 
 #[inline(never)]
@@ -593,6 +605,10 @@ extern "C" fn clone(
     }
     let it = Cloned { entry, arg };
     let top = stack as usize;
+    // The C library's `clone` writes there first. Where that is a SIGSEGV, it is one before
+    // anything is held.
+    // SAFETY: the program's own stack for its child; nothing changes.
+    unsafe { wired::rewrite(((top & !15) - 16) as *mut u64) };
     let used = |flag: c_int, at: *mut c_void| if flags & flag != 0 { at as usize } else { 0 };
     let [parent, child] = written([
         used(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, ptid),
