@@ -544,23 +544,43 @@ fn gated(answer: Answer) -> Answer {
     settle(answer)
 }
 
+/// Words of the structure of `clone3`, as of Linux 6.18.
+const WORDS: usize = 11;
+
+/// Bytes of its first version.
+const FIRST_VERSION: usize = 64;
+
+/// Whether `clone3` with these arguments is the kernel's alone: it shares memory, or cannot
+/// succeed.
+pub extern "C" fn is_kernels_clone3(args: usize, size: usize) -> bool {
+    if !(FIRST_VERSION..=PAGE).contains(&size) || !raw::is_readable(args, size) {
+        return true;
+    }
+    // SAFETY: readable.
+    let flags = unsafe { (args as *const u64).read_unaligned() };
+    flags & libc::CLONE_VM as u64 != 0
+}
+
 /// The system call `clone3` without shared memory.
 pub fn raw_clone3(args: usize, size: usize) -> Answer {
-    /// Words of the kernel's structure, as of Linux 6.18.
-    const WORDS: usize = 11;
     const PIDFD: usize = 1;
     const CHILD_TID: usize = 2;
     const PARENT_TID: usize = 3;
     const STACK: usize = 5;
-    let mut copy = [0usize; WORDS];
-    if !space::active() || size > size_of_val(&copy) || size < 64 {
+    if !space::active() {
         // SAFETY: the program asked for exactly this.
         return unsafe { raw::call3(libc::SYS_clone3, args, size, 0) };
     }
-    // On this stack, which is resident, not where the program has it.
-    // SAFETY: the program's structure, `size` bytes.
-    unsafe {
-        std::ptr::copy_nonoverlapping(args as *const u8, copy.as_mut_ptr().cast(), size);
+    let mut copy = [0usize; WORDS];
+    let known = size.min(size_of_val(&copy));
+    // SAFETY: the program's structure, `size` bytes, seen to be readable.
+    let unknown = unsafe {
+        // On this stack, which is resident, not where the program has it.
+        std::ptr::copy_nonoverlapping(args as *const u8, copy.as_mut_ptr().cast(), known);
+        std::slice::from_raw_parts((args + known) as *const u8, size - known)
+    };
+    if unknown.iter().any(|byte| *byte != 0) {
+        return error(libc::E2BIG);
     }
     if copy[STACK] != 0 {
         return refuse_stack();
@@ -570,7 +590,7 @@ pub fn raw_clone3(args: usize, size: usize) -> Answer {
     before(How::Bare, &[child_tid, parent_tid, pidfd]);
     let at = std::ptr::from_ref(&copy) as usize;
     // SAFETY: the program's arguments.
-    gated(unsafe { raw::call3(libc::SYS_clone3, at, size, 0) })
+    gated(unsafe { raw::call3(libc::SYS_clone3, at, known, 0) })
 }
 
 /// What the child of `clone` starts with.

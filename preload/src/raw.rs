@@ -119,6 +119,19 @@ pub fn set_mask(mask: u64) -> u64 {
     before
 }
 
+/// Whether `len` bytes, at least a word and at most a page of them, can be read.
+pub fn is_readable(addr: usize, len: usize) -> bool {
+    /// No such way to change a mask: the kernel reads the mask and refuses.
+    const HOW: usize = usize::MAX;
+    const WORD: usize = size_of::<u64>();
+    let readable = |at: usize| {
+        // SAFETY: the kernel reads eight bytes, and changes nothing.
+        let answer = unsafe { call(libc::SYS_rt_sigprocmask, [HOW, at, 0, WORD, 0, 0]) };
+        at != 0 && answer != error(libc::EFAULT)
+    };
+    readable(addr) && readable(addr.wrapping_add(len - WORD))
+}
+
 /// The calling thread's number. Not cached: right in the child of a fork, too.
 pub fn tid() -> i32 {
     // SAFETY: takes nothing, changes nothing.
