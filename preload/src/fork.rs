@@ -16,8 +16,7 @@ use crate::{heap, link, notice, pager, pthread, start};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use system::wire::Domain;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use wired::{Guard, Lock, PAGE};
 
 /// What a fork holds from before the clone until after it, in both processes. Fields
@@ -31,6 +30,8 @@ struct Flight {
     space: Option<Held>,
     turn: Option<Guard<'static, ()>>,
     quiet: Option<Quiet>,
+    /// The program's `errno`.
+    errno: c_int,
 }
 
 /// Forks come one at a time.
@@ -42,12 +43,8 @@ struct Under(UnsafeCell<Option<Flight>>);
 unsafe impl Sync for Under {}
 static FLIGHT: Under = Under(UnsafeCell::new(None));
 
-/// What became of the last fork, by the thread that forked: thread number in the high
-/// half, the child's domain in the low.
-static OUTCOMES: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-
-/// In place of a domain: the child had to end, there was no room for it.
-const DOOMED: Domain = Domain::MAX;
+/// Threads whose last fork was refused, though the kernel allowed it: the child ends.
+static REFUSED: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Which of the C library's work lies between our handlers.
 #[derive(Clone, Copy, PartialEq)]
@@ -105,12 +102,14 @@ mod registration {
 unsafe extern "C" fn prepare() {
     if space::active() {
         before(How::Library, &[]);
+        // From here to the handler in the parent only the clone sets it.
+        raw::set_errno(0);
     }
 }
 
 unsafe extern "C" fn parent() {
     if space::active() {
-        after_in_parent();
+        after_in_parent(raw::errno() == 0);
     }
 }
 
@@ -121,6 +120,7 @@ unsafe extern "C" fn child() {
 }
 
 fn before(how: How, also: &[Span]) {
+    let errno = raw::errno();
     let quiet = Quiet::new();
     let turn = TURN.lock();
     let stdio = how == How::Library && !single_threaded();
@@ -153,6 +153,7 @@ fn before(how: How, also: &[Span]) {
         space: Some(space),
         turn: Some(turn),
         quiet: Some(quiet),
+        errno,
     };
     // SAFETY: the turn is ours.
     unsafe { *FLIGHT.0.get() = Some(flight) };
@@ -163,13 +164,22 @@ fn landed() -> Option<Flight> {
     unsafe { (*FLIGHT.0.get()).take() }
 }
 
-fn after_in_parent() {
+/// `born`: the kernel has made the child.
+fn after_in_parent(born: bool) {
     let Some(mut flight) = landed() else { return };
+    let errno = if born { flight.errno } else { raw::errno() };
     drop(flight.heap.take());
-    let child = flight.gate.take().map(pager::gate_open);
-    put_outcome(child.unwrap_or(DOOMED));
+    let child = flight.gate.take().map(|gate| pager::gate_open(gate, born));
     drop(flight.space.take());
     flight.finish(false);
+    match (child, link::port()) {
+        (None, _) => note_refused(),
+        (Some(child), Some(port)) if !born => {
+            let _ = port.release_child(link::domain(), child);
+        }
+        _ => {}
+    }
+    raw::set_errno(errno);
 }
 
 fn after_in_child() {
@@ -184,7 +194,9 @@ fn after_in_child() {
         lose_unforked(space);
     }
     drop(flight.space.take());
+    let errno = flight.errno;
     flight.finish(true);
+    raw::set_errno(errno);
 }
 
 impl Flight {
@@ -393,65 +405,39 @@ mod roots {
     }
 }
 
-fn put_outcome(child: Domain) {
-    let word = (raw::tid() as u64) << 32 | u64::from(child);
-    for place in &OUTCOMES {
-        if place
-            .compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
+fn note_refused() {
+    let tid = raw::tid();
+    for place in &REFUSED {
+        let put = place.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed);
+        if put.is_ok() {
             return;
         }
     }
 }
 
-fn take_outcome() -> Option<Domain> {
-    let tid = raw::tid() as u64;
-    OUTCOMES.iter().find_map(|place| {
-        let word = place.load(Ordering::Acquire);
-        (word >> 32 == tid && word != 0).then(|| {
-            place.store(0, Ordering::Release);
-            word as Domain
-        })
+fn take_refused() -> bool {
+    let tid = raw::tid();
+    REFUSED.iter().any(|place| {
+        let taken = place.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);
+        taken.is_ok()
     })
 }
 
 /// What the program is told of a fork whose outcome is `pid`: EAGAIN where the contract
 /// had no room for the child.
 fn settle(pid: Answer) -> Answer {
-    if pid == 0 {
-        return 0;
+    if pid == 0 || !take_refused() {
+        return pid;
     }
-    match take_outcome() {
-        Some(DOOMED) => {
-            if !raw::failed(pid) {
-                // It ends at once, by our own handler.
-                let mut status = 0;
-                // SAFETY: our own child and a local word.
-                unsafe {
-                    raw::call(
-                        libc::SYS_wait4,
-                        [
-                            pid as usize,
-                            std::ptr::from_mut(&mut status) as usize,
-                            0,
-                            0,
-                            0,
-                            0,
-                        ],
-                    )
-                };
-            }
-            error(libc::EAGAIN)
-        }
-        Some(child) if raw::failed(pid) => {
-            if let Some(port) = link::port() {
-                let _ = port.release_child(link::domain(), child);
-            }
-            pid
-        }
-        _ => pid,
+    if !raw::failed(pid) {
+        // It ends at once, by our own handler.
+        let mut status = 0;
+        let (child, to) = (pid as usize, std::ptr::from_mut(&mut status) as usize);
+        let any_kind = libc::__WALL as usize;
+        // SAFETY: our own child and a local word.
+        unsafe { raw::call(libc::SYS_wait4, [child, to, any_kind, 0, 0, 0]) };
     }
+    error(libc::EAGAIN)
 }
 
 /// A C function's result as the kernel would give it.
@@ -466,7 +452,7 @@ fn answer(pid: libc::pid_t) -> Answer {
 /// `fork`: refused with EAGAIN where the contract has no room for another process.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn fork() -> libc::pid_t {
-    take_outcome();
+    take_refused();
     // SAFETY: the program's own call; our handlers run in it.
     let pid = unsafe { __fork() };
     raw::give(settle(answer(pid))) as libc::pid_t
@@ -498,7 +484,7 @@ mod bare {
             }
             pid => {
                 let pid = super::answer(pid);
-                after_in_parent();
+                after_in_parent(!crate::raw::failed(pid));
                 crate::raw::give(super::settle(pid)) as libc::pid_t
             }
         }
@@ -539,7 +525,7 @@ fn refuse_stack() -> Answer {
 fn gated(answer: Answer) -> Answer {
     match answer {
         0 => after_in_child(),
-        _ => after_in_parent(),
+        _ => after_in_parent(!raw::failed(answer)),
     }
     settle(answer)
 }
@@ -638,7 +624,7 @@ extern "C" fn clone(
     let arg = std::ptr::from_ref(&it).cast_mut().cast();
     // SAFETY: the program's own call, entered by way of ours.
     let pid = answer(unsafe { __clone(cloned, stack, flags, arg, ptid, tls, ctid) });
-    after_in_parent();
+    after_in_parent(!raw::failed(pid));
     raw::give(settle(pid)) as c_int
 }
 

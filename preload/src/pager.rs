@@ -148,11 +148,12 @@ pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
         .map(Gate)
 }
 
-/// The parent of a fork pages again. Returns the child's domain.
-pub fn gate_open(gate: Gate) -> Domain {
+/// The parent of a fork pages again. Returns the child's domain, which is the caller's to
+/// release where no child was `born`.
+pub fn gate_open(gate: Gate, born: bool) -> Domain {
     let child = gate.child();
     if let (Some(engine), Some(fork)) = (engine::get(), gate.0) {
-        engine.process.open_after_fork(fork, true);
+        engine.process.open_after_fork(fork, born);
     }
     child
 }

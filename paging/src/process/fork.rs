@@ -128,11 +128,9 @@ impl Process {
         })
     }
 
-    /// The parent after its fork, or after a fork that failed (`forked` false).
-    pub fn open_after_fork(&self, mut fork: Fork, forked: bool) {
-        if !forked {
-            self.pager.frames().dismiss_child(fork.child);
-        }
+    /// The parent after its fork, or after one that failed: no child was `born`, and its
+    /// domain is the caller's to release, with what it has in the store.
+    pub fn open_after_fork(&self, mut fork: Fork, born: bool) {
         // SAFETY: dropped once, here.
         unsafe {
             ManuallyDrop::drop(&mut fork.halted);
@@ -140,7 +138,7 @@ impl Process {
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
         }
-        if forked {
+        if born {
             self.await_child(fork.child);
         }
     }
