@@ -45,6 +45,7 @@ impl Campaign {
     /// Runs it.
     pub fn run(&self) -> Result<Results, Failure> {
         std::fs::create_dir_all(&self.findings)?;
+        let kept = Mutex::new(self.kept()?);
         let next = AtomicU64::new(self.seed);
         let until = Instant::now() + self.time;
         let results = Mutex::new(Results::default());
@@ -53,7 +54,7 @@ impl Campaign {
                 .map(|_| {
                     scope.spawn(|| {
                         while Instant::now() < until {
-                            self.one(next.fetch_add(1, Ordering::Relaxed), &results)?;
+                            self.one(next.fetch_add(1, Ordering::Relaxed), &results, &kept)?;
                         }
                         Ok::<(), Failure>(())
                     })
@@ -69,7 +70,25 @@ impl Campaign {
         Ok(results.into_inner().unwrap_or_default())
     }
 
-    fn one(&self, seed: u64, results: &Mutex<Results>) -> Result<(), Failure> {
+    /// How many programs of each kind of difference are kept, by this campaign and those
+    /// before it.
+    fn kept(&self) -> std::io::Result<BTreeMap<String, u64>> {
+        let mut kept = BTreeMap::new();
+        for entry in std::fs::read_dir(&self.findings)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|e| e == "kind") {
+                *kept.entry(std::fs::read_to_string(path)?).or_default() += 1;
+            }
+        }
+        Ok(kept)
+    }
+
+    fn one(
+        &self,
+        seed: u64,
+        results: &Mutex<Results>,
+        kept: &Mutex<BTreeMap<String, u64>>,
+    ) -> Result<(), Failure> {
         let program = generate::program(seed);
         let outcome = compare(&self.setup, &program);
         let mut counted = results.lock().expect("no thread panics while it counts");
@@ -85,12 +104,15 @@ impl Campaign {
             Err(failure) => return Err(failure),
         };
         let kind = difference.kind();
-        let times = counted.differences.entry(kind.clone()).or_default();
-        *times += 1;
-        let again = *times > KEPT;
+        *counted.differences.entry(kind.clone()).or_default() += 1;
         drop(counted);
         eprintln!("seed {seed}: {kind}");
-        if !again {
+        let mut all = kept.lock().expect("no thread panics while it counts");
+        let times = all.entry(kind).or_default();
+        *times += 1;
+        let keep = *times <= KEPT;
+        drop(all);
+        if keep {
             self.keep(seed, &program, &difference)?;
         }
         Ok(())
@@ -99,6 +121,7 @@ impl Campaign {
     /// Writes down what failed: as it was, shrunk, and in C.
     fn keep(&self, seed: u64, program: &Program, difference: &Difference) -> Result<(), Failure> {
         let file = |ending: &str| self.findings.join(format!("{seed}.{ending}"));
+        std::fs::write(file("kind"), difference.kind())?;
         std::fs::write(file("full"), program.to_string())?;
         std::fs::write(file("difference"), difference.to_string())?;
         let mut setup = self.setup.clone();
