@@ -203,10 +203,13 @@ OPERATION protect(long number, long page, long pages, long access)
 }
 
 /* Advice whose effect is defined. After MADV_FREE pages hold either the old contents or
- * zeros until they are written, so they are written at once. */
+ * zeros until they are written, so they are written at once. Where a child does not
+ * inherit pages it has a hole, so that is for region 0. */
 OPERATION advise(long number, long page, long pages, long advice)
 {
     FIND_SPAN(span, number, page, pages);
+    if (advice == MADV_DONTFORK && span.region != regions)
+        advice = MADV_DOFORK;
     result_of(madvise(span.at, span.pages * PAGE, advice));
     mark_split(&span);
     for (long i = 0; advice == MADV_FREE && i < span.pages; i++)

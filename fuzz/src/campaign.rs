@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Most time that one program is shrunk for.
-const SHRINKING: Duration = Duration::from_secs(300);
+const SHRINKING: Duration = Duration::from_secs(120);
 
 /// Programs kept of one kind of difference: more would be the same defect.
 const KEPT: u64 = 3;
