@@ -103,7 +103,8 @@ fn at_hint(
     }
     let wanted = span(addr, len)?;
     if !space.map.touches(&wanted) {
-        let answer = space::map(addr, len, prot, flags | libc::MAP_FIXED_NOREPLACE, -1, 0);
+        // By the kernel's own rules: it keeps a distance from stacks that may grow.
+        let answer = space::map(addr, len, prot, flags, -1, 0);
         if raw::failed(answer) {
             return None;
         }
