@@ -333,7 +333,8 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
     }
     let space = &mut space::hold();
     if !space.map.contains(old) {
-        return move_foreign(space, new_len, flags, new, through);
+        let from = old..old.saturating_add(old_len);
+        return move_foreign(space, &from, new_len, flags, new, through);
     }
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let (may_move, fixed, keep) = (
@@ -368,7 +369,7 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
                         ),
                     ..
                 },
-            ] => move_foreign(space, new_len, flags, new, through),
+            ] => move_foreign(space, &from, new_len, flags, new, through),
             [
                 Piece {
                     what: What::Used(..),
@@ -505,7 +506,8 @@ fn move_foreign(
     through: impl Fn(usize) -> Answer,
 ) -> Answer {
     let to = match flags & libc::MREMAP_FIXED != 0 && new.is_multiple_of(PAGE) && new_len > 0 {
-        true => span(new, new_len).filter(|to| space.map.touches(to)),
+        true => span(new, new_len)
+            .filter(|to| space.map.touches(to) && (to.end <= from.start || from.end <= to.start)),
         false => None,
     };
     let Some(to) = to else { return through(new) };
@@ -516,6 +518,7 @@ fn move_foreign(
         return scratch;
     }
     let scratch = scratch as usize;
+    from: &Span,
     let answer = through(scratch);
     if raw::failed(answer) {
         space::unmap(&(scratch..scratch + to.len()));
@@ -546,7 +549,7 @@ fn leave_arena(
         give_way(space, &pieces);
         space::unmap(&more);
     }
-    let answer = move_foreign(space, len, flags, new, through);
+    let answer = move_foreign(space, from, len, flags, new, through);
     if room && answer != from.start as Answer {
         for piece in space.map.pieces(&more) {
             space.release(&piece);
