@@ -462,7 +462,7 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
         space::protect(&head, RW);
         pager::access_changed(&head);
     }
-    pager::transfer(&head, &target);
+    transfer(space, &head, &target);
     if keep {
         if traits.prot != RW {
             space::protect(&head, traits.prot);
@@ -485,6 +485,23 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
     to.start as Answer
 }
 
+/// Moves contents: as pages within paged memory; by a copy to memory that is the
+/// kernel's, as a target too small to be adopted is.
+fn transfer(space: &Space, from: &Span, to: &Span) {
+    for piece in space.map.pieces(to) {
+        let start = from.start + (piece.span.start - to.start);
+        let source = start..start + piece.span.len();
+        if let What::Used(..) = piece.what {
+            pager::transfer(&source, &piece.span);
+        } else {
+            let (start, target) = (source.start as *const u8, piece.span.start as *mut u8);
+            // SAFETY: both are mapped, readable and writeable, and do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(start, target, source.len()) };
+            pager::discard(&source);
+        }
+    }
+}
+
 /// New addresses of an old mapping have its state.
 fn inherit(space: &mut Space, to: &Span, traits: Traits) {
     let locked = traits.locked && pager::nail(to).is_ok();
@@ -500,6 +517,7 @@ fn inherit(space: &mut Space, to: &Span, traits: Traits) {
 /// Something that is not ours moves; its new place may lie on an arena.
 fn move_foreign(
     space: &mut Space,
+    from: &Span,
     new_len: usize,
     flags: c_int,
     new: usize,
@@ -518,7 +536,6 @@ fn move_foreign(
         return scratch;
     }
     let scratch = scratch as usize;
-    from: &Span,
     let answer = through(scratch);
     if raw::failed(answer) {
         space::unmap(&(scratch..scratch + to.len()));
