@@ -530,9 +530,13 @@ impl Process {
 /// Brings a page in as a read of it would, but says false where that would be a SIGSEGV:
 /// a page that is free, or that nobody may read.
 fn fault_in(page: usize) -> bool {
+    use rustix::mm::Advice;
     let at = std::ptr::with_exposed_provenance_mut(page);
-    // SAFETY: changes no contents.
-    unsafe { rustix::mm::madvise(at, PAGE, rustix::mm::Advice::LinuxPopulateRead) }.is_ok()
+    // What may only be written is not populated for a read, though the processor reads it.
+    [Advice::LinuxPopulateRead, Advice::LinuxPopulateWrite]
+        .into_iter()
+        // SAFETY: changes no contents.
+        .any(|advice| unsafe { rustix::mm::madvise(at, PAGE, advice) }.is_ok())
 }
 
 /// An entry thread's buffers.

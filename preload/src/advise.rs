@@ -169,7 +169,7 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
 /// Nails pages of paged memory; ENOMEM, as from the kernel, where the contract has no
 /// frames for that.
 pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
-    if traits.prot & libc::PROT_READ == 0 {
+    if traits.prot == libc::PROT_NONE {
         // As the kernel: locked, though nothing could be brought in.
         space.map.change(span, |traits| traits.locked = true);
         return error(libc::ENOMEM);
