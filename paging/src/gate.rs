@@ -34,6 +34,12 @@ impl DomainGate {
         Inside(gate)
     }
 
+    /// Goes in unless the gate is closed, or closing.
+    pub(crate) fn try_enter(&self, hint: usize) -> Option<Inside<'_>> {
+        let gate = &self.stripes[hint % STRIPES].0;
+        gate.try_enter().then_some(Inside(gate))
+    }
+
     /// Waits until nobody is inside and keeps everyone out. One at a time: the caller
     /// holds the domain's lock.
     pub(crate) fn close(&self) {

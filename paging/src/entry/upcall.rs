@@ -18,6 +18,7 @@ use crate::pager::Pager;
 use crate::stretch::{Fault, FaultKind, Handled, Handler};
 use rate::tasks::Key;
 use rate::{Limits, Nanos};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use wired::{Lock, PAGE};
@@ -25,13 +26,19 @@ use wired::{Lock, PAGE};
 /// Domains that one process can have at once.
 pub const MOST_DOMAINS: usize = 64;
 
-/// The process's domains, for the handlers. A slot is emptied before its pager goes.
-static DOMAINS: [AtomicPtr<Pager>; MOST_DOMAINS] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_DOMAINS];
+/// A domain of the process's, for the handlers.
+#[derive(Default)]
+struct Slot {
+    /// Null before the pager goes.
+    pager: AtomicPtr<Pager>,
+    /// Handlers are inside while they use the pager. Whatever takes it away closes and opens
+    /// this gate, and then knows that no handler does. A gate for each: an upcall may wait for
+    /// frames for a long time, and the other domains' faults and ends do not wait for it.
+    handlers: DomainGate,
+}
 
-/// Handlers are inside while they may use a pager they found: whoever takes a pager away
-/// closes and opens it once, and then knows that nobody does any more.
-static HANDLERS: OnceLock<DomainGate> = OnceLock::new();
+/// The process's domains.
+static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
 
 /// Whether the handlers are installed.
 static INSTALLED: Lock<bool> = Lock::new(false);
@@ -87,11 +94,11 @@ impl Access {
 /// The pager must live until [`detach`] has returned.
 pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
     let mut installed = INSTALLED.lock();
-    HANDLERS.get_or_init(DomainGate::default);
+    let domains = DOMAINS.get_or_init(|| (0..MOST_DOMAINS).map(|_| Slot::default()).collect());
     let mine = std::ptr::from_ref(pager).cast_mut();
-    let free = DOMAINS.iter().any(|slot| {
-        let none = std::ptr::null_mut();
-        slot.compare_exchange(none, mine, Ordering::AcqRel, Ordering::Relaxed)
+    let free = domains.iter().any(|slot| {
+        slot.pager
+            .compare_exchange(null_mut(), mine, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     });
     if free && !*installed {
@@ -105,19 +112,17 @@ pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
 /// Takes a pager away from the handlers. When it returns, none uses it.
 pub(crate) fn detach(pager: &Pager) {
     let mine = std::ptr::from_ref(pager).cast_mut();
-    let one = INSTALLED.lock();
-    let mut found = false;
-    for slot in &DOMAINS {
-        let none = std::ptr::null_mut();
-        found |= slot
-            .compare_exchange(mine, none, Ordering::AcqRel, Ordering::Relaxed)
+    let _one = INSTALLED.lock();
+    for slot in DOMAINS.get().into_iter().flatten() {
+        let taken = slot
+            .pager
+            .compare_exchange(mine, null_mut(), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
+        if taken {
+            slot.handlers.close();
+            slot.handlers.open();
+        }
     }
-    if let (true, Some(handlers)) = (found, HANDLERS.get()) {
-        handlers.close();
-        handlers.open();
-    }
-    drop(one);
 }
 
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -175,13 +180,17 @@ unsafe fn dispatch(
 
 /// Asks each domain in turn.
 fn ask_pagers(access: &mut Access, resolve: fn(&Pager, &mut Access) -> Verdict) -> Verdict {
-    let Some(handlers) = HANDLERS.get() else {
-        return Verdict::NotOurs;
-    };
-    let _inside = handlers.enter(thread_hint());
-    for slot in &DOMAINS {
-        // SAFETY: inside the handlers' gate, which is closed before a pager goes.
-        let Some(pager) = (unsafe { slot.load(Ordering::Acquire).as_ref() }) else {
+    let hint = thread_hint();
+    for slot in DOMAINS.get().into_iter().flatten() {
+        if slot.pager.load(Ordering::Acquire).is_null() {
+            continue;
+        }
+        // A gate that is closed is that of a pager that goes.
+        let Some(_inside) = slot.handlers.try_enter(hint) else {
+            continue;
+        };
+        // SAFETY: inside the slot's gate, which is closed before the pager goes.
+        let Some(pager) = (unsafe { slot.pager.load(Ordering::Acquire).as_ref() }) else {
             continue;
         };
         match resolve(pager, access) {

@@ -1,0 +1,92 @@
+//! Several domains in one process: what one waits for is its own affair.
+
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each stretch is the test's own"
+)]
+
+use selfpage::{
+    Activation, Contract, Domain, EntryKind, Outcome, Physical, Stretch, StretchDriver,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const PAGE: usize = 4096;
+
+/// Longer than anything here takes.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+fn domain(entry: EntryKind) -> Domain {
+    Domain::builder()
+        .frames(Contract { g: 16, x: 16 })
+        .entry(entry)
+        .build()
+        .unwrap()
+}
+
+fn physical(domain: &Domain) -> Stretch {
+    let stretch = domain.allocate(PAGE).unwrap();
+    stretch.bind(Physical).unwrap();
+    stretch
+}
+
+fn touch(addr: usize) {
+    unsafe { (addr as *mut u8).write_volatile(7) };
+}
+
+/// Keeps its first fault until it is let go.
+struct Slow {
+    begun: Arc<AtomicBool>,
+    go: Arc<AtomicBool>,
+}
+
+impl StretchDriver for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+        self.begun.store(true, Ordering::Release);
+        while !self.go.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        Physical.fault(fault)
+    }
+}
+
+#[test]
+fn a_fault_that_waits_in_one_domain_keeps_no_other_from_coming_and_going() {
+    let waiting = domain(EntryKind::Upcall);
+    let stretch = waiting.allocate(PAGE).unwrap();
+    let (begun, go) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let slow = Slow {
+        begun: begun.clone(),
+        go: go.clone(),
+    };
+    stretch.bind(slow).unwrap();
+    let at = stretch.base();
+    let faulter = std::thread::spawn(move || touch(at));
+    while !begun.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let others: Vec<_> = (0..3).map(|_| domain(EntryKind::Upcall)).collect();
+        for other in others {
+            let stretch = physical(&other);
+            touch(stretch.base());
+            drop((stretch, other));
+        }
+        let last = domain(EntryKind::Upcall);
+        touch(physical(&last).base());
+        let _ = tell.send(());
+    });
+    let came = told.recv_timeout(WATCHDOG);
+    go.store(true, Ordering::Release);
+    faulter.join().unwrap();
+    assert_eq!(came, Ok(()), "others waited for the fault");
+}
