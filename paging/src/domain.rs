@@ -129,6 +129,11 @@ impl Domain {
         Ok(stretch)
     }
 
+    #[cfg(test)]
+    pub(crate) fn pager(&self) -> &crate::pager::Pager {
+        self.shared.pager()
+    }
+
     /// The stretch that holds `addr`, if any: its base and length.
     pub fn lookup(&self, addr: usize) -> Option<Range<usize>> {
         let pager = self.shared.pager();

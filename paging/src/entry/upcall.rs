@@ -345,7 +345,11 @@ impl Pager {
                         }
                     }
                 }
-                Outcome::Failure(failure) => failure,
+                Outcome::Failure(failure) => {
+                    // Once at a time: the gate may close in between.
+                    drop(inside);
+                    failure
+                }
             };
             let _inside = self.gate.enter(hint);
             if let Some(stretch) = self.directory.find(addr) {
@@ -391,5 +395,72 @@ impl Pager {
     /// The page address of a fault.
     pub(crate) fn page_of(addr: usize) -> usize {
         addr & !(PAGE - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Physical, StretchDriver};
+    use crate::fill::{Activation, Failure};
+    use crate::{Contract, Domain};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Fails its faults once it is let go.
+    #[derive(Clone, Default)]
+    struct Failing {
+        begun: Arc<AtomicBool>,
+        go: Arc<AtomicBool>,
+    }
+
+    impl StretchDriver for Failing {
+        fn name(&self) -> &'static str {
+            "failing"
+        }
+        fn fault(&self, _: &mut Activation<'_>) -> Outcome {
+            self.begun.store(true, Ordering::Release);
+            while !self.go.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            Outcome::Failure(Failure::NeverFaults)
+        }
+    }
+
+    /// The gate closes while the fault is inside, and it is inside once: the closer waits for
+    /// it, and it for nothing.
+    #[test]
+    fn a_fault_that_fails_while_a_stretch_ends_keeps_neither_waiting() {
+        let domain = Arc::new(
+            Domain::builder()
+                .frames(Contract { g: 16, x: 16 })
+                .build()
+                .unwrap(),
+        );
+        let driver = Failing::default();
+        let stretch = domain.allocate(wired::PAGE).unwrap();
+        stretch.bind(driver.clone()).unwrap();
+        let other = domain.allocate(wired::PAGE).unwrap();
+        other.bind(Physical).unwrap();
+        let (tell, told) = mpsc::channel();
+        let (faulting, at) = (domain.clone(), stretch.base());
+        std::thread::spawn(move || {
+            let mut access = Access::new(at, true);
+            let verdict = faulting.pager().upcall(&mut access);
+            let _ = tell.send(matches!(verdict, Verdict::Tell));
+        });
+        while !driver.begun.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        let ender = std::thread::spawn(move || drop(other));
+        while !domain.pager().gate.closing(0) {
+            std::thread::yield_now();
+        }
+        driver.go.store(true, Ordering::Release);
+        let told = told.recv_timeout(Duration::from_secs(20));
+        assert_eq!(told, Ok(true), "the fault waits for its own gate");
+        ender.join().unwrap();
     }
 }
