@@ -71,6 +71,16 @@ pub(crate) struct Suspended {
     generation: u32,
 }
 
+#[cfg(test)]
+impl Suspended {
+    pub(crate) fn until(until: Nanos) -> Self {
+        Self {
+            until,
+            generation: 0,
+        }
+    }
+}
+
 /// How a fault was handled, for its cost.
 #[derive(Clone, Copy)]
 pub(crate) struct Handled {

@@ -2,7 +2,9 @@
 //!
 //! The entry takes other faults meanwhile, and comes back to each when it is due. A thread
 //! has one fault at a time, so it has one place; what it left there before, when another's
-//! fault brought its page, is forgotten.
+//! fault brought its page, is forgotten. Where the kernel does not tell threads apart
+//! ([`Feature::ThreadId`](translation::Feature::ThreadId)), a page has one place, for all
+//! that wait for it; what is forgotten too late is a page that is there by then.
 //!
 //! Rule: a fault that sleeps holds nothing, neither the domain's gate nor a frame. A fork, the
 //! end of a stretch, the end of the entry do not wait for it.
@@ -10,7 +12,7 @@
 use crate::pace::{Standing, Suspended};
 use rate::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use wired::Region;
+use wired::{PAGE, Region};
 
 /// Threads that one entry can have asleep. The fault of one more is sent back, so that its
 /// thread faults again.
@@ -65,7 +67,12 @@ impl Asleep {
     /// Puts a fault off. False where there is no room.
     pub(crate) fn put(&mut self, sleeper: Sleeper, suspended: &Suspended) -> bool {
         let thread = u64::from(sleeper.thread) << 1;
-        let same = |at: &usize| self.slot(*at)[1].load(Relaxed) & !1 == thread;
+        let page = (sleeper.addr / PAGE) as u64;
+        let same = |at: &usize| {
+            let slot = self.slot(*at);
+            slot[1].load(Relaxed) & !1 == thread
+                && (thread != 0 || slot[0].load(Relaxed) / PAGE as u64 == page)
+        };
         let at = (0..self.count).find(same).unwrap_or(self.count);
         if at == MOST {
             return false;
@@ -123,5 +130,34 @@ impl Asleep {
             thread: (thread >> 1) as u32,
             standing: Standing::from_words([generation, period, since]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper(thread: u32, page: usize) -> Sleeper {
+        Sleeper {
+            addr: page * PAGE,
+            write: true,
+            thread,
+            standing: Standing::default(),
+        }
+    }
+
+    #[test]
+    fn a_thread_has_one_place_and_one_that_is_not_told_apart_one_for_each_page() {
+        let mut asleep = Asleep::new().unwrap();
+        let until = Suspended::until(5);
+        for (thread, page) in [(7, 1), (7, 2), (0, 3), (0, 4), (0, 3), (8, 2)] {
+            assert!(asleep.put(sleeper(thread, page), &until));
+        }
+        let mut taken = Vec::new();
+        while let Some(sleeper) = asleep.take_due(5, false) {
+            taken.push((sleeper.thread, sleeper.addr / PAGE));
+        }
+        taken.sort_unstable();
+        assert_eq!(taken, [(0, 3), (0, 4), (7, 2), (8, 2)]);
     }
 }
