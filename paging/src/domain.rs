@@ -95,19 +95,14 @@ impl Domain {
     fn make_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
         // A child of a fork must not see zeros where the parent has data.
         let _ = forget_at_fork(reservation.addr, reservation.len);
-        let made = self.make(reservation.addr, reservation.len);
-        if made.is_err() {
-            // SAFETY: just reserved, and nobody knows of it.
-            let _ = unsafe { translation::unmap_reservation(reservation) };
-        }
-        made
-    }
-
-    fn make(&self, base: usize, len: usize) -> Result<Stretch, StretchError> {
+        let Reservation { addr: base, len } = reservation;
         let pager = self.shared.pager();
         let pages = len / PAGE;
-        let table = Table::new(base, pages, pager.unit_pages)
-            .map_err(|errno| StretchError::Table { pages, errno })?;
+        let table = Table::new(base, pages, pager.unit_pages).map_err(|errno| {
+            // SAFETY: just reserved, and nobody knows of it.
+            let _ = unsafe { translation::unmap_reservation(reservation) };
+            StretchError::Table { pages, errno }
+        })?;
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let inner = Box::into_raw(Box::new(Inner::new(id, table)));
         // SAFETY: just made; freed by the stretch's drop, after it left the directory.
@@ -116,6 +111,8 @@ impl Domain {
             let _control = pager.control.lock();
             pager.directory.insert(inner)
         };
+        pager.counters().add(Counter::stretch_bytes, len as u64);
+        // From here on the stretch's end gives the addresses back.
         let stretch = Stretch {
             shared: self.shared.clone(),
             inner,
@@ -125,7 +122,6 @@ impl Domain {
         }
         pager.register(base, len)?;
         mappings::divide(base, len);
-        pager.counters().add(Counter::stretch_bytes, len as u64);
         Ok(stretch)
     }
 
@@ -242,6 +238,29 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
     use translation::EntryKind;
+
+    /// What fails after a stretch has its addresses gives them back once: another thread may
+    /// have them by then.
+    #[test]
+    fn a_stretch_that_cannot_be_registered_leaves_nothing_in_the_books() {
+        let domain = Domain::builder()
+            .frames(Contract { g: 16, x: 16 })
+            .build()
+            .unwrap();
+        let reservation = translation::reserve(None, 4 * PAGE, true).unwrap();
+        // Another userfaultfd has the memory already.
+        let capabilities = translation::Capabilities::probe_fast();
+        let other = translation::Userfault::open(EntryKind::Upcall, &capabilities).unwrap();
+        let Reservation { addr, len } = reservation;
+        other.register(addr, len, true, false).unwrap();
+        let refused = domain.make_in(reservation);
+        assert!(matches!(refused, Err(StretchError::Translation(_))));
+        assert_eq!(domain.counters().get(Counter::stretch_bytes), 0);
+        assert_eq!(domain.lookup(addr), None);
+        let again = translation::reserve(Some(addr), len, true).unwrap();
+        // SAFETY: this test's own.
+        unsafe { translation::unmap_reservation(again) }.unwrap();
+    }
 
     /// A fault may be told before, and read after, its page is surrendered; here every fault
     /// is. The mapping that takes the page's place does not wake its thread.

@@ -6,8 +6,8 @@
 )]
 
 use selfpage::{
-    Contract, Counter, DirectIo, Domain, FaultKind, Handled, Mapped, Nailed, Paged, Physical,
-    Rights, StretchError,
+    Activation, Contract, Counter, DirectIo, Domain, FaultKind, Handled, Mapped, Nailed, Outcome,
+    Paged, Physical, Rights, StretchDriver, StretchError,
 };
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -136,6 +136,37 @@ fn unmapped_pages_keep_their_contents_and_a_frame_of_ones_own_maps_them_again() 
     ));
     for page in 0..8 {
         assert_eq!(unsafe { stretch.bytes() }[page * PAGE], page as u8 + 1);
+    }
+}
+
+/// Never has the page at once.
+struct InOthersHands(Outcome);
+
+impl StretchDriver for InOthersHands {
+    fn name(&self) -> &'static str {
+        "in others' hands"
+    }
+    fn fault(&self, _: &mut Activation<'_>) -> Outcome {
+        match self.0 {
+            Outcome::Busy => Outcome::Busy,
+            _ => Outcome::Retry,
+        }
+    }
+}
+
+#[test]
+fn a_page_that_another_thread_brings_in_is_not_said_to_be_mapped() {
+    for outcome in [Outcome::Busy, Outcome::Retry] {
+        let domain = domain(64);
+        let stretch = domain.allocate(2 * PAGE).unwrap();
+        stretch.bind(InOthersHands(outcome)).unwrap();
+        let frame = domain.take_frame().unwrap();
+        let refused = stretch.map(1, frame);
+        assert!(
+            matches!(refused, Err(StretchError::InOthersHands { page: 1 })),
+            "{refused:?}"
+        );
+        assert_eq!(domain.in_use(), 0, "the frame was put back");
     }
 }
 

@@ -137,6 +137,12 @@ pub enum StretchError {
         /// What was wanted of it.
         wanted: &'static str,
     },
+    /// Another thread has the page in its hands.
+    #[error("page {page} is being brought in by another thread; try again when it has it")]
+    InOthersHands {
+        /// The page.
+        page: usize,
+    },
     /// A page could not be brought in or written back.
     #[error("page {page}: {why}")]
     Page {

@@ -24,6 +24,10 @@ pub struct Trans {
 impl Stretch {
     /// Maps an unused frame of the domain at a page that is not resident (Nemesis,
     /// section 6.3): with the page's contents, or zeros.
+    ///
+    /// # Errors
+    /// The frame is put back where an attempt was made and failed ([`StretchError::Page`],
+    /// [`StretchError::InOthersHands`]); else it is the caller's still.
     pub fn map(&self, page: usize, frame: Frame) -> Result<(), StretchError> {
         self.check(page)?;
         self.check_meta()?;
@@ -49,8 +53,11 @@ impl Stretch {
             ..Attempt::default()
         };
         match pager.attempt(self.inner, attempt, &mut held, &mut context) {
+            Outcome::Success => Ok(()),
             Outcome::Failure(why) => Err(StretchError::Page { page, why }),
-            _ => Ok(()),
+            Outcome::Busy | Outcome::Retry | Outcome::Pending => {
+                Err(StretchError::InOthersHands { page })
+            }
         }
     }
 
