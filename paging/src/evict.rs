@@ -14,13 +14,13 @@
 //! its own, beside the others: whoever faults pays, and who cannot help waits for the
 //! next batch of frames.
 //!
-//! What must not meet an eviction at all (a fork, a flush, the end of a stretch) [`halt`]s
-//! them.
+//! What must not meet an eviction at all (a fork, the end of a stretch) [`halt`]s them.
 //!
 //! Rule: the locks are taken in this order: cleaners, the stager, a gate, `order`. Nobody who
 //! has a page in `Filling` takes any of the first three.
 
 pub(crate) mod clean;
+mod flush;
 pub(crate) mod halt;
 mod pinned;
 mod settle;

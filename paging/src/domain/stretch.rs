@@ -12,6 +12,7 @@ use crate::rights::{Denied, Rights};
 use crate::stretch::{FaultKind, Handler, Inner};
 use std::ops::Range;
 use std::sync::Arc;
+use translation::Access;
 use wired::PAGE;
 
 /// A stretch. Dropping it frees its addresses and drops its contents (a mapped one's
@@ -181,13 +182,19 @@ impl Stretch {
         Ok(())
     }
 
-    /// Writes changed pages of a mapped stretch to its file. Resident pages stay.
+    /// Writes changed pages of a mapped stretch to its file, those that are pinned or that a
+    /// device holds among them. Resident pages stay. What other threads write meanwhile may be
+    /// in the file or not, or in part.
+    ///
+    /// # Errors
+    /// [`StretchError::Denied`] where the process may not read the stretch;
+    /// [`StretchError::Page`] with the first page of a part that could not be written whole.
     pub fn flush(&self) -> Result<(), StretchError> {
+        self.check_right(Rights::READ)?;
         let pager = self.shared.pager();
         let table = self.inner.table();
         let mut failed = None;
         for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
-            // What is written is what no store can change meanwhile: staged.
             let error = pager.flush_unit(self.inner, unit);
             failed = failed.or(error.map(|why| (table.unit_pages(unit).start, why)));
         }
@@ -211,12 +218,16 @@ impl Stretch {
     }
 
     pub(super) fn check_meta(&self) -> Result<(), StretchError> {
+        self.check_right(Rights::META)
+    }
+
+    fn check_right(&self, needed: Rights) -> Result<(), StretchError> {
         let (held, stretch) = (self.rights(), self.inner.id());
-        match held.contains(Rights::META) {
+        match held.contains(needed) {
             true => Ok(()),
             false => Err(Denied {
                 stretch,
-                needed: Rights::META,
+                needed,
                 held,
             }
             .into()),
@@ -236,12 +247,17 @@ impl Drop for Stretch {
         self.shared.prefetch.forget(self.inner.id());
         let pager = self.shared.pager();
         let table = self.inner.table();
-        if self.inner.driver().is_some_and(|d| !d.zero_is_empty())
-            && let Err(error) = self.flush()
-        {
-            pager.complain(format_args!(
-                "a mapped stretch ends with changes that could not be written: {error}"
-            ));
+        if self.inner.driver().is_some_and(|d| !d.zero_is_empty()) {
+            if !self.rights().contains(Rights::READ) {
+                // SAFETY: the stretch is this object's, which ends.
+                let _ = unsafe { translation::set_access(self.base(), self.len(), Access::READ) };
+                self.inner.set_rights(Rights::READ);
+            }
+            if let Err(error) = self.flush() {
+                pager.complain(format_args!(
+                    "a mapped stretch ends with changes that could not be written: {error}"
+                ));
+            }
         }
         {
             let _inside = pager.gate.enter(self.base());

@@ -60,7 +60,8 @@ pub trait StretchDriver: Send + Sync {
         true
     }
 
-    /// A page is taken from the program, with these contents.
+    /// A page is taken from the program, with these contents; or it stays with it, and is
+    /// flushed ([`crate::Stretch::flush`]).
     fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> Cleaned {
         Cleaned::ToStore
     }

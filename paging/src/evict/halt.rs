@@ -1,6 +1,6 @@
 //! Evictions halted: for what must not meet one.
 //!
-//! A fork, a flush, a move of contents and the end of a stretch need every slot and every
+//! A fork, a move of contents and the end of a stretch need every slot and every
 //! stretch to themselves. They hold all cleaners and the stager. Who faults meanwhile and
 //! finds no frame waits.
 
@@ -99,20 +99,5 @@ impl Pager {
             let part = of_unit.start.max(pages.start)..of_unit.end.min(pages.end);
             self.stage_part(&mut stager, stretch, unit, part);
         }
-    }
-
-    /// Writes a unit of a mapped stretch back: its pages are staged, judged, and return
-    /// when they are next used. Why one could not be written.
-    pub(crate) fn flush_unit(&self, stretch: &Inner, unit: usize) -> Option<StoreError> {
-        let mut halted = self.halt();
-        // A page of this unit that is refused now is the program's again, and refused below.
-        self.drain_halted(&mut halted);
-        if !self.make_room(&mut halted) {
-            return Some(StoreError::Busy);
-        }
-        if self.stage_unit(halted.stager(), stretch, unit) == 0 {
-            return None;
-        }
-        self.drain_halted(&mut halted)
     }
 }
