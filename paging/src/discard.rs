@@ -64,7 +64,7 @@ impl Pager {
             let mut frames = FrameList::new();
             let mut at = from;
             let mut in_transit = None;
-            let mut surrendered = 0;
+            let (mut surrendered, mut nailed) = (0, false);
             while at < pages.end && !frames.full() {
                 let word = table.word(at);
                 let ours = word.load().state() != State::Foreign;
@@ -83,6 +83,7 @@ impl Pager {
                             self.forget(handle);
                         }
                         surrendered += usize::from(ours);
+                        nailed |= dropped.nailed;
                         at += 1;
                     }
                     Err(Busy) => {
@@ -92,6 +93,9 @@ impl Pager {
                 }
             }
             if at > from {
+                if nailed {
+                    self.forget_held(&(table.address(from)..table.address(at)));
+                }
                 if afterwards == Afterwards::Foreign {
                     table.surrendered(unit, surrendered);
                 }
@@ -206,25 +210,12 @@ impl Pager {
     }
 
     /// Undoes one nail of a page. Under the unit's closed gate.
-    fn unnail_page(&self, stretch: &Inner, index: usize) {
+    pub(crate) fn unnail_page(&self, stretch: &Inner, index: usize) {
         let word = stretch.table().word(index);
         let seen = word.load();
         if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
             self.mark(seen.frame(), frames::State::Mapped);
         }
-    }
-
-    /// Undoes one nail of a page, for the stager: the page's unit is left to
-    /// be found by the search for units in no queue.
-    pub(crate) fn unnail_quietly(&self, page: usize) {
-        let Some(stretch) = self.directory.find(page) else {
-            return;
-        };
-        let table = stretch.table();
-        let gate = table.gate(table.unit_of(table.index(page)));
-        gate.close();
-        self.unnail_page(stretch, table.index(page));
-        gate.open();
     }
 
     /// Undoes [`Pager::nail`].

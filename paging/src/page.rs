@@ -223,6 +223,8 @@ pub struct Released {
     pub frame: Option<u32>,
     /// The stored copy, which nobody refers to any more.
     pub handle: Option<Handle>,
+    /// Whether it was nailed; it is not any more.
+    pub nailed: bool,
 }
 
 /// The page is being filled: wait, and try again.
@@ -465,6 +467,7 @@ impl PageWord {
             let released = Released {
                 frame,
                 handle: now.handle(),
+                nailed: now.nails() > 0,
             };
             match now.state() {
                 State::Filling => None,

@@ -129,7 +129,7 @@ pub(crate) struct Pager {
     pub(crate) returned: AtomicU32,
     pub(crate) gate: DomainGate,
     /// Pages that a device held when they were to leave, nailed until they are looked at
-    /// again. Locked by the stager only.
+    /// again. Changed under the closed gates of their units.
     pub(crate) held_by_devices: PiLock<HeldByDevices>,
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: PiLock<()>,

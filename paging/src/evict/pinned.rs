@@ -49,11 +49,22 @@ impl HeldByDevices {
         if self.since?.elapsed() < HELD {
             return None;
         }
-        let page = self.pages.pop();
+        let page = self.pages.last().copied();
         if page.is_none() {
             self.since = None;
         }
         page
+    }
+
+    /// Strikes a page off the list. False where it is not on it.
+    fn strike(&mut self, page: usize) -> bool {
+        let at = self.pages.iter().rposition(|noted| *noted == page);
+        at.map(|at| self.pages.swap_remove(at)).is_some()
+    }
+
+    /// Strikes off all pages of a range of addresses.
+    fn strike_all(&mut self, range: &Range<usize>) {
+        self.pages.retain(|page| !range.contains(page));
     }
 }
 
@@ -169,7 +180,7 @@ impl Pager {
     }
 
     /// Nails a page that a device holds, until it is time to look again. Under the unit's
-    /// closed gate.
+    /// closed gate. A page is on the list as long as one of its nails is the list's.
     fn leave_to_device(&self, stretch: &Inner, index: usize) {
         let word = stretch.table().word(index);
         if self
@@ -192,8 +203,24 @@ impl Pager {
         loop {
             let due = self.held_by_devices.lock().due();
             let Some(page) = due else { break };
-            self.unnail_quietly(page);
+            let Some(stretch) = self.directory.find(page) else {
+                self.held_by_devices.lock().strike(page);
+                continue;
+            };
+            let table = stretch.table();
+            let gate = table.gate(table.unit_of(table.index(page)));
+            gate.close();
+            if self.held_by_devices.lock().strike(page) {
+                // The unit is left to be found by the search for those in no queue.
+                self.unnail_page(stretch, table.index(page));
+            }
+            gate.open();
         }
+    }
+
+    /// The contents of pages were given up, nails and all. Under the unit's closed gate.
+    pub(crate) fn forget_held(&self, range: &Range<usize>) {
+        self.held_by_devices.lock().strike_all(range);
     }
 
     fn return_all(&self, stretch: &Inner, frames: &[AtomicU32], span: Range<usize>, staged: usize) {
@@ -279,5 +306,57 @@ impl Pager {
             .ok()?;
         self.staging.set_sieve(base);
         self.staging.sieve(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Contract, Domain, Paged};
+
+    /// The device's nail went with the contents: the one that the list would take away later
+    /// is the program's own.
+    #[test]
+    fn a_page_that_is_given_up_and_pinned_anew_stays_pinned() {
+        let domain = Domain::builder()
+            .frames(Contract { g: 32, x: 32 })
+            .store("ram:4M".parse().unwrap())
+            .build()
+            .unwrap();
+        let pager = domain.pager();
+        let stretch = domain.allocate(4 * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        let word = || {
+            pager
+                .directory
+                .find(stretch.base())
+                .unwrap()
+                .table()
+                .word(1)
+        };
+        let revisit = || {
+            // As if the time were over.
+            pager.held_by_devices.lock().since = Some(Instant::now() - 2 * HELD);
+            pager.revisit_devices();
+        };
+        let hold = || {
+            stretch.populate(PAGE..2 * PAGE).unwrap();
+            let inner = pager.directory.find(stretch.base()).unwrap();
+            let gate = inner.table().gate(inner.table().unit_of(1));
+            gate.close();
+            pager.leave_to_device(inner, 1);
+            gate.open();
+        };
+        hold();
+        assert_eq!(word().load().nails(), 1);
+        revisit();
+        assert_eq!(word().load().nails(), 0, "let go when its time is over");
+        hold();
+        stretch.discard(1..2).unwrap();
+        let pin = stretch.pin(PAGE..2 * PAGE).unwrap();
+        revisit();
+        assert_eq!(word().load().nails(), 1, "the pin's");
+        drop(pin);
+        assert_eq!(word().load().nails(), 0);
     }
 }

@@ -191,7 +191,7 @@ impl Domain {
                 let mut memory = self.memory.lock().unwrap();
                 let filling = self.word.load().state() == State::Filling;
                 let gone = if filling { None } else { memory.mapped.take() };
-                self.word.discard().map(|Released { frame, handle }| {
+                self.word.discard().map(|Released { frame, handle, .. }| {
                     assert_eq!(gone.map(|(frame, _)| frame), frame);
                     memory.free.extend(frame);
                     if let Some(handle) = handle {

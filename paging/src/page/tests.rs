@@ -128,7 +128,8 @@ fn what_a_page_held_is_handed_over_when_it_goes() {
         word.discard(),
         Ok(Released {
             frame: Some(1),
-            handle: None
+            handle: None,
+            nailed: false,
         })
     );
     let word = resident(2);
@@ -138,7 +139,8 @@ fn what_a_page_held_is_handed_over_when_it_goes() {
         word.become_foreign(),
         Ok(Released {
             frame: None,
-            handle: Some(handle(4))
+            handle: Some(handle(4)),
+            nailed: false,
         })
     );
     assert!(!word.load().may_stage());
