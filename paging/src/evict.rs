@@ -312,6 +312,7 @@ impl Pager {
     pub(crate) fn keep_spare(&self) {
         self.evictor_up.store(1, Ordering::SeqCst);
         self.revisit_devices();
+        self.unmark_failed();
         let client = self.frames();
         let asked = client.asked();
         if asked > 0 {

@@ -19,6 +19,7 @@ use crate::context::Pool;
 use crate::counters::{Counter, Counters};
 use crate::directory::Directory;
 use crate::entry::doze::Entries;
+use crate::entry::marked::Marks;
 use crate::evict::clean::{Cleaner, MOST_CLEANERS};
 use crate::evict::{HeldByDevices, Stager};
 use crate::gate::DomainGate;
@@ -148,6 +149,8 @@ pub(crate) struct Pager {
     scratches: OnceLock<Box<Scratches>>,
     /// Which entry threads wait for faults.
     pub(crate) entries: Entries,
+    /// Pages whose access failed for now.
+    pub(crate) marks: Lock<Marks>,
     /// How fast faults may come.
     pub(crate) pace: Pace,
     /// Who goes where next.
@@ -212,6 +215,7 @@ impl Pager {
                 .map_err(crate::DomainError::Memory)?,
             scratches: OnceLock::new(),
             entries: Entries::default(),
+            marks: Lock::new(Marks::new()),
             pace: Pace::new(parts.limits).map_err(crate::DomainError::Memory)?,
             recogniser: Recogniser::default(),
             readers: readers(parts.store, contract.x)?,

@@ -600,10 +600,15 @@ impl Pager {
         addr: usize,
         len: usize,
     ) -> Result<(), translation::TranslationError> {
-        // Without staging, pages are taken by write protection and copying.
-        let write_protect = self.tracks_dirty()
-            || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy;
+        let write_protect = self.registers_write_protected();
         self.userfault().register(addr, len, true, write_protect)
+    }
+
+    /// Whether stretches are registered for write protection, too.
+    pub(crate) fn registers_write_protected(&self) -> bool {
+        // Without staging, pages are taken by write protection and copying.
+        self.tracks_dirty()
+            || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy
     }
 
     /// Registers what is left of a stretch in the child of a fork: parts that were

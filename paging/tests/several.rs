@@ -6,12 +6,13 @@
 )]
 
 use selfpage::{
-    Activation, Contract, Domain, EntryKind, Outcome, Physical, Stretch, StretchDriver,
+    Activation, Contract, Domain, EntryKind, Failure, Outcome, Physical, StoreError, Stretch,
+    StretchDriver,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 
@@ -89,4 +90,46 @@ fn a_fault_that_waits_in_one_domain_keeps_no_other_from_coming_and_going() {
     go.store(true, Ordering::Release);
     faulter.join().unwrap();
     assert_eq!(came, Ok(()), "others waited for the fault");
+}
+
+/// Fails its first faults, then gives zeros.
+struct Failing(AtomicU32);
+
+impl StretchDriver for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+        let left = |left: u32| left.checked_sub(1);
+        match self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, left)
+        {
+            Ok(_) => Outcome::Failure(Failure::Unreadable(StoreError::Busy)),
+            Err(_) => Physical.fault(fault),
+        }
+    }
+}
+
+#[test]
+fn a_page_that_could_not_be_read_once_is_tried_again_at_a_later_access() {
+    let domain = domain(EntryKind::Thread);
+    let stretch = domain.allocate(4 * PAGE).unwrap();
+    stretch.bind(Failing(AtomicU32::new(1))).unwrap();
+    // By system calls, which say what a load would have as a SIGBUS.
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let access = || unsafe {
+        libc::write(
+            std::os::fd::AsRawFd::as_raw_fd(&writer),
+            (stretch.base() + PAGE) as *const _,
+            1,
+        )
+    };
+    assert_eq!(access(), -1, "the first access is told");
+    let begun = Instant::now();
+    while access() != 1 {
+        assert!(begun.elapsed() < WATCHDOG, "the page is lost for good");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    touch(stretch.base() + PAGE);
 }

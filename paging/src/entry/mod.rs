@@ -14,6 +14,7 @@
 
 pub(crate) mod asleep;
 pub(crate) mod doze;
+pub(crate) mod marked;
 pub(crate) mod mask;
 pub(crate) mod thread;
 pub(crate) mod trap;

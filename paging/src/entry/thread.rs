@@ -384,12 +384,7 @@ impl Entry {
         if let Some(stretch) = pager.directory.find(addr) {
             pager.report(stretch, addr, failure);
         }
-        let page = Pager::page_of(addr);
-        if let Err(error) = pager.userfault().poison(page, PAGE) {
-            pager.complain(format_args!(
-                "the program could not be told of page {page:#x}: {error}"
-            ));
-        }
+        pager.mark_failed(Pager::page_of(addr));
     }
 }
 

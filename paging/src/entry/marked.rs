@@ -1,0 +1,115 @@
+//! Pages whose access failed for now.
+//!
+//! A faulting thread is told by a mark in the kernel's page table, which every later access
+//! meets, too. Where the contents may come at a later try (the store was busy, frames were
+//! short) the mark is taken away after a moment, and the next access is a fault like any.
+
+use crate::page::State;
+use crate::pager::Pager;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use translation::PoisonMethod;
+use wired::PAGE;
+
+/// How long a mark stays: a thread that was woken by it takes microseconds to meet it. One that
+/// takes longer faults again, and is told again if the page still cannot be had.
+const STAYS: Duration = Duration::from_millis(100);
+
+/// Marks at once. One more takes the oldest away.
+const MOST: usize = 4096;
+
+/// A page that is marked.
+#[derive(Clone, Copy)]
+struct Mark {
+    page: usize,
+    method: PoisonMethod,
+    since: Instant,
+}
+
+/// The marks, oldest first.
+pub(crate) struct Marks(VecDeque<Mark>);
+
+impl Marks {
+    pub(crate) fn new() -> Self {
+        Self(VecDeque::with_capacity(MOST))
+    }
+}
+
+impl Pager {
+    /// Tells who waits for a page, and whoever accesses it next, that the access fails. The
+    /// caller is inside the domain's gate.
+    pub(crate) fn mark_failed(&self, page: usize) {
+        let method = match self.userfault().poison(page, PAGE) {
+            Ok(method) => method,
+            Err(error) => {
+                return self.complain(format_args!(
+                    "the program could not be told of page {page:#x}: {error}"
+                ));
+            }
+        };
+        let since = Instant::now();
+        let mark = Mark {
+            page,
+            method,
+            since,
+        };
+        let oldest = {
+            let mut marks = self.marks.lock();
+            let full = marks.0.len() == MOST;
+            let oldest = full.then(|| marks.0.pop_front()).flatten();
+            marks.0.push_back(mark);
+            oldest
+        };
+        if let Some(oldest) = oldest {
+            self.unmark(oldest);
+        }
+    }
+
+    /// Takes the marks away whose time is over.
+    pub(crate) fn unmark_failed(&self) {
+        // Keeps the stretches where they are.
+        let Some(_stager) = self.stager.try_lock() else {
+            return;
+        };
+        loop {
+            let due = {
+                let mut marks = self.marks.lock();
+                let due = marks
+                    .0
+                    .front()
+                    .is_some_and(|mark| mark.since.elapsed() > STAYS);
+                due.then(|| marks.0.pop_front()).flatten()
+            };
+            match due {
+                Some(mark) => self.unmark(mark),
+                None => return,
+            }
+        }
+    }
+
+    fn unmark(&self, mark: Mark) {
+        let Some(stretch) = self.directory.find(mark.page) else {
+            return;
+        };
+        let table = stretch.table();
+        let index = table.index(mark.page);
+        let gate = table.gate(table.unit_of(index));
+        let write_protect = self.registers_write_protected();
+        gate.close();
+        match table.word(index).load().state() {
+            // It came by itself; it is lost for good; it is something else's place.
+            State::Resident | State::Poisoned | State::Foreign => {}
+            State::Empty | State::Filling | State::Staged | State::Stored => {
+                // SAFETY: marked by this method; behind the closed gate it stays missing.
+                let unmarked = unsafe {
+                    self.userfault()
+                        .unpoison(mark.page, PAGE, mark.method, write_protect)
+                };
+                if let Err(error) = unmarked {
+                    self.complain(format_args!("{error}"));
+                }
+            }
+        }
+        gate.open();
+    }
+}
