@@ -5,7 +5,16 @@ use crate::pager::Pager;
 use crate::stretch::Inner;
 use frames::Frame;
 use std::ops::Range;
+use translation::{CarryError, StageError, TranslationError};
 use wired::PAGE;
+
+/// Why a transfer stops on its way.
+enum Stop {
+    /// The page at this address is being filled.
+    InTransit(usize),
+    /// No slot is free, or the kernel has no mapping.
+    NoRoom,
+}
 
 /// What pages are once their contents are given up.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,9 +120,10 @@ impl Pager {
         }
     }
 
-    /// Moves the contents of `from` to `to`, a range of the same length whose pages are
-    /// all empty and which nobody touches yet. Nothing is copied: pages that are resident
-    /// are staged, and the words move.
+    /// Moves the contents of `from` to `to`, a range of the same length that nobody uses yet.
+    /// Nothing is copied: of pages that can be staged the words move, of those that cannot
+    /// (a device holds them, or they are nailed) the memory. Nails stay behind, but for those
+    /// of devices.
     pub(crate) fn transfer(&self, from: Range<usize>, to: usize) {
         let distance = to.wrapping_sub(from.start);
         self.for_each_unit(from, &mut |stretch, unit, pages| {
@@ -124,69 +134,226 @@ impl Pager {
             let mut at = pages.start;
             while at < pages.end {
                 let mut halted = self.halt();
-                if !self.make_room(&mut halted) {
-                    // Nothing may be lost: until the store takes a page, or the kernel a
-                    // mapping, the program's call does not return.
-                    drop(halted);
-                    self.await_room();
-                    continue;
+                if self.make_room(&mut halted) {
+                    self.stage_unit(halted.stager(), stretch, unit);
                 }
-                self.unnail_for_move(stretch, at..pages.end);
-                self.stage_unit(halted.stager(), stretch, unit);
+                // What staging left in its place needs a slot to go through.
+                let slot = match self.make_room(&mut halted) {
+                    true => self.staging.ring.free_slot(),
+                    false => None,
+                };
                 let gate = table.gate(unit);
                 gate.close();
-                let stopped = self.move_words(stretch, at..pages.end, distance);
+                let (moved, stop) = self.move_pages(stretch, at..pages.end, distance, slot);
                 gate.open();
                 drop(halted);
-                match stopped {
+                at = moved;
+                match stop {
                     None => return,
-                    Some((page, State::Filling)) => {
-                        table.word(page).wait_settled();
-                        at = page;
+                    Some(Stop::InTransit(page)) => {
+                        if let Some(stretch) = self.directory.find(page) {
+                            let table = stretch.table();
+                            table.word(table.index(page)).wait_settled();
+                        }
                     }
-                    // Faulted back before its word could be moved: once more.
-                    Some((page, _)) => at = page,
+                    // Nothing may be lost: until the store takes a page, or the kernel a
+                    // mapping, the program's call does not return.
+                    Some(Stop::NoRoom) => self.await_room(),
                 }
             }
         });
     }
 
-    fn unnail_for_move(&self, stretch: &Inner, pages: Range<usize>) {
-        for index in pages {
-            while stretch.table().word(index).unnail() {}
-        }
-    }
-
-    /// Moves words until one is met that is not settled; says which.
-    fn move_words(
+    /// Moves pages until one cannot be moved now. How far it came, and why not farther. Nobody
+    /// else evicts, and the gate of the pages' unit is closed.
+    fn move_pages(
         &self,
         stretch: &Inner,
         pages: Range<usize>,
         distance: usize,
-    ) -> Option<(usize, State)> {
-        for index in pages {
-            let word = stretch.table().word(index);
-            let seen = word.load();
+        slot: Option<usize>,
+    ) -> (usize, Option<Stop>) {
+        let table = stretch.table();
+        let mut at = pages.start;
+        while at < pages.end {
+            let seen = table.word(at).load();
             match seen.state() {
-                State::Empty | State::Foreign | State::Poisoned => continue,
-                State::Filling | State::Resident => return Some((index, seen.state())),
-                State::Staged | State::Stored => {}
+                State::Empty | State::Foreign => {
+                    at += 1;
+                    continue;
+                }
+                State::Filling => return (at, Some(Stop::InTransit(table.address(at)))),
+                State::Resident | State::Staged | State::Stored | State::Poisoned => {}
             }
-            let target = stretch.table().address(index).wrapping_add(distance);
+            let target = table.address(at).wrapping_add(distance);
             let Some(other) = self.directory.find(target) else {
+                at += 1;
                 continue;
             };
             let there = other.table().index(target);
-            if seen.state() == State::Staged {
+            let run = match seen.state() {
+                State::Resident => self.resident_run(stretch, at..pages.end, other, there),
+                _ => 1,
+            };
+            let unit = other.table().unit_of(there);
+            let gate = other.table().gate(unit);
+            let same = std::ptr::eq(gate, table.gate(table.unit_of(at)));
+            if !same {
+                gate.close();
+            }
+            let moved = self.move_run(stretch, at, other, there, run, slot);
+            if !same {
+                gate.open();
+            }
+            match moved {
+                Ok(count) => {
+                    if other.table().touch(unit) {
+                        self.note_filled(other, unit, true, false);
+                    }
+                    at += count;
+                }
+                Err(stop) => return (at, Some(stop)),
+            }
+        }
+        (at, None)
+    }
+
+    /// How many resident pages from the first on move into one unit.
+    fn resident_run(
+        &self,
+        stretch: &Inner,
+        pages: Range<usize>,
+        other: &Inner,
+        there: usize,
+    ) -> usize {
+        let room = other.table().unit_pages(other.table().unit_of(there)).end - there;
+        let resident = |at: &usize| stretch.table().word(*at).load().state() == State::Resident;
+        pages.take(room).take_while(resident).count()
+    }
+
+    /// Moves a run of resident pages, or one page of any other kind. Behind the closed gates
+    /// of both units.
+    fn move_run(
+        &self,
+        stretch: &Inner,
+        at: usize,
+        other: &Inner,
+        there: usize,
+        run: usize,
+        slot: Option<usize>,
+    ) -> Result<usize, Stop> {
+        let (table, to) = (stretch.table(), other.table());
+        for page in there..there + run {
+            self.clear(other, page)
+                .map_err(|Busy| Stop::InTransit(to.address(page)))?;
+        }
+        let resident = table.word(at).load().state() == State::Resident;
+        let run = match resident {
+            true => self.carry(table.address(at), to.address(there), run, slot)?,
+            false => 1,
+        };
+        for page in 0..run {
+            let (word, seen) = (table.word(at + page), table.word(at + page).load());
+            let target = to.address(there + page);
+            if !word.take(seen) {
+                // A fault has it in hand, of a page that is not resident.
+                return Err(Stop::InTransit(table.address(at + page)));
+            }
+            if matches!(seen.state(), State::Resident | State::Staged) {
                 self.places.set_home(seen.frame(), target);
             }
-            if !word.take(seen) {
-                return Some((index, State::Resident));
+            let held = seen.nails() > 0 && self.move_held(table.address(at + page), target);
+            if seen.nails() > 0 && !held {
+                self.mark(seen.frame(), frames::State::Mapped);
             }
-            other.table().word(there).put(seen);
-            other.table().touch_only(other.table().unit_of(there));
+            let put = to.word(there + page).put(seen, held);
+            debug_assert!(put, "cleared, and behind a closed gate");
+            if seen.state() == State::Poisoned {
+                // SAFETY: nothing but its mark is there.
+                let _ = unsafe { translation::discard(table.address(at + page), PAGE) };
+            }
         }
-        None
+        to.touch_only(to.unit_of(there));
+        if resident {
+            table.went(table.unit_of(at), run as u32);
+            to.came_by(to.unit_of(there), run as u32);
+        }
+        Ok(run)
+    }
+
+    /// Moves the memory of resident pages. How many: fewer where they are several mappings of
+    /// the kernel's.
+    fn carry(
+        &self,
+        from: usize,
+        to: usize,
+        run: usize,
+        slot: Option<usize>,
+    ) -> Result<usize, Stop> {
+        let slot = slot.map(|slot| self.staging.address(slot));
+        let slot = slot.ok_or(Stop::NoRoom)?;
+        let write_protect = self.registers_write_protected();
+        let mut run = run;
+        loop {
+            // SAFETY: the slot is empty and the stager's, who is the caller; the gates keep
+            // the pager's other threads from both places.
+            let carried = unsafe {
+                let userfault = self.userfault();
+                translation::carry(from, slot, to, run * PAGE, userfault, write_protect)
+            };
+            match carried {
+                Ok(()) => return Ok(run),
+                Err(CarryError::NotTaken(StageError::CrossesMappings)) if run > 1 => run /= 2,
+                Err(CarryError::NotTaken(_) | CarryError::Refused(_)) => return Err(Stop::NoRoom),
+                Err(CarryError::Stuck(error)) => {
+                    self.unstick(from, slot, to, run, &error);
+                    return Ok(run);
+                }
+            }
+        }
+    }
+
+    /// Pages are in a slot and in none of their places: they are what the program has, so
+    /// nothing goes on until the kernel has a mapping for them.
+    fn unstick(&self, from: usize, slot: usize, to: usize, run: usize, why: &TranslationError) {
+        self.complain(format_args!(
+            "memory at {from:#x} cannot be moved yet: {why}"
+        ));
+        let write_protect = self.registers_write_protected();
+        for page in (0..run).map(|page| page * PAGE) {
+            loop {
+                // SAFETY: as in `carry`.
+                let put = unsafe {
+                    let (slot, to) = (slot + page, to + page);
+                    translation::restore_pinned(slot, to, self.userfault(), write_protect)
+                };
+                match put {
+                    Ok(()) => break,
+                    Err(_) => self.await_room(),
+                }
+            }
+        }
+    }
+
+    /// Empties a page that nobody uses yet: a window may have brought it in beside a fault.
+    /// Behind its unit's closed gate.
+    fn clear(&self, stretch: &Inner, index: usize) -> Result<(), Busy> {
+        let table = stretch.table();
+        let word = table.word(index);
+        if word.load().state() == State::Empty {
+            return Ok(());
+        }
+        let dropped = word.discard()?;
+        // SAFETY: the program has nothing there yet.
+        let _ = unsafe { translation::discard(table.address(index), PAGE) };
+        if let Some(handle) = dropped.handle {
+            self.forget(handle);
+        }
+        if let Some(frame) = dropped.frame {
+            table.went(table.unit_of(index), 1);
+            self.put(Frame(frame));
+        }
+        Ok(())
     }
 
     /// Makes the pages of `range` resident and keeps them so, or says why not. In a
@@ -261,5 +428,121 @@ impl FrameList {
 
     fn put(&self, pager: &Pager) {
         pager.put_all(&self.frames[..self.count]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capabilities, Contract, DirectIo, Domain, Feature, Paged, Stretch};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    const PAGES: usize = 96;
+
+    fn domain(capabilities: Capabilities, direct_io: DirectIo) -> Domain {
+        Domain::builder()
+            .frames(Contract { g: 256, x: 256 })
+            .store("ram:4M".parse().unwrap())
+            .capabilities(capabilities)
+            .direct_io(direct_io)
+            .build()
+            .unwrap()
+    }
+
+    fn all() -> Capabilities {
+        Capabilities::probe_fast()
+    }
+
+    fn stretch(domain: &Domain) -> Stretch {
+        let stretch = domain.allocate(PAGES * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        stretch
+    }
+
+    fn byte(stretch: &Stretch, page: usize) -> *mut u8 {
+        stretch.as_ptr().wrapping_add(page * PAGE)
+    }
+
+    fn write_all(stretch: &Stretch) {
+        for page in 0..PAGES {
+            // SAFETY: the test's own stretch.
+            unsafe { byte(stretch, page).write_volatile(page as u8 + 1) };
+        }
+    }
+
+    fn read_all(stretch: &Stretch, what: impl Fn(usize) -> u8) {
+        for page in 0..PAGES {
+            // SAFETY: the test's own stretch.
+            let found = unsafe { byte(stretch, page).read_volatile() };
+            assert_eq!(found, what(page), "page {page}");
+        }
+    }
+
+    /// Transfers all of a stretch to another, with a watchdog.
+    fn transfer(domain: Domain, from: Stretch, to: Stretch) -> (Domain, Stretch, Stretch) {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let pager = domain.pager();
+            let inside = pager.gate.enter(0);
+            pager.transfer(from.base()..from.base() + PAGES * PAGE, to.base());
+            drop(inside);
+            let _ = tell.send((domain, from, to));
+        });
+        told.recv_timeout(Duration::from_secs(30)).expect("it ends")
+    }
+
+    #[test]
+    fn pages_that_may_not_leave_move_with_their_contents() {
+        for (capabilities, direct_io) in [
+            // Nothing may be staged at all.
+            (all().without(Feature::Move), DirectIo::Anytime),
+            (all(), DirectIo::PinnedOnly),
+            (all(), DirectIo::Anytime),
+        ] {
+            let domain = domain(capabilities, direct_io);
+            let (from, to) = (stretch(&domain), stretch(&domain));
+            write_all(&from);
+            let nailed = from.base() + 3 * PAGE..from.base() + 70 * PAGE;
+            assert!(domain.pager().nail(nailed));
+            // Others had come to the new place already, by a window or by mistake.
+            // SAFETY: the test's own stretch.
+            unsafe { byte(&to, 5).write_volatile(99) };
+            // SAFETY: as above.
+            assert_eq!(unsafe { byte(&to, 90).read_volatile() }, 0);
+            let (domain, from, to) = transfer(domain, from, to);
+            read_all(&to, |page| page as u8 + 1);
+            read_all(&from, |_| 0);
+            // They are pages like any: they leave, and come back.
+            write_all(&from);
+            if domain.pager().may_evict() {
+                assert!(domain.relinquish(200) > 0);
+            }
+            read_all(&to, |page| page as u8 + 1);
+            read_all(&from, |page| page as u8 + 1);
+            drop((from, to));
+            assert_eq!(domain.in_use(), 0);
+        }
+    }
+
+    #[test]
+    fn a_page_that_a_device_holds_is_held_at_its_new_place() {
+        let domain = domain(all(), DirectIo::Anytime);
+        let (from, to) = (stretch(&domain), stretch(&domain));
+        write_all(&from);
+        let pager = domain.pager();
+        pager.hold_for_device(from.base() + 7 * PAGE);
+        let (domain, from, to) = transfer(domain, from, to);
+        let pager = domain.pager();
+        let nails = |stretch: &Stretch| {
+            let table = pager.directory.find(stretch.base()).unwrap().table();
+            (0..PAGES)
+                .map(|page| table.word(page).load().nails())
+                .sum::<u32>()
+        };
+        assert_eq!((nails(&from), nails(&to)), (0, 1));
+        pager.release_all_held();
+        assert_eq!((nails(&from), nails(&to)), (0, 0));
+        read_all(&to, |page| page as u8 + 1);
     }
 }

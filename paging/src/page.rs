@@ -44,7 +44,7 @@ mod tests;
 pub use gate::RangeGate;
 
 use event::{AtomicU64, Event};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use store::Handle;
 
 /// Where a page's contents are.
@@ -370,10 +370,11 @@ impl PageWord {
         })
     }
 
-    /// Takes a staged or stored page away, to be put elsewhere ([`PageWord::put`]): the
-    /// page is empty. With the gate closed; false when the word changed.
+    /// Takes a page with contents away, or one that lost them, to be put elsewhere
+    /// ([`PageWord::put`]): the page is empty. With the gate closed; false when the word
+    /// changed.
     pub fn take(&self, seen: PageState) -> bool {
-        let settled = matches!(seen.state(), State::Staged | State::Stored);
+        let settled = !matches!(seen.state(), State::Empty | State::Filling | State::Foreign);
         settled
             && self
                 .word
@@ -381,11 +382,12 @@ impl PageWord {
                 .is_ok()
     }
 
-    /// Makes an empty page, which nobody touches yet, what [`PageWord::take`] took.
-    pub fn put(&self, taken: PageState) {
-        debug_assert_eq!(self.load().state(), State::Empty);
-        self.word
-            .store(NAILS.put(WAITERS.put(taken.0, 0), 0), Release);
+    /// Makes an empty page what [`PageWord::take`] took, nailed once or not at all. With the
+    /// gate closed; false when the page is not empty any more.
+    pub fn put(&self, taken: PageState, nailed: bool) -> bool {
+        let word = NAILS.put(WAITERS.put(taken.0, 0), nailed.into());
+        self.change(|now| (now.0 == EMPTY).then_some((word, ())))
+            .is_some()
     }
 
     /// Keeps a resident page where it is until as many [`PageWord::unnail`]. Inside the

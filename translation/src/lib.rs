@@ -52,7 +52,9 @@ pub use event::Fault;
 pub use fault_event::FaultEvent;
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
-pub use pinned::{Unseparated, restore_pinned, separate_pinned, separate_pinned_sparse};
+pub use pinned::{
+    CarryError, Unseparated, carry, restore_pinned, separate_pinned, separate_pinned_sparse,
+};
 pub use poison::PoisonMethod;
 pub use probe::{Lack, Obtained, Probe};
 pub use protect::{Access, set_access};

@@ -150,13 +150,72 @@ pub unsafe fn restore_pinned(
     userfault: &Userfault,
     write_protect: bool,
 ) -> Result<(), TranslationError> {
-    // SAFETY: the caller's promise; the page's contents come with it.
-    unsafe { remap(slot, PAGE, src) }.map_err(|errno| TranslationError {
-        asked: "putting a pinned page back",
-        addr: src,
-        len: PAGE,
+    // SAFETY: the caller's promise.
+    unsafe { put(slot, src, PAGE, userfault, write_protect) }
+}
+
+/// Moves pages from `src` to `dst` by way of `slot`: the same physical pages, whoever holds
+/// them. All three areas are `len` bytes; `src` is registered and stays so, its pages missing;
+/// `dst` is registered, and is so again afterwards, with the protection that `src` has. On an
+/// error the pages are where they were.
+///
+/// Two moves, since a mapping that is made as a copy of a registered one must not come to lie
+/// beside registered memory ([`crate::stage`](mod@crate::stage)).
+///
+/// # Safety
+/// As for [`crate::stage`] on `src` and `slot`; the pages at `dst` are missing, and the caller
+/// keeps the pager and the program from them meanwhile.
+pub unsafe fn carry(
+    src: usize,
+    slot: usize,
+    dst: usize,
+    len: usize,
+    userfault: &Userfault,
+    write_protect: bool,
+) -> Result<(), CarryError> {
+    // SAFETY: the caller's promise.
+    unsafe { crate::stage(src, len, slot) }?;
+    // SAFETY: what is in the slot belongs there.
+    match unsafe { put(slot, dst, len, userfault, write_protect) } {
+        Ok(()) => Ok(()),
+        // SAFETY: it has just come from there.
+        Err(why) => match unsafe { put(slot, src, len, userfault, write_protect) } {
+            Ok(()) => Err(CarryError::Refused(why)),
+            Err(stuck) => Err(CarryError::Stuck(stuck)),
+        },
+    }
+}
+
+/// Why pages were not carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CarryError {
+    /// They could not be taken; nothing has moved.
+    #[error(transparent)]
+    NotTaken(#[from] crate::StageError),
+    /// They could not be put in their new place, and are in the old one.
+    #[error(transparent)]
+    Refused(TranslationError),
+    /// They could be put in neither place, and are in the slot.
+    #[error("{0}; the pages are in a slot of the pager's")]
+    Stuck(TranslationError),
+}
+
+/// # Safety
+/// As for [`restore_pinned`], of `len` bytes.
+unsafe fn put(
+    slot: usize,
+    at: usize,
+    len: usize,
+    userfault: &Userfault,
+    write_protect: bool,
+) -> Result<(), TranslationError> {
+    // SAFETY: the caller's promise; the contents come with the pages.
+    unsafe { remap(slot, len, at) }.map_err(|errno| TranslationError {
+        asked: "putting pinned pages in their place",
+        addr: at,
+        len,
         errno,
     })?;
-    userfault.register(src, PAGE, true, write_protect)?;
-    userfault.wake(src, PAGE)
+    userfault.register(at, len, true, write_protect)?;
+    userfault.wake(at, len)
 }

@@ -223,6 +223,13 @@ impl Pager {
         self.held_by_devices.lock().strike_all(range);
     }
 
+    /// A page has moved, and its nails with it, to another address. Whether a device holds it.
+    /// Under both units' closed gates.
+    pub(crate) fn move_held(&self, from: usize, to: usize) -> bool {
+        let mut held = self.held_by_devices.lock();
+        held.strike(from) && held.note(to)
+    }
+
     fn return_all(&self, stretch: &Inner, frames: &[AtomicU32], span: Range<usize>, staged: usize) {
         let table = stretch.table();
         for index in span.clone() {
@@ -310,6 +317,25 @@ impl Pager {
 }
 
 #[cfg(test)]
+impl Pager {
+    /// As if a device held the page when it was to leave.
+    pub(crate) fn hold_for_device(&self, page: usize) {
+        let stretch = self.directory.find(page).unwrap();
+        let table = stretch.table();
+        let gate = table.gate(table.unit_of(table.index(page)));
+        gate.close();
+        self.leave_to_device(stretch, table.index(page));
+        gate.open();
+    }
+
+    /// As if it were time to look again.
+    pub(crate) fn release_all_held(&self) {
+        self.held_by_devices.lock().since = Some(Instant::now() - 2 * HELD);
+        self.revisit_devices();
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Contract, Domain, Paged};
@@ -334,27 +360,18 @@ mod tests {
                 .table()
                 .word(1)
         };
-        let revisit = || {
-            // As if the time were over.
-            pager.held_by_devices.lock().since = Some(Instant::now() - 2 * HELD);
-            pager.revisit_devices();
-        };
         let hold = || {
             stretch.populate(PAGE..2 * PAGE).unwrap();
-            let inner = pager.directory.find(stretch.base()).unwrap();
-            let gate = inner.table().gate(inner.table().unit_of(1));
-            gate.close();
-            pager.leave_to_device(inner, 1);
-            gate.open();
+            pager.hold_for_device(stretch.base() + PAGE);
         };
         hold();
         assert_eq!(word().load().nails(), 1);
-        revisit();
+        pager.release_all_held();
         assert_eq!(word().load().nails(), 0, "let go when its time is over");
         hold();
         stretch.discard(1..2).unwrap();
         let pin = stretch.pin(PAGE..2 * PAGE).unwrap();
-        revisit();
+        pager.release_all_held();
         assert_eq!(word().load().nails(), 1, "the pin's");
         drop(pin);
         assert_eq!(word().load().nails(), 0);

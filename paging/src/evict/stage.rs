@@ -25,7 +25,7 @@ impl Pager {
     }
 
     /// Whether pages can be taken without losing what a device writes to them.
-    pub(super) fn may_evict(&self) -> bool {
+    pub(crate) fn may_evict(&self) -> bool {
         self.capabilities.may_evict(self.is_careful())
     }
 
