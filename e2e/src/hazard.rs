@@ -1,10 +1,12 @@
-//! The hazard programs: one per thing that real programs do to a pager, in C, because
-//! what matters is what the C library and the kernel do underneath.
+//! The hazard programs: one per thing that real programs do to a pager, in C (or C++ where
+//! its runtime is what matters), because what matters is what the C library and the kernel do
+//! underneath.
 
 use crate::contract::{Contract, MIB, Size, Under, bare_only};
 use crate::launch::Launch;
 use crate::sandbox::Sandbox;
 use crate::verdict::{Doing, Verdict, ensure, failed, skipped};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -21,11 +23,9 @@ pub fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|entry| {
-            entry
-                .file_name()
-                .to_str()?
-                .strip_suffix(".c")
-                .map(Into::into)
+            let name = entry.file_name();
+            let (name, kind) = name.to_str()?.rsplit_once('.')?;
+            matches!(kind, "c" | "cc").then(|| name.into())
         })
         .collect();
     names.sort();
@@ -35,7 +35,13 @@ pub fn names() -> Vec<String> {
 /// Builds a hazard into a sandbox, with more compiler options if need be.
 pub fn build(sandbox: &Sandbox, name: &str, options: &[&str]) -> Verdict<PathBuf> {
     let program = sandbox.join(name);
-    let done = Command::new("cc")
+    let plain = folder().join(format!("{name}.c"));
+    let (compiler, source) = match plain.exists() {
+        true => ("cc", plain),
+        false => ("c++", folder().join(format!("{name}.cc"))),
+    };
+    let mut command = Command::new(compiler);
+    command
         .args([
             "-O1",
             "-g",
@@ -46,12 +52,19 @@ pub fn build(sandbox: &Sandbox, name: &str, options: &[&str]) -> Verdict<PathBuf
             "-o",
         ])
         .arg(&program)
-        .arg(folder().join(format!("{name}.c")))
-        .args(options)
-        .output()
-        .doing(|| "run cc (install gcc)".into())?;
+        .arg(source)
+        .args(options);
+    if compiler == "c++" {
+        command.arg("-fnon-call-exceptions");
+    }
+    let done = match command.output() {
+        Err(error) if compiler == "c++" && error.kind() == ErrorKind::NotFound => {
+            return skipped("there is no C++ compiler (install g++)");
+        }
+        done => done.doing(|| format!("run {compiler} (install gcc)"))?,
+    };
     ensure(done.status.success(), || {
-        format!("cc: {}", String::from_utf8_lossy(&done.stderr))
+        format!("{compiler}: {}", String::from_utf8_lossy(&done.stderr))
     })?;
     Ok(program)
 }

@@ -21,8 +21,8 @@ fn passing() -> u64 {
     OURS.load(Ordering::Acquire) & (bit(libc::SIGBUS) | bit(libc::SIGTRAP))
 }
 
-/// A handler with SA_SIGINFO.
-pub(crate) type Action = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+/// A handler with SA_SIGINFO. One of the program's may throw an exception past it.
+pub(crate) type Action = extern "C-unwind" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// What the program asked for.
 struct Previous {
@@ -72,14 +72,51 @@ const RESTORER: u64 = 0x0400_0000;
 /// The signals the kernel counts: a set is 64 bits.
 const SET_BYTES: usize = 8;
 
+// Where a handler returns to. Who unwinds the stack (exceptions, `backtrace`, debuggers) has
+// to get past it to the interrupted frame, whose registers the kernel has put in a `ucontext`
+// at the stack pointer. Some know this function by its instructions, which are those of the C
+// library's; others by unwind information, which says of each register where it is: DWARF
+// number, offset from the stack pointer. A return address is looked up by the byte before it,
+// hence the `nop`.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
+    ".pushsection .text.selfpage_sigreturn, \"ax\", @progbits",
     ".globl selfpage_sigreturn",
     ".hidden selfpage_sigreturn",
     ".type selfpage_sigreturn, @function",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    // DW_CFA_def_cfa_expression: the word at 160 from the stack pointer (DW_OP_breg7, deref).
+    ".cfi_escape 0x0f, 0x04, 0x77, 0xa0, 0x01, 0x06",
+    // DW_CFA_expression: register, its bytes, DW_OP_breg7, offset.
+    ".macro selfpage_saved register, low, high",
+    ".cfi_escape 0x10, \\register, 0x03, 0x77, \\low, \\high",
+    ".endm",
+    "selfpage_saved 8, 0xa8, 0x00",
+    "selfpage_saved 9, 0xb0, 0x00",
+    "selfpage_saved 10, 0xb8, 0x00",
+    "selfpage_saved 11, 0xc0, 0x00",
+    "selfpage_saved 12, 0xc8, 0x00",
+    "selfpage_saved 13, 0xd0, 0x00",
+    "selfpage_saved 14, 0xd8, 0x00",
+    "selfpage_saved 15, 0xe0, 0x00",
+    "selfpage_saved 5, 0xe8, 0x00",
+    "selfpage_saved 4, 0xf0, 0x00",
+    "selfpage_saved 6, 0xf8, 0x00",
+    "selfpage_saved 3, 0x80, 0x01",
+    "selfpage_saved 1, 0x88, 0x01",
+    "selfpage_saved 0, 0x90, 0x01",
+    "selfpage_saved 2, 0x98, 0x01",
+    "selfpage_saved 7, 0xa0, 0x01",
+    "selfpage_saved 16, 0xa8, 0x01",
+    ".purgem selfpage_saved",
+    "nop",
     "selfpage_sigreturn:",
-    "mov eax, 15",
+    "mov rax, 15",
     "syscall",
+    ".cfi_endproc",
+    ".size selfpage_sigreturn, . - selfpage_sigreturn",
+    ".popsection",
 );
 
 #[cfg(target_arch = "x86_64")]
@@ -250,7 +287,8 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
                         let action = std::mem::transmute::<usize, Action>(handler);
                         action(signal, info, context);
                     } else {
-                        let action = std::mem::transmute::<usize, extern "C" fn(i32)>(handler);
+                        let action =
+                            std::mem::transmute::<usize, extern "C-unwind" fn(i32)>(handler);
                         action(signal);
                     }
                 });
@@ -487,5 +525,19 @@ mod interpose {
             }
         }
         0
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Unwinders of the C compiler's and debuggers compare these.
+    #[test]
+    fn handlers_return_by_the_instructions_that_unwinders_know() {
+        let at = selfpage_sigreturn as *const () as *const u8;
+        // SAFETY: the function is as long.
+        let bytes = unsafe { std::slice::from_raw_parts(at, 9) };
+        assert_eq!(bytes, [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05]);
     }
 }

@@ -58,7 +58,11 @@ pub(crate) fn set_batch(batch: u32) {
     BATCH.store(batch.max(1), Ordering::Release);
 }
 
-extern "C" fn on_sigtrap(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C-unwind" fn on_sigtrap(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: the kernel's own record and context.
     let (code, data, addr, at) = unsafe {
         (

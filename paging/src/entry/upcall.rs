@@ -125,12 +125,20 @@ pub(crate) fn detach(pager: &Pager) {
     }
 }
 
-extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C-unwind" fn on_sigbus(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: the arguments are the kernel's own.
     unsafe { dispatch(signal, info, context, Pager::upcall) };
 }
 
-extern "C" fn on_sigsegv(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C-unwind" fn on_sigsegv(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: the arguments are the kernel's own.
     unsafe { dispatch(signal, info, context, Pager::violation) };
 }
