@@ -1,12 +1,13 @@
 //! The one descriptor of ours in the program's table: the port, by which its children
-//! come in.
+//! come in. And descriptors that come into it by a message.
 //!
 //! Everything else the pager holds is in a descriptor table of its own. A program that
 //! closes all it does not know leaves the port open and is told that it was not.
 
 use crate::link::guarded_fd;
 use crate::raw::{self, Answer, error, give};
-use std::ffi::c_int;
+use crate::space;
+use std::ffi::{c_int, c_uint};
 
 /// Ends a `close_range` over everything.
 const LAST: u32 = u32::MAX;
@@ -68,8 +69,98 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
     }
 }
 
+crate::next::next! {
+    /// The C library's own `recvmsg`.
+    fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize
+}
+
+crate::next::next! {
+    /// The C library's own `recvmmsg`.
+    fn recvmmsg(
+        socket: c_int,
+        messages: *mut libc::mmsghdr,
+        most: c_uint,
+        flags: c_int,
+        limit: *mut libc::timespec
+    ) -> c_int
+}
+
+/// The system call `recvmsg`.
+pub fn raw_recvmsg(socket: c_int, message: usize, flags: c_int) -> Answer {
+    // SAFETY: the program asked for exactly this.
+    let answer = unsafe { raw::call3(libc::SYS_recvmsg, socket as usize, message, flags as usize) };
+    if !raw::failed(answer) {
+        // SAFETY: the kernel has just filled it.
+        unsafe { received(message as *const libc::msghdr) };
+    }
+    answer
+}
+
+/// A message has come. If a descriptor with it lets the kernel hold pages, one that a process
+/// outside of the tree opened, the tree's pagers are to know before the program uses it.
+///
+/// # Safety
+/// The kernel has filled the message.
+unsafe fn received(message: *const libc::msghdr) {
+    // SAFETY: the caller's; the macros keep within what the kernel filled.
+    unsafe {
+        let mut part = libc::CMSG_FIRSTHDR(message);
+        while let Some(head) = part.as_ref() {
+            if (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let fds = libc::CMSG_DATA(part).cast::<c_int>();
+                let len = head.cmsg_len - libc::CMSG_LEN(0) as usize;
+                let mut all = (0..len / size_of::<c_int>()).map(|n| fds.add(n).read_unaligned());
+                if space::active() && all.any(system::notify::may_hold_pages) {
+                    // It stops at the filter until every pager knows; then it is an error.
+                    raw::call3(libc::SYS_io_setup, 0, 0, 0);
+                    return;
+                }
+            }
+            part = libc::CMSG_NXTHDR(message, part);
+        }
+    }
+}
+
 mod exports {
-    use super::{LAST, c_int, error, give, ours};
+    use super::{LAST, c_int, c_uint, error, give, ours, received};
+
+    /// `recvmsg`.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+        // SAFETY: the caller's; what came is the kernel's.
+        unsafe {
+            let length = super::recvmsg(socket, message, flags);
+            if length >= 0 {
+                received(message);
+            }
+            length
+        }
+    }
+
+    /// `recvmmsg`.
+    ///
+    /// # Safety
+    /// As in C.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C" fn recvmmsg(
+        socket: c_int,
+        messages: *mut libc::mmsghdr,
+        most: c_uint,
+        flags: c_int,
+        limit: *mut libc::timespec,
+    ) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            let count = super::recvmmsg(socket, messages, most, flags, limit);
+            for n in 0..count.max(0) as usize {
+                received(&raw const (*messages.add(n)).msg_hdr);
+            }
+            count
+        }
+    }
 
     unsafe extern "C" {
         /// The C library's own `close`, by its other name: a cancellation point.

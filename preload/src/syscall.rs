@@ -115,6 +115,7 @@ extern "C" fn route(
         libc::SYS_close => descriptors::close(fd),
         libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as c_int),
         libc::SYS_dup2 => descriptors::dup2(fd, b as c_int),
+        libc::SYS_recvmsg => descriptors::raw_recvmsg(fd, b, c as c_int),
         libc::SYS_dup3 => descriptors::dup3(fd, b as c_int, c as c_int),
         // SAFETY: the program asked for exactly this.
         _ => unsafe { raw::call(number, [a, b, c, d, e, f]) },

@@ -15,7 +15,7 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 9] = [
+    let cases: [(&str, Case); 12] = [
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
         (
@@ -36,6 +36,18 @@ pub fn trials(_: Size) -> Vec<Trial> {
         (
             "the_pagers_own_memory_does_not_count_as_not_paged",
             pagers_own,
+        ),
+        (
+            "each_call_after_which_pages_are_held_is_noticed_and_no_other",
+            noticed,
+        ),
+        (
+            "a_file_system_that_reads_straight_into_memory_is_noticed_where_it_is_mounted_before",
+            mounted_before,
+        ),
+        (
+            "a_descriptor_for_direct_io_that_comes_with_a_message_is_noticed",
+            message,
         ),
     ];
     cases
@@ -304,5 +316,110 @@ fn pagers_own() -> Verdict {
             )
         },
     )?;
+    sandbox.check_clean()
+}
+
+/// Whether pages were checked before they were evicted, at the end.
+fn careful(stats: Option<&serde_json::Value>) -> Verdict<bool> {
+    match stats.and_then(|stats| stats["direct_io"].as_bool()) {
+        Some(careful) => Ok(careful),
+        None => failed("the figures do not say it"),
+    }
+}
+
+fn noticed() -> Verdict {
+    let sandbox = Sandbox::new("noticed")?;
+    let program = hazard::build(&sandbox, "calls_after_which_pages_are_held", &[])?;
+    let calls = [
+        "open",
+        "openat",
+        "openat2",
+        "open_by_handle_at",
+        "fcntl",
+        "pidfd_getfd",
+        "io_uring_setup",
+        "io_setup",
+        "process_vm_writev",
+        "SG_IO",
+        "VIDIOC_REQBUFS",
+        "RDMA_VERBS_IOCTL",
+        "AF_ALG",
+        "AF_XDP",
+        "mount",
+        "fsopen",
+        "setns",
+        "x32",
+    ];
+    let check = |call: &str, expected: bool| {
+        let outcome = Launch::new(&sandbox, &program)
+            .args([call])
+            .run(&contract())?
+            .succeeded()?;
+        let careful = careful(outcome.stats.as_ref())?;
+        ensure(careful == expected, || {
+            format!("after {call} pages are checked: {careful}")
+        })
+    };
+    if reads_in_place(&sandbox)? {
+        return skipped("a file system is mounted for which pages are checked always");
+    }
+    check("others", false)?;
+    calls.iter().try_for_each(|call| check(call, true))?;
+    sandbox.check_clean()
+}
+
+/// Whether pages are checked here whatever a program does.
+fn reads_in_place(sandbox: &Sandbox) -> Verdict<bool> {
+    let outcome = shell(sandbox, ":", &contract())?.succeeded()?;
+    careful(outcome.stats.as_ref())
+}
+
+fn mounted_before() -> Verdict {
+    let sandbox = Sandbox::new("mounted_before")?;
+    let name = "a_file_system_that_reads_straight_into_memory";
+    let program = hazard::build(&sandbox, name, &[])?;
+    let folder = sandbox.join("mounted");
+    std::fs::create_dir(&folder).doing(|| "make a folder".into())?;
+    let (at, program) = (folder.display(), program.display());
+    let text = format!(
+        "HAZARD_MB=32 {program} mount {at} /bin/sh -c '$RUN --frames 8M -- {program} read {at}'"
+    );
+    let (output, said) = script(&sandbox, &text)?;
+    if output.status.code() == Some(77) {
+        return skipped(said.trim());
+    }
+    ensure(output.status.success(), || {
+        format!("{:?}; it said {said}", output.status)
+    })?;
+    sandbox.check_clean()
+}
+
+fn message() -> Verdict {
+    const SEND: &str = "import os,socket,subprocess,sys
+ours, theirs = socket.socketpair()
+fd = os.open('file', os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+program = subprocess.Popen(sys.argv[1:] + [str(theirs.fileno())], pass_fds=[theirs.fileno()])
+socket.send_fds(ours, [b'x'], [fd])
+sys.exit(program.wait())";
+    const RECEIVE: &str = "import socket,sys
+_, fds, _, _ = socket.recv_fds(socket.socket(fileno=int(sys.argv[1])), 1, 1)
+assert len(fds) == 1";
+    let sandbox = Sandbox::new("message")?;
+    for (name, text) in [("send.py", SEND), ("receive.py", RECEIVE)] {
+        std::fs::write(sandbox.join(name), text).doing(|| format!("write {name}"))?;
+    }
+    let run = "$RUN --frames 8M --stats-json figures.json -- python3 receive.py";
+    let (output, said) = script(&sandbox, &format!("python3 send.py {run}"))?;
+    if said.contains("Invalid argument: 'file'") {
+        return skipped("this file system has no direct I/O");
+    }
+    ensure(output.status.success(), || {
+        format!("{:?}; it said {said}", output.status)
+    })?;
+    let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
+    let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
+    ensure(careful(figures.as_ref())?, || {
+        "the program had a descriptor for direct I/O, and pages were not checked".into()
+    })?;
     sandbox.check_clean()
 }
