@@ -4,10 +4,12 @@
 //! kernel's own paging (cold, huge, mergeable) has nothing to act on and is taken as
 //! done: it would split mappings the engine must be able to move in one piece.
 
-use crate::mappings::{Kind, Span, Traits, What};
+use crate::mappings::{Kind, Locked, Piece, Span, Traits, What};
 use crate::raw::{self, Answer, error};
 use crate::space::{self, Space, span};
 use crate::{notice, pager};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::PAGE;
@@ -114,7 +116,7 @@ fn on_paged(
     kernel: impl Fn(&Span) -> Answer,
 ) -> Answer {
     match act {
-        Act::Discard if traits.locked && advice != libc::MADV_DONTNEED_LOCKED => {
+        Act::Discard if traits.locked != Locked::No && advice != libc::MADV_DONTNEED_LOCKED => {
             return error(libc::EINVAL);
         }
         Act::Discard => pager::discard(span),
@@ -143,8 +145,20 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
         return unsafe { raw::call3(libc::SYS_mlock2, addr, len, usize::from(on_fault)) };
     };
     let space = &mut space::hold();
+    let pieces = space.map.pieces(&target);
+    let fresh = |piece: &Piece| match piece.what {
+        What::Used(traits, _) if traits.kind == Kind::Paged && traits.locked == Locked::No => {
+            piece.span.len()
+        }
+        _ => 0,
+    };
+    match room_for_locked(space, pieces.iter().map(fresh).sum()) {
+        Room::Yes => {}
+        Room::No => return error(libc::ENOMEM),
+        Room::Never => return error(libc::EPERM),
+    }
     let mut result = 0;
-    for piece in space.map.pieces(&target) {
+    for piece in pieces {
         let answer = match piece.what {
             What::Outside
             | What::Used(
@@ -155,7 +169,14 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
                 _,
             ) => kernel(&piece.span),
             What::Free => return error(libc::ENOMEM),
-            What::Used(..) if on_fault => 0,
+            What::Used(traits, _) if on_fault => {
+                if traits.locked == Locked::No {
+                    space
+                        .map
+                        .change(&piece.span, |t| t.locked = Locked::OnFault);
+                }
+                0
+            }
             What::Used(traits, _) => lock_held(space, &piece.span, traits),
         };
         // The kernel goes on as far as there are mappings, and tells at the end.
@@ -166,21 +187,49 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
     result
 }
 
-/// Nails pages of paged memory; ENOMEM, as from the kernel, where the contract has no
-/// frames for that.
+/// Whether the process's limit lets it lock more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It does.
+    Yes,
+    /// Not so much.
+    No,
+    /// Nothing at all.
+    Never,
+}
+
+/// Whether `more` bytes can be locked on top of what is.
+pub fn room_for_locked(space: &Space, more: usize) -> Room {
+    let Some(limit) = getrlimit(Resource::Memlock).current else {
+        return Room::Yes;
+    };
+    let locked = |(span, traits): (Span, Traits)| match traits.locked {
+        Locked::No => 0,
+        Locked::OnFault | Locked::Nailed => span.len(),
+    };
+    let all = || space.map.used().map(locked).sum::<usize>() + more;
+    let privileged =
+        || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    match limit {
+        0 if !privileged() => Room::Never,
+        limit if all() as u64 > limit && !privileged() => Room::No,
+        _ => Room::Yes,
+    }
+}
+
+/// Nails pages of paged memory that are not nailed yet; ENOMEM, as from the kernel, where
+/// the contract has no frames for that.
 pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
-    if traits.prot == libc::PROT_NONE {
+    let (locked, answer) = match traits.locked {
         // As the kernel: locked, though nothing could be brought in.
-        space.map.change(span, |traits| traits.locked = true);
-        return error(libc::ENOMEM);
-    }
-    match pager::nail(span) {
-        Ok(()) => {
-            space.map.change(span, |traits| traits.locked = true);
-            0
-        }
-        Err(_) => error(libc::ENOMEM),
-    }
+        Locked::No if traits.prot == libc::PROT_NONE => (Locked::OnFault, error(libc::ENOMEM)),
+        before if traits.prot == libc::PROT_NONE => (before, error(libc::ENOMEM)),
+        Locked::Nailed => (Locked::Nailed, 0),
+        _ if pager::nail(span).is_ok() => (Locked::Nailed, 0),
+        before => (before, error(libc::ENOMEM)),
+    };
+    space.map.change(span, |traits| traits.locked = locked);
+    answer
 }
 
 /// `munlock`.
@@ -218,10 +267,10 @@ pub fn munlock(addr: usize, len: usize) -> Answer {
 }
 
 fn unlock_held(space: &mut Space, span: &Span, traits: Traits) {
-    if traits.locked {
+    if traits.locked == Locked::Nailed {
         pager::unnail(span);
-        space.map.change(span, |traits| traits.locked = false);
     }
+    space.map.change(span, |traits| traits.locked = Locked::No);
 }
 
 /// `mlockall`: the kernel would bring every arena in, whole. A program that must not
@@ -246,16 +295,20 @@ pub fn mlockall(flags: c_int) -> Answer {
 /// `munlockall`.
 pub fn munlockall() -> Answer {
     if space::active() {
-        let space = &mut space::hold();
-        let locked: Vec<_> = space
-            .map
-            .used()
-            .filter(|(_, traits)| traits.locked)
-            .collect();
-        for (span, traits) in locked {
-            unlock_held(space, &span, traits);
-        }
+        unlock_all(&mut space::hold());
     }
     // SAFETY: what lies outside the arenas, as the program asked.
     unsafe { raw::call3(libc::SYS_munlockall, 0, 0, 0) }
+}
+
+/// Paged memory is not locked any more.
+pub fn unlock_all(space: &mut Space) {
+    let locked: Vec<_> = space
+        .map
+        .used()
+        .filter(|(_, traits)| traits.locked != Locked::No)
+        .collect();
+    for (span, traits) in locked {
+        unlock_held(space, &span, traits);
+    }
 }

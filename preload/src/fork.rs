@@ -12,7 +12,7 @@
 use crate::mappings::Span;
 use crate::raw::{self, Answer, Quiet, error};
 use crate::space::{self, Held, Space};
-use crate::{heap, link, notice, pager, pthread, start};
+use crate::{advise, heap, link, notice, pager, pthread, start};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -236,15 +236,7 @@ fn lose_unforked(space: &mut Held) {
         }
     }
     // Locks are not inherited.
-    let locked: Vec<_> = space
-        .map
-        .used()
-        .filter(|(_, traits)| traits.locked)
-        .collect();
-    for (span, _) in locked {
-        pager::unnail(&span);
-        space.map.change(&span, |traits| traits.locked = false);
-    }
+    advise::unlock_all(space);
 }
 
 unsafe extern "C" {

@@ -3,10 +3,11 @@
 //! Rule: results and error numbers are the kernel's own. What is not private anonymous
 //! memory passes through; where it lands on an arena by MAP_FIXED, the arena gives way.
 
-use crate::mappings::{Kind, Piece, Span, Traits, What};
+use crate::advise::{self, Room};
+use crate::mappings::{Kind, Locked, Piece, Span, Traits, What};
+use crate::pager;
 use crate::raw::{self, Answer, error};
 use crate::space::{self, RW, Space, WORTH_ADOPTING, span};
-use crate::{advise, pager};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use wired::PAGE;
@@ -53,6 +54,9 @@ pub fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offse
         return error(libc::EINVAL);
     }
     let space = &mut space::hold();
+    if let Some(refused) = refused_locked(space, len, flags) {
+        return refused;
+    }
     if let Some(answer) = at_hint(space, addr, len, prot, flags) {
         return finish(space, answer, len, flags);
     }
@@ -73,6 +77,18 @@ pub fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offse
 
 fn unpaged(len: usize) {
     space::UNPAGED.fetch_add(len as u64, Ordering::Relaxed);
+}
+
+/// What the kernel says to MAP_LOCKED beyond the process's limit.
+fn refused_locked(space: &Space, len: usize, flags: c_int) -> Option<Answer> {
+    if flags & libc::MAP_LOCKED == 0 {
+        return None;
+    }
+    match advise::room_for_locked(space, len) {
+        Room::Yes => None,
+        Room::No => Some(error(libc::EAGAIN)),
+        Room::Never => Some(error(libc::EPERM)),
+    }
 }
 
 /// MAP_LOCKED nails what it can, as the kernel does. MAP_POPULATE is a hint that would
@@ -104,6 +120,7 @@ fn at_hint(
     let wanted = span(addr, len)?;
     if !space.map.touches(&wanted) {
         // By the kernel's own rules: it keeps a distance from stacks that may grow.
+        let flags = own_flags(len, flags);
         let answer = space::map(addr, len, prot, flags, -1, 0);
         if raw::failed(answer) {
             return None;
@@ -126,6 +143,14 @@ fn at_hint(
     })
 }
 
+/// The flags for memory that is to be adopted: nothing in it yet, see [`finish`].
+fn own_flags(len: usize, flags: c_int) -> c_int {
+    match len >= WORTH_ADOPTING {
+        true => flags & !(libc::MAP_POPULATE | libc::MAP_LOCKED),
+        false => flags,
+    }
+}
+
 /// A fresh mapping of the program's outside the arenas becomes a stretch if it is worth
 /// it and can be.
 fn adopt(space: &mut Space, fresh: &Span, prot: c_int) {
@@ -141,6 +166,9 @@ fn adopt(space: &mut Space, fresh: &Span, prot: c_int) {
 
 /// Private anonymous memory at a given address.
 fn fixed(space: &mut Space, to: Span, prot: c_int, flags: c_int) -> Answer {
+    if let Some(refused) = refused_locked(space, to.len(), flags) {
+        return refused;
+    }
     let pieces = space.map.pieces(&to);
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
         if pieces.iter().any(|p| matches!(p.what, What::Used(..))) {
@@ -154,7 +182,8 @@ fn fixed(space: &mut Space, to: Span, prot: c_int, flags: c_int) -> Answer {
     for piece in &pieces {
         let answer = match piece.what {
             What::Outside => {
-                let answer = space::map(piece.span.start, piece.span.len(), prot, flags, -1, 0);
+                let (start, len) = (piece.span.start, piece.span.len());
+                let answer = space::map(start, len, prot, own_flags(len, flags), -1, 0);
                 if !raw::failed(answer) {
                     adopt(space, &piece.span, prot);
                 }
@@ -455,7 +484,7 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
     }
     let moved = from.len().min(to.len());
     let (head, target) = (from.start..from.start + moved, to.start..to.start + moved);
-    if traits.locked {
+    if traits.locked == Locked::Nailed {
         pager::unnail(from);
     }
     if traits.prot != RW {
@@ -468,11 +497,11 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
             space::protect(&head, traits.prot);
             pager::access_changed(&head);
         }
-        space.map.change(from, |t| t.locked = false);
+        space.map.change(from, |t| t.locked = Locked::No);
     } else {
         space
             .map
-            .change(&head, |t| (t.prot, t.locked) = (RW, false));
+            .change(&head, |t| (t.prot, t.locked) = (RW, Locked::No));
         for piece in space.map.pieces(from) {
             space.release(&piece);
         }
@@ -504,7 +533,11 @@ fn transfer(space: &Space, from: &Span, to: &Span) {
 
 /// New addresses of an old mapping have its state.
 fn inherit(space: &mut Space, to: &Span, traits: Traits) {
-    let locked = traits.locked && pager::nail(to).is_ok();
+    let locked = match traits.locked {
+        Locked::Nailed if pager::nail(to).is_ok() => Locked::Nailed,
+        Locked::Nailed | Locked::OnFault => Locked::OnFault,
+        Locked::No => Locked::No,
+    };
     space.map.change(to, |t| {
         *t = Traits {
             locked,

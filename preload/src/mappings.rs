@@ -23,6 +23,17 @@ pub enum Kind {
     Foreign,
 }
 
+/// What `mlock` asked for. It does not nest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Locked {
+    /// Nothing.
+    No,
+    /// Pages that come in stay: locked as far as the program can tell, and not nailed.
+    OnFault,
+    /// The pages are nailed.
+    Nailed,
+}
+
 /// The state of used addresses, as far as the program can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Traits {
@@ -32,8 +43,8 @@ pub struct Traits {
     pub prot: i32,
     /// Has a memory protection key other than the default one.
     pub keyed: bool,
-    /// Nailed by `mlock`.
-    pub locked: bool,
+    /// By `mlock`.
+    pub locked: Locked,
     /// MADV_DONTFORK: not there in the child of a fork.
     pub dont_fork: bool,
     /// MADV_WIPEONFORK: zero in the child of a fork.
@@ -47,7 +58,7 @@ impl Traits {
             kind: Kind::Paged,
             prot,
             keyed: false,
-            locked: false,
+            locked: Locked::No,
             dont_fork: false,
             wipe_on_fork: false,
         }

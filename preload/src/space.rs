@@ -4,7 +4,7 @@
 //! that calls `mmap` must not meet its own thread's lock. Threads that resolve faults
 //! never take it (see [`crate::allocated`]).
 
-use crate::mappings::{Kind, Mappings, Origin, Piece, Span, Traits, What, alignment};
+use crate::mappings::{Kind, Locked, Mappings, Origin, Piece, Span, Traits, What, alignment};
 use crate::{allocated, notice, pager, raw, threads};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -247,7 +247,7 @@ impl Space {
     }
 
     fn loosen(&self, span: &Span, traits: Traits) {
-        if traits.locked {
+        if traits.locked == Locked::Nailed {
             pager::unnail(span);
         }
         crate::pthread::forget_nails(span);

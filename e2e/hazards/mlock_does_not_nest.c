@@ -1,0 +1,82 @@
+/* mlock counts as the kernel counts: a page is locked or it is not, however often that was
+ * asked for, and one munlock unlocks it. Ranges may be locked in part. What is locked and
+ * unlocked again and again takes nothing away from the rest. */
+#include "hazard.h"
+#include <sys/resource.h>
+
+int main(void)
+{
+    size_t n = 64 * PAGE;
+    char *p = map_private(n);
+    fill(p, n, 1);
+    for (int i = 0; i < 20; i++)
+        CHECK(mlock(p, PAGE) == 0);
+    CHECK(madvise(p, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    CHECK(munlock(p, PAGE) == 0);
+    CHECK(madvise(p, PAGE, MADV_DONTNEED) == 0 && all_zero(p, PAGE));
+    fill(p, n, 2);
+    /* Over a range of which some is locked. */
+    CHECK(mlock(p + 8 * PAGE, 8 * PAGE) == 0);
+    for (int i = 0; i < 20; i++)
+        CHECK(mlock(p, 32 * PAGE) == 0);
+    CHECK(munlock(p + 4 * PAGE, 8 * PAGE) == 0);
+    CHECK(mlock2(p + 2 * PAGE, 16 * PAGE, MLOCK_ONFAULT) == 0);
+    CHECK(madvise(p + 4 * PAGE, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    CHECK(munlock(p, n) == 0);
+    CHECK(madvise(p + 4 * PAGE, PAGE, MADV_FREE) == 0);
+    /* Locked, shrunk, moved, and locked by mmap. */
+    CHECK(mlock(p + 32 * PAGE, 32 * PAGE) == 0 && mlock(p + 32 * PAGE, 32 * PAGE) == 0);
+    char *q = mremap(p + 32 * PAGE, 32 * PAGE, 40 * PAGE, MREMAP_MAYMOVE);
+    CHECK(q != MAP_FAILED && mlock(q, 40 * PAGE) == 0 && munmap(q, 40 * PAGE) == 0);
+    q = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+    CHECK(q != MAP_FAILED && mlock(q, 4 * PAGE) == 0 && munlock(q, 4 * PAGE) == 0);
+    CHECK(munmap(q, 4 * PAGE) == 0);
+    /* Where nothing can be read, the range is locked and the call fails. */
+    CHECK(mprotect(p + PAGE, PAGE, PROT_NONE) == 0);
+    CHECK(mlock(p, 3 * PAGE) == -1 && errno == ENOMEM);
+    CHECK(mlock(p, PAGE) == 0 && mprotect(p, PAGE, PROT_NONE) == 0);
+    CHECK(mlock(p, PAGE) == -1 && errno == ENOMEM);
+    CHECK(mprotect(p, PAGE, PROT_READ) == 0 && mlock(p, PAGE) == 0);
+    CHECK(madvise(p + PAGE, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    CHECK(mprotect(p + PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
+    CHECK(munlock(p, 3 * PAGE) == 0);
+    /* One unlock for two locks, all over a memory that does not fit into the frames. */
+    size_t all = hazard_bytes() / 2;
+    char *many = map_private(all);
+    fill(many, all, 3);
+    for (size_t at = 0; at < all; at += PAGE)
+        CHECK(mlock(many + at, PAGE) == 0 && mlock(many + at, PAGE) == 0 && munlock(many + at, PAGE) == 0);
+    CHECK(holds(many, all, 3));
+    push_out();
+    /* A fork's child has nothing locked. */
+    CHECK(mlock(p, 4 * PAGE) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(madvise(p, PAGE, MADV_DONTNEED) == 0 && mlock(p, PAGE) == 0 && munlock(p, PAGE) == 0);
+        _exit(0);
+    }
+    reap(child);
+    CHECK(madvise(p, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    CHECK(munlockall() == 0 && madvise(p, PAGE, MADV_DONTNEED) == 0);
+    /* The process's limit, for one who has no privilege to go beyond it. */
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        struct rlimit limit = {4 * PAGE, 4 * PAGE};
+        CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+        if (geteuid() == 0)
+            CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+        CHECK(mlock(p, 4 * PAGE) == 0 && mlock(p, 4 * PAGE) == 0);
+        CHECK(mlock(p, 5 * PAGE) == -1 && errno == ENOMEM);
+        CHECK(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0) == MAP_FAILED && errno == EAGAIN);
+        CHECK(munlock(p, PAGE) == 0 && mlock(p + 4 * PAGE, PAGE) == 0);
+        limit.rlim_cur = 0;
+        CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+        CHECK(mlock(p, PAGE) == -1 && errno == EPERM);
+        CHECK(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0) == MAP_FAILED && errno == EPERM);
+        _exit(0);
+    }
+    reap(child);
+    return 0;
+}
