@@ -325,18 +325,16 @@ pub fn mprotect(addr: usize, len: usize, prot: c_int, key: c_int) -> Answer {
         if piece.what == What::Free {
             return error(libc::ENOMEM);
         }
+        let paged = matches!(piece.what, What::Used(traits, _) if traits.kind == Kind::Paged);
+        if paged {
+            // Before it is so: the evictor reads what it takes right after this.
+            pager::access_changed(&piece.span);
+        }
         let answer = change(&piece.span);
         if raw::failed(answer) {
             return answer;
         }
-        if let What::Used(
-            Traits {
-                kind: Kind::Paged, ..
-            },
-            _,
-        ) = piece.what
-        {
-            pager::access_changed(&piece.span);
+        if paged {
             space.map.change(&piece.span, |traits| {
                 traits.prot = prot & ACCESS;
                 traits.keyed |= key > 0;
@@ -488,14 +486,12 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
         pager::unnail(from);
     }
     if traits.prot != RW {
-        space::protect(&head, RW);
-        pager::access_changed(&head);
+        space::protect_paged(&head, RW);
     }
     transfer(space, &head, &target);
     if keep {
         if traits.prot != RW {
-            space::protect(&head, traits.prot);
-            pager::access_changed(&head);
+            space::protect_paged(&head, traits.prot);
         }
         space.map.change(from, |t| t.locked = Locked::No);
     } else {
@@ -507,8 +503,7 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
         }
     }
     if traits.prot != RW {
-        space::protect(to, traits.prot);
-        pager::access_changed(to);
+        space::protect_paged(to, traits.prot);
     }
     inherit(space, to, traits);
     to.start as Answer

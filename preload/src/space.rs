@@ -149,8 +149,7 @@ impl Space {
             protect(span, RW);
         }
         if prot != RW {
-            protect(span, prot);
-            pager::access_changed(span);
+            protect_paged(span, prot);
         }
         self.map.set(span.clone(), Traits::paged(prot));
     }
@@ -255,13 +254,12 @@ impl Space {
 
     fn plain_access(&self, span: &Span, traits: Traits) {
         if traits.keyed {
+            pager::access_changed(span);
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
             // SAFETY: the contents are given up; only the kernel's record changes.
             unsafe { raw::call(libc::SYS_pkey_mprotect, args) };
-            pager::access_changed(span);
         } else if traits.prot != RW {
-            protect(span, RW);
-            pager::access_changed(span);
+            protect_paged(span, RW);
         }
     }
 }
@@ -270,6 +268,13 @@ impl Space {
 pub fn protect(span: &Span, prot: c_int) -> raw::Answer {
     // SAFETY: the caller changes the access of memory it was asked to change.
     unsafe { raw::call3(libc::SYS_mprotect, span.start, span.len(), prot as usize) }
+}
+
+/// The kernel's mprotect over paged memory. The evictor learns of it first: it reads what it
+/// takes right after this.
+pub fn protect_paged(span: &Span, prot: c_int) -> raw::Answer {
+    pager::access_changed(span);
+    protect(span, prot)
 }
 
 /// The kernel's munmap.
