@@ -12,7 +12,9 @@ int main(void)
     for (int i = 0; i < 20; i++)
         CHECK(mlock(p, PAGE) == 0);
     CHECK(madvise(p, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
+    CHECK(msync(p, PAGE, MS_INVALIDATE | MS_SYNC) == -1 && errno == EBUSY);
     CHECK(munlock(p, PAGE) == 0);
+    CHECK(msync(p, PAGE, MS_INVALIDATE | MS_SYNC) == 0);
     CHECK(madvise(p, PAGE, MADV_DONTNEED) == 0 && all_zero(p, PAGE));
     fill(p, n, 2);
     /* Over a range of which some is locked. */

@@ -1,4 +1,4 @@
-//! `madvise` and `mlock` over arenas.
+//! `madvise`, `mlock`, `mincore` and `msync` over arenas.
 //!
 //! Advice that takes contents away is the engine's to carry out. Advice about the
 //! kernel's own paging (cold, huge, mergeable) has nothing to act on and is taken as
@@ -311,4 +311,64 @@ pub fn unlock_all(space: &mut Space) {
     for (span, traits) in locked {
         unlock_held(space, &span, traits);
     }
+}
+
+/// `mincore`: addresses that the program has not mapped are not there.
+pub fn mincore(addr: usize, len: usize, to: usize) -> Answer {
+    // SAFETY: the program asked for exactly this.
+    let kernel = |len: usize| unsafe { raw::call3(libc::SYS_mincore, addr, len, to) };
+    let Some(target) = span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE))
+    else {
+        return kernel(len);
+    };
+    let space = &mut space::hold();
+    let pieces = space.map.pieces(&target);
+    match pieces.iter().find(|piece| piece.what == What::Free) {
+        None => kernel(len),
+        Some(hole) => match kernel(hole.span.start - addr) {
+            answer if raw::failed(answer) => answer,
+            _ => error(libc::ENOMEM),
+        },
+    }
+}
+
+/// What the kernel says to `msync` where its own record is not the program's: over addresses
+/// that the program has not mapped, or has locked.
+pub fn msync(addr: usize, len: usize, flags: c_int) -> Option<Answer> {
+    let kernel = |addr: usize, len: usize| {
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::call3(libc::SYS_msync, addr, len, flags as usize) }
+    };
+    let target = span(addr, len).filter(|_| space::active() && addr.is_multiple_of(PAGE))?;
+    let space = &mut space::hold();
+    let locked = |what: What| match what {
+        What::Used(traits, _) => traits.locked != Locked::No && flags & libc::MS_INVALIDATE != 0,
+        _ => false,
+    };
+    let pieces = space.map.pieces(&target);
+    if !pieces
+        .iter()
+        .any(|piece| piece.what == What::Free || locked(piece.what))
+    {
+        return None;
+    }
+    let valid = kernel(addr, 0);
+    if raw::failed(valid) {
+        return Some(valid);
+    }
+    let mut hole = false;
+    for piece in pieces {
+        let answer = match piece.what {
+            What::Free => error(libc::ENOMEM),
+            what if locked(what) => error(libc::EBUSY),
+            _ => kernel(piece.span.start, piece.span.len()),
+        };
+        match -answer as c_int {
+            // The kernel goes on past a hole and tells at the end.
+            libc::ENOMEM if raw::failed(answer) => hole = true,
+            _ if raw::failed(answer) => return Some(answer),
+            _ => {}
+        }
+    }
+    Some(if hole { error(libc::ENOMEM) } else { 0 })
 }

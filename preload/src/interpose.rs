@@ -105,6 +105,31 @@ extern "C" fn mlockall(flags: c_int) -> c_int {
     give(advise::mlockall(flags)) as c_int
 }
 
+/// `mincore`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn mincore(addr: usize, len: usize, to: usize) -> c_int {
+    give(advise::mincore(addr, len, to)) as c_int
+}
+
+crate::next::next! {
+    /// The C library's own `msync`: a cancellation point.
+    fn msync(addr: usize, len: usize, flags: c_int) -> c_int
+}
+
+mod syncing {
+    use super::{advise, c_int, give};
+
+    /// `msync`.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    extern "C" fn msync(addr: usize, len: usize, flags: c_int) -> c_int {
+        match advise::msync(addr, len, flags) {
+            Some(answer) => give(answer) as c_int,
+            // SAFETY: the program asked for exactly this.
+            None => unsafe { super::msync(addr, len, flags) },
+        }
+    }
+}
+
 /// `munlockall`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn munlockall() -> c_int {

@@ -101,6 +101,12 @@ extern "C" fn route(
         libc::SYS_munlock => advise::munlock(a, b),
         libc::SYS_mlockall => advise::mlockall(a as c_int),
         libc::SYS_munlockall => advise::munlockall(),
+        libc::SYS_mincore => advise::mincore(a, b, c),
+        libc::SYS_msync => match advise::msync(a, b, c as c_int) {
+            Some(answer) => answer,
+            // SAFETY: the program asked for exactly this.
+            None => unsafe { raw::call3(number, a, b, c) },
+        },
         libc::SYS_brk => brk::brk(a),
         // Only those that copy memory come here.
         libc::SYS_fork => fork::raw_fork(libc::SIGCHLD as usize, [0; 4]),
