@@ -8,6 +8,7 @@
 //! reservation of a terabyte costs half a megabyte, not thirty-two.
 
 use crate::mappings::Span;
+use crate::{raw, space};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{PAGE, RANGE, RANGE_PAGES, Region};
 
@@ -155,30 +156,57 @@ pub fn allocated(addr: usize) -> bool {
     find(addr).is_none_or(|marks| marks.is_mapped(marks.page(addr)))
 }
 
-/// A thread that resolves faults met the free page at `addr`: it is unmapped, so that
-/// the program gets the SIGSEGV of an address where nothing is.
+/// A thread that resolves faults met the free page at `addr`: it is shut, so that the program
+/// gets the SIGSEGV of an address where nothing is. The place stays taken: whatever else the
+/// kernel put there would be lost when the page is mapped again.
 pub fn close(addr: usize) {
     let Some(marks) = find(addr) else { return };
     let page = marks.page(addr);
     CLOSING.fetch_add(1, Ordering::SeqCst);
     if !marks.is_mapped(page) {
         let start = marks.span.start + page * PAGE;
-        crate::space::unmap(&(start..start + PAGE));
+        shut(start);
         marks.closed()[page / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
         marks.any_closed.store(true, Ordering::SeqCst);
     }
     CLOSING.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Calls `open` for every page of `span` that was closed, and forgets it. The caller has
-/// marked them mapped.
-pub fn reopen(span: &Span, open: impl Fn(Span)) {
-    for (marks, part) in parts(span) {
-        reopen_in(marks, &part, &open);
+/// Linux 6.13: marks a page so that its use is a SIGSEGV as if nothing were mapped, and takes
+/// the mark away.
+const GUARD_INSTALL: usize = 102;
+const GUARD_REMOVE: usize = 103;
+
+fn advise(page: usize, advice: usize) -> bool {
+    // SAFETY: a free page of an arena: it has no contents.
+    !raw::failed(unsafe { raw::call3(libc::SYS_madvise, page, PAGE, advice) })
+}
+
+/// Whether a page was ever closed by its access: the kernel would not mark it.
+static PROTECTED: AtomicBool = AtomicBool::new(false);
+
+fn shut(page: usize) {
+    if !advise(page, GUARD_INSTALL) {
+        PROTECTED.store(true, Ordering::SeqCst);
+        space::protect(&(page..page + PAGE), libc::PROT_NONE);
     }
 }
 
-fn reopen_in(marks: &Marks, span: &Span, open: &impl Fn(Span)) {
+fn unshut(page: usize) {
+    advise(page, GUARD_REMOVE);
+    if PROTECTED.load(Ordering::SeqCst) {
+        space::protect(&(page..page + PAGE), space::RW);
+    }
+}
+
+/// Opens every page of `span` that was closed. The caller has marked them mapped.
+pub fn reopen(span: &Span) {
+    for (marks, part) in parts(span) {
+        reopen_in(marks, &part);
+    }
+}
+
+fn reopen_in(marks: &Marks, span: &Span) {
     // Whoever closes pages does not wait for us.
     while CLOSING.load(Ordering::SeqCst) != 0 {
         std::hint::spin_loop();
@@ -189,8 +217,7 @@ fn reopen_in(marks: &Marks, span: &Span, open: &impl Fn(Span)) {
     for page in marks.page(span.start)..=marks.page(span.end - 1) {
         let (word, bit) = (&marks.closed()[page / 64], 1u64 << (page % 64));
         if word.load(Ordering::SeqCst) & bit != 0 {
-            let start = marks.span.start + page * PAGE;
-            open(start..start + PAGE);
+            unshut(marks.span.start + page * PAGE);
             word.fetch_and(!bit, Ordering::SeqCst);
         }
     }
@@ -230,24 +257,41 @@ mod tests {
         assert!(allocated(page(512)) && !allocated(page(513)) && allocated(page(514)));
     }
 
+    /// Whether a page can be used, as far as the kernel sees.
+    fn usable(page: usize) -> bool {
+        advise(page, libc::MADV_POPULATE_READ as usize)
+    }
+
     #[test]
-    fn a_closed_page_is_opened_once_when_it_is_mapped_again() {
-        // Addresses where nothing is: closing unmaps.
-        let base = 0x5100_0000_0000;
-        add_one(&(base..base + RANGE));
-        close(base + PAGE + 8);
-        let opened = std::cell::Cell::new(0);
+    fn a_closed_page_keeps_its_place_until_it_is_mapped_again() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let base = space::map(0, RANGE, space::RW, flags, -1, 0) as usize;
         let span = base..base + RANGE;
+        add_one(&span);
+        close(base + PAGE + 8);
+        assert!(usable(base) && !usable(base + PAGE) && usable(base + 2 * PAGE));
+        let fixed = flags | libc::MAP_FIXED_NOREPLACE;
+        let there = space::map(base + PAGE, PAGE, space::RW, fixed, -1, 0);
+        assert_eq!(there, raw::error(libc::EEXIST));
         mark(&span, true);
-        let count = |page| {
-            assert_eq!(page, base + PAGE..base + 2 * PAGE);
-            opened.set(opened.get() + 1);
-        };
-        reopen(&span, count);
-        reopen(&span, count);
-        assert_eq!(opened.get(), 1);
+        reopen(&span);
+        assert!(usable(base + PAGE));
         close(base);
-        reopen(&span, |_| panic!("a mapped page is not closed"));
+        assert!(usable(base), "a mapped page is not closed");
+        space::unmap(&span);
+    }
+
+    #[test]
+    fn a_kernel_without_guards_closes_pages_by_their_access() {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_LOCKED;
+        // Guards are refused where memory is locked.
+        let page = space::map(0, PAGE, space::RW, flags, -1, 0) as usize;
+        assert!(!advise(page, GUARD_INSTALL));
+        shut(page);
+        assert!(!usable(page));
+        unshut(page);
+        assert!(usable(page));
+        space::unmap(&(page..page + PAGE));
     }
 
     #[test]

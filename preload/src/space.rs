@@ -5,7 +5,7 @@
 //! never take it (see [`crate::allocated`]).
 
 use crate::mappings::{Kind, Locked, Mappings, Origin, Piece, Span, Traits, What, alignment};
-use crate::{allocated, notice, pager, raw, threads};
+use crate::{allocated, pager, raw, threads};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{PAGE, PiGuard, PiLock, RANGE};
@@ -144,7 +144,7 @@ impl Space {
     /// Makes free or given-up addresses of arenas mapped with access `prot`.
     pub fn open(&mut self, span: &Span, prot: c_int) {
         allocated::mark(span, true);
-        allocated::reopen(span, |page| fill_hole(&page));
+        allocated::reopen(span);
         if pager::plain() {
             protect(span, RW);
         }
@@ -308,21 +308,6 @@ pub fn map(
 fn take_back(span: &Span) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     !raw::failed(map(span.start, span.len(), RW, flags, -1, 0)) && pager::adopt(span).is_ok()
-}
-
-/// Puts plain memory where a page was closed. The kernel may have given the place to
-/// someone else since; then there is no way back for what asks for it now.
-fn fill_hole(page: &Span) {
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let filled =
-        !raw::failed(map(page.start, page.len(), RW, flags, -1, 0)) && pager::adopt(page).is_ok();
-    if !filled {
-        notice::die(format_args!(
-            "address {:#x} was used after it was unmapped, and its place cannot be had again",
-            page.start
-        ));
-    }
 }
 
 /// `addr` and `len` as a span of whole pages; `None` where it does not fit.
