@@ -372,3 +372,59 @@ pub fn msync(addr: usize, len: usize, flags: c_int) -> Option<Answer> {
     }
     Some(if hole { error(libc::ENOMEM) } else { 0 })
 }
+
+/// `process_madvise`: of this process, advice like any other. Of another it can only be advice
+/// that keeps contents.
+pub fn process_madvise(
+    process: c_int,
+    parts: usize,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> Answer {
+    const MOST: usize = 1024;
+    let kernel = |count: usize| {
+        let args = [
+            process as usize,
+            parts,
+            count,
+            advice as usize,
+            flags as usize,
+            0,
+        ];
+        // SAFETY: the program asked for exactly this.
+        unsafe { raw::call(libc::SYS_process_madvise, args) }
+    };
+    // Without parts the kernel looks at everything else.
+    let valid = kernel(0);
+    if !space::active() || count > MOST || raw::failed(valid) || !is_own(process) {
+        return kernel(count);
+    }
+    let mut done = 0;
+    for n in 0..count {
+        let at = parts.wrapping_add(n * size_of::<libc::iovec>());
+        if !raw::is_readable(at, size_of::<libc::iovec>()) {
+            return error(libc::EFAULT);
+        }
+        // SAFETY: readable.
+        let part = unsafe { (at as *const libc::iovec).read_unaligned() };
+        let answer = madvise(part.iov_base as usize, part.iov_len, advice);
+        if raw::failed(answer) {
+            return if done > 0 { done as Answer } else { answer };
+        }
+        done += part.iov_len;
+    }
+    done as Answer
+}
+
+/// Whether a process's descriptor is of this one.
+fn is_own(process: c_int) -> bool {
+    /// linux/pidfd.h: this thread, this process.
+    const SELF: [c_int; 2] = [-10_000, -10_001];
+    let of_table = || {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{process}")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        line.trim().parse().ok()
+    };
+    SELF.contains(&process) || of_table() == Some(raw::pid())
+}

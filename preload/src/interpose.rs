@@ -111,6 +111,20 @@ extern "C" fn mincore(addr: usize, len: usize, to: usize) -> c_int {
     give(advise::mincore(addr, len, to)) as c_int
 }
 
+/// `process_madvise`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn process_madvise(
+    process: c_int,
+    parts: usize,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> isize {
+    give(advise::process_madvise(
+        process, parts, count, advice, flags,
+    ))
+}
+
 crate::next::next! {
     /// The C library's own `msync`: a cancellation point.
     fn msync(addr: usize, len: usize, flags: c_int) -> c_int

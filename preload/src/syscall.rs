@@ -107,6 +107,7 @@ extern "C" fn route(
             // SAFETY: the program asked for exactly this.
             None => unsafe { raw::call3(number, a, b, c) },
         },
+        libc::SYS_process_madvise => advise::process_madvise(a as c_int, b, c, flags, e as u32),
         libc::SYS_brk => brk::brk(a),
         // Only those that copy memory come here.
         libc::SYS_fork => fork::raw_fork(libc::SIGCHLD as usize, [0; 4]),
