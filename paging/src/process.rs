@@ -425,17 +425,17 @@ impl Process {
         self.send(Errand::Transfer(from.start, from.len(), to));
     }
 
+    /// Frames that the process can have at most.
+    pub fn most_frames(&self) -> u32 {
+        self.pager.frames().contract().x
+    }
+
     /// Makes the pages of `range` resident and keeps them so. False where there are not
     /// frames enough: nothing is nailed then.
     pub fn nail(&self, range: Range<usize>) -> bool {
         let start = range.start & !(PAGE - 1);
         let range = start..range.end.next_multiple_of(PAGE);
-        let spare = self
-            .pager
-            .frames()
-            .contract()
-            .x
-            .saturating_sub(crate::FEWEST_FRAMES) as usize;
+        let spare = self.most_frames().saturating_sub(crate::FEWEST_FRAMES) as usize;
         if range.len() / PAGE > spare {
             return false;
         }

@@ -98,7 +98,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
             What::Used(traits, _) => on_paged(space, &piece.span, traits, &act, advice, kernel),
         };
         match -answer as c_int {
-            // The kernel goes on past a hole and tells at the end.
+            // The kernel goes on past a hole and reports it at the end.
             libc::ENOMEM if raw::failed(answer) => hole = true,
             _ if raw::failed(answer) => return answer,
             _ => {}
@@ -212,7 +212,7 @@ pub fn room_for_locked(space: &Space, more: usize) -> Room {
         || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     match limit {
         0 if !privileged() => Room::Never,
-        limit if all() as u64 > limit && !privileged() => Room::No,
+        limit if !privileged() && all() as u64 > limit => Room::No,
         _ => Room::Yes,
     }
 }
@@ -225,7 +225,7 @@ pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
         Locked::No if traits.prot == libc::PROT_NONE => (Locked::OnFault, error(libc::ENOMEM)),
         before if traits.prot == libc::PROT_NONE => (before, error(libc::ENOMEM)),
         Locked::Nailed => (Locked::Nailed, 0),
-        _ if pager::nail(span).is_ok() => (Locked::Nailed, 0),
+        _ if space.lock(span) => (Locked::Nailed, 0),
         before => (before, error(libc::ENOMEM)),
     };
     space.map.change(span, |traits| traits.locked = locked);
@@ -268,7 +268,7 @@ pub fn munlock(addr: usize, len: usize) -> Answer {
 
 fn unlock_held(space: &mut Space, span: &Span, traits: Traits) {
     if traits.locked == Locked::Nailed {
-        pager::unnail(span);
+        space.unlock(span);
     }
     space.map.change(span, |traits| traits.locked = Locked::No);
 }
@@ -332,8 +332,8 @@ pub fn mincore(addr: usize, len: usize, to: usize) -> Answer {
     }
 }
 
-/// What the kernel says to `msync` where its own record is not the program's: over addresses
-/// that the program has not mapped, or has locked.
+/// `msync` over addresses that the program has not mapped or has locked, of which the kernel
+/// has no record; elsewhere it is the kernel's.
 pub fn msync(addr: usize, len: usize, flags: c_int) -> Option<Answer> {
     let kernel = |addr: usize, len: usize| {
         // SAFETY: the program asked for exactly this.
@@ -364,7 +364,7 @@ pub fn msync(addr: usize, len: usize, flags: c_int) -> Option<Answer> {
             _ => kernel(piece.span.start, piece.span.len()),
         };
         match -answer as c_int {
-            // The kernel goes on past a hole and tells at the end.
+            // The kernel goes on past a hole and reports it at the end.
             libc::ENOMEM if raw::failed(answer) => hole = true,
             _ if raw::failed(answer) => return Some(answer),
             _ => {}

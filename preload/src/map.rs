@@ -79,7 +79,7 @@ fn unpaged(len: usize) {
     space::UNPAGED.fetch_add(len as u64, Ordering::Relaxed);
 }
 
-/// What the kernel says to MAP_LOCKED beyond the process's limit.
+/// The kernel's error for MAP_LOCKED beyond the process's limit.
 fn refused_locked(space: &Space, len: usize, flags: c_int) -> Option<Answer> {
     if flags & libc::MAP_LOCKED == 0 {
         return None;
@@ -483,7 +483,7 @@ fn shift(space: &mut Space, from: &Span, to: &Span, traits: Traits, keep: bool) 
     let moved = from.len().min(to.len());
     let (head, target) = (from.start..from.start + moved, to.start..to.start + moved);
     if traits.locked == Locked::Nailed {
-        pager::unnail(from);
+        space.unlock(from);
     }
     if traits.prot != RW {
         space::protect_paged(&head, RW);
@@ -529,7 +529,7 @@ fn transfer(space: &Space, from: &Span, to: &Span) {
 /// New addresses of an old mapping have its state.
 fn inherit(space: &mut Space, to: &Span, traits: Traits) {
     let locked = match traits.locked {
-        Locked::Nailed if pager::nail(to).is_ok() => Locked::Nailed,
+        Locked::Nailed if space.lock(to) => Locked::Nailed,
         Locked::Nailed | Locked::OnFault => Locked::OnFault,
         Locked::No => Locked::No,
     };

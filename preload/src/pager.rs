@@ -10,6 +10,7 @@ use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use system::client::Joined;
 use system::wire::Domain;
+use wired::PAGE;
 
 pub use engine::{Paced, again, start};
 
@@ -101,6 +102,19 @@ pub fn nail(span: &Span) -> Result<()> {
         Some(engine) if engine.process.nail(span.clone()) => Ok(()),
         Some(_) => Err(Errno::NOMEM),
         None => advise(span, libc::MADV_POPULATE_READ),
+    }
+}
+
+/// Bytes that may be nailed for the program at most.
+pub fn most_lockable() -> usize {
+    /// One part in so many is left for everything else.
+    const REST: usize = 8;
+    match engine::get() {
+        Some(engine) => {
+            let frames = engine.process.most_frames() as usize;
+            (frames - frames / REST) * PAGE
+        }
+        None => usize::MAX,
     }
 }
 

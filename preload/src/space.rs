@@ -46,6 +46,8 @@ pub struct Space {
     pub map: Mappings,
     /// The emulated program break.
     pub brk: crate::brk::Break,
+    /// Bytes that `mlock` has nailed.
+    nailed: usize,
 }
 
 /// Exclusive use of the space.
@@ -108,6 +110,7 @@ impl Space {
         Self {
             map: Mappings::new(),
             brk: crate::brk::Break::new(),
+            nailed: 0,
         }
     }
 
@@ -245,9 +248,24 @@ impl Space {
             })
     }
 
-    fn loosen(&self, span: &Span, traits: Traits) {
+    /// Nails for `mlock`. Not all frames: with none left for anything else the program would
+    /// stop at its next fault.
+    pub fn lock(&mut self, span: &Span) -> bool {
+        let locked =
+            self.nailed + span.len() <= pager::most_lockable() && pager::nail(span).is_ok();
+        self.nailed += if locked { span.len() } else { 0 };
+        locked
+    }
+
+    /// Undoes [`Space::lock`].
+    pub fn unlock(&mut self, span: &Span) {
+        self.nailed -= span.len();
+        pager::unnail(span);
+    }
+
+    fn loosen(&mut self, span: &Span, traits: Traits) {
         if traits.locked == Locked::Nailed {
-            pager::unnail(span);
+            self.unlock(span);
         }
         crate::pthread::forget_nails(span);
     }
