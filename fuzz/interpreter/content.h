@@ -46,14 +46,24 @@ static void on_fault(int number, siginfo_t *information, void *context)
 
 /* Every thread that touches memory has a stack for signals; static, so that it is there
  * when the thread's own is gone. */
-static char signal_stacks[32][16384] __attribute__((aligned(16)));
-static atomic_int signal_stacks_used;
+static char signal_stacks[32][1 << 16] __attribute__((aligned(16)));
+static atomic_int signal_stack_taken[32];
+static __thread int signal_stack;
 
 UNUSED static void take_signal_stack(void)
 {
-    int n = atomic_fetch_add(&signal_stacks_used, 1) % 32;
+    int n = 0;
+    while (atomic_exchange(&signal_stack_taken[n], 1))
+        n = (n + 1) % 32;
+    signal_stack = n;
     stack_t stack = {.ss_sp = signal_stacks[n], .ss_size = sizeof signal_stacks[n]};
     sigaltstack(&stack, NULL);
+}
+
+UNUSED static void give_signal_stack(void)
+{
+    sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+    atomic_store(&signal_stack_taken[signal_stack], 0);
 }
 
 UNUSED static void catch_faults(void)

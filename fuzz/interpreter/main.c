@@ -10,6 +10,10 @@
 #include "mapping.h"
 #include "access.h"
 #include "process.h"
+#include "event.h"
+#include "heap.h"
+#include "transfer.h"
+#include "start.h"
 
 #define MOST_LINES 4096
 
@@ -82,20 +86,17 @@ static void run_lines(const struct block *block)
 
 int main(int count, char **words)
 {
-    if (count != 3)
-        return 2;
-    FILE *file = fopen(words[1], "r");
+    FILE *file = count >= 3 ? fopen(words[1], "r") : NULL;
     if (!file || !parse(file))
         return 2;
     fclose(file);
-    int log = open(words[2], O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (log < 0 || dup2(log, LOG_FD) < 0)
-        return 2;
-    close(log);
-    catch_faults();
-    make_files();
-    struct block all = {run_lines, 0, line_count};
-    run_lines(&all);
+    begin_program(count, words);
+    struct block part = {run_lines, 0, line_count};
+    if (count == 5) {
+        part.from = atoi(words[4]);
+        part.to = lines[part.from - 1].end;
+    }
+    run_lines(&part);
     atomic_store(&pressure_stop, 1);
     return 0;
 }

@@ -43,7 +43,7 @@ OPERATION map(long number, long pages, long access, long kind, long flags, long 
     *region = (struct region){at, pages};
     struct span span;
     find_span(number, 0, pages, &span);
-    mark_mapped(&span);
+    mark_mapped(&span, fd >= 0 || kind & 1);
     result(" 0");
 }
 
@@ -60,7 +60,7 @@ OPERATION map_fixed(long number, long page, long pages, long access, long kind, 
     void *at = mmap(span.at, span.pages * PAGE, access & 7, how, fd,
                     fd < 0 ? 0 : (unsigned long)file_page % FILE_PAGES * PAGE);
     if (at != MAP_FAILED)
-        mark_mapped(&span);
+        mark_mapped(&span, fd >= 0 || kind & 1);
     result_of(at == MAP_FAILED ? -1 : at != span.at);
 }
 
@@ -73,7 +73,7 @@ OPERATION map_hint(long page, long pages, long access, long kind)
     if (at == MAP_FAILED) {
         result_of(-1);
     } else if (at == span.at) {
-        mark_mapped(&span);
+        mark_mapped(&span, fd >= 0 || kind & 1);
         result(" there");
     } else {
         munmap(at, span.pages * PAGE);
@@ -90,7 +90,7 @@ static void refill(const struct span *span)
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (at != span->at)
         wrong("a hole cannot be filled: %s", at == MAP_FAILED ? strerrorname_np(errno) : "elsewhere");
-    mark_mapped(span);
+    mark_mapped(span, 0);
 }
 
 /* Unmaps: in region 0 a hole stays; elsewhere it is seen to be one, then filled. */
@@ -148,7 +148,7 @@ OPERATION move_fixed(long number, long page, long pages, long to_number, long to
         return;
     }
     result_of(at != to.at);
-    mark_mapped(&to);
+    mark_mapped(&to, from.shared[0]);
     if (flags & 1) {
         mark_split(&from);
     } else {
@@ -172,8 +172,10 @@ OPERATION resize(long page, long pages, long new_pages)
     result_of(at == MAP_FAILED ? -1 : at != from.at);
     if (at == MAP_FAILED)
         return;
-    for (long i = 0; i < from.pages || i < to.pages; i++)
+    for (long i = 0; i < from.pages || i < to.pages; i++) {
         from.mapping[i] = i < to.pages ? mapping : 0;
+        from.shared[i] = from.shared[0];
+    }
 }
 
 /* Changes the size of a whole region, wherever that takes it. */
@@ -189,10 +191,11 @@ OPERATION resize_region(long number, long new_pages)
     result_of(at == MAP_FAILED ? -1 : 0);
     if (at == MAP_FAILED)
         return;
+    int shared = span.shared[0];
     mark_unmapped(&span);
     *span.region = (struct region){at, new_pages};
     find_span(number, 0, new_pages, &span);
-    mark_mapped(&span);
+    mark_mapped(&span, shared);
 }
 
 OPERATION protect(long number, long page, long pages, long access)
@@ -238,4 +241,51 @@ OPERATION sync_pages(long number, long page, long pages, long flags)
 {
     FIND_SPAN(span, number, page, pages);
     result_of(msync(span.at, span.pages * PAGE, flags & 7));
+}
+
+/* Maps shared pages a second time, as an empty region: mremap of no length. */
+OPERATION duplicate(long number, long page, long pages, long to_number)
+{
+    FIND_SPAN(from, number, page, pages);
+    struct region *region = empty_region(to_number);
+    if (!region || !is_one_mapping(&from)) {
+        result(" -");
+        return;
+    }
+    void *at = mremap(from.at, 0, from.pages * PAGE, MREMAP_MAYMOVE);
+    result_of(at == MAP_FAILED ? -1 : 0);
+    if (at == MAP_FAILED)
+        return;
+    *region = (struct region){at, from.pages};
+    struct span span;
+    find_span(to_number, 0, from.pages, &span);
+    mark_mapped(&span, 1);
+}
+
+/* Advice by way of process_madvise, which names the process. */
+OPERATION advise_process(long number, long page, long pages, long advice)
+{
+    FIND_SPAN(span, number, page, pages);
+    int self = syscall(SYS_pidfd_open, getpid(), 0);
+    struct iovec vector = {span.at, span.pages * PAGE};
+    result_of(syscall(SYS_process_madvise, self, &vector, 1, advice, 0));
+    close(self);
+    mark_split(&span);
+}
+
+/* Names pages (0) or gives them a memory policy (1): neither changes contents, but each
+ * makes a mapping of the kernel's of them. */
+OPERATION label(long number, long page, long pages, long how)
+{
+    FIND_SPAN(span, number, page, pages);
+    if (how & 1)
+        result_of(syscall(SYS_mbind, span.at, span.pages * PAGE, 1 /* MPOL_PREFERRED */, &(unsigned long){1}, 64, 0));
+    else
+        result_of(prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, span.at, span.pages * PAGE, "fuzz"));
+    mark_split(&span);
+}
+
+OPERATION resize_file(long file, long pages)
+{
+    result_of(ftruncate(files[(unsigned long)file % FILES], (unsigned long)pages % (FILE_PAGES + 1) * PAGE));
 }

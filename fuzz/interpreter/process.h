@@ -87,6 +87,7 @@ static void *run_in_thread(void *argument)
     take_signal_stack();
     enter_part(part->path, part->number);
     part->block->run(part->block);
+    give_signal_stack();
     return part;
 }
 

@@ -19,9 +19,14 @@ static struct region regions[REGIONS] = {{FIXED_BASE, LARGEST_REGION}};
 static uint32_t mapping_of[REGIONS][LARGEST_REGION];
 static uint32_t mappings;
 
+/* Whether a page is anything else than private anonymous memory: others may see it, or
+ * take it away. */
+static uint8_t shared_page[REGIONS][LARGEST_REGION];
+
 struct span {
     struct region *region;
     uint32_t *mapping;
+    uint8_t *shared;
     char *at;
     long page, pages;
 };
@@ -36,7 +41,8 @@ static int find_span(long number, long page, long pages, struct span *span)
         pages = 1;
     if (pages > region->pages - page)
         pages = region->pages - page;
-    *span = (struct span){region, mapping_of[region - regions] + page, region->base + page * PAGE, page, pages};
+    long n = region - regions;
+    *span = (struct span){region, mapping_of[n] + page, shared_page[n] + page, region->base + page * PAGE, page, pages};
     return 1;
 }
 
@@ -57,11 +63,13 @@ static struct region *empty_region(long number)
 }
 
 /* The span is a mapping of its own from now on. */
-UNUSED static void mark_mapped(const struct span *span)
+UNUSED static void mark_mapped(const struct span *span, int shared)
 {
     mappings++;
-    for (long i = 0; i < span->pages; i++)
+    for (long i = 0; i < span->pages; i++) {
         span->mapping[i] = mappings;
+        span->shared[i] = shared;
+    }
 }
 
 UNUSED static void mark_unmapped(const struct span *span)
@@ -101,6 +109,10 @@ static int files[FILES];
 UNUSED static void make_files(void)
 {
     for (int f = 0; f < FILES; f++) {
+        files[f] = LOG_FD + 1 + f;
+        /* An executed child has them from its parent. */
+        if (fcntl(files[f], F_GETFD) >= 0)
+            continue;
         int fd;
         if (f < 2)
             fd = open(".", O_TMPFILE | O_RDWR, 0600);
@@ -108,7 +120,7 @@ UNUSED static void make_files(void)
             fd = memfd_create("fuzz", 0);
         if (fd < 0 || ftruncate(fd, FILE_PAGES * PAGE) < 0)
             _exit(4);
-        files[f] = dup2(fd, LOG_FD + 1 + f);
+        dup2(fd, files[f]);
         close(fd);
         uint64_t page[PAGE / 8];
         for (long i = 0; f != 3 && i < FILE_PAGES; i++) {

@@ -20,21 +20,23 @@ pub fn source(program: &Program) -> String {
     text.push_str(
         "#define DO(name, ...) do { begin_operation(#name \" \" #__VA_ARGS__); name(__VA_ARGS__); \
          end_operation(); } while (0)\n\
-         #define PART(name) (&(struct block){name, 0, 0})\n\n",
+         #define PART(n) (&(struct block){part_##n, n, 0})\n\n",
     );
     let mut parts = Vec::new();
     let body = body(&program.operations, &mut parts);
-    for part in parts {
-        text.push_str(&part);
+    let mut names = String::from("NULL");
+    for (n, part) in parts.iter().enumerate() {
+        text.push_str(part);
         text.push('\n');
+        let _ = write!(names, ", part_{}", n + 1);
     }
     let _ = write!(
         text,
-        "int main(int count, char **words)\n{{\n\
-         \x20   int log = count > 2 ? open(words[2], O_WRONLY | O_CREAT | O_APPEND, 0600) : 1;\n\
-         \x20   if (dup2(log, LOG_FD) < 0)\n        return 2;\n\
-         \x20   catch_faults();\n    make_files();\n{body}\
-         \x20   atomic_store(&pressure_stop, 1);\n    return 0;\n}}\n"
+        "static void (*parts[])(const struct block *) = {{{names}}};\n\n\
+         int main(int count, char **words)\n{{\n\
+         \x20   begin_program(count, words);\n\
+         \x20   if (count == 5) {{\n        parts[atoi(words[4])](NULL);\n        return 0;\n    }}\n\
+         {body}    atomic_store(&pressure_stop, 1);\n    return 0;\n}}\n"
     );
     text
 }
@@ -46,11 +48,11 @@ fn body(operations: &[Operation], parts: &mut Vec<String>) -> String {
         let mut arguments: Vec<String> = operation.arguments.iter().map(i64::to_string).collect();
         if let Some(block) = &operation.block {
             let inside = body(block, parts);
-            let name = format!("part_{}", parts.len() + 1);
+            let n = parts.len() + 1;
             parts.push(format!(
-                "static void {name}(const struct block *block)\n{{\n    (void)block;\n{inside}}}\n"
+                "static void part_{n}(const struct block *block)\n{{\n    (void)block;\n{inside}}}\n"
             ));
-            arguments.insert(0, format!("PART({name})"));
+            arguments.insert(0, format!("PART({n})"));
         }
         let comma = if arguments.is_empty() { "" } else { ", " };
         let arguments = arguments.join(", ");
@@ -73,7 +75,7 @@ mod tests {
             calls,
             [
                 "    DO(map, 1, 2, 3, 0, 0, 0);",
-                "    DO(fork_child, PART(part_1), 0);",
+                "    DO(fork_child, PART(1), 0);",
                 "    DO(sum_all);"
             ]
         );

@@ -3,11 +3,11 @@
 //! Each program uses some kinds of operations often, some seldom and some not at all:
 //! a program of few kinds comes deeper into them than one of all kinds alike.
 
-use crate::program::{Operation, Program};
+use crate::program::{BLOCKS, Operation, Program};
 use crate::random::Random;
 
 /// Kinds of operations, and how often each is drawn in a program that leaves it so.
-const KINDS: [(&str, i64); 20] = [
+const KINDS: [(&str, i64); 41] = [
     ("map", 6),
     ("map_fixed", 8),
     ("map_hint", 2),
@@ -26,8 +26,44 @@ const KINDS: [(&str, i64); 20] = [
     ("sum", 8),
     ("copy", 4),
     ("churn", 5),
+    ("duplicate", 1),
+    ("advise_process", 2),
+    ("label", 2),
+    ("resize_file", 1),
+    ("file_io", 5),
+    ("pipe_io", 4),
+    ("child_memory", 3),
+    ("trace_child", 2),
+    ("ring_io", 3),
+    ("futex_word", 1),
+    ("map_segment", 2),
+    ("heap", 10),
+    ("heap_check", 2),
+    ("program_break", 2),
+    ("barrier", 3),
+    ("robust_mutex", 2),
+    ("stir", 3),
     ("fork_child", 3),
+    ("fork_beside", 2),
+    ("exec_child", 2),
+    ("sharing_child", 2),
+    ("in_handler", 2),
     ("thread", 2),
+];
+
+/// What a child that shares its parent's memory is given to do: nothing that makes
+/// processes or threads, which the C library does not define there.
+const SHARING: [&str; 10] = [
+    "map",
+    "map_fixed",
+    "unmap",
+    "move_fixed",
+    "protect",
+    "advise",
+    "stamp",
+    "poke",
+    "sum",
+    "churn",
 ];
 
 /// Advice with a defined effect. Not among it: MADV_HWPOISON and the like, and guard
@@ -96,13 +132,21 @@ impl Drawing {
                     place < 0
                 })
                 .map_or("sum_all", |(kind, _)| kind);
-            if matches!(kind, "fork_child" | "thread") {
+            if BLOCKS.contains(&kind) {
                 if depth >= 3 {
                     continue;
                 }
-                let how = self.random.between(0, if kind == "thread" { 1 } else { 4 });
+                let how = match kind {
+                    "fork_beside" => frames + frames / 2,
+                    "fork_child" => self.random.between(0, 4),
+                    "exec_child" => self.random.between(0, 2),
+                    _ => self.random.between(0, 1),
+                };
                 let inside = self.random.between(1, 12) as usize;
                 let mut block = self.operations(inside, frames, depth + 1);
+                if kind == "sharing_child" {
+                    block.retain(|o| SHARING.contains(&o.name.as_str()));
+                }
                 if self.random.one_in(2) {
                     block.push(Operation::plain("sum_all", &[]));
                 }
@@ -227,6 +271,60 @@ impl Drawing {
             "sum" => vec![region, page, pages],
             "copy" => vec![region, page, pages, self.region(), self.page()],
             "churn" => vec![frames + frames / 2],
+            "duplicate" => vec![region, page, pages, self.random.between(1, 7)],
+            "advise_process" => {
+                let advice = self.random.of(&[4, 3, 20, 21, 0, 18, 14]);
+                vec![region, page, pages, advice]
+            }
+            "label" => vec![region, page, pages, self.random.between(0, 1)],
+            "resize_file" => vec![self.random.between(0, 3), self.random.between(0, 64)],
+            "file_io" => vec![
+                region,
+                page,
+                pages,
+                self.random.between(0, 3),
+                self.random.between(0, 63),
+                self.random.between(0, 7),
+            ],
+            "pipe_io" => vec![
+                region,
+                page,
+                pages,
+                self.region(),
+                self.page(),
+                self.random.between(0, 4),
+            ],
+            "child_memory" => vec![
+                region,
+                page,
+                pages,
+                self.region(),
+                self.page(),
+                self.random.between(0, 1),
+            ],
+            "trace_child" => vec![region, page, self.random.between(0, 1)],
+            "ring_io" => vec![
+                region,
+                page,
+                pages,
+                self.random.between(0, 55),
+                self.random.between(0, 7),
+            ],
+            "futex_word" => vec![region, page],
+            "map_segment" => vec![page, pages, self.seed(), self.random.between(0, 3)],
+            "heap" => {
+                let size = match self.random.between(0, 3) {
+                    0 => self.random.between(0, 200),
+                    1 => self.random.between(0, 20_000),
+                    _ => self.random.between(0, 900_000),
+                };
+                let block = self.random.between(0, 31);
+                vec![block, size, self.random.between(0, 2), self.seed()]
+            }
+            "program_break" => vec![pages, self.seed()],
+            "barrier" => vec![region, page, pages, self.seed(), self.random.between(0, 1)],
+            "robust_mutex" => vec![region, page, self.random.between(0, 3)],
+            "stir" => vec![self.random.between(0, 6)],
             _ => Vec::new(),
         }
     }

@@ -4,13 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The parts of the interpreter, in the order in which each includes those before it.
-pub const PARTS: [&str; 6] = [
+pub const PARTS: [&str; 10] = [
     include_str!("../interpreter/log.h"),
     include_str!("../interpreter/content.h"),
     include_str!("../interpreter/region.h"),
     include_str!("../interpreter/mapping.h"),
     include_str!("../interpreter/access.h"),
     include_str!("../interpreter/process.h"),
+    include_str!("../interpreter/event.h"),
+    include_str!("../interpreter/heap.h"),
+    include_str!("../interpreter/transfer.h"),
+    include_str!("../interpreter/start.h"),
 ];
 
 /// Compiles a C source into `folder`, as a program of an ordinary build.

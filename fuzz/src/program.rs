@@ -6,7 +6,14 @@
 use std::fmt::{self, Display};
 
 /// Operations that open a block; the interpreter's `operations.h` has them as BLOCK.
-pub const BLOCKS: [&str; 2] = ["fork_child", "thread"];
+pub const BLOCKS: [&str; 6] = [
+    "fork_child",
+    "fork_beside",
+    "exec_child",
+    "sharing_child",
+    "in_handler",
+    "thread",
+];
 
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
