@@ -466,6 +466,9 @@ fn resize(space: &mut Space, from: Span, len: usize, traits: Traits, may_move: b
         inherit(space, &more, traits);
         return from.start as Answer;
     }
+    if grow_adopted(space, &more, traits) {
+        return from.start as Answer;
+    }
     if !may_move {
         return error(libc::ENOMEM);
     }
@@ -473,6 +476,31 @@ fn resize(space: &mut Space, from: Span, len: usize, traits: Traits, may_move: b
         Some(start) => shift(space, &from, &(start..start + len), traits, false),
         None => error(libc::ENOMEM),
     }
+}
+
+/// Adds fresh memory behind adopted memory, where nothing else is mapped. Returns true if
+/// it is there.
+fn grow_adopted(space: &mut Space, more: &Span, traits: Traits) -> bool {
+    if space.map.touches(more) {
+        return false;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let answer = space::map(more.start, more.len(), traits.prot, flags, -1, 0);
+    if raw::failed(answer) {
+        return false;
+    }
+    let start = answer as usize;
+    // However small: an mremap of the whole is to find one kind of memory.
+    if start != more.start || pager::adopt(more).is_err() {
+        space::unmap(&(start..start + more.len()));
+        return false;
+    }
+    pager::access_changed(more);
+    space
+        .map
+        .add_adopted(more.clone(), Traits::paged(traits.prot));
+    inherit(space, more, traits);
+    true
 }
 
 /// Moves contents and state to `to`, which is free or freshly mapped.

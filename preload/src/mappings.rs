@@ -132,9 +132,21 @@ impl Mappings {
         self.add_free(span);
     }
 
-    /// A mapping of the program's that became ours.
+    /// A mapping of the program's that became ours; with those that it touches it is one
+    /// arena, so that their state may be one piece.
     pub fn add_adopted(&mut self, span: Span, traits: Traits) {
-        self.arenas.insert(span.start, (span.end, Origin::Adopted));
+        let mut arena = span.clone();
+        if let Some((start, (end, Origin::Adopted))) = self.arenas.range(..span.start).next_back()
+            && *end == span.start
+        {
+            arena.start = *start;
+        }
+        if let Some((end, Origin::Adopted)) = self.arenas.get(&span.end).copied() {
+            self.arenas.remove(&span.end);
+            arena.end = end;
+        }
+        self.arenas
+            .insert(arena.start, (arena.end, Origin::Adopted));
         self.put_used(span, traits);
     }
 
@@ -558,5 +570,18 @@ mod tests {
             None,
             "an adopted mapping's addresses are never handed out"
         );
+    }
+
+    #[test]
+    fn adopted_neighbours_of_one_state_are_one_piece() {
+        let mut map = Mappings::new();
+        let traits = Traits::paged(3);
+        for part in [4..8, 12..16, 8..12] {
+            map.add_adopted(page(part.start)..page(part.end), traits);
+        }
+        let pieces = map.pieces(&(page(4)..page(16)));
+        assert_eq!(pieces.len(), 1, "{pieces:?}");
+        map.forget(&(page(6)..page(10)));
+        assert!(map.contains(page(5)) && !map.contains(page(6)) && map.contains(page(10)));
     }
 }
