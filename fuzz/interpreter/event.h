@@ -59,6 +59,22 @@ OPERATION in_handler(const struct block *block, long how)
     }
 }
 
+/* Carries out the block so deep in a stack that was mapped for this thread, with nothing
+ * of that stack below: a call touches the next page wherever it may. */
+OPERATION at_depth(const struct block *block, long bytes)
+{
+    volatile char *here = __builtin_alloca(16 + (unsigned long)bytes % (2 * PAGE));
+    here[0] = 0;
+    struct log_state state;
+    log_save(&state);
+    char *page = (char *)((uintptr_t)__builtin_frame_address(0) & ~(PAGE - 1)) - 3 * PAGE;
+    if (own_stack && page > own_stack && page < own_stack + 64 * PAGE)
+        madvise(own_stack, page - own_stack, MADV_DONTNEED);
+    enter_part(state.path, 8888);
+    block->run(block);
+    log_restore(&state);
+}
+
 static int child_that_shares(void *argument)
 {
     /* Its parent may be suspended on the one that they have in common. */

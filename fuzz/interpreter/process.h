@@ -79,12 +79,16 @@ OPERATION fork_child(const struct block *block, long how)
         munmap(stack, 64 * PAGE);
 }
 
-struct part { const struct block *block; int number; char path[64]; };
+struct part { const struct block *block; int number; char path[64], *stack; };
+
+/* The end of this thread's stack, where that was mapped for it. */
+static __thread char *own_stack;
 
 static void *run_in_thread(void *argument)
 {
     struct part *part = argument;
     take_signal_stack();
+    own_stack = part->stack;
     enter_part(part->path, part->number);
     part->block->run(part->block);
     give_signal_stack();
@@ -103,6 +107,7 @@ OPERATION thread(const struct block *block, long how)
     if (how & 1) {
         stack = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
         pthread_attr_setstack(&attributes, stack, 64 * PAGE);
+        part.stack = stack;
     }
     pthread_t made;
     void *answer = NULL;

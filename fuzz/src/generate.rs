@@ -7,7 +7,7 @@ use crate::program::{BLOCKS, Operation, Program};
 use crate::random::Random;
 
 /// Kinds of operations, and how often each is drawn in a program that leaves it so.
-const KINDS: [(&str, i64); 41] = [
+const KINDS: [(&str, i64); 42] = [
     ("map", 6),
     ("map_fixed", 8),
     ("map_hint", 2),
@@ -48,6 +48,7 @@ const KINDS: [(&str, i64); 41] = [
     ("exec_child", 2),
     ("sharing_child", 2),
     ("in_handler", 2),
+    ("at_depth", 2),
     ("thread", 2),
 ];
 
@@ -140,6 +141,7 @@ impl Drawing {
                     "fork_beside" => frames + frames / 2,
                     "fork_child" => self.random.between(0, 4),
                     "exec_child" => self.random.between(0, 2),
+                    "at_depth" => self.random.between(0, 8191),
                     _ => self.random.between(0, 1),
                 };
                 let inside = self.random.between(1, 12) as usize;

@@ -6,12 +6,13 @@
 use std::fmt::{self, Display};
 
 /// Operations that open a block; the interpreter's `operations.h` has them as BLOCK.
-pub const BLOCKS: [&str; 6] = [
+pub const BLOCKS: [&str; 7] = [
     "fork_child",
     "fork_beside",
     "exec_child",
     "sharing_child",
     "in_handler",
+    "at_depth",
     "thread",
 ];
 
