@@ -69,6 +69,18 @@ enum Errand {
     Charge(usize, usize),
     /// Empty the standby list and make about this many frames unused.
     Drain(u32),
+    /// Change pages: how, address, length. Returns 1 where a page could not be.
+    Change(Change, usize, usize),
+}
+
+/// What is done to pages with their unit's gate closed.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Discard,
+    Surrender,
+    Reclaim,
+    Nail,
+    Unnail,
 }
 
 /// One errand at a time.
@@ -289,7 +301,7 @@ impl Process {
     /// again, and becomes the stretch's once more.
     fn resume(&self, range: Range<usize>) -> Result<(), ProcessError> {
         self.register(range.start, range.len())?;
-        self.inside(|pager| pager.reclaim_foreign(range));
+        self.change(Change::Reclaim, &range);
         Ok(())
     }
 
@@ -343,6 +355,29 @@ impl Process {
                 0
             }
             Errand::Charge(addr, len) => self.inside(|pager| charge_all_present(pager, addr, len)),
+            Errand::Change(change, addr, len) => {
+                let range = addr..addr + len;
+                let done = self.inside(|pager| match change {
+                    Change::Discard => {
+                        pager.discard(range);
+                        true
+                    }
+                    Change::Surrender => {
+                        self.surrender_inside(pager, range);
+                        true
+                    }
+                    Change::Reclaim => {
+                        pager.reclaim_foreign(range);
+                        true
+                    }
+                    Change::Nail => pager.nail(range),
+                    Change::Unnail => {
+                        pager.unnail(range);
+                        true
+                    }
+                });
+                u32::from(!done)
+            }
             Errand::Drain(want) => {
                 self.pager.drain();
                 if want == 0 {
@@ -401,22 +436,37 @@ impl Process {
 
     /// The contents of `range` are given up: `munmap`, `madvise(MADV_DONTNEED)`.
     pub fn discard(&self, range: Range<usize>) {
-        self.inside(|pager| pager.discard(range));
+        self.change(Change::Discard, &range);
     }
 
     /// Something that is not the pager's will be mapped over `range`.
     pub fn surrender(&self, range: Range<usize>) {
-        let abandoned = self.inside(|pager| {
-            pager.surrender(range.clone());
-            let mut any = false;
-            pager.for_each_unit(range, &mut |stretch, _, _| {
-                any |= stretch.table().is_abandoned()
-            });
-            any
+        self.change(Change::Surrender, &range);
+    }
+
+    fn surrender_inside(&self, pager: &Pager, range: Range<usize>) {
+        pager.surrender(range.clone());
+        let mut abandoned = false;
+        pager.for_each_unit(range, &mut |stretch, _, _| {
+            abandoned |= stretch.table().is_abandoned()
         });
         if abandoned {
             self.abandoned.store(true, Ordering::Release);
         }
+    }
+
+    /// Changes pages; returns false where one could not be. A caller whose stack is paged
+    /// leaves it to the evictor's thread: with gates closed, a fault on that stack could
+    /// wait for the thread that it stops.
+    fn change(&self, change: Change, range: &Range<usize>) -> bool {
+        let here = 0u8;
+        let stack = std::ptr::from_ref(&here).addr();
+        let errand = Errand::Change(change, range.start, range.len());
+        let failed = match self.contains(stack) {
+            true => self.send(errand),
+            false => self.run_errand(errand),
+        };
+        failed == 0
     }
 
     /// Moves the contents of `from` to `to`, as long, empty, and unknown to the program
@@ -446,7 +496,7 @@ impl Process {
                 if !fault_in(page) {
                     break;
                 }
-                nailed = self.inside(|pager| pager.nail(one.clone()));
+                nailed = self.change(Change::Nail, &one);
                 if nailed {
                     break;
                 }
@@ -462,7 +512,7 @@ impl Process {
     /// Undoes [`Process::nail`].
     pub fn unnail(&self, range: Range<usize>) {
         let start = range.start & !(PAGE - 1);
-        self.inside(|pager| pager.unnail(start..range.end.next_multiple_of(PAGE)));
+        self.change(Change::Unnail, &(start..range.end.next_multiple_of(PAGE)));
     }
 
     /// The program changed the protection of `range` to something other than readable
