@@ -12,7 +12,7 @@
 use crate::mappings::Span;
 use crate::raw::{self, Answer, Quiet, error};
 use crate::space::{self, Held, Space};
-use crate::{advise, heap, link, notice, pager, pthread, start};
+use crate::{advise, allocated, heap, link, notice, pager, pthread, start};
 use std::cell::UnsafeCell;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -279,9 +279,11 @@ fn nail(library: bool, also: &[Span]) -> (Vec<Span>, bool) {
         roots::each(&space, &mut want);
     }
     // Page by page: one that nobody may read needs no nail, and must not keep its
-    // neighbours from theirs.
+    // neighbours from theirs. Nor does one that is not mapped: the program break itself is
+    // an address that the C library keeps.
     let mut nails: Vec<Span> = pages
         .into_iter()
+        .filter(|page| allocated::allocated(*page))
         .flat_map(|page| space.nailable(&(page..page + PAGE)))
         .collect();
     let all = nails.len();
