@@ -313,7 +313,7 @@ impl Drawing {
                 self.random.between(0, 7),
             ],
             "futex_word" => vec![region, page],
-            "map_segment" => vec![page, pages, self.seed(), self.random.between(0, 3)],
+            "map_segment" => vec![page, pages, self.seed(), 0],
             "heap" => {
                 let size = match self.random.between(0, 3) {
                     0 => self.random.between(0, 200),

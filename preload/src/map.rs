@@ -554,20 +554,45 @@ fn transfer(space: &Space, from: &Span, to: &Span) {
     }
 }
 
-/// New addresses of an old mapping have its state.
+/// New addresses of an old mapping have its state; those that are the kernel's, by its own
+/// calls.
 fn inherit(space: &mut Space, to: &Span, traits: Traits) {
-    let locked = match traits.locked {
-        Locked::Nailed if space.lock(to) => Locked::Nailed,
-        Locked::Nailed | Locked::OnFault => Locked::OnFault,
-        Locked::No => Locked::No,
+    for piece in space.map.pieces(to) {
+        let What::Used(..) = piece.what else {
+            inherit_unpaged(&piece.span, traits);
+            continue;
+        };
+        let locked = match traits.locked {
+            Locked::Nailed if space.lock(&piece.span) => Locked::Nailed,
+            Locked::Nailed | Locked::OnFault => Locked::OnFault,
+            Locked::No => Locked::No,
+        };
+        space.map.change(&piece.span, |t| {
+            *t = Traits {
+                locked,
+                keyed: t.keyed,
+                ..traits
+            }
+        });
+    }
+}
+
+fn inherit_unpaged(span: &Span, traits: Traits) {
+    let call = |number, flags: c_int| {
+        // SAFETY: the program's own memory, whose contents stay.
+        unsafe { raw::call3(number, span.start, span.len(), flags as usize) };
     };
-    space.map.change(to, |t| {
-        *t = Traits {
-            locked,
-            keyed: t.keyed,
-            ..traits
-        }
-    });
+    match traits.locked {
+        Locked::Nailed => call(libc::SYS_mlock2, 0),
+        Locked::OnFault => call(libc::SYS_mlock2, libc::MLOCK_ONFAULT as c_int),
+        Locked::No => {}
+    }
+    if traits.dont_fork {
+        call(libc::SYS_madvise, libc::MADV_DONTFORK);
+    }
+    if traits.wipe_on_fork {
+        call(libc::SYS_madvise, libc::MADV_WIPEONFORK);
+    }
 }
 
 /// Something that is not ours moves; its new place may lie on an arena.
