@@ -312,6 +312,22 @@ fn every_process_of_the_tree_comes_in_and_its_figures_outlive_it() {
 }
 
 #[test]
+fn a_program_finds_no_descriptor_that_leads_to_run_and_no_name_to_connect_to() {
+    let (output, errors) = output(run(&["sh", "-c", "ls /proc/self/fd; env"]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    if !text.contains("SELFPAGE_CONNECT=filter") {
+        return println!("SKIPPED: no seccomp filter can be installed here: {errors}");
+    }
+    // The library that is loaded here keeps its own, at the lowest numbers that are free.
+    let high = |line: &str| line.parse::<u32>().is_ok_and(|fd| fd >= 900);
+    assert!(!text.lines().any(high), "{text}");
+    assert!(
+        !text.contains("SELFPAGE_PORT") && !text.contains("SELFPAGE_SOCKET"),
+        "{text}"
+    );
+}
+
+#[test]
 fn figures_come_as_a_table_or_as_json() {
     let stats = |format: &str| {
         let mut command = selfpage(&["run", "--frames", "64M", format, "--", "true"]);

@@ -24,7 +24,7 @@ pub use embedded::pageable::{self, Unpageable, pageable};
 pub use embedded::server::{self, Event, Settings, StartError, System};
 pub use embedded::wire::{self, Domain, Hello, Options, Slot, Welcome};
 pub use embedded::{client, notify, pace, sample, tree};
-pub(crate) use embedded::{doors, fence, figures, members, upstream};
+pub(crate) use embedded::{connector, doors, fence, figures, members, upstream};
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process
 /// of the tree: one instruction can need two operands that each straddle a page (4),

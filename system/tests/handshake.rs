@@ -14,15 +14,21 @@ use system::client::{JoinError, Joined, Port};
 use system::wire::Say;
 use system::{Event, Figure, Hello, Settings, System};
 
-fn start(frames: u32) -> System {
-    System::start(Settings {
+fn settings(frames: u32) -> Settings {
+    Settings {
         frames,
         store: None,
         options: Default::default(),
         userfaultfd: None,
         tenant: None,
-    })
-    .unwrap()
+    }
+}
+
+/// With both sockets that processes come in by where there is no filter.
+fn start(frames: u32) -> System {
+    let mut system = System::start(settings(frames)).unwrap();
+    system.listen().unwrap();
+    system
 }
 
 /// Both doors, or only the listening one.
@@ -35,6 +41,26 @@ fn port(system: &System, both: bool) -> Port {
 
 fn join(port: Port, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
     std::thread::spawn(move || port.join(hello))
+}
+
+/// What a child of this process does in `play`; it never returns.
+fn child(play: impl FnOnce()) -> Pid {
+    // SAFETY: the child runs only `play` and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        play();
+        // SAFETY: ends the child without running the test harness's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    Pid::from_raw(pid).unwrap()
+}
+
+fn end(child: Pid) {
+    // SAFETY: our own child.
+    unsafe {
+        libc::kill(child.as_raw_nonzero().get(), libc::SIGKILL);
+        libc::waitpid(child.as_raw_nonzero().get(), std::ptr::null_mut(), 0);
+    }
 }
 
 /// Dispatches until `done` is satisfied by what happened so far.
@@ -192,28 +218,20 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
     // The test process is the ancestor of all it starts, so play the stranger from a
     // system domain in a child: its parent connects.
     let (ours, theirs) = system::socket::pair().unwrap();
-    // SAFETY: the child runs only this code and exits.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+    let supervisor = child(|| {
         let mut system = start(1024);
-        let name = system.environment(0).unwrap()[1].1.clone();
-        system::socket::send(
-            theirs.as_fd(),
-            name.as_encoded_bytes(),
-            &[],
-            rustix::net::SendFlags::empty(),
-        )
-        .unwrap();
+        send(
+            &theirs,
+            system.environment(0).unwrap()[1].1.as_encoded_bytes(),
+        );
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_secs(20) {
             system.dispatch();
             std::thread::sleep(Duration::from_millis(1));
         }
-        // SAFETY: ends the child without running the test harness's exit handlers.
-        unsafe { libc::_exit(0) };
-    }
+    });
     drop(theirs);
-    let name = system::socket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
+    let name = receive(&ours);
     let outcome = Port::parse(None, Some(name.as_slice()))
         .unwrap()
         .join(Hello::Exec);
@@ -221,9 +239,115 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
         matches!(outcome, Err(JoinError::Unreachable(_))),
         "{outcome:?}"
     );
-    // SAFETY: our own child.
-    unsafe {
-        libc::kill(child, libc::SIGKILL);
-        libc::waitpid(child, std::ptr::null_mut(), 0);
+    end(supervisor);
+}
+
+fn send(to: impl AsFd, bytes: &[u8]) {
+    system::socket::send(to, bytes, &[], rustix::net::SendFlags::empty()).unwrap();
+}
+
+fn receive(from: impl AsFd) -> Vec<u8> {
+    let message = system::socket::receive(from, rustix::net::RecvFlags::empty()).unwrap();
+    message.as_slice().to_vec()
+}
+
+#[test]
+fn connections_by_name_take_a_bounded_part_of_a_turn() {
+    const MANY: usize = 200;
+    let (ours, theirs) = system::socket::pair().unwrap();
+    let supervisor = child(|| {
+        let mut system = start(1024);
+        send(
+            &theirs,
+            system.environment(0).unwrap()[1].1.as_encoded_bytes(),
+        );
+        receive(&theirs);
+        system.dispatch();
+        send(&theirs, b"one turn");
+        receive(&theirs);
+    });
+    let name = receive(&ours);
+    let connections: Vec<_> = (0..MANY).map(|_| connect(&name)).collect();
+    send(&ours, b"all are connected");
+    receive(&ours);
+    // The supervisor closes each that it takes, since this process is not of its tree.
+    let taken = connections
+        .iter()
+        .filter(|connection| is_readable(connection.as_fd()))
+        .count();
+    assert!((1..MANY / 2).contains(&taken), "{taken} of {MANY}");
+    end(supervisor);
+}
+
+fn is_readable(fd: rustix::fd::BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
+fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name).unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn without_the_filter_a_request_for_a_connection_is_an_error() {
+    let outcome = Port::BY_FILTER.join(Hello::Exec);
+    assert!(
+        matches!(
+            outcome,
+            Err(JoinError::Unreachable(rustix::io::Errno::BADF))
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
+    let mut system = System::start(settings(1024)).unwrap();
+    let (ours, theirs) = system::socket::pair().unwrap();
+    let process = child(|| {
+        let listener = system::notify::install();
+        let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+        let errno = listener.as_ref().err().map_or(0, |e| e.raw_os_error());
+        let sent = system::socket::send(
+            &theirs,
+            &errno.to_ne_bytes(),
+            &fds,
+            rustix::net::SendFlags::empty(),
+        );
+        sent.unwrap();
+        // SAFETY: closes all that this child has inherited; it uses none of it any more.
+        unsafe { libc::close_range(0, u32::MAX, 0) };
+        let member = Port::BY_FILTER.join(Hello::Exec).unwrap();
+        member.connection.say(Say::Notice(b"is in")).unwrap();
+        std::thread::sleep(Duration::from_secs(20));
+    });
+    let mut first = system::socket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
+    let Some(listener) = first.fds[0].take() else {
+        end(process);
+        let errno = i32::from_ne_bytes(first.as_slice().try_into().unwrap());
+        let why = std::io::Error::from_raw_os_error(errno);
+        return println!("SKIPPED: no filter can be installed here: {why}");
+    };
+    system.serve_filter(listener.try_clone().unwrap()).unwrap();
+    let mut notifier = system::notify::Notifier::new(listener);
+    let (mut happened, begin) = (Vec::new(), Instant::now());
+    let said = |event: &Event| matches!(event, Event::Notice { text, .. } if text == "is in");
+    while !happened.iter().any(said) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{happened:?}");
+        if is_readable(notifier.fd()) {
+            notifier.receive(system.board()).unwrap();
+        }
+        let requests = notifier.take_requests();
+        requests.into_iter().for_each(|id| system.connect(id));
+        happened.extend(system.dispatch());
+        std::thread::sleep(Duration::from_millis(1));
     }
+    assert!(matches!(happened[0], Event::Joined { pid, .. } if pid == process));
+    end(process);
 }

@@ -14,6 +14,7 @@ use super::signals::{Inherited, Signals};
 use super::spawn::{SpawnError, Spawned, spawn};
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -96,21 +97,28 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
     };
     let_go(fds);
     let Spawned { pid, listener } = spawned;
-    let notifier = listener.map(Notifier::new);
-    if let Err(errno) = &notifier {
-        be_careful(
-            &plan,
-            &system,
-            &format!("direct I/O cannot be noticed here (seccomp: {errno})"),
-        );
-    }
+    let notifier = match serve(listener, &mut system) {
+        Ok(Ok(notifier)) => Some(notifier),
+        Ok(Err(errno)) => {
+            be_careful(
+                &plan,
+                &system,
+                &format!("direct I/O cannot be noticed here (seccomp: {errno})"),
+            );
+            None
+        }
+        Err(why) => {
+            tree::kill_below(KILL_LIMIT);
+            return failed(own, format!("cannot let processes come in: {why}"));
+        }
+    };
     let mut keeper = Keeper {
         proxy: getppid(),
         plan,
         control,
         signals,
         system,
-        notifier: notifier.ok(),
+        notifier,
         sampler: Sampler::default(),
         program: pid,
         status: None,
@@ -138,6 +146,23 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             tree::kill_below(KILL_LIMIT);
             reservation::release(owner);
             own
+        }
+    }
+}
+
+/// Lets processes come in: through the filter, or where there is none (and why) by sockets.
+fn serve(
+    listener: Result<OwnedFd, Errno>,
+    system: &mut System,
+) -> std::io::Result<Result<Notifier, Errno>> {
+    match listener {
+        Ok(listener) => {
+            system.serve_filter(listener.try_clone()?)?;
+            Ok(Ok(Notifier::new(listener)))
+        }
+        Err(errno) => {
+            system.listen()?;
+            Ok(Err(errno))
         }
     }
 }
@@ -324,6 +349,10 @@ impl Keeper {
             )
         };
         let gone = readable && notifier.receive(self.system.board()).is_err();
+        notifier
+            .take_requests()
+            .into_iter()
+            .for_each(|id| self.system.connect(id));
         let refused = notifier.settle(self.system.board(), self.system.members());
         if gone || (over && !readable) {
             self.notifier = None;

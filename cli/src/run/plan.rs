@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use store::{Bytes, StoreConfig};
-use system::client::{PORT_VARIABLE, Port, SOCKET_VARIABLE};
+use system::client::Port;
 use system::pace::Pace;
 use system::reservation::CpuTerms;
 use system::tenant::Wanted;
@@ -287,9 +287,11 @@ fn check_memory(
 
 /// Whether this process is of another `run`'s tree: what it starts pages there.
 fn is_nested() -> bool {
-    let variable = |name| std::env::var_os(name).map(std::ffi::OsString::into_encoded_bytes);
-    let (port, socket) = (variable(PORT_VARIABLE), variable(SOCKET_VARIABLE));
-    Port::parse(port.as_deref(), socket.as_deref()).is_ok_and(|port| port.is_open())
+    unsafe extern "C" {
+        static environ: *const *const std::ffi::c_char;
+    }
+    // SAFETY: this process has one thread and changes no variable.
+    unsafe { Port::from_environ(environ) }.is_ok_and(|port| port.is_open())
 }
 
 fn figures_file(path: PathBuf) -> Result<File, Asked> {

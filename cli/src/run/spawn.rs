@@ -3,14 +3,14 @@
 use super::plan::Plan;
 use super::program::Program;
 use super::signals::Inherited;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use system::reservation::Held;
-use system::{System, notify, socket};
+use system::{System, client, notify, socket};
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
@@ -70,7 +70,11 @@ pub fn spawn(
 ) -> Result<Spawned, SpawnError> {
     let port = rustix::io::dup(system.door()).map_err(own("duplicate the port"))?;
     let port = move_up(port)?;
-    let environment = environment(plan, system, &port).map_err(own("name the port"))?;
+    let sockets = system
+        .environment(port.as_raw_fd())
+        .map_err(own("name the port"))?;
+    let by_filter = environment(plan, System::filter_environment());
+    let by_sockets = environment(plan, sockets);
     let arguments = Strings::new(plan.program.arguments.clone());
     let shell = shell_arguments(&plan.program);
     let (ours, childs) = socket::pair().map_err(own("make a socket"))?;
@@ -84,7 +88,13 @@ pub fn spawn(
         )),
         0 => {
             let path = plan.program.path.as_ptr();
-            prepare(us, childs.as_fd(), inherited, held);
+            let environment = match prepare(us, childs.as_fd(), inherited, held) {
+                true => {
+                    drop(port);
+                    by_filter
+                }
+                false => by_sockets,
+            };
             // SAFETY: null-ended arrays of C strings, alive until exec.
             unsafe {
                 libc::execve(
@@ -111,8 +121,9 @@ pub fn spawn(
     }
 }
 
-/// In the child. The parent's death is its own, and direct I/O is noticed from now on.
-fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<&Held>) {
+/// In the child. The parent's death is its own, and direct I/O is noticed from now on. Returns
+/// true if there is a filter.
+fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<&Held>) -> bool {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid() != Some(keeper) {
         // SAFETY: the keeper died before it could be waited for; so ends this.
@@ -123,7 +134,8 @@ fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<
         // SAFETY: nothing was started.
         unsafe { libc::_exit(125) };
     }
-    match notify::install() {
+    let filter = notify::install();
+    match &filter {
         Ok(listener) => {
             let _ = socket::send(
                 to,
@@ -135,6 +147,7 @@ fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<
         Err(errno) => tell(to, errno.raw_os_error()),
     }
     inherited.restore();
+    filter.is_ok()
 }
 
 fn tell(to: BorrowedFd<'_>, errno: i32) {
@@ -187,7 +200,7 @@ fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
         .current
         .unwrap_or(1 << 20);
     let at = PORT_NUMBER.min(limit.saturating_sub(8) as i32).max(3);
-    use rustix::fd::{AsRawFd, FromRawFd};
+    use rustix::fd::FromRawFd;
     // SAFETY: duplicates a descriptor, to the first free number from there.
     match unsafe { libc::fcntl(port.as_raw_fd(), libc::F_DUPFD, at) } {
         // SAFETY: just made, ours alone.
@@ -199,21 +212,21 @@ fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
     }
 }
 
-/// This process's environment, with what leads the program's pager here.
-fn environment(plan: &Plan, system: &System, port: &OwnedFd) -> Result<Strings, Errno> {
-    use rustix::fd::AsRawFd;
-    let ours = system.environment(port.as_raw_fd())?;
+/// This process's environment, with the variables that lead the program's pager here and no
+/// others that lead elsewhere.
+fn environment(plan: &Plan, ours: Vec<(&str, OsString)>) -> Strings {
+    let replaced = |name: &OsString| {
+        name == "LD_PRELOAD" || client::VARIABLES.iter().any(|variable| name == variable)
+    };
     let mut variables: Vec<_> = std::env::vars_os()
-        .filter(|(name, _)| name != "LD_PRELOAD" && ours.iter().all(|(n, _)| name != n))
+        .filter(|(name, _)| !replaced(name))
         .collect();
     variables.push(("LD_PRELOAD".into(), plan.preload_list()));
     variables.extend(ours.into_iter().map(|(name, value)| (name.into(), value)));
     let line = |(name, value): (OsString, OsString)| {
         CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
     };
-    Ok(Strings::new(
-        variables.into_iter().filter_map(line).collect(),
-    ))
+    Strings::new(variables.into_iter().filter_map(line).collect())
 }
 
 /// How a file of no known kind is run, as execvp does.

@@ -4,22 +4,33 @@
 //! Rule: raw system calls only; nothing here allocates, takes a lock, or calls a
 //! function of the C library.
 //!
-//! There are two doors. The *port* is a socket every process of the tree inherits at a
-//! high descriptor number; a process makes a connection of its own and sends one end
-//! through it. A program may close descriptors it does not know (`close_range(3, ~0)`),
-//! so there is a listening socket too, named in the abstract namespace: it leaves no
-//! file behind, and it works inside a chroot.
+//! A process asks for its connection through the tree's seccomp filter (`connector`): that
+//! needs neither a descriptor nor a name, and no process outside the tree can do it.
+//!
+//! Where the kernel allows no filter (a listener is installed already) there are two sockets
+//! instead. The *port* is one that every process of the tree inherits at a high descriptor
+//! number; a process makes a connection of its own and sends one end through it. A program
+//! may close descriptors it does not know (`close_range(3, ~0)`), so there is a listening
+//! socket too, named in the abstract namespace: it leaves no file behind, and it works
+//! inside a chroot.
 
 // Refusals carry their text in place: nothing here may allocate.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
 use crate::board::Board;
+use crate::connector;
 use crate::socket::{self, Received};
 use crate::wire::{Answer, Domain, Hello, Role, Say, TEXT, Welcome};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Set to [`BY_FILTER`] where processes come in through the filter.
+pub const CONNECT_VARIABLE: &str = "SELFPAGE_CONNECT";
+
+/// The one value of [`CONNECT_VARIABLE`].
+pub const BY_FILTER: &str = "filter";
 
 /// Names the port in the environment: `FD:INODE`. The inode tells whether the program
 /// has closed it and now has something else at that number.
@@ -27,6 +38,9 @@ pub const PORT_VARIABLE: &str = "SELFPAGE_PORT";
 
 /// Names the listening socket in the environment.
 pub const SOCKET_VARIABLE: &str = "SELFPAGE_SOCKET";
+
+/// All variables that lead to a supervisor.
+pub const VARIABLES: [&str; 3] = [CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE];
 
 /// Longest name of a listening socket, in bytes.
 const NAME: usize = 64;
@@ -38,6 +52,7 @@ pub struct Port {
     inode: u64,
     name: [u8; NAME],
     name_len: u8,
+    by_filter: bool,
 }
 
 /// Why a process did not come in.
@@ -59,8 +74,8 @@ impl std::fmt::Display for JoinError {
             Self::Nowhere => write!(f, "this process was not started by `selfpage run`"),
             Self::Unreachable(errno) => write!(
                 f,
-                "the `selfpage run` that started this process cannot be reached ({errno}): it has ended, \
-                 or the program closed its descriptors and left its network namespace"
+                "the `selfpage run` that started this process cannot be reached ({errno}): it has ended, or this \
+                 process was started by something outside of it"
             ),
             Self::Refused(text) => f.write_str(text.as_str()),
             Self::OtherBuild => {
@@ -163,6 +178,15 @@ impl Connection {
 }
 
 impl Port {
+    /// Through the filter that this process is under.
+    pub const BY_FILTER: Self = Self {
+        fd: -1,
+        inode: 0,
+        name: [0; NAME],
+        name_len: 0,
+        by_filter: true,
+    };
+
     /// From the values of [`PORT_VARIABLE`] and [`SOCKET_VARIABLE`].
     pub fn parse(port: Option<&[u8]>, socket: Option<&[u8]>) -> Result<Self, JoinError> {
         let mut it = Self {
@@ -170,6 +194,7 @@ impl Port {
             inode: 0,
             name: [0; NAME],
             name_len: 0,
+            by_filter: false,
         };
         if let Some((fd, inode)) = port.and_then(parse_port) {
             (it.fd, it.inode) = (fd, inode);
@@ -196,6 +221,9 @@ impl Port {
             // SAFETY: as above.
             let bytes = unsafe { std::ffi::CStr::from_ptr(*entry) }.to_bytes();
             let value = |name: &str| bytes.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+            if value(CONNECT_VARIABLE) == Some(BY_FILTER.as_bytes()) {
+                return Ok(Self::BY_FILTER);
+            }
             port = port.or(value(PORT_VARIABLE));
             socket = socket.or(value(SOCKET_VARIABLE));
             at = at.wrapping_add(1);
@@ -204,7 +232,7 @@ impl Port {
     }
 
     /// The descriptor number the port was inherited at, for a library that wants to keep
-    /// the program from closing it.
+    /// the program from closing it; none where processes come in through the filter.
     pub fn raw_fd(&self) -> Option<RawFd> {
         (self.fd >= 0).then_some(self.fd)
     }
@@ -311,6 +339,9 @@ impl Port {
     }
 
     fn connect(&self) -> io::Result<OwnedFd> {
+        if self.by_filter {
+            return connector::request();
+        }
         let name = &self.name[..usize::from(self.name_len)];
         if name.is_empty() {
             return Err(Errno::NOTCONN);

@@ -1,8 +1,8 @@
-//! The two doors by which processes come in: see [`crate::client`].
+//! The sockets by which processes come in where there is no filter: see [`crate::client`].
 
-use crate::client::{PORT_VARIABLE, SOCKET_VARIABLE};
+use crate::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
 use crate::socket;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::Pid;
@@ -11,14 +11,14 @@ use std::ffi::OsString;
 pub(crate) const OTHER_BUILD: &str =
     "`selfpage` and libselfpage_preload.so are of different versions: install both from one build";
 
-/// Both doors, from inside.
+/// Both sockets, from inside.
 pub(crate) struct Doors {
     /// Where first messages arrive, each with its connection and its sender.
     pub port: OwnedFd,
     /// The other end, for the tree to inherit.
     pub inherited: OwnedFd,
     /// Where processes connect that lost the port.
-    pub listener: OwnedFd,
+    listener: Option<OwnedFd>,
     name: String,
 }
 
@@ -27,41 +27,92 @@ impl Doors {
     pub fn open() -> io::Result<Self> {
         let (port, inherited) = socket::pair()?;
         sockopt::set_socket_passcred(&port, true)?;
-        let (listener, name) = listen()?;
+        let name = random_name()?;
         Ok(Self {
             port,
             inherited,
-            listener,
+            listener: None,
             name,
         })
     }
 
     /// The variables that lead here, with the port at descriptor `number`.
-    pub fn environment(&self, number: i32) -> io::Result<[(&'static str, OsString); 2]> {
+    pub fn environment(&self, number: i32) -> io::Result<Vec<(&'static str, OsString)>> {
         let inode = rustix::fs::fstat(&self.inherited)?.st_ino;
         let port = format!("{number}:{inode}").into();
-        Ok([
+        Ok(vec![
             (PORT_VARIABLE, port),
             (SOCKET_VARIABLE, self.name.clone().into()),
         ])
     }
 
-    /// The next process that has connected.
-    pub fn accept(&self) -> Option<(OwnedFd, Pid)> {
+    /// From now on the name can be connected to. Every user of the machine can: so it is not
+    /// done where processes come in through the filter.
+    pub fn listen(&mut self) -> io::Result<BorrowedFd<'_>> {
+        let listener: &OwnedFd = self.listener.insert(listen(&self.name)?);
+        Ok(listener.as_fd())
+    }
+
+    /// The next process that has connected; `None` when there is none.
+    pub fn accept(&self) -> Option<(OwnedFd, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let connection = rustix::net::accept_with(&self.listener, flags).ok()?;
-        let peer = sockopt::socket_peercred(&connection).ok()?;
-        Some((connection, peer.pid))
+        let connection = rustix::net::accept_with(self.listener.as_ref()?, flags).ok()?;
+        let peer = Peer::of(&connection);
+        Some((connection, peer))
     }
 }
 
-/// Listens under a random name in the abstract namespace: nothing to leave behind.
-fn listen() -> io::Result<(OwnedFd, String)> {
+/// The variable by which processes come in through the filter.
+pub(crate) fn filter_environment() -> Vec<(&'static str, OsString)> {
+    vec![(CONNECT_VARIABLE, BY_FILTER.into())]
+}
+
+/// The process at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// `None` for one in a process namespace that is not below this one.
+    pub pid: Option<Pid>,
+    /// Its user.
+    pub uid: u32,
+}
+
+impl Peer {
+    /// As the kernel noted it when it connected.
+    fn of(connection: &OwnedFd) -> Self {
+        let mut it = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: fills the structure of the length given. By hand, since rustix's form has no
+        // value for the process number 0.
+        unsafe {
+            libc::getsockopt(
+                connection.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut it).cast(),
+                &raw mut len,
+            );
+        }
+        Self {
+            pid: Pid::from_raw(it.pid),
+            uid: it.uid,
+        }
+    }
+}
+
+/// A name in the abstract namespace: nothing to leave behind.
+fn random_name() -> io::Result<String> {
     let mut random = [0u8; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-    let name = random.iter().fold("selfpage-".to_owned(), |name, byte| {
+    Ok(random.iter().fold("selfpage-".to_owned(), |name, byte| {
         format!("{name}{byte:02x}")
-    });
+    }))
+}
+
+fn listen(name: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::bind(
@@ -69,5 +120,5 @@ fn listen() -> io::Result<(OwnedFd, String)> {
         &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
     )?;
     rustix::net::listen(&socket, 1024)?;
-    Ok((socket, name))
+    Ok(socket)
 }

@@ -10,6 +10,7 @@
 
 pub mod board;
 pub mod client;
+pub(crate) mod connector;
 pub(crate) mod doors;
 pub(crate) mod fence;
 pub(crate) mod figures;

@@ -21,6 +21,7 @@
 //! not find (NFS and Ceph with O_DIRECT, 9p, a FUSE server's own reads, vmsplice).
 
 use crate::board::Board;
+use crate::connector;
 use crate::tree::Stat;
 use crate::wire::Slot;
 use rustix::event::{PollFd, PollFlags};
@@ -272,12 +273,12 @@ fn set_filter(flags: u64) -> io::Result<OwnedFd> {
     }
 }
 
-fn last_errno() -> Errno {
+pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// `_IOWR('!', nr, size)` and `_IOW('!', nr, size)` of linux/seccomp.h.
-const fn ioctl_number(direction: u64, nr: u64, size: usize) -> u64 {
+pub(crate) const fn ioctl_number(direction: u64, nr: u64, size: usize) -> u64 {
     direction << 30 | (size as u64) << 16 | (b'!' as u64) << 8 | nr
 }
 const RECEIVE: u64 = ioctl_number(3, 0, size_of::<libc::seccomp_notif>());
@@ -299,6 +300,7 @@ pub struct Notifier {
     listener: OwnedFd,
     waiting: Vec<Waiting>,
     mounts: Mounts,
+    requests: Vec<u64>,
 }
 
 impl Notifier {
@@ -308,6 +310,7 @@ impl Notifier {
             listener,
             waiting: Vec::new(),
             mounts: Mounts::new(),
+            requests: Vec::new(),
         }
     }
 
@@ -333,6 +336,10 @@ impl Notifier {
             _ if matches!(last_errno(), Errno::NOENT | Errno::INTR) => return Ok(()),
             _ => return Err(last_errno()),
         }
+        if connector::is_request(&call.data) {
+            self.requests.push(call.id);
+            return Ok(());
+        }
         if is_pager(call.pid) || !can_hold_pages(&call) {
             let go_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
             respond(&self.listener, call.id, 0, go_on);
@@ -345,6 +352,11 @@ impl Notifier {
             since: Instant::now(),
         });
         Ok(())
+    }
+
+    /// Calls by which processes asked for a connection: see [`crate::System::connect`].
+    pub fn take_requests(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.requests)
     }
 
     /// Lets calls go on if every pager of `members` checks by now, and refuses those
@@ -505,7 +517,7 @@ fn error_without(number: i32) -> i32 {
     }
 }
 
-fn respond(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
+pub(crate) fn respond(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
     let mut answer = libc::seccomp_notif_resp {
         id,
         val: 0,

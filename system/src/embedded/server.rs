@@ -9,7 +9,8 @@ mod admission;
 mod reclaim;
 
 use crate::board::{Board, Figure};
-use crate::doors::{self, Doors};
+use crate::connector::Connector;
+use crate::doors::{self, Doors, Peer};
 use crate::fence::Fence;
 use crate::figures::Past;
 use crate::members::{Member, Members};
@@ -42,6 +43,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PORT: u64 = 0;
 const LISTENER: u64 = 1;
 const UPSTREAM: u64 = 2;
+const CONNECTOR: u64 = 3;
 const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
@@ -153,10 +155,23 @@ pub enum Event {
     Back,
 }
 
-/// A connection made through the listening socket that has not said who it is.
+/// Connections and messages taken from one socket in a turn: what more there is waits until
+/// the others have had theirs.
+const A_TURN: usize = 16;
+
+/// Connections that have not sent their first message. With more than that the oldest is
+/// closed: a process sends it at once.
+const MOST_STRANGERS: usize = 256;
+
+/// Processes of other users that connect by the name must be at most so many generations
+/// below: to look up an ancestor costs, and any user may connect.
+const OTHERS_LEVELS: usize = 8;
+
+/// A connection whose process has not sent its first message.
 struct Stranger {
     connection: OwnedFd,
-    pid: Pid,
+    /// Where the connection was made by name; else each message has its sender.
+    peer: Option<Peer>,
 }
 
 /// The system domain of one tree.
@@ -164,6 +179,7 @@ pub struct System {
     settings: Settings,
     epoll: OwnedFd,
     doors: Doors,
+    connector: Option<Connector>,
     ledger: Ledger,
     ledger_fd: OwnedFd,
     store: Option<(SharedStore, Vec<OwnedFd>)>,
@@ -183,7 +199,7 @@ pub struct System {
 }
 
 impl System {
-    /// Makes the shared memory and the store, and opens both doors.
+    /// Makes the shared memory and the store, and the sockets that processes come in by.
     pub fn start(mut settings: Settings) -> Result<Self, StartError> {
         if settings.frames < MIN_FRAMES {
             return Err(StartError::TooFew {
@@ -220,6 +236,7 @@ impl System {
             settings,
             epoll,
             doors,
+            connector: None,
             ledger,
             ledger_fd,
             store,
@@ -237,8 +254,6 @@ impl System {
         };
         it.watch(&it.doors.port, PORT)
             .map_err(StartError::call("watch the port"))?;
-        it.watch(&it.doors.listener, LISTENER)
-            .map_err(StartError::call("watch the listening socket"))?;
         if let Some(tenant) = tenant {
             it.begin(tenant)?;
         }
@@ -321,6 +336,39 @@ impl System {
         &self.settings
     }
 
+    /// Lets processes come in through the filter whose listener this is: from then on
+    /// [`System::connect`] serves them.
+    pub fn serve_filter(&mut self, listener: OwnedFd) -> std::io::Result<()> {
+        let connector = Connector::start(listener)?;
+        let data = epoll::EventData::new_u64(CONNECTOR);
+        epoll::add(&self.epoll, connector.fd(), data, epoll::EventFlags::IN)?;
+        self.connector = Some(connector);
+        Ok(())
+    }
+
+    /// Gives a connection to the process whose call stopped at the filter with this id.
+    pub fn connect(&self, id: u64) {
+        if let Some(connector) = &self.connector {
+            connector.request(id);
+        }
+    }
+
+    /// Lets processes come in by the name, too: where there is no filter.
+    pub fn listen(&mut self) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(
+            &self.epoll,
+            self.doors.listen()?,
+            data,
+            epoll::EventFlags::IN,
+        )
+    }
+
+    /// The variable that leads a process here through the filter.
+    pub fn filter_environment() -> Vec<(&'static str, OsString)> {
+        doors::filter_environment()
+    }
+
     /// The end of the port that the tree inherits. Duplicate it, without close-on-exec,
     /// to the number given to [`System::environment`].
     pub fn door(&self) -> BorrowedFd<'_> {
@@ -328,7 +376,7 @@ impl System {
     }
 
     /// The variables that lead a process here, with the port at descriptor `number`.
-    pub fn environment(&self, number: i32) -> io::Result<[(&'static str, OsString); 2]> {
+    pub fn environment(&self, number: i32) -> io::Result<Vec<(&'static str, OsString)>> {
         self.doors.environment(number)
     }
 
@@ -371,6 +419,7 @@ impl System {
             match (token, token & !0xffff_ffff) {
                 (PORT, _) => self.at_port(&mut happened),
                 (LISTENER, _) => self.at_listener(),
+                (CONNECTOR, _) => self.at_connector(),
                 (_, STRANGER) => self.at_stranger(token, &mut happened),
                 (_, CONNECTION) => self.at_member(token as Slot, &mut happened),
                 (_, PIDFD) => self.retire(token as Slot, &mut happened),
@@ -395,7 +444,10 @@ impl System {
     }
 
     fn at_port(&mut self, happened: &mut Vec<Event>) {
-        while let Ok(mut message) = socket::receive(&self.doors.port, RecvFlags::DONTWAIT) {
+        for _ in 0..A_TURN {
+            let Ok(mut message) = socket::receive(&self.doors.port, RecvFlags::DONTWAIT) else {
+                return;
+            };
             if message.len == 0 {
                 return;
             }
@@ -413,25 +465,45 @@ impl System {
     }
 
     fn at_listener(&mut self) {
-        while let Some((connection, pid)) = self.doors.accept() {
+        for _ in 0..A_TURN {
+            let Some((connection, peer)) = self.doors.accept() else {
+                return;
+            };
             // The name is no secret; only our own tree may come in.
-            if !tree::descends(pid, rustix::process::getpid()) {
-                continue;
-            }
-            let token = STRANGER | (self.next_stranger & 0xffff_ffff);
-            self.next_stranger += 1;
-            if self.watch(&connection, token).is_ok() {
-                self.strangers.insert(token, Stranger { connection, pid });
+            if is_of_tree(peer) {
+                self.add_stranger(connection, Some(peer));
             }
         }
     }
 
+    fn at_connector(&mut self) {
+        let made: Vec<_> = self.connector.iter().flat_map(Connector::made).collect();
+        for connection in made {
+            self.add_stranger(connection, None);
+        }
+    }
+
+    fn add_stranger(&mut self, connection: OwnedFd, peer: Option<Peer>) {
+        let token = STRANGER | (self.next_stranger & 0xffff_ffff);
+        self.next_stranger += 1;
+        if self.watch(&connection, token).is_ok() {
+            self.strangers.insert(token, Stranger { connection, peer });
+        }
+        if self.strangers.len() > MOST_STRANGERS {
+            self.strangers.pop_first();
+        }
+    }
+
     fn at_stranger(&mut self, token: u64, happened: &mut Vec<Event>) {
-        let Some(Stranger { connection, pid }) = self.strangers.remove(&token) else {
+        let Some(Stranger { connection, peer }) = self.strangers.remove(&token) else {
             return;
         };
         let _ = epoll::delete(&self.epoll, &connection);
         let Ok(message) = socket::receive(&connection, RecvFlags::DONTWAIT) else {
+            return;
+        };
+        let sender = message.sender.map(|sender| sender.pid);
+        let Some(pid) = peer.map_or(sender, |peer| peer.pid) else {
             return;
         };
         match Hello::decode(message.as_slice()) {
@@ -441,7 +513,10 @@ impl System {
     }
 
     fn at_member(&mut self, slot: Slot, happened: &mut Vec<Event>) {
-        while let Some(member) = self.members.get(slot) {
+        for _ in 0..A_TURN {
+            let Some(member) = self.members.get(slot) else {
+                return;
+            };
             match socket::receive(&member.connection, RecvFlags::DONTWAIT) {
                 Ok(message) if message.len > 0 => said(member.pid, message.as_slice(), happened),
                 Err(Errno::AGAIN | Errno::INTR) => return,
@@ -467,6 +542,20 @@ impl System {
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
         self.hello(connection, pid, Hello::Exec, &mut Vec::new());
     }
+}
+
+/// Whether a process that connected by the name is below this one. The user is looked at first:
+/// only root's processes become another's.
+fn is_of_tree(peer: Peer) -> bool {
+    let us = rustix::process::getpid();
+    let own = rustix::process::geteuid();
+    peer.pid.is_some_and(|pid| {
+        if peer.uid == own.as_raw() {
+            tree::descends(pid, us)
+        } else {
+            own.is_root() && tree::descends_within(pid, us, OTHERS_LEVELS)
+        }
+    })
 }
 
 fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<Event>) {

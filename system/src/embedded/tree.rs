@@ -74,6 +74,15 @@ pub fn descends(pid: Pid, ancestor: Pid) -> bool {
     false
 }
 
+/// Whether `pid` is at most `levels` generations below `ancestor`: for a process that may be
+/// anyone's, and may be as many generations deep as its user likes.
+pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
+    let parent = |pid: &Pid| Stat::of(*pid).and_then(|stat| stat.parent);
+    std::iter::successors(Some(pid), parent)
+        .take(levels + 1)
+        .any(|pid| pid == ancestor)
+}
+
 /// All live processes below `root`, without it, parents before their children.
 pub fn below(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
