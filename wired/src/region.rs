@@ -59,7 +59,9 @@ impl Region {
         })
     }
 
-    /// Memory shared with every process that holds the descriptor and across fork.
+    /// Memory shared with every process that holds the descriptor and across fork, not in core
+    /// dumps: they would hold what other processes keep in it, and a dump allocates every page of it
+    /// that nothing has touched.
     /// `name` is what /proc shows. Its size is sealed: nobody who holds the descriptor can
     /// take the memory away under the others, whose next access would end them.
     pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)> {
@@ -84,6 +86,8 @@ impl Region {
                 0,
             )?
         };
+        // SAFETY: the mapping just made; the advice changes no contents.
+        unsafe { madvise(start, len, Advice::LinuxDontDump)? };
         Ok(Self {
             start: nonnull(start),
             len,
@@ -149,4 +153,33 @@ fn round(len: usize) -> io::Result<usize> {
 
 fn nonnull(ptr: *mut core::ffi::c_void) -> NonNull<u8> {
     NonNull::new(ptr.cast()).expect("mmap never returns null without being asked for it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flags that the kernel shows for the mapping at `start`.
+    fn flags(start: *mut u8) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mapping = smaps
+            .split_once(&format!("{:x}-", start as usize))
+            .unwrap()
+            .1;
+        let flags = mapping
+            .lines()
+            .find_map(|line| line.strip_prefix("VmFlags:"));
+        flags.unwrap().to_owned()
+    }
+
+    #[test]
+    fn no_region_is_in_core_dumps() {
+        let private = Region::private(crate::PAGE).unwrap();
+        let (shared, fd) = Region::shared(crate::PAGE, "selfpage-test").unwrap();
+        let attached = Region::attach(&fd, crate::PAGE).unwrap();
+        for region in [&private, &shared, &attached] {
+            let flags = flags(region.as_ptr());
+            assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ use e2e::launch::number;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 12] = [
+    let cases: [(&str, Case); 13] = [
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
         (
@@ -48,6 +49,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
         (
             "a_descriptor_for_direct_io_that_comes_with_a_message_is_noticed",
             message,
+        ),
+        (
+            "a_core_dump_holds_the_memory_of_its_program_alone",
+            core_dump,
         ),
     ];
     cases
@@ -420,6 +425,34 @@ assert len(fds) == 1";
     let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
     ensure(careful(figures.as_ref())?, || {
         "the program had a descriptor for direct I/O, and pages were not checked".into()
+    })?;
+    sandbox.check_clean()
+}
+
+/// The tables and the compressed RAM of a tree are gigabytes of addresses, with what other
+/// processes keep in them. A shell has less than a megabyte of its own.
+fn core_dump() -> Verdict {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if pattern.trim() != "core" {
+        return skipped("core dumps do not go to a file of that name here");
+    }
+    let sandbox = Sandbox::new("core_dump")?;
+    let text = "ulimit -c unlimited && $RUN --frames 16M --store ram:256M -- sh -c 'kill -ABRT $$'";
+    let (_, said) = script(&sandbox, text)?;
+    let folder = std::fs::read_dir(sandbox.path()).doing(|| "read the sandbox".into())?;
+    let cores: Vec<_> = folder
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("core"))
+        .map(|entry| entry.path())
+        .collect();
+    let [core] = &cores[..] else {
+        return skipped(format!("no core dump was made: {cores:?}, {said}"));
+    };
+    // The file is sparse: it is as long as the heap's addresses.
+    let size = std::fs::metadata(core).map_or(0, |file| file.blocks() * 512);
+    let _ = std::fs::remove_file(core);
+    ensure(size > 0 && size < 64 * MIB, || {
+        format!("a core dump of {size} bytes: {said}")
     })?;
     sandbox.check_clean()
 }
