@@ -69,9 +69,7 @@ impl Ledger {
         let (region, fd) = Region::shared(layout.length, "selfpage-ledger")
             .map_err(|e| LedgerError::Map(e.into()))?;
         let memory = Memory::new(region, layout);
-        for number in 0..total {
-            memory.set(0).insert(Frame(number));
-        }
+        memory.set(0).fill(total);
         let header = memory.header();
         header.length.store(layout.length as u64, SeqCst);
         header.total.store(total, SeqCst);

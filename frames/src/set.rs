@@ -63,6 +63,22 @@ impl<'a> FrameSet<'a> {
         self.hint.store(word as u64, Relaxed);
     }
 
+    /// Puts all frames below `total` into an empty set that nobody else knows yet: by words, since
+    /// a contract of gigabytes has millions.
+    pub(crate) fn fill(&self, total: u32) {
+        let fill = |words: &[AtomicU64], bits: usize| {
+            for (at, word) in words.iter().enumerate() {
+                let left = bits.saturating_sub(at * BITS).min(BITS) as u32;
+                let mask = u64::MAX.checked_shr(BITS as u32 - left).unwrap_or(0);
+                word.store(mask, Relaxed);
+            }
+        };
+        let total = total as usize;
+        fill(self.words, total);
+        fill(self.summary, total.div_ceil(BITS));
+        self.count.store(total as u64, SeqCst);
+    }
+
     /// Takes this frame out; whether it was in.
     pub(crate) fn remove(&self, frame: Frame) -> bool {
         let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
@@ -193,6 +209,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_filled_set_holds_every_frame_once(total in 1u32..20_000) {
+            let memory = memory(total);
+            let set = FrameSet::new(&memory, total);
+            set.fill(total);
+            prop_assert_eq!((set.len(), set.miscount()), (total, 0));
+            let all: BTreeSet<_> = std::iter::from_fn(|| set.pop()).map(|frame| frame.0).collect();
+            prop_assert!(all.into_iter().eq(0..total));
+        }
+
         #[test]
         fn a_set_holds_what_was_put_in_and_not_taken_out(
             total in 1u32..20_000,

@@ -38,9 +38,9 @@ struct Ends {
 pub(super) struct Order {
     /// Ranges in the small and main queues, at most.
     ranges: usize,
-    nodes: Box<[Node]>,
-    /// Nodes that were never used start here.
-    fresh: usize,
+    /// Nodes that were ever used, in room for all: what is not used of a large contract's takes
+    /// no memory.
+    nodes: Vec<Node>,
     /// Nodes that were used and are not, linked by `newer`.
     spare: Link,
     queues: [Ends; 3],
@@ -54,8 +54,7 @@ impl Order {
         let nodes = 2 * ranges;
         Self {
             ranges,
-            nodes: vec![Node::default(); nodes].into_boxed_slice(),
-            fresh: 0,
+            nodes: Vec::with_capacity(nodes),
             spare: 0,
             queues: [Ends::default(); 3],
             index: vec![0; (2 * nodes).next_power_of_two()].into_boxed_slice(),
@@ -179,7 +178,7 @@ impl Order {
     }
 
     fn obtain(&mut self) -> Option<Link> {
-        if self.spare == 0 && self.fresh == self.nodes.len() {
+        if self.spare == 0 && self.nodes.len() == self.nodes.capacity() {
             self.forget_ghost();
         }
         if self.spare != 0 {
@@ -187,9 +186,9 @@ impl Order {
             self.spare = self.node(link).newer;
             return Some(link);
         }
-        (self.fresh < self.nodes.len()).then(|| {
-            self.fresh += 1;
-            self.fresh as Link
+        (self.nodes.len() < self.nodes.capacity()).then(|| {
+            self.nodes.push(Node::default());
+            self.nodes.len() as Link
         })
     }
 
