@@ -328,6 +328,43 @@ fn a_program_finds_no_descriptor_that_leads_to_run_and_no_name_to_connect_to() {
 }
 
 #[test]
+fn the_default_store_takes_little_of_the_disk_until_it_is_used() {
+    let script = "for fd in /proc/$PPID/fd/*; do stat -L -c 'size %s blocks %b links %h' $fd; done";
+    let (output, errors) = output(run(&["sh", "-c", script]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let number = |line: &str, name: &str| -> Option<u64> {
+        line.split(name)
+            .nth(1)?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    let swap: Vec<_> = text
+        .lines()
+        .filter(|line| line.ends_with("links 0"))
+        .filter_map(|line| Some((number(line, "size ")?, number(line, "blocks ")? * 512)))
+        .filter(|(size, _)| *size > 1 << 30)
+        .collect();
+    if swap.is_empty() {
+        return println!("SKIPPED: no folder with room for a default store: {errors}{text}");
+    }
+    // The memory that processes share is sparse, too.
+    assert!(swap.iter().all(|(_, there)| *there < 600 << 20), "{swap:?}");
+}
+
+#[test]
+fn a_folder_is_a_place_for_a_store() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let store = format!("disk:{},size=16M", folder.path().display());
+    let mut command = selfpage(&["run", "--frames", "64M", "--store", &store, "--", "true"]);
+    command.stdin(Stdio::null());
+    let (output, errors) = output(command);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn figures_come_as_a_table_or_as_json() {
     let stats = |format: &str| {
         let mut command = selfpage(&["run", "--frames", "64M", format, "--", "true"]);

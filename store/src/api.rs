@@ -172,6 +172,29 @@ pub struct Usage {
     pub io_errors: u64,
     /// Reads and writes of the disk.
     pub ios: u64,
+    /// Pages put into compressed RAM so far, whole ones moved back from a full disk too.
+    pub to_ram: u64,
+    /// Bytes that these took there.
+    pub to_ram_bytes: u64,
+}
+
+/// What the tiers hold at one moment, in bytes: cheaper to know than [`Usage`].
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Occupied {
+    /// Of the arena, holes included.
+    pub ram: u64,
+    /// Of the swap file.
+    pub disk: u64,
+}
+
+impl Occupied {
+    /// The higher of each.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            ram: self.ram.max(other.ram),
+            disk: self.disk.max(other.disk),
+        }
+    }
 }
 
 /// Page memory as an array.

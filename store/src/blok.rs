@@ -56,6 +56,58 @@ impl Bloks {
         }
     }
 
+    /// Marks bloks as taken that nothing owns: no search finds them. The ends are multiples of 64.
+    pub fn close(&self, bloks: Range<u64>) {
+        for word in self.words(bloks) {
+            word.fetch_or(u64::MAX, Ordering::AcqRel);
+        }
+    }
+
+    /// The opposite of [`Bloks::close`]; the end may be the last blok's.
+    pub fn open(&self, bloks: Range<u64>) {
+        let over = (bloks.end.next_multiple_of(64) - bloks.end) as u32;
+        let first = bloks.start as usize / 64;
+        let words = self.words(bloks.start..bloks.end.next_multiple_of(64));
+        let last = words.len().saturating_sub(1);
+        for (at, word) in words.iter().enumerate() {
+            let opened = if at == last {
+                u64::MAX >> over
+            } else {
+                u64::MAX
+            };
+            word.fetch_and(!opened, Ordering::AcqRel);
+        }
+        self.hint.lower(first);
+    }
+
+    /// Closes bloks if all are free. Returns true if they are closed now; else all are as before.
+    pub fn close_if_free(&self, bloks: Range<u64>) -> bool {
+        let words = self.words(bloks.start..bloks.end.next_multiple_of(64));
+        let close = |word: &&AtomicU64| {
+            let (old, new) = (Ordering::AcqRel, Ordering::Relaxed);
+            word.compare_exchange(0, u64::MAX, old, new).is_ok()
+        };
+        let closed = words.iter().take_while(close).count() as u64;
+        let all = closed as usize == words.len();
+        if !all && closed > 0 {
+            self.open(bloks.start..bloks.start + closed * 64);
+        }
+        all
+    }
+
+    /// Free bloks below `end`.
+    pub fn free_below(&self, end: u64) -> u64 {
+        let free = |word: &AtomicU64| u64::from(word.load(Ordering::Acquire).count_zeros());
+        self.words(0..end.next_multiple_of(64))
+            .iter()
+            .map(free)
+            .sum()
+    }
+
+    fn words(&self, bloks: Range<u64>) -> &[AtomicU64] {
+        &self.bits[bloks.start as usize / 64..bloks.end as usize / 64]
+    }
+
     /// Reserves a run of at most `want` bloks: at `near` if it is free, else the first that
     /// is long enough, else the longest close by. Each blok must then be taken with
     /// [`Bloks::own`] or returned with [`Bloks::unreserve`]; until then `note` remembers.

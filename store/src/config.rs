@@ -36,13 +36,16 @@ pub enum DiskPlace {
 pub struct DiskConfig {
     /// Where it is.
     pub place: DiskPlace,
-    /// Bytes, allocated when the store is made.
+    /// Bytes, allocated when the store is made; the most where the file grows.
     pub size: u64,
     /// Whether all of it is written when the store is made: the store then takes longer to
     /// make (the time to write `size` bytes), and is filled faster for the first time, where
     /// a file system keeps track of what was ever written (ext4, XFS): 1.6 GB/s against 0.5
     /// here on ext4 (medians of three runs of the example `pages`).
     pub written: bool,
+    /// Whether only the first part is allocated when the store is made, and more ahead of
+    /// need: see [`crate::SharedStore::grow_ahead`].
+    pub grows: bool,
     /// Faults to inject, for tests: see [`Inject`].
     pub inject: Option<Inject>,
 }
@@ -54,6 +57,7 @@ impl DiskConfig {
             place: DiskPlace::File(path.into()),
             size,
             written: false,
+            grows: false,
             inject: None,
         }
     }
@@ -64,6 +68,7 @@ impl DiskConfig {
             place: DiskPlace::System,
             size,
             written: false,
+            grows: false,
             inject: None,
         }
     }
@@ -85,8 +90,11 @@ pub enum ConfigError {
     #[error("disk:{} needs a size, as in disk:{},size=2G", .0.display(), .0.display())]
     NoSize(PathBuf),
     /// An option that is not one.
-    #[error("disk: knows no option {0:?}: there are size=SIZE and written")]
+    #[error("disk: knows no option {0:?}: there are size=SIZE, written, and grow")]
     Option(String),
+    /// Both ways to allocate a file.
+    #[error("disk: takes written or grow, not both: a file that grows is not written beforehand")]
+    Both,
     /// Not a number with a unit.
     #[error(
         "{0:?} is not a size: write a whole number and a unit, as in 64M, 64MiB or 2G (units of 1024)"
@@ -252,20 +260,27 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     }
     let mut size = None;
     let mut written = false;
+    let mut grows = false;
     let mut inject = Inject::default();
     for option in parts {
         if let Some(text) = option.strip_prefix("size=") {
             size = Some(parse_size(text)?);
         } else if option == "written" {
             written = true;
+        } else if option == "grow" {
+            grows = true;
         } else if !inject.parse_option(option) {
             return Err(ConfigError::Option(option.to_owned()));
         }
     }
     let size = size.ok_or_else(|| ConfigError::NoSize(path.clone()))?;
+    if written && grows {
+        return Err(ConfigError::Both);
+    }
     let inject = (inject != Inject::default()).then_some(inject);
     Ok(DiskConfig {
         written,
+        grows,
         inject,
         ..DiskConfig::new(path, size)
     })
@@ -285,6 +300,9 @@ impl std::fmt::Display for StoreConfig {
             }
             if disk.written {
                 write!(f, ",written")?;
+            }
+            if disk.grows {
+                write!(f, ",grow")?;
             }
             if let Some(inject) = disk.inject {
                 write!(f, "{inject}")?;
@@ -329,6 +347,7 @@ mod tests {
             ("disk:/tmp", "needs a size"),
             ("disk:/tmp,size=0", "too small"),
             ("disk:/tmp,colour=red,size=1G", "no option"),
+            ("disk:/tmp,size=1G,grow,written", "not both"),
             ("tape:1G", "no store"),
             ("", "no store"),
         ] {
@@ -339,6 +358,8 @@ mod tests {
 
     #[test]
     fn options_and_faults_to_inject_are_read_back() {
+        let grows = "disk:/tmp,size=1GiB,grow";
+        assert_eq!(grows.parse::<StoreConfig>().unwrap().to_string(), grows);
         let text = "disk:/tmp,size=1MiB,written,fail=eio@1000,slow=200us";
         let config: StoreConfig = text.parse().unwrap();
         assert_eq!(config.to_string(), text);

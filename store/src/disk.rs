@@ -8,10 +8,11 @@
 use crate::DiskConfig;
 use crate::config::Bytes;
 use crate::error::SetupError;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use crate::growth::EXTENT;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl,
-    fstat, fstatfs, fstatvfs, openat, stat, unlinkat,
+    fstat, fstatfs, fstatvfs, ftruncate, openat, stat, unlinkat,
 };
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -32,24 +33,38 @@ const TMPFS: u64 = 0x0102_1994;
 
 /// Opens and allocates a swap file at `path`.
 pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64), SetupError> {
-    if let Ok(there) = stat(path) {
-        let why = match FileType::from_raw_mode(there.st_mode) {
-            FileType::Directory => {
-                "it is a directory: name a file in it, as in disk:DIRECTORY/swap".to_owned()
-            }
-            _ => "something of that name is there, and is not overwritten".to_owned(),
-        };
-        return Err(SetupError::Path {
-            path: path.into(),
-            why,
-        });
+    let inside;
+    let mut path = path;
+    match stat(path).map(|there| FileType::from_raw_mode(there.st_mode)) {
+        // Its name is seen only where the file system makes no nameless files.
+        Ok(FileType::Directory) => {
+            inside = path.join(format!("selfpage-swap-{}", std::process::id()));
+            path = &inside;
+        }
+        Ok(_) => {
+            return Err(SetupError::Path {
+                path: path.into(),
+                why: "something of that name is there, and is not overwritten".to_owned(),
+            });
+        }
+        Err(_) => {}
     }
     let fail = |errno: Errno| SetupError::Path {
         path: path.into(),
-        why: explain(errno),
+        why: match errno {
+            Errno::NOENT if folder_of(path).is_dir() => "no file can be made there".to_owned(),
+            errno => explain(errno),
+        },
     };
     let fd = open_nameless(path).map_err(fail)?;
-    allocate(&fd, path, config.size)?;
+    if config.grows {
+        // Beyond the first extent the file is as long as it may become, and has no blocks.
+        let size = config.size / PAGE as u64 * PAGE as u64;
+        allocate(&fd, path, size.min(EXTENT))?;
+        ftruncate(&fd, size).map_err(fail)?;
+    } else {
+        allocate(&fd, path, config.size)?;
+    }
     let mut notes = 0;
     if fstatfs(&fd).is_ok_and(|fs| fs.f_type as u64 == TMPFS) {
         notes |= notes::MEMORY;
@@ -74,12 +89,16 @@ fn explain(errno: Errno) -> String {
     }
 }
 
-/// A file in the directory of `path` that no directory names.
-fn open_nameless(path: &Path) -> Result<OwnedFd, Errno> {
-    let directory = match path.parent() {
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
+    }
+}
+
+/// A file in the directory of `path` that no directory names.
+fn open_nameless(path: &Path) -> Result<OwnedFd, Errno> {
+    let directory = folder_of(path);
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
@@ -129,6 +148,32 @@ fn allocate(fd: &OwnedFd, path: &Path, asked: u64) -> Result<(), SetupError> {
         });
     }
     Ok(())
+}
+
+/// Bytes of a file system.
+pub(crate) struct Room {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// What the file's file system has, and has free to this user.
+pub(crate) fn room(file: impl AsFd) -> Option<Room> {
+    let fs = fstatvfs(file).ok()?;
+    Some(Room {
+        free: fs.f_bavail.saturating_mul(fs.f_frsize),
+        total: fs.f_blocks.saturating_mul(fs.f_frsize),
+    })
+}
+
+/// Gives a part of a file its blocks.
+pub(crate) fn allocate_extent(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
+    fallocate(file, FallocateFlags::empty(), start, bytes)
+}
+
+/// Takes the blocks of a part of a file away.
+pub(crate) fn give_back(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(file, hole, start, bytes)
 }
 
 /// Allocation for file systems that have no call for it; and writes the whole of others.
@@ -182,8 +227,6 @@ pub(crate) fn wait_for_io(fd: BorrowedFd<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd;
-
     fn refused(path: &str, size: u64) -> String {
         create(Path::new(path), &DiskConfig::new(path, size))
             .unwrap_err()
@@ -195,9 +238,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().join("there");
         std::fs::write(&there, "precious").unwrap();
-        assert!(refused(dir.path().to_str().unwrap(), 1 << 20).contains("is a directory"));
         assert!(refused(there.to_str().unwrap(), 1 << 20).contains("not overwritten"));
         assert!(refused("/no/such/place/swap", 1 << 20).contains("no such directory"));
+        assert!(refused("/proc/swap", 1 << 20).contains("no file can be made there"));
         assert_eq!(std::fs::read(&there).unwrap(), b"precious");
     }
 
@@ -210,6 +253,15 @@ mod tests {
             matches!(error, SetupError::NoRoom { asked, there, .. } if there < asked),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_folder_is_a_place_for_a_file_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (fd, _) = create(dir.path(), &DiskConfig::new(dir.path(), 1 << 20)).unwrap();
+        let stat = fstat(&fd).unwrap();
+        assert_eq!((stat.st_size, stat.st_nlink), (1 << 20, 0));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod config;
 mod disk;
 mod engine;
 mod error;
+mod growth;
 mod handle;
 mod hint;
 mod holdings;
@@ -45,7 +46,7 @@ mod swap;
 mod tier;
 
 pub use api::{
-    Channel, Completion, MAX_PENDING, ReadPage, Store, Submitted, Usage, Wait, WritePage,
+    Channel, Completion, MAX_PENDING, Occupied, ReadPage, Store, Submitted, Usage, Wait, WritePage,
 };
 pub use checksum::Checksum;
 pub use config::{Bytes, ConfigError, DiskConfig, DiskPlace, StoreConfig, parse_size};

@@ -25,6 +25,9 @@ pub(crate) enum Count {
     Mismatches,
     IoErrors,
     Ios,
+    /// Pages put into compressed RAM, and the bytes that they took there.
+    ToRam,
+    ToRamBytes,
     /// Not a count: whether the holder ever had a channel.
     Active,
 }

@@ -52,9 +52,12 @@ impl Mover {
                     Some(len) => self.codec.packed(len),
                     None => contents,
                 };
+                let bytes_taken = room_for(bytes.len()) as u64;
                 if let Some(spot) = self.parts.segments.append(open, handle, bytes) {
                     self.parts.catalogue.aim(handle, spot, sum);
                     self.parts.catalogue.publish(handle);
+                    self.count(Count::ToRam, 1);
+                    self.count(Count::ToRamBytes, bytes_taken);
                     return true;
                 }
             }

@@ -4,11 +4,12 @@
 //! the first two and does its own I/O on the third. Where the disk is the system's there are
 //! the first two, and each process has an outlet. A linked program makes a store for itself.
 
-use crate::api::{Channel, Store, Usage};
+use crate::api::{Channel, Occupied, Store, Usage};
 use crate::catalogue::Found;
 use crate::channel::Mover;
 use crate::disk::{self, notes};
 use crate::error::{SetupError, StoreError};
+use crate::growth::{self, Growth};
 use crate::inject::{Inject, Injector};
 use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
 use crate::parts::{Count, Parts};
@@ -16,13 +17,16 @@ use crate::place::Spot;
 use crate::segment::room_for;
 use crate::{Checksum, DiskPlace, Handle, Holder, Outlet, StoreConfig};
 use rustix::fd::OwnedFd;
-use std::sync::Arc;
+use rustix::io::Errno;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use wired::{PAGE, Region};
 
-/// A store in shared memory, as one process has it.
+/// A store in shared memory, as one process has it; a clone is the same.
+#[derive(Clone)]
 pub struct SharedStore {
     parts: Arc<Parts>,
+    growth: Arc<Mutex<Option<Growth>>>,
 }
 
 impl SharedStore {
@@ -72,8 +76,16 @@ impl SharedStore {
             bloks.close_end();
         }
         parts.header.notes().store(unusual, Ordering::Relaxed);
+        let grows = config.disk.as_ref().is_some_and(|disk| disk.grows);
+        let growth = match (&parts.bloks, fds.last()) {
+            (Some(bloks), Some(file)) if grows => {
+                Some(Growth::new(duplicate(file)?, geometry.bloks as u64, bloks))
+            }
+            _ => None,
+        };
         let store = Self {
             parts: Arc::new(parts),
+            growth: Arc::new(Mutex::new(growth)),
         };
         if let Some(plan) = config.disk.as_ref().and_then(|disk| disk.inject) {
             store.inject(plan);
@@ -113,6 +125,7 @@ impl SharedStore {
         };
         Ok(Self {
             parts: Arc::new(Parts::new(tables, arena, swap, holder)?),
+            growth: Arc::default(),
         })
     }
 
@@ -154,6 +167,37 @@ impl SharedStore {
     /// Makes the disk misbehave from now on, in every process of the tree. For tests.
     pub fn inject(&self, plan: Inject) {
         Injector(self.parts.header.inject()).set(plan);
+    }
+
+    /// Starts the thread that allocates a growing swap file ahead of need, and gives back what
+    /// is not used at its end: in the process that made the store. Does nothing where the file
+    /// does not grow.
+    pub fn grow_ahead(&self) -> Result<(), SetupError> {
+        let growth = self
+            .growth
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let started = growth.map_or(Ok(()), |growth| growth::start(&self.parts, growth));
+        started.map_err(|error| SetupError::Memory {
+            what: "thread that grows the swap file",
+            bytes: 0,
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
+        })
+    }
+
+    /// Whether the swap file's file system is itself memory: a store that saves none.
+    pub fn is_in_memory(&self) -> bool {
+        self.parts.header.notes().load(Ordering::Relaxed) & notes::MEMORY != 0
+    }
+
+    /// What each tier holds now.
+    pub fn occupied(&self) -> Occupied {
+        let bloks = self.parts.bloks.as_ref();
+        Occupied {
+            ram: self.parts.segments.used(),
+            disk: bloks.map_or(0, |bloks| bloks.used() * PAGE as u64),
+        }
     }
 
     /// The parts, for tests of what they promise each other.
@@ -224,13 +268,11 @@ impl Store for SharedStore {
     fn usage(&self) -> Usage {
         let parts = &*self.parts;
         let geometry = &parts.tables.geometry;
+        let occupied = self.occupied();
         let mut usage = Usage {
-            ram_used: parts.segments.used(),
+            ram_used: occupied.ram,
             ram_limit: (geometry.segments * geometry.segment_size) as u64,
-            disk_used: parts
-                .bloks
-                .as_ref()
-                .map_or(0, |bloks| bloks.used() * PAGE as u64),
+            disk_used: occupied.disk,
             disk_limit: (geometry.bloks * PAGE) as u64,
             tables: parts.catalogue.bytes(),
             written: parts.total(Count::Written),
@@ -241,6 +283,8 @@ impl Store for SharedStore {
             mismatches: parts.total(Count::Mismatches),
             io_errors: parts.total(Count::IoErrors),
             ios: parts.total(Count::Ios),
+            to_ram: parts.total(Count::ToRam),
+            to_ram_bytes: parts.total(Count::ToRamBytes),
             ..Usage::default()
         };
         for (_, holders, found) in parts.catalogue.each_page() {

@@ -95,6 +95,12 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         }
         Err(why) => return failed(own, why.to_string()),
     };
+    if let Some(store) = system.store()
+        && let Err(why) = store.grow_ahead()
+    {
+        tree::kill_below(KILL_LIMIT);
+        return failed(own, why.to_string());
+    }
     let_go(fds);
     let Spawned { pid, listener } = spawned;
     let notifier = match serve(listener, &mut system) {

@@ -5,7 +5,7 @@ use store::{Bytes, DiskConfig, StoreConfig};
 
 /// The least compressed RAM worth having.
 const LEAST_RAM: u64 = 16 << 20;
-/// A swap file this large serves any small contract; it costs nothing but disk space.
+/// A swap file may become this large for any small contract: it takes what it needs.
 const USUAL_DISK: u64 = 4 << 30;
 /// Compressed RAM, times the frames.
 const RAM_PER_FRAMES: u64 = 4;
@@ -14,7 +14,8 @@ const DISK_PER_FRAMES: u64 = 32;
 
 /// Compressed RAM of four times the frames (a page from there comes back in a fifth of the
 /// time a disk takes, and eight times the frames of data usually fit), but at most an eighth
-/// of what is available, backed by a file of at most a quarter of what is free.
+/// of what is available, backed by a file that grows ahead of need, to a quarter of what is free
+/// at most.
 ///
 /// Where no folder has room for a file, RAM alone, and why.
 pub fn choose(frames: u64) -> (StoreConfig, Option<String>) {
@@ -39,7 +40,10 @@ fn choose_in(
         << 20;
     let config = StoreConfig {
         ram: Some(ram(frames, memory, 8)),
-        disk: Some(DiskConfig::new(folder.path.join(name), disk)),
+        disk: Some(DiskConfig {
+            grows: true,
+            ..DiskConfig::new(folder.path.join(name), disk)
+        }),
     };
     (config, None)
 }
@@ -95,7 +99,8 @@ mod tests {
             };
             let (config, why) = choose_in(Ok(folder), frames, MEMORY);
             assert!((LEAST_RAM..=MEMORY.available / 8).contains(&config.ram.unwrap()));
-            assert_eq!(config.disk.unwrap().size, LEAST_FREE / 4);
+            let disk = config.disk.unwrap();
+            assert_eq!((disk.size, disk.grows), (LEAST_FREE / 4, true));
             assert_eq!(why, None);
         }
     }

@@ -167,7 +167,11 @@ impl Builder {
         let holder = client.id().slot() as store::Holder;
         let store = match self.store {
             None => None,
-            Some(Keeping::New(config)) => Some(SharedStore::create(&config, holder + 1)?.0),
+            Some(Keeping::New(config)) => {
+                let (store, _) = SharedStore::create(&config, holder + 1)?;
+                store.grow_ahead()?;
+                Some(store)
+            }
             Some(Keeping::Made(store)) => Some(store),
         };
         if let Some(store) = &store {

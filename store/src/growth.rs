@@ -1,0 +1,205 @@
+//! A swap file that grows ahead of need, and shrinks when its end is empty.
+//!
+//! The tables are made for the largest size there may be. Of the file only its first part is
+//! allocated; bloks beyond that are marked as taken, and nothing owns them. One thread, in the
+//! process that made the store, allocates the next extent while bloks are still free, and opens
+//! its bloks then. So nothing that evicts waits for the file system, and a disk that has become
+//! full is found out by this thread: the file stays as it is, a store that is full.
+//!
+//! Rule: a blok is open only while it is allocated. The last extent is given back when all its
+//! bloks are free and enough others are: it is closed first, word by word, and opened again
+//! where that fails in the middle.
+
+use crate::blok::Bloks;
+use crate::disk;
+use crate::parts::Parts;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use wired::PAGE;
+
+/// Bytes of an extent. A fast disk writes 1.5 GB/s, and this is allocated in milliseconds.
+pub(crate) const EXTENT: u64 = 256 << 20;
+
+/// Bloks of an extent, and those that are kept free ahead of need.
+const BLOKS: u64 = EXTENT / PAGE as u64;
+
+/// How often the thread looks: in that time a fast disk takes a third of an extent.
+const OFTEN: Duration = Duration::from_millis(50);
+
+/// The part of its file system that growing leaves free to others, as a divisor.
+const LEFT_FREE: u64 = 20;
+
+/// The swap file as its grower has it.
+pub(crate) struct Growth {
+    file: OwnedFd,
+    /// Bloks allocated, from the first on.
+    allocated: u64,
+    /// All bloks.
+    most: u64,
+}
+
+impl Growth {
+    /// Of a file of `most` bloks whose first extent is allocated: the others are closed.
+    pub fn new(file: OwnedFd, most: u64, bloks: &Bloks) -> Self {
+        let allocated = BLOKS.min(most);
+        if allocated < most {
+            bloks.close(allocated..most.next_multiple_of(64));
+        }
+        Self {
+            file,
+            allocated,
+            most,
+        }
+    }
+
+    /// Allocates the next extent if fewer bloks are free than are to be, or gives the last back.
+    pub fn adjust(&mut self, bloks: &Bloks) {
+        let free = bloks.free_below(self.allocated);
+        if free < BLOKS && self.allocated < self.most {
+            self.grow(bloks);
+        } else if free > 3 * BLOKS {
+            self.shrink(bloks);
+        }
+    }
+
+    fn grow(&mut self, bloks: &Bloks) {
+        let end = (self.allocated + BLOKS).min(self.most);
+        let bytes = (end - self.allocated) * PAGE as u64;
+        let room = disk::room(&self.file)
+            .is_some_and(|room| room.free.saturating_sub(bytes) >= room.total / LEFT_FREE);
+        if room && disk::allocate_extent(&self.file, self.allocated * PAGE as u64, bytes).is_ok() {
+            // The last word's bits past the last blok stay closed.
+            bloks.open(self.allocated..end);
+            self.allocated = end;
+        }
+    }
+
+    fn shrink(&mut self, bloks: &Bloks) {
+        let start = (self.allocated - 1) / BLOKS * BLOKS;
+        if start == 0 || !bloks.close_if_free(start..self.allocated) {
+            return;
+        }
+        let bytes = (self.allocated - start) * PAGE as u64;
+        // Where the file system cannot, the file stays as large as it is, and grows into that.
+        let _: Result<(), Errno> = disk::give_back(&self.file, start * PAGE as u64, bytes);
+        self.allocated = start;
+    }
+}
+
+/// Starts the thread. It ends with the store.
+pub(crate) fn start(parts: &Arc<Parts>, mut growth: Growth) -> std::io::Result<()> {
+    let parts: Weak<Parts> = Arc::downgrade(parts);
+    let name = "selfpage-extent".to_owned();
+    let thread = move || {
+        while let Some(parts) = parts.upgrade() {
+            if let Some(bloks) = &parts.bloks {
+                growth.adjust(bloks);
+            }
+            drop(parts);
+            std::thread::sleep(OFTEN);
+        }
+    };
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(thread)
+        .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blok::Run;
+    use crate::intent::Intents;
+    use crate::layout::INTENTS;
+    use std::os::unix::fs::MetadataExt;
+
+    fn leak<T: Default>(count: usize) -> &'static [T] {
+        Vec::leak((0..count).map(|_| T::default()).collect())
+    }
+
+    /// A sparse file of four extents, its bloks, and its grower.
+    fn four_extents() -> (std::fs::File, Bloks, Growth) {
+        let most = 4 * BLOKS;
+        let file = tempfile::tempfile_in("/var/tmp").unwrap();
+        file.set_len(most * PAGE as u64).unwrap();
+        let bloks = Bloks::new(leak(most as usize / 64), leak(most as usize), &leak(1)[0]);
+        disk::allocate_extent(&file, 0, EXTENT).unwrap();
+        let growth = Growth::new(file.try_clone().unwrap().into(), most, &bloks);
+        (file, bloks, growth)
+    }
+
+    fn allocated(file: &std::fs::File) -> u64 {
+        // The file system's own blocks for the extents may count, too.
+        (file.metadata().unwrap().blocks() * 512) / EXTENT
+    }
+
+    fn take(bloks: &Bloks, count: u64) -> u64 {
+        let note = Intents::new(leak(INTENTS)).begin(0, 0);
+        let mut taken = 0;
+        while taken < count {
+            let Some(run) = bloks.reserve((count - taken).min(64) as u32, None, &note) else {
+                break;
+            };
+            (run.first..run.first + run.count).for_each(|blok| assert!(bloks.own(blok, 1)));
+            taken += u64::from(run.count);
+        }
+        taken
+    }
+
+    #[test]
+    fn a_file_grows_ahead_of_need_and_shrinks_when_its_end_is_free() {
+        let (file, bloks, mut growth) = four_extents();
+        if disk::room(&file).is_none_or(|room| room.free < room.total / LEFT_FREE + 5 * EXTENT) {
+            return println!("SKIPPED: /var/tmp is almost full");
+        }
+        growth.adjust(&bloks);
+        assert_eq!(allocated(&file), 1, "nothing is taken yet");
+        assert_eq!(take(&bloks, BLOKS + 64), BLOKS, "no more than is allocated");
+        for extents in 2..=4 {
+            growth.adjust(&bloks);
+            assert_eq!(allocated(&file), extents);
+            assert_eq!(take(&bloks, BLOKS), BLOKS);
+        }
+        growth.adjust(&bloks);
+        assert_eq!(
+            (allocated(&file), take(&bloks, 1)),
+            (4, 0),
+            "never past its size"
+        );
+        // One page in the last extent holds that, not the others.
+        let last = 4 * BLOKS as u32 - 1;
+        (0..last).for_each(|blok| bloks.free(blok, 1));
+        growth.adjust(&bloks);
+        assert_eq!(allocated(&file), 4);
+        bloks.free(last, 1);
+        growth.adjust(&bloks);
+        assert_eq!(allocated(&file), 3);
+        assert_eq!(bloks.used(), 0);
+        assert_eq!(
+            take(&bloks, 4 * BLOKS),
+            3 * BLOKS,
+            "what is given back is closed"
+        );
+    }
+
+    #[test]
+    fn an_extent_in_which_a_run_is_reserved_meanwhile_is_opened_again() {
+        let (_file, bloks, _) = four_extents();
+        bloks.open(0..4 * BLOKS);
+        let note = Intents::new(leak(INTENTS)).begin(0, 0);
+        let near = 2 * BLOKS as u32 + 640;
+        let run = bloks.reserve(8, Some(near), &note).unwrap();
+        assert_eq!(
+            run,
+            Run {
+                first: near,
+                count: 8
+            }
+        );
+        assert!(!bloks.close_if_free(2 * BLOKS..3 * BLOKS));
+        bloks.unreserve(run);
+        assert_eq!(bloks.free_below(4 * BLOKS), 4 * BLOKS);
+    }
+}
