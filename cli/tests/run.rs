@@ -365,6 +365,18 @@ fn a_folder_is_a_place_for_a_store() {
 }
 
 #[test]
+fn a_swap_file_in_memory_is_warned_about() {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        return println!("SKIPPED: no folder can be made in /dev/shm");
+    };
+    let store = format!("disk:{},size=1M", folder.path().display());
+    let command = selfpage(&["run", "--frames", "64M", "--store", &store, "--", "true"]);
+    let (output, errors) = output(command);
+    assert!(output.status.success(), "{errors}");
+    assert!(errors.contains("file system in memory"), "{errors}");
+}
+
+#[test]
 fn figures_come_as_a_table_or_as_json() {
     let stats = |format: &str| {
         let mut command = selfpage(&["run", "--frames", "64M", format, "--", "true"]);

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use store::{DiskConfig, SetupError, StoreConfig};
+use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
 use system::notify::{self, Notifier};
 use system::reservation::{self, Held};
 use system::sample::Sampler;
@@ -65,6 +65,12 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             );
         }
     };
+    if system.store().is_some_and(SharedStore::is_in_memory) {
+        crate::say!(
+            "selfpage: warning: the folder of the swap file is a file system in memory, so pages that are written \
+             there stay in memory: name a folder on a disk, or ram:SIZE, which compresses them"
+        );
+    }
     if let Some(pace) = plan.pace.take() {
         system.set_pace(pace);
     }
