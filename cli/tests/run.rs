@@ -328,6 +328,39 @@ fn a_program_finds_no_descriptor_that_leads_to_run_and_no_name_to_connect_to() {
 }
 
 #[test]
+fn processes_come_in_while_standard_error_is_not_read() {
+    let pids = Pids::new();
+    let (read, write) = std::io::pipe().unwrap();
+    // SAFETY: makes our own pipe as small as it can be.
+    unsafe {
+        libc::fcntl(
+            std::os::fd::AsRawFd::as_raw_fd(&write),
+            libc::F_SETPIPE_SZ,
+            4096,
+        )
+    };
+    // Two lines for each process: more than the pipe holds.
+    let script = format!(
+        "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i + 1)); done; echo 1 > {}",
+        pids.path("done")
+    );
+    let mut command = selfpage(&["run", "-vv", "--frames", "64M", "--", "sh", "-c", &script]);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(write);
+    let mut running = Running::start(&mut command);
+    drop(command);
+    assert_eq!(pids.get("done"), 1);
+    let mut errors = String::new();
+    std::io::BufReader::new(read)
+        .read_to_string(&mut errors)
+        .unwrap();
+    assert!(running.wait().success(), "{errors}");
+    assert!(errors.contains("has ended"), "{errors}");
+}
+
+#[test]
 fn the_default_store_takes_little_of_the_disk_until_it_is_used() {
     let script = "for fd in /proc/$PPID/fd/*; do stat -L -c 'size %s blocks %b links %h' $fd; done";
     let (output, errors) = output(run(&["sh", "-c", script]));

@@ -1,11 +1,14 @@
 //! The keeper: the system domain of the tree, parent of the program, subreaper of all.
 //!
-//! One thread, one loop, nothing in it waits for a single process: processes come in,
-//! die, and stop at the filter at any moment, and others' admission must not wait.
+//! One loop, and nothing in it waits for a single process, nor for who reads standard error:
+//! processes come in, die, and stop at the filter at any moment, and others' admission must not
+//! wait. What may wait has a thread of its own: lines for standard error (`log`), samples of the
+//! tree's memory, and connections handed out through the filter.
 
 use super::Remaining;
 use super::control::{Arrived, Message};
 use super::limits;
+use super::log::ErrorLog;
 use super::plan::Plan;
 use super::program::NotRun;
 use super::proxy::{KILL_LIMIT, borrowed, let_go};
@@ -124,6 +127,13 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             return failed(own, format!("cannot let processes come in: {why}"));
         }
     };
+    let sampler = match system.observed() {
+        Ok(observed) => Sampler::start(observed),
+        Err(errno) => {
+            tree::kill_below(KILL_LIMIT);
+            return failed(own, format!("cannot map the board again: {errno}"));
+        }
+    };
     let mut keeper = Keeper {
         proxy: getppid(),
         plan,
@@ -131,7 +141,8 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         signals,
         system,
         notifier,
-        sampler: Sampler::default(),
+        sampler,
+        log: ErrorLog::start(),
         program: pid,
         status: None,
         ended: None,
@@ -142,6 +153,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
     };
     match keeper.run() {
         Over::Ended(status) => {
+            keeper.log.finish();
             Report::gather(
                 &keeper.plan,
                 &keeper.system,
@@ -254,6 +266,7 @@ struct Keeper {
     system: System,
     notifier: Option<Notifier>,
     sampler: Sampler,
+    log: ErrorLog,
     program: Pid,
     /// The program's wait status, once it has ended, and when that was.
     status: Option<i32>,
@@ -284,7 +297,7 @@ impl Keeper {
                     Err(_) => return Over::Orphaned,
                 }
             }
-            self.sampler.sample_if_due(&self.system);
+            self.sampler.sample_if_due(self.system.members());
             if self.reap() {
                 // What the last processes said before they died.
                 let events = self.system.dispatch();
@@ -323,15 +336,15 @@ impl Keeper {
                 self.say(format!("[{}] {text}", pid.as_raw_nonzero()), text)
             }
             Event::Joined { slot, pid } if chatty => {
-                crate::say!("selfpage: [{}] pages, slot {slot}", pid.as_raw_nonzero())
+                self.print(format!("[{}] pages, slot {slot}", pid.as_raw_nonzero()))
             }
             Event::Left { pid, frames, .. } if chatty => {
-                crate::say!(
-                    "selfpage: [{}] has ended, {frames} frames come back",
+                self.print(format!(
+                    "[{}] has ended, {frames} frames come back",
                     pid.as_raw_nonzero()
-                );
+                ));
             }
-            Event::Back => crate::say!("selfpage: the system domain is there again"),
+            Event::Back => self.print("the system domain is there again".into()),
             Event::Joined { .. } | Event::Left { .. } => {}
         }
     }
@@ -339,8 +352,13 @@ impl Keeper {
     /// Each text once.
     fn say(&mut self, line: String, text: String) {
         if self.said.len() < LINES && self.said.insert(text) {
-            crate::say!("selfpage: {line}");
+            self.print(line);
         }
+    }
+
+    /// A line for standard error; whoever reads that is not waited for.
+    fn print(&self, line: String) {
+        self.log.line(format!("selfpage: {line}"));
     }
 
     /// Calls that stopped at the filter.
@@ -476,11 +494,11 @@ impl Keeper {
         if ended.elapsed() > REMARK && !self.remarked {
             self.remarked = true;
             let left = tree::below(getpid()).len();
-            crate::say!(
-                "selfpage: {} has ended; {left} of the processes it started run on and keep the contract: waiting \
+            self.print(format!(
+                "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
                  for them (a signal to this process goes to them all; --remaining kill ends them at once)",
                 self.plan.program.name()
-            );
+            ));
         }
     }
 }

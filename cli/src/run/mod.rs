@@ -9,6 +9,7 @@
 mod control;
 mod keeper;
 mod limits;
+mod log;
 mod plan;
 mod program;
 mod proxy;

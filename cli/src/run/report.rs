@@ -138,12 +138,12 @@ impl Report {
         status: i32,
     ) -> Self {
         let nested = plan.store.is_none();
+        let samples = *sampler.samples();
         // Its processes page in the outer run, which alone can tell what is not paged.
         let (peak, worst) = match nested {
             true => Default::default(),
-            false => (sampler.peak(), sampler.worst()),
+            false => (samples.peak, samples.worst),
         };
-        let (samples, spent) = sampler.effort();
         let lossy = |s: &std::ffi::CString| s.to_string_lossy().into_owned();
         Self {
             program: plan.program.arguments.iter().map(lossy).collect(),
@@ -166,8 +166,8 @@ impl Report {
                 unpaged: worst.unpaged,
                 pagers: worst.pagers,
                 unpaged_share: worst.unpaged_share(),
-                samples,
-                sampling_seconds: spent.as_secs_f64(),
+                samples: samples.taken,
+                sampling_seconds: samples.spent.as_secs_f64(),
             },
             figures: Figure::ALL
                 .iter()

@@ -4,12 +4,18 @@
 //! tables takes about 12 us a resident megabyte, so the pause between two samples is a
 //! hundred times what the last one took, and no less than a tenth of a second. What
 //! counts is processor time: the walk also waits for evictions, which costs nobody.
+//!
+//! A walk may take a second (80 GB), so a thread of the sampler's own takes the samples: the
+//! supervisor's loop only starts them.
 
-use crate::board::Figure;
-use crate::server::System;
+use crate::board::{Board, Figure};
 use crate::tree;
+use crate::wire::Slot;
 use rustix::process::Pid;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use store::{Occupied, SharedStore, Store};
 
 /// The first sample comes soon, and the pauses double from there: most programs are short.
 const FIRST: Duration = Duration::from_millis(5);
@@ -30,10 +36,10 @@ pub struct Sample {
     pub processes: u64,
     /// Anonymous memory, pages shared after a fork counted once (sum of Pss_Anon).
     pub anonymous: u64,
-    /// Of that, what no pager answers for: neither stretches nor, in [`Sampler::worst`],
+    /// Of that, what no pager answers for: neither stretches nor, in [`Samples::worst`],
     /// pagers' own.
     pub unpaged: u64,
-    /// The pagers' own memory, the most seen; known in [`Sampler::worst`] only.
+    /// The pagers' own memory, the most seen; known in [`Samples::worst`] only.
     pub pagers: u64,
     /// Bytes of stretches that hold something, resident or stored: at least so many.
     pub held: u64,
@@ -51,100 +57,160 @@ impl Sample {
     }
 }
 
-/// Samples a tree, and keeps the highest.
-pub struct Sampler {
+/// What the samples so far have shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples {
+    /// The sample with the most anonymous memory.
+    pub peak: Sample,
+    /// The sample with the most unpaged memory; with the most of the pagers' own that was seen.
+    pub worst: Sample,
+    /// The most that each tier of the store held.
+    pub store: Occupied,
+    /// Samples taken.
+    pub taken: u64,
+    /// The processor time that took.
+    pub spent: Duration,
     next: Instant,
     pause: Duration,
-    samples: u64,
-    spent: Duration,
-    peak: Sample,
-    worst: Sample,
+    is_running: bool,
     /// The most that was unpaged with the pagers' own memory.
     most: u64,
-    /// The most that was the pagers' own.
-    pagers: u64,
 }
 
-impl Default for Sampler {
+impl Default for Samples {
     fn default() -> Self {
         Self {
-            next: Instant::now() + FIRST,
-            pause: FIRST,
-            samples: 0,
-            spent: Duration::ZERO,
             peak: Sample::default(),
             worst: Sample::default(),
+            store: Occupied::default(),
+            taken: 0,
+            spent: Duration::ZERO,
+            next: Instant::now() + FIRST,
+            pause: FIRST,
+            is_running: false,
             most: 0,
-            pagers: 0,
         }
     }
+}
+
+/// What a sample reads of a tree beside /proc.
+pub struct Observed {
+    board: Board,
+    store: Option<SharedStore>,
+}
+
+impl Observed {
+    pub(crate) fn new(board: Board, store: Option<SharedStore>) -> Self {
+        Self { board, store }
+    }
+}
+
+/// The processes that page, by slot.
+type Members = Vec<(Slot, Pid)>;
+
+/// Samples a tree in a thread of its own, and keeps the highest.
+pub struct Sampler {
+    samples: Arc<Mutex<Samples>>,
+    /// None where no thread could be started: then no samples are taken.
+    requests: Option<SyncSender<Members>>,
 }
 
 impl Sampler {
+    /// Starts the thread.
+    pub fn start(observed: Observed) -> Self {
+        let samples = Arc::new(Mutex::new(Samples::default()));
+        let (requests, requested) = sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("selfpage-sample".into())
+            .spawn({
+                let samples = samples.clone();
+                move || {
+                    requested
+                        .iter()
+                        .for_each(|members| sample(&observed, &members, &samples))
+                }
+            });
+        Self {
+            samples,
+            requests: thread.is_ok().then_some(requests),
+        }
+    }
+
     /// How long until the next sample is due.
     pub fn due_in(&self) -> Duration {
-        self.next.saturating_duration_since(Instant::now())
-    }
-
-    /// Takes a sample of everything below this process, if one is due.
-    pub fn sample_if_due(&mut self, system: &System) {
-        if self.due_in().is_zero() {
-            self.sample(system);
+        let samples = self.samples();
+        match samples.is_running {
+            true => LEAST,
+            false => samples.next.saturating_duration_since(Instant::now()),
         }
     }
 
-    /// Takes a sample of everything below this process.
-    pub fn sample(&mut self, system: &System) {
-        let begin = processor_time();
-        let pids = tree::below(rustix::process::getpid());
-        let mut sample = take(system, &pids);
-        // Dearer to find out, so only where it matters.
-        if sample.unpaged > self.most {
-            self.most = sample.unpaged;
-            // A page may be resident and stored at once, so what is stored is a lower bound.
-            sample.held = sample.held.max(stored(system));
-            let members = pids.iter().filter(|pid| system.slot_of(**pid).is_some());
-            sample.pagers = members.map(|pid| pagers_own(*pid)).sum();
-            self.pagers = self.pagers.max(sample.pagers);
-            sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
-            if sample.unpaged > self.worst.unpaged {
-                self.worst = sample;
-            }
+    /// Starts a sample of everything below this process, if one is due. Does not wait for it.
+    pub fn sample_if_due(&self, members: impl Iterator<Item = (Slot, Pid)>) {
+        let Some(requests) = &self.requests else {
+            return;
+        };
+        if self.samples().is_running || !self.due_in().is_zero() {
+            return;
         }
-        if sample.anonymous > self.peak.anonymous {
-            self.peak = sample;
-        }
-        let cost = processor_time().saturating_sub(begin);
-        self.samples += 1;
-        self.spent += cost;
-        self.pause = (self.pause * 2).min(LEAST).max(cost * SHARE).min(MOST);
-        self.next = Instant::now() + self.pause;
+        self.samples().is_running = requests.try_send(members.collect()).is_ok();
     }
 
-    /// The sample with the most anonymous memory.
-    pub fn peak(&self) -> Sample {
-        self.peak
+    /// What they have shown so far.
+    pub fn samples(&self) -> MutexGuard<'_, Samples> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// The sample with the most unpaged memory.
-    pub fn worst(&self) -> Sample {
-        Sample {
-            pagers: self.pagers,
-            ..self.worst
+/// Takes a sample of everything below this process.
+fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
+    let begin = processor_time();
+    let pids = tree::below(rustix::process::getpid());
+    let mut sample = take(observed, members, &pids);
+    let most = samples.lock().unwrap_or_else(PoisonError::into_inner).most;
+    // Dearer to find out, so only where it matters.
+    let is_most = sample.unpaged > most;
+    let unpaged = sample.unpaged;
+    if is_most {
+        // A page may be resident and stored at once, so what is stored is a lower bound.
+        sample.held = sample.held.max(stored(observed));
+        let members = pids.iter().filter(|pid| slot_of(members, **pid).is_some());
+        sample.pagers = members.map(|pid| pagers_own(*pid)).sum();
+        sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
+    }
+    let store = observed.store.as_ref();
+    let occupied = store.map(SharedStore::occupied).unwrap_or_default();
+    let cost = processor_time().saturating_sub(begin);
+    let mut all = samples.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_most {
+        all.most = unpaged;
+        let pagers = all.worst.pagers.max(sample.pagers);
+        if sample.unpaged > all.worst.unpaged {
+            all.worst = sample;
         }
+        all.worst.pagers = pagers;
     }
-
-    /// Samples taken, and the processor time that took.
-    pub fn effort(&self) -> (u64, Duration) {
-        (self.samples, self.spent)
+    if sample.anonymous > all.peak.anonymous {
+        all.peak = sample;
     }
+    all.store = all.store.max(occupied);
+    all.taken += 1;
+    all.spent += cost;
+    all.pause = (all.pause * 2).min(LEAST).max(cost * SHARE).min(MOST);
+    all.next = Instant::now() + all.pause;
+    all.is_running = false;
 }
 
 fn processor_time() -> Duration {
     Duration::from_nanos(wired::clock::thread_time().unwrap_or(0))
 }
 
-fn take(system: &System, pids: &[Pid]) -> Sample {
+fn slot_of(members: &Members, pid: Pid) -> Option<Slot> {
+    let member = members.iter().find(|(_, member)| *member == pid);
+    member.map(|(slot, _)| *slot)
+}
+
+fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
     let mut all = Sample::default();
     for pid in pids {
         let Some((anonymous, shared)) = rollup(*pid) else {
@@ -153,11 +219,11 @@ fn take(system: &System, pids: &[Pid]) -> Sample {
         all.processes += 1;
         all.anonymous += anonymous;
         all.shared += shared;
-        let Some(slot) = system.slot_of(*pid) else {
+        let Some(slot) = slot_of(members, *pid) else {
             all.unpaged += anonymous;
             continue;
         };
-        let block = system.board().block(slot);
+        let block = observed.board.block(slot);
         let resident = block
             .get(Figure::ResidentPages)
             .saturating_mul(wired::PAGE as u64);
@@ -168,10 +234,10 @@ fn take(system: &System, pids: &[Pid]) -> Sample {
 }
 
 /// Bytes of pages that are stored.
-fn stored(system: &System) -> u64 {
-    use store::Store;
-    let usage = system
-        .store()
+fn stored(observed: &Observed) -> u64 {
+    let usage = observed
+        .store
+        .as_ref()
         .map(|store| store.usage())
         .unwrap_or_default();
     (usage.pages_ram + usage.pages_filled + usage.pages_disk) * wired::PAGE as u64

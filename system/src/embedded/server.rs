@@ -15,6 +15,7 @@ use crate::fence::Fence;
 use crate::figures::Past;
 use crate::members::{Member, Members};
 use crate::pace::Pace;
+use crate::sample::Observed;
 use crate::tenant::{Tenant, TenantError};
 use crate::terms::Terms;
 use crate::upstream::{NoPages, Upstream};
@@ -30,7 +31,7 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
-use store::{SetupError, SharedStore, StoreConfig};
+use store::{Occupied, SetupError, SharedStore, StoreConfig};
 
 /// How long the threads of a process that is ending may still be on their way out of
 /// user code after its connection has hung up. After an exec the process lives on, so
@@ -193,6 +194,8 @@ pub struct System {
     strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     past: Past,
+    store_peak: Occupied,
+    store_seen: Instant,
     swept: Instant,
     upstream: Option<Upstream>,
     pace: Option<Pace>,
@@ -248,6 +251,8 @@ impl System {
             strangers: BTreeMap::new(),
             next_stranger: 0,
             past: Past::default(),
+            store_peak: Occupied::default(),
+            store_seen: Instant::now(),
             swept: Instant::now(),
             upstream: None,
             pace: None,
@@ -329,6 +334,17 @@ impl System {
     /// The tree's store.
     pub fn store(&self) -> Option<&SharedStore> {
         self.store.as_ref().map(|(store, _)| store)
+    }
+
+    /// The most that each tier of the store held when a process ended.
+    pub fn store_peak(&self) -> Occupied {
+        self.store_peak
+    }
+
+    /// What a sampler reads.
+    pub fn observed(&self) -> io::Result<Observed> {
+        let board = Board::attach(&self.board_fd, MAX_PROCESSES)?;
+        Ok(Observed::new(board, self.store().cloned()))
     }
 
     /// What the tree was promised.

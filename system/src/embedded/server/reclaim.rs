@@ -8,11 +8,15 @@ use frames::{DomainId, Phase, Process};
 use rustix::event::epoll;
 use rustix::process::Pid;
 use std::time::{Duration, Instant};
-use store::Store;
+use store::{SharedStore, Store};
 
 /// How long to wait for a dead process's last writes. A device that takes longer has
 /// failed; what it then overwrites, checksums tell.
 const LAST_WRITES: Duration = Duration::from_secs(30);
+
+/// How often, at most, the store is looked at because a process ends: a look takes milliseconds
+/// for a store of gigabytes.
+const OFTEN: Duration = Duration::from_millis(200);
 
 impl System {
     /// A process has ended: keeps its figures, takes everything else back.
@@ -23,6 +27,7 @@ impl System {
         let _ = epoll::delete(&self.epoll, &member.connection);
         let _ = epoll::delete(&self.epoll, &member.pidfd);
         self.past.keep(self.board.block(slot));
+        self.note_store();
         let process = self.ledger.view(member.domain).map(|view| view.process);
         let frames = self.take_back(member.domain);
         // Children it had admitted and not forked, or forked and not seen adopt, went
@@ -35,6 +40,16 @@ impl System {
             pid: member.pid,
             frames,
         });
+    }
+
+    /// Before a process's pages go: a short program's are seen by no sample.
+    fn note_store(&mut self) {
+        let is_last = self.members.iter().next().is_none();
+        if is_last || self.store_seen.elapsed() > OFTEN {
+            self.store_seen = Instant::now();
+            let occupied = self.store().map(SharedStore::occupied).unwrap_or_default();
+            self.store_peak = self.store_peak.max(occupied);
+        }
     }
 
     /// Takes back what a domain held, of frames and of pages, now or as soon as it can be.
