@@ -418,7 +418,9 @@ fn figures_come_as_a_table_or_as_json() {
     };
     let table = stats("--stats");
     assert!(
-        table.contains("peak_anonymous") && table.contains("zero_filled"),
+        table.contains("frames_peak")
+            && table.contains("store_peak_disk")
+            && table.contains("zero_filled"),
         "{table}"
     );
     let json = stats("--stats=json");

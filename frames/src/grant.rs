@@ -170,6 +170,7 @@ impl Memory {
             }
             let within = unit == Unit::Same || header.limit.take();
             if within && slot.n.compare_exchange(n, n + 1, SeqCst, SeqCst).is_ok() {
+                header.note_owned();
                 return Grant::Granted;
             }
             if within && unit == Unit::New {

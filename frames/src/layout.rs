@@ -47,6 +47,8 @@ pub(crate) struct Header {
     pub shed_to: AtomicU32,
     /// Not 0 when the limit is felt, until somebody raises it or says that he heard.
     pub hungry: AtomicU32,
+    /// The most frames that were owned at one moment.
+    pub peak_owned: AtomicU32,
 }
 // SAFETY: atomics alone; zero is a value of each.
 unsafe impl Plain for Header {}

@@ -308,6 +308,11 @@ impl Ledger {
         self.memory.header().limit.owned()
     }
 
+    /// The most frames that all domains owned at one moment.
+    pub fn peak_owned(&self) -> u32 {
+        self.memory.header().peak_owned.load(SeqCst)
+    }
+
     /// Sum of max(n, g): frames owned, and those still owed to guarantees.
     pub fn committed(&self) -> u32 {
         self.memory.header().committed.load(SeqCst)

@@ -58,7 +58,7 @@ impl Limit {
         self.0.store(Bound { limit, owned: 0 }.pack(), SeqCst);
     }
 
-    /// Counts one more frame as owned, if the limit allows it.
+    /// Counts one more frame as owned, if the limit allows it. Returns true if it does.
     pub(crate) fn take(&self) -> bool {
         let more = |bound: Bound| (bound.owned < bound.limit).then(|| bound.with(bound.owned + 1));
         self.update(more)
@@ -98,6 +98,14 @@ impl Header {
     /// being evicted down to.
     pub(crate) fn most_committed(&self) -> u32 {
         self.limit.limit().min(self.shed_to.load(SeqCst))
+    }
+
+    /// Keeps the most that is owned. Called where more is.
+    pub(crate) fn note_owned(&self) {
+        let owned = self.limit.owned();
+        if owned > self.peak_owned.load(SeqCst) {
+            self.peak_owned.fetch_max(owned, SeqCst);
+        }
     }
 
     /// Nothing is to be evicted down to any more.

@@ -41,7 +41,14 @@ fn no_more_is_owned_than_the_limit_until_it_is_raised() {
     assert_eq!(client.resident_limit(), 50);
     assert_eq!(take(&client, 100).len(), 20);
     assert_eq!(quota.raise(1000), 50, "never past the total");
-    assert_eq!(take(&client, 100).len(), 50);
+    let last = take(&client, 100);
+    client.put_batch(&last).unwrap();
+    client.give_back(100);
+    assert_eq!(
+        (last.len(), ledger.owned(), ledger.peak_owned()),
+        (50, 50, 100),
+        "what was owned at most is kept"
+    );
     audit(&ledger);
 }
 

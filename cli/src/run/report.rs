@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
-use store::Store;
+use store::{Occupied, Store};
 use system::sample::Sampler;
 use system::{Figure, System};
 use wired::PAGE;
@@ -30,6 +30,8 @@ pub struct Report {
     /// The contract.
     frames: u64,
     frames_bytes: u64,
+    /// The most frames that were held at one moment, counted.
+    frames_peak_bytes: u64,
     store: String,
     /// Whether this was a run within another, whose contract and figures it is.
     nested: bool,
@@ -39,6 +41,7 @@ pub struct Report {
     /// What the domains of the tree counted: see `figures_mean`.
     figures: BTreeMap<&'static str, u64>,
     store_usage: BTreeMap<&'static str, u64>,
+    store_peak: StorePeak,
     /// The limits of the fault rate, where there were any.
     fault_rate: Option<FaultRate>,
     /// Whether some process could do direct I/O, so that pages were checked for pins.
@@ -109,6 +112,31 @@ impl FaultRate {
     }
 }
 
+/// What the store held at most. Its usage at the end is that of pages nobody has any more.
+#[derive(Serialize)]
+struct StorePeak {
+    /// The most that was seen in each tier.
+    ram_bytes: u64,
+    disk_bytes: u64,
+    /// Bytes of the pages put into compressed RAM, by what they took there; of all of them.
+    /// None where there were none.
+    compression_ratio: Option<f64>,
+}
+
+impl StorePeak {
+    fn gather(system: &System, seen: Occupied) -> Self {
+        let most = system.store_peak().max(seen);
+        let usage = system.store().map(Store::usage).unwrap_or_default();
+        let packed = usage.to_ram_bytes as f64;
+        Self {
+            ram_bytes: most.ram,
+            disk_bytes: most.disk,
+            compression_ratio: (usage.to_ram > 0)
+                .then(|| (usage.to_ram * PAGE as u64) as f64 / packed),
+        }
+    }
+}
+
 /// What the kernel said the tree took.
 #[derive(Serialize)]
 struct Memory {
@@ -154,6 +182,7 @@ impl Report {
             seconds: took.as_secs_f64(),
             frames: plan.frames.into(),
             frames_bytes: u64::from(plan.frames) * PAGE as u64,
+            frames_peak_bytes: u64::from(system.ledger().peak_owned()) * PAGE as u64,
             store: system
                 .store()
                 .map_or_else(|| "none".into(), |store| store.describe()),
@@ -174,6 +203,7 @@ impl Report {
                 .map(|figure| (figure.key(), system.figure(*figure)))
                 .collect(),
             store_usage: system.store().map(usage).unwrap_or_default(),
+            store_peak: StorePeak::gather(system, samples.store),
             fault_rate: FaultRate::gather(
                 system.board().limits(),
                 system.figure(Figure::KernelCounted),
@@ -191,7 +221,7 @@ impl Report {
     pub fn give(&self, plan: &Plan) {
         match plan.stats {
             None => crate::say!("{}", self.line()),
-            Some(Format::Table) => eprint!("{}\n{}", self.line(), self.table()),
+            Some(Format::Table) => crate::say!("{}\n{}", self.line(), self.table().trim_end()),
             Some(Format::Json) => crate::say!("{}", self.json()),
         }
         if let Some(warning) = self.warning() {
@@ -216,46 +246,55 @@ impl Report {
                 self.seconds
             );
         }
-        let (frames, peak) = (size(self.frames_bytes), size(self.memory.peak_anonymous));
-        let mut line = format!("selfpage: {frames} of frames; peak of the tree {peak} anonymous");
-        if self.memory.processes_at_peak == 0 {
-            line = format!("selfpage: {frames} of frames; over before it could be measured");
+        let frames = size(self.frames_bytes);
+        let mut line = match self.processes {
+            0 => format!("selfpage: {frames} of frames; nothing was paged"),
+            _ => self.paged(&frames),
+        };
+        // Sampled, so a short program has no figure; and most of what a small one has is not
+        // paged, which is no news.
+        if self.memory.unpaged > UNPAGED_LEAST {
+            let _ = write!(line, "; not paged {}", size(self.memory.unpaged));
         }
-        let faults = self.figure(Figure::Faults);
-        if self.processes == 0 {
-            line += "; nothing was paged";
-        } else {
-            let _ = write!(line, "; {} processes, {faults} faults", self.processes);
-            let kinds = [
-                (Figure::ZeroFilled, "new"),
-                (Figure::FromStandby, "standby"),
-                (Figure::FromRam, "RAM"),
-                (Figure::FromDisk, "disk"),
-                (Figure::FromAhead, "read-ahead"),
-            ];
-            let parts: Vec<_> = kinds
-                .iter()
-                .filter(|(figure, _)| self.figure(*figure) > 0)
-                .map(|(figure, name)| format!("{name} {}", self.figure(*figure)))
-                .collect();
-            if !parts.is_empty() {
-                let _ = write!(line, " ({})", parts.join(", "));
-            }
-            let _ = write!(line, "; {} pages written", self.figure(Figure::Written));
-            let paced = self.figure(Figure::Paced) + self.figure(Figure::KernelPaced);
-            if paced > 0 {
-                let slept = self.figure(Figure::PacedUs) + self.figure(Figure::KernelPacedUs);
-                let slept = slept as f64 / 1e6;
-                let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
-            }
-        }
-        let percent = self.memory.unpaged_share * 100.0;
-        let _ = write!(
-            line,
-            "; not paged {} ({percent:.1} %); {:.2} s",
-            size(self.memory.unpaged),
-            self.seconds
+        let _ = write!(line, "; {:.2} s", self.seconds);
+        line
+    }
+
+    /// What the paging took.
+    fn paged(&self, frames: &str) -> String {
+        let figure = |figure| self.figure(figure);
+        let (processes, faults) = (self.processes, figure(Figure::Faults));
+        let mut line = format!(
+            "selfpage: {frames} of frames, peak {}; {processes} {}, {faults} page faults",
+            size(self.frames_peak_bytes),
+            if processes == 1 {
+                "process"
+            } else {
+                "processes"
+            },
         );
+        let kinds = [
+            (Figure::FromRam, "from compressed RAM"),
+            (Figure::FromDisk, "from disk"),
+            (Figure::FromAhead, "read ahead"),
+        ];
+        let parts: Vec<_> = kinds
+            .iter()
+            .filter(|(kind, _)| figure(*kind) > 0)
+            .map(|(kind, name)| format!("{} {name}", figure(*kind)))
+            .collect();
+        if !parts.is_empty() {
+            let _ = write!(line, " ({})", parts.join(", "));
+        }
+        if figure(Figure::Written) > 0 {
+            let _ = write!(line, "; {} pages written", figure(Figure::Written));
+        }
+        let paced = figure(Figure::Paced) + figure(Figure::KernelPaced);
+        if paced > 0 {
+            let slept = figure(Figure::PacedUs) + figure(Figure::KernelPacedUs);
+            let slept = slept as f64 / 1e6;
+            let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
+        }
         line
     }
 
@@ -263,7 +302,8 @@ impl Report {
     fn warning(&self) -> Option<String> {
         if self.figure(Figure::Lost) > 0 {
             return Some(format!(
-                "{} pages were lost; the program was told at each",
+                "{} pages could not be read back from the store, or found no room; the program got an error (SIGBUS) at \
+                 each",
                 self.figure(Figure::Lost)
             ));
         }
@@ -291,6 +331,11 @@ impl Report {
             "frames",
             self.frames.to_string(),
             &format!("The contract: {}.", size(self.frames_bytes)),
+        );
+        row(
+            "frames_peak",
+            size(self.frames_peak_bytes),
+            "The most held at one moment, counted.",
         );
         row("processes", self.processes.to_string(), "That paged.");
         row(
@@ -337,6 +382,25 @@ impl Report {
             row(figure.key(), shown, figure.describe());
         }
         row("store", String::new(), &self.store);
+        let peak = &self.store_peak;
+        row(
+            "store_peak_ram",
+            size(peak.ram_bytes),
+            "The most seen in compressed RAM.",
+        );
+        row(
+            "store_peak_disk",
+            size(peak.disk_bytes),
+            "The most seen on disk.",
+        );
+        if let Some(ratio) = peak.compression_ratio {
+            row(
+                "compression_ratio",
+                format!("{ratio:.2}"),
+                "Of all pages put into compressed RAM.",
+            );
+        }
+        row("  at the end", String::new(), "");
         for (name, value) in &self.store_usage {
             row(&format!("  {name}"), value.to_string(), "");
         }
