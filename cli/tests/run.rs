@@ -360,6 +360,44 @@ fn processes_come_in_while_standard_error_is_not_read() {
     assert!(errors.contains("has ended"), "{errors}");
 }
 
+/// The library where every user may read it; the folder of the tests may be root's alone.
+fn readable_joiner() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    executable(folder.path());
+    let library = folder.path().join("libjoiner.so");
+    std::fs::copy(joiner(), &library).unwrap();
+    executable(&library);
+    (folder, library)
+}
+
+fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn an_image_of_another_user_is_not_given_the_store_unless_that_is_asked_for() {
+    if !is_root() {
+        return println!("SKIPPED: needs root, to become another user");
+    }
+    let (_folder, library) = readable_joiner();
+    let said = |option: &[&str]| {
+        let mut command = selfpage(&["run", "--frames", "64M"]);
+        command
+            .args(option)
+            .args(["--", "setpriv", "--reuid", "65534", "--clear-groups"]);
+        command.arg("/bin/true").env("SELFPAGE_PRELOAD", &library);
+        output(command).1
+    };
+    let refused = said(&[]);
+    assert!(
+        refused.contains("user 65534's") && refused.contains("--share-store"),
+        "{refused}"
+    );
+    let shared = said(&["--share-store"]);
+    assert!(!shared.contains("user 65534's"), "{shared}");
+}
+
 #[test]
 fn the_default_store_takes_little_of_the_disk_until_it_is_used() {
     let script = "for fd in /proc/$PPID/fd/*; do stat -L -c 'size %s blocks %b links %h' $fd; done";

@@ -20,6 +20,7 @@ fn settings(frames: u32) -> Settings {
         store: None,
         options: Default::default(),
         userfaultfd: None,
+        share_store: false,
         tenant: None,
     }
 }

@@ -224,6 +224,7 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
         frames: plan.frames,
         store: plan.store.clone(),
         options: plan.options,
+        share_store: plan.share_store,
         userfaultfd: plan.userfaultfd.as_ref().and_then(|fd| fd.try_clone().ok()),
         tenant,
     };

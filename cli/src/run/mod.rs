@@ -113,6 +113,11 @@ pub struct Args {
     #[arg(long)]
     allow_unpaged: bool,
 
+    /// Let programs that are executed as another user (after su, or setuid) page, too. All
+    /// processes of the tree can read each other's pages in the store
+    #[arg(long)]
+    share_store: bool,
+
     /// When PROGRAM has ended and processes it started run on
     #[arg(long, value_enum, default_value_t = Remaining::Wait)]
     remaining: Remaining,

@@ -38,6 +38,8 @@ pub struct Plan {
     pub stats: Option<Format>,
     pub stats_json: Option<File>,
     pub remaining: Remaining,
+    /// Whether processes of other users may page, too.
+    pub share_store: bool,
     /// An inherited descriptor that makes the tree careful from the start.
     pub direct_io: Option<String>,
 }
@@ -240,6 +242,7 @@ impl Plan {
             // end of a long run that its figures have no place.
             stats_json: args.stats_json.map(figures_file).transpose()?,
             remaining: args.remaining,
+            share_store: args.share_store,
             direct_io: system::notify::inherited_direct_io(),
         })
     }

@@ -4,7 +4,7 @@ use crate::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE}
 use crate::socket;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
 use rustix::process::Pid;
 use std::ffi::OsString;
 
@@ -74,6 +74,15 @@ pub(crate) struct Peer {
     pub pid: Option<Pid>,
     /// Its user.
     pub uid: u32,
+}
+
+impl From<UCred> for Peer {
+    fn from(sender: UCred) -> Self {
+        Self {
+            pid: Some(sender.pid),
+            uid: sender.uid.as_raw(),
+        }
+    }
 }
 
 impl Peer {

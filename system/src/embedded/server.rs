@@ -59,6 +59,8 @@ pub struct Settings {
     pub options: Options,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
+    /// Whether processes of other users than this one's are given the store, too.
+    pub share_store: bool,
     /// The contract with the system's daemon that the tree lives on; `frames` are then the
     /// most of it, and the store's disk is the daemon's.
     pub tenant: Option<Tenant>,
@@ -472,7 +474,7 @@ impl System {
             };
             match (message.fds[0].take(), Hello::decode(message.as_slice())) {
                 (Some(connection), Some(hello)) => {
-                    self.hello(connection, sender.pid, hello, happened)
+                    self.hello(connection, sender.into(), hello, happened)
                 }
                 (Some(connection), None) => refuse(&connection, doors::OTHER_BUILD),
                 (None, _) => said(sender.pid, message.as_slice(), happened),
@@ -518,13 +520,13 @@ impl System {
         let Ok(message) = socket::receive(&connection, RecvFlags::DONTWAIT) else {
             return;
         };
-        let sender = message.sender.map(|sender| sender.pid);
-        let Some(pid) = peer.map_or(sender, |peer| peer.pid) else {
+        let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
             return;
         };
-        match Hello::decode(message.as_slice()) {
-            Some(hello) => self.hello(connection, pid, hello, happened),
-            None => said(pid, message.as_slice(), happened),
+        match (Hello::decode(message.as_slice()), peer.pid) {
+            (Some(hello), _) => self.hello(connection, peer, hello, happened),
+            (None, Some(pid)) => said(pid, message.as_slice(), happened),
+            (None, None) => {}
         }
     }
 
@@ -556,7 +558,11 @@ impl System {
     /// Lets in a process that this one speaks for.
     #[doc(hidden)]
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
-        self.hello(connection, pid, Hello::Exec, &mut Vec::new());
+        let peer = Peer {
+            pid: Some(pid),
+            uid: rustix::process::getuid().as_raw(),
+        };
+        self.hello(connection, peer, Hello::Exec, &mut Vec::new());
     }
 }
 

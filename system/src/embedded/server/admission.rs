@@ -6,6 +6,7 @@
 
 use super::{CONNECTION, Event, PIDFD, System};
 use crate::board::Figure;
+use crate::doors::Peer;
 use crate::members::Member;
 use crate::wire::{Answer, DESCRIPTORS, Domain, Hello, Role, Slot, Welcome, slot_of};
 use crate::{MIN_FRAMES, socket, tree};
@@ -19,10 +20,13 @@ impl System {
     pub(super) fn hello(
         &mut self,
         connection: OwnedFd,
-        pid: Pid,
+        Peer { pid, uid }: Peer,
         hello: Hello,
         happened: &mut Vec<Event>,
     ) {
+        let Some(pid) = pid else {
+            return;
+        };
         let forked = matches!(hello, Hello::Fork { .. });
         let domain = match hello {
             Hello::Exec => {
@@ -31,7 +35,7 @@ impl System {
                 before
                     .into_iter()
                     .for_each(|slot| self.retire(slot, happened));
-                self.admit(pid)
+                self.check_user(uid).and_then(|()| self.admit(pid))
             }
             Hello::Fork { child, .. } => self.claim(child),
             Hello::Reserve { parent } => match self.reserve(parent, pid) {
@@ -57,6 +61,23 @@ impl System {
                 refuse(&connection, &text);
                 happened.push(Event::Refused { pid, text });
             }
+        }
+    }
+
+    /// Whether a new image of this user may have the tree's store. A process that maps it can read
+    /// and change the pages of all others, which natively another user's process cannot.
+    ///
+    /// One that changes its user without exec has the store mapped already, with the memory that
+    /// it had before. That cannot be taken away, nor from the children it forks.
+    fn check_user(&self, uid: u32) -> Result<(), String> {
+        let own = rustix::process::getuid().as_raw();
+        match uid == own || self.settings.share_store {
+            true => Ok(()),
+            false => Err(format!(
+                "this process is user {uid}'s and the tree is user {own}'s: the processes of a tree share one \
+                 store and can read each other's pages in it, so another user's process is not given it. Start \
+                 this program in a `selfpage run` of its own, as that user, or allow it with --share-store"
+            )),
         }
     }
 
