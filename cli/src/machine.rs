@@ -83,6 +83,13 @@ fn lowest(roots: &[&str], path: &Path, file: &str) -> Option<u64> {
         .min()
 }
 
+/// A write to a pipe whose reader is gone ends this process, quietly, as it does other programs
+/// (`selfpage doctor | head -1`); Rust's runtime makes it an error.
+pub fn end_at_closed_pipes() {
+    // SAFETY: sets a signal's disposition before anything else runs.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Processors that this process may use.
 pub fn processors() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)

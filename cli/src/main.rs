@@ -59,6 +59,12 @@ fn main() -> ExitCode {
             };
         }
     };
+    if !matches!(
+        command.what,
+        What::Run(_) | What::System(_) | What::Bench(_)
+    ) {
+        machine::end_at_closed_pipes();
+    }
     let outcome = match command.what {
         What::Run(args) => run::run(args),
         What::System(args) => system::system(args),

@@ -49,11 +49,13 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             systemd::notify("STOPPING=1");
         }
         Some(What::Calibrate) => {
+            crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
             let (found, path) = calibrate_disk(&config.disk, &mut tell)?;
             println!("{found}\nkept in {}", path.display());
         }
         Some(What::Check) => {
+            crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
             let total = ::system::daemon::total_memory();
             println!(

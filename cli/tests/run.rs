@@ -448,6 +448,20 @@ fn a_swap_file_in_memory_is_warned_about() {
 }
 
 #[test]
+fn a_report_into_a_closed_pipe_ends_quietly() {
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let output = selfpage(&["doctor"])
+        .stdout(write)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGPIPE), "{errors}");
+    assert!(output.stderr.is_empty(), "{errors}");
+}
+
+#[test]
 fn figures_come_as_a_table_or_as_json() {
     let stats = |format: &str| {
         let mut command = selfpage(&["run", "--frames", "64M", format, "--", "true"]);
