@@ -90,6 +90,24 @@ pub fn end_at_closed_pipes() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// Gives up a CAP_SYS_PTRACE that is this file's (setcap) and not this user's. It would let this
+/// process make a userfaultfd that sees faults inside system calls, but not the programs that it
+/// runs: what is said of them must be true of them.
+pub fn give_up_own_privilege() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let privilege = CapabilitySet::SYS_PTRACE;
+    let is_inherited = rustix::process::geteuid().is_root()
+        || rustix::thread::capability_is_in_ambient_set(privilege).unwrap_or(false);
+    if let Ok(mut sets) = capabilities(None)
+        && sets.permitted.contains(privilege)
+        && !is_inherited
+    {
+        sets.effective.remove(privilege);
+        sets.permitted.remove(privilege);
+        let _ = set_capabilities(None, sets);
+    }
+}
+
 /// Processors that this process may use.
 pub fn processors() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)

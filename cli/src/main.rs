@@ -59,6 +59,8 @@ fn main() -> ExitCode {
             };
         }
     };
+    machine::give_up_own_privilege();
+
     if !matches!(
         command.what,
         What::Run(_) | What::System(_) | What::Bench(_)

@@ -208,7 +208,7 @@ fn texts(feature: Feature, errno: Errno) -> (&'static str, &'static str) {
         ),
         Feature::EventFork if denied => (
             "children that bypass the library's fork handlers are not paged",
-            "setcap cap_sys_ptrace+ep on the program, or run it as root",
+            "run it as root; a linked program also: setcap cap_sys_ptrace+ep on its file",
         ),
         Feature::EventFork => (
             "children that bypass the library's fork handlers are not paged",
