@@ -24,6 +24,7 @@ struct Check {
 
 /// Prints the report.
 pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
+    crate::machine::check_proc()?;
     let without = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let report = translation::Report::gather(&without)?;
     println!("{report}");

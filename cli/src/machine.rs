@@ -30,6 +30,9 @@ impl Memory {
     /// As it is now.
     pub fn now() -> Self {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        // Says nothing of what is available: memory that files take is not free.
+        let kernel = rustix::system::sysinfo();
+        let unit = u64::from(kernel.mem_unit);
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim()
@@ -39,11 +42,11 @@ impl Memory {
                 .ok()
                 .map(|kib| kib * 1024)
         };
-        let total = field("MemTotal:").unwrap_or(u64::MAX);
+        let total = field("MemTotal:").unwrap_or(kernel.totalram as u64 * unit);
         Self {
             total,
-            available: field("MemAvailable:").unwrap_or(total),
-            swap: field("SwapTotal:").unwrap_or(0),
+            available: field("MemAvailable:").unwrap_or(kernel.freeram as u64 * unit),
+            swap: field("SwapTotal:").unwrap_or(kernel.totalswap as u64 * unit),
             limit: control_group_limit().filter(|limit| *limit < total),
         }
     }
@@ -81,6 +84,18 @@ fn lowest(roots: &[&str], path: &Path, file: &str) -> Option<u64> {
     limits
         .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse().ok())
         .min()
+}
+
+/// Whether /proc is there. What the kernel says of processes, descriptors and this program's own
+/// file is read from it.
+pub fn check_proc() -> Result<(), String> {
+    match Path::new("/proc/self/exe").exists() {
+        true => Ok(()),
+        false => Err(
+            "/proc is not mounted here, and selfpage cannot do without: mount -t proc proc /proc"
+                .into(),
+        ),
+    }
 }
 
 /// A write to a pipe whose reader is gone ends this process, quietly, as it does other programs

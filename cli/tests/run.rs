@@ -462,6 +462,27 @@ fn a_report_into_a_closed_pipe_ends_quietly() {
 }
 
 #[test]
+fn without_proc_it_is_said_that_proc_is_missing() {
+    if !is_root() {
+        return println!("SKIPPED: needs root, to unmount /proc in a namespace of its own");
+    }
+    let mut command = Command::new("unshare");
+    let script = "umount -l /proc && exec \"$@\"";
+    command.args([
+        "-m",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        env!("CARGO_BIN_EXE_selfpage"),
+    ]);
+    command.args(["run", "--frames", "64M", "--", "true"]);
+    let (output, errors) = output(command);
+    assert_eq!(output.status.code(), Some(125), "{errors}");
+    assert!(errors.contains("/proc is not mounted"), "{errors}");
+}
+
+#[test]
 fn what_doctor_finds_is_true_of_programs_where_only_the_command_is_privileged() {
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     if !is_root() || allowed.is_ok_and(|text| text.trim() != "0") {

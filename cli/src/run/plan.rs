@@ -149,6 +149,7 @@ impl Plan {
                 crate::say!("selfpage: {line}");
             }
         };
+        machine::check_proc()?;
         let program = Program::find(args.command).map_err(Refusal::Program)?;
         let system = args.system.map(|socket| {
             let wanted = Wanted {
