@@ -525,6 +525,16 @@ fn what_doctor_finds_is_true_of_programs_where_only_the_command_is_privileged() 
 }
 
 #[test]
+fn figures_that_could_not_be_written_are_refused_before_anything_is_measured() {
+    let (output, errors) = output(selfpage(&["bench", "micro", "--json", "/no/such/folder/x"]));
+    assert_eq!(output.status.code(), Some(125), "{errors}");
+    assert!(
+        output.stdout.is_empty() && errors.contains("cannot be written"),
+        "{errors}"
+    );
+}
+
+#[test]
 fn figures_come_as_a_table_or_as_json() {
     let stats = |format: &str| {
         let mut command = selfpage(&["run", "--frames", "64M", format, "--", "true"]);

@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Measure>,
     /// Writes all figures here.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file)]
     pub json: Option<PathBuf>,
 }
 

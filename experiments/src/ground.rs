@@ -18,7 +18,7 @@ pub struct GroundOptions {
     #[arg(long)]
     pub selfpage: Option<PathBuf>,
     /// Writes all figures here, as JSON.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file)]
     pub json: Option<PathBuf>,
 }
 

@@ -27,6 +27,7 @@ pub mod machine;
 pub mod memory;
 pub mod micro;
 pub mod order;
+mod output;
 pub mod paging;
 pub mod pass;
 pub mod plot;

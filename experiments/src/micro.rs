@@ -53,7 +53,7 @@ pub struct Row {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Writes the rows here as JSON.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file)]
     pub json: Option<std::path::PathBuf>,
 }
 

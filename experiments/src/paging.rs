@@ -57,7 +57,7 @@ pub struct Options {
     #[command(flatten)]
     pub ground: GroundOptions,
     /// Draws the times here, as SVG.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::file)]
     pub svg: Option<PathBuf>,
 }
 

@@ -83,7 +83,7 @@ pub struct Options {
     #[command(flatten)]
     pub ground: GroundOptions,
     /// Draws the paper's figures in this folder, as SVG.
-    #[arg(long)]
+    #[arg(long, value_parser = crate::output::folder)]
     pub svg: Option<PathBuf>,
 }
 
