@@ -9,7 +9,7 @@ use crate::{link, notice, space};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 use std::sync::OnceLock;
-use system::{Unpageable, pageable};
+use system::pageable;
 
 /// A C array of strings, ended by null.
 pub type Strings = *const *const c_char;
@@ -186,19 +186,19 @@ fn judge(path: &CStr) -> Verdict {
     match pageable(path) {
         Ok(()) => Verdict::Paged,
         Err(why) if link::allow_unpaged() => {
-            tell(path, &why, "runs without a pager");
+            tell(path, format_args!("runs without a pager: {why:#}"));
             Verdict::Unpaged
         }
         Err(why) => {
-            tell(path, &why, "refused");
+            tell(path, format_args!("refused: {why}"));
             Verdict::Refused
         }
     }
 }
 
-fn tell(path: &CStr, why: &Unpageable, what: &str) {
+fn tell(path: &CStr, what: std::fmt::Arguments<'_>) {
     let path = std::str::from_utf8(path.to_bytes()).unwrap_or("a program");
-    notice::refuse(format_args!("{path}: {what}: {why}"));
+    notice::refuse(format_args!("{path}: {what}"));
 }
 
 /// A path the program's `execveat` means, for looking at it: put together in `buffer`.

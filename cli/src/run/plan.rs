@@ -178,7 +178,7 @@ impl Plan {
         if let Err(why) = system::pageable(&program.path) {
             let name = program.name();
             match args.allow_unpaged {
-                true => crate::say!("selfpage: warning: {name} runs unpaged: {why}"),
+                true => crate::say!("selfpage: warning: {name} runs unpaged: {why:#}"),
                 false => return Err(Asked::Unpageable { program: name, why }.into()),
             }
         }

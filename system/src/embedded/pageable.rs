@@ -26,32 +26,17 @@ const MACHINE: (u16, &str) = (62, "x86-64");
 #[cfg(target_arch = "aarch64")]
 const MACHINE: (u16, &str) = (183, "AArch64");
 
-/// Why a program cannot page itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a program cannot page itself: `{}` also says what to do, `{:#}` is for one that runs
+/// unpaged all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpageable {
     /// No dynamic loader runs in it.
-    #[error(
-        "it is statically linked, so no pager can be loaded into it: use a dynamically linked build of it, or \
-         --allow-unpaged to let it run outside the contract"
-    )]
     Static,
     /// It changes its identity when it starts.
-    #[error(
-        "it is set-user-ID or set-group-ID, and the kernel lets no pager be loaded into such a program: run it \
-         as the user it becomes, or use --allow-unpaged to let it run outside the contract"
-    )]
     Setuid,
     /// It gains capabilities when it starts.
-    #[error(
-        "it has file capabilities, and the kernel lets no pager be loaded into such a program: remove them \
-         (setcap -r) from a copy and run it as root, or use --allow-unpaged to let it run outside the contract"
-    )]
     Capabilities,
     /// It is of another processor, or 32 bits wide.
-    #[error(
-        "it is built for another machine (ELF machine {machine}, {bits} bits), the pager for {} with 64 bits: \
-         use a build for this machine, or --allow-unpaged to let it run outside the contract", MACHINE.1
-    )]
     Architecture {
         /// As ELF numbers it.
         machine: u16,
@@ -59,15 +44,61 @@ pub enum Unpageable {
         bits: u8,
     },
     /// It is linked with a C library that is not glibc.
-    #[error(
-        "its dynamic loader is {loader}, not glibc's, and the pager is built for glibc: use a build for glibc, \
-         or --allow-unpaged to let it run outside the contract"
-    )]
     Loader {
         /// What it asks for.
         loader: Name,
     },
 }
+
+impl std::error::Error for Unpageable {}
+
+impl std::fmt::Display for Unpageable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (no_pager, mend) = match self {
+            Self::Static => {
+                f.write_str("it is statically linked, so no pager can be loaded into it")?;
+                ("", "use a dynamically linked build of it")
+            }
+            Self::Setuid => {
+                f.write_str("it is set-user-ID or set-group-ID")?;
+                (TRUSTED, "run it as the user it becomes")
+            }
+            Self::Capabilities => {
+                f.write_str("it has file capabilities")?;
+                let mend = "remove them (setcap -r) from a copy and run it as root";
+                (TRUSTED, mend)
+            }
+            Self::Architecture { machine, bits } => {
+                write!(
+                    f,
+                    "it is built for another machine (ELF machine {machine}, {bits} bits), the pager for {} with 64 \
+                     bits",
+                    MACHINE.1
+                )?;
+                ("", "use a build for this machine")
+            }
+            Self::Loader { loader } => {
+                let ours = "not glibc's, and the pager is built for glibc";
+                write!(f, "its dynamic loader is {loader}, {ours}")?;
+                ("", "use a build for glibc")
+            }
+        };
+        f.write_str(no_pager)?;
+        match f.alternate() {
+            // `notify::install`: a user who may not filter gives privileges up for that.
+            true if !no_pager.is_empty() && !geteuid().is_root() => f.write_str(
+                "; it also runs without the privilege that it would gain, since the tree has no_new_privs",
+            ),
+            true => Ok(()),
+            false => write!(
+                f,
+                ": {mend}, or use --allow-unpaged to let it run outside the contract"
+            ),
+        }
+    }
+}
+
+const TRUSTED: &str = ", and the kernel lets no pager be loaded into such a program";
 
 /// A file name of bounded length, held in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
