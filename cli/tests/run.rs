@@ -725,7 +725,8 @@ fn a_killed_keeper_is_told_as_that() {
     let mut errors = child.0.stderr.take().unwrap();
     errors.read_to_string(&mut said).unwrap();
     assert!(
-        said.contains(&format!("({keeper}) was killed by signal 9")) && said.contains("were ended"),
+        said.contains(&format!("(process {keeper}) was killed by signal 9"))
+            && said.contains("were ended"),
         "{said}"
     );
     assert!(!alive(program));

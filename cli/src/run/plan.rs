@@ -2,6 +2,7 @@
 
 use super::limits;
 use super::program::{NotRun, Program};
+use super::report::size;
 use super::{Args, Format, Remaining};
 use crate::{machine, preload};
 use rustix::fd::OwnedFd;
@@ -68,7 +69,7 @@ enum Asked {
     },
     #[error(
         "{asked} is more than the {} {what}: ask for at most that, less what else runs{}",
-        Bytes(*there),
+        size(*there),
         if *disk { ", and for a disk behind it (--store ram:SIZE+disk:PATH,size=SIZE)" } else { "" }
     )]
     MoreThanThere {
@@ -345,7 +346,7 @@ mod tests {
         };
         let huge = said(64 << 20, "ram:100G", None);
         assert!(
-            huge.contains("ram:100GiB is more than the 24GiB of this machine"),
+            huge.contains("ram:100GiB is more than the 24 GiB of this machine"),
             "{huge}"
         );
         assert!(huge.contains("disk:PATH"), "{huge}");
@@ -356,7 +357,7 @@ mod tests {
         );
         let limited = said(64 << 20, "ram:1G", Some(512 << 20));
         assert!(
-            limited.contains("512MiB this control group may use"),
+            limited.contains("512 MiB this control group may use"),
             "{limited}"
         );
         assert_eq!(said(64 << 20, "ram:1G", None), "");

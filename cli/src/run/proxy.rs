@@ -40,11 +40,17 @@ pub fn stand_for(plan: Plan) -> Result<ExitCode, Box<dyn Error>> {
             keep(plan, keepers, inherited, inherited_fds)
         }
         keeper => {
+            let killer = match plan.system {
+                Some(_) => {
+                    "by the system's daemon for a contract that was not kept (its log says so), by a user"
+                }
+                None => "by a user",
+            };
             drop((keepers, plan));
             // Whoever reads what the program writes must see its end, not ours.
             let_go(&inherited_fds);
             let keeper = Pid::from_raw(keeper).ok_or("fork gave no process")?;
-            Ok(watch(&mine, &signals, keeper))
+            Ok(watch(&mine, &signals, keeper, killer))
         }
     }
 }
@@ -54,7 +60,7 @@ fn keep(plan: Plan, control: OwnedFd, inherited: Inherited, fds: Vec<RawFd>) -> 
     std::process::exit(status)
 }
 
-fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid) -> ExitCode {
+fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> ExitCode {
     loop {
         let mut fds = [
             PollFd::new(control, PollFlags::IN),
@@ -78,27 +84,27 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid) -> ExitCode {
                 Ok(Some(Message::Failed(status))) => return ExitCode::from(status as u8),
                 Ok(Some(Message::Signal(_))) => {}
                 Ok(None) => break,
-                Err(_) => return orphaned(keeper),
+                Err(_) => return orphaned(keeper, killer),
             }
         }
     }
 }
 
-/// The keeper is gone without a word: someone killed it.
-fn orphaned(keeper: Pid) -> ExitCode {
-    let end = how_it_ended(keeper);
+/// The keeper is gone without a word: it was killed, by whom SIGKILL may be from (`killer`).
+fn orphaned(keeper: Pid, killer: &str) -> ExitCode {
+    let end = how_it_ended(keeper, killer);
     system::tree::kill_below(KILL_LIMIT);
     system::reservation::release(std::process::id());
     crate::say!(
-        "selfpage: the process that kept the contract ({}) {end}, so the program and all that it started were ended: \
-         without it nobody could take back what a process that dies leaves behind",
+        "selfpage: the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \
+         without it nothing takes back what a process that dies leaves behind",
         keeper.as_raw_nonzero()
     );
     ExitCode::from(crate::OWN_FAILURE)
 }
 
 /// In words. Its socket closes a moment before it can be waited for.
-fn how_it_ended(keeper: Pid) -> String {
+fn how_it_ended(keeper: Pid, killer: &str) -> String {
     let begin = Instant::now();
     while begin.elapsed() < LAST_MOMENT {
         match waitpid(Some(keeper), WaitOptions::NOHANG) {
@@ -106,8 +112,9 @@ fn how_it_ended(keeper: Pid) -> String {
             Ok(Some((_, status))) => {
                 return match (status.terminating_signal(), status.exit_status()) {
                     (Some(libc::SIGKILL), _) => {
-                        "was killed by signal 9: by someone, or by the kernel for want of memory"
-                            .into()
+                        format!(
+                            "was killed by signal 9: {killer}, or by the kernel for want of memory"
+                        )
                     }
                     (Some(signal), _) => format!("was ended by signal {signal}"),
                     (None, code) => format!("failed with status {}", code.unwrap_or(0)),

@@ -439,7 +439,7 @@ fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
 }
 
 /// Bytes as people read them.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
         Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),

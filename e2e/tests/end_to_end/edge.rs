@@ -168,7 +168,7 @@ fn control_group() -> Verdict {
         refused(
             &sandbox,
             &format!("{enter}; exec $RUN {asked} -- /bin/echo started"),
-            &["64MiB this control group may use", "ask for at most"],
+            &["64 MiB this control group may use", "ask for at most"],
         )?;
     }
     sandbox.check_clean()
