@@ -110,27 +110,53 @@ impl Counters {
     }
 
     /// Adds to a figure.
-    pub fn add(&self, counter: Counter, by: u64) {
+    pub(crate) fn add(&self, counter: Counter, by: u64) {
         self.0[counter as usize].fetch_add(by, Ordering::Relaxed);
     }
 
     /// Takes from a figure of what is there now.
-    pub fn sub(&self, counter: Counter, by: u64) {
+    pub(crate) fn sub(&self, counter: Counter, by: u64) {
         self.0[counter as usize].fetch_sub(by, Ordering::Relaxed);
     }
 
     /// Sets a figure of what is there now.
-    pub fn set(&self, counter: Counter, to: u64) {
+    pub(crate) fn set(&self, counter: Counter, to: u64) {
         self.0[counter as usize].store(to, Ordering::Relaxed);
     }
 
     /// Raises a figure of the most that was.
-    pub fn raise(&self, counter: Counter, to: u64) {
+    pub(crate) fn raise(&self, counter: Counter, to: u64) {
         self.0[counter as usize].fetch_max(to, Ordering::Relaxed);
     }
 
     /// Reads a figure.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for Counters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let figures = Counter::ALL
+            .iter()
+            .map(|counter| (counter.name(), self.get(*counter)));
+        f.debug_map().entries(figures).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_shown_by_their_names() {
+        let words: Vec<_> = Counter::ALL.iter().map(|_| AtomicU64::new(0)).collect();
+        let counters = Counters::new(Box::leak(words.into_boxed_slice()));
+        counters.add(Counter::faults, 7);
+        let shown = format!("{counters:?}");
+        assert!(
+            shown.starts_with("{\"faults\": 7, \"zero_filled\": 0,"),
+            "{shown}"
+        );
     }
 }
