@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 /// Bytes of a disk.
 pub const DISK: u64 = 384 * MIB;
 
-/// How long a daemon may take to listen, or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a daemon may take to listen, or to end, on a machine that is busy with other work.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long what belonged to processes that have ended may take to be free.
-const SETTLED: Duration = Duration::from_secs(15);
+const SETTLED: Duration = Duration::from_secs(120);
 
 /// Where control groups may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/selfpage", "/sys/fs/cgroup/unified/selfpage"];

@@ -21,6 +21,7 @@
 //! let mut allocator = Allocator::new(Settings {
 //!     managed: 1000,
 //!     deadline: Duration::from_millis(100),
+//!     stall: Duration::from_secs(10),
 //!     notice: Duration::from_secs(30),
 //!     allowance: 64,
 //!     places: Places { huge: true, nodes: 1 },
@@ -33,6 +34,7 @@
 //! # Ok::<(), Refused>(())
 //! ```
 
+mod deadline;
 mod order;
 mod refused;
 mod request;
@@ -45,6 +47,7 @@ pub use refused::Refused;
 pub use request::{Kind, Places, Request, Waiting};
 
 use crate::contract::Contract;
+use deadline::Stall;
 use request::Wish;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,6 +70,9 @@ pub struct Settings {
     pub managed: u32,
     /// T: how long a victim has at least, when it is asked for frames.
     pub deadline: Duration,
+    /// The most by which a deadline is put off for time in which threads waited for a processor
+    /// ([`Allocator::stalled`]).
+    pub stall: Duration,
     /// How long a guarantee stays after it was said that it will be lowered.
     pub notice: Duration,
     /// Frames a tenant may have resident above those granted: the pager's own.
@@ -128,6 +134,7 @@ pub struct Allocator {
     wishes: Vec<Wish>,
     /// Until when tenants of the daemon before may come back.
     grace: Duration,
+    stall: Stall,
     /// When to look again for victims that can be asked for more.
     round: Option<Duration>,
     orders: Vec<Order>,
@@ -142,6 +149,10 @@ impl Allocator {
             waiting: Vec::new(),
             wishes: Vec::new(),
             grace: Duration::ZERO,
+            stall: Stall {
+                total: Duration::ZERO,
+                most: settings.stall,
+            },
             round: None,
             orders: Vec::new(),
         }
@@ -281,6 +292,12 @@ impl Allocator {
         }
     }
 
+    /// How long, since the start, threads of the machine waited for a processor. To be said
+    /// before anything else that happens at that time.
+    pub fn stalled(&mut self, total: Duration) {
+        self.stall.total = self.stall.total.max(total);
+    }
+
     /// A tenant has ended, by itself or killed, and its memory is the machine's again.
     pub fn gone(&mut self, tenant: TenantId, now: Duration) -> Vec<Order> {
         self.tenants.remove(&tenant);
@@ -310,7 +327,7 @@ impl Allocator {
         // Late is who has not answered by then: the moment after.
         let late = live
             .filter_map(|t| t.debts.front())
-            .map(|debt| debt.by + Duration::from_nanos(1));
+            .map(|debt| debt.deadline.end(self.stall) + Duration::from_nanos(1));
         let grace = Some(self.grace).filter(|grace| !grace.is_zero());
         later.chain(late).chain(grace).chain(self.round).min()
     }

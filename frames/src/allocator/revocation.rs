@@ -6,12 +6,20 @@
 //! and from whoever has more than its contract, is anybody asked. Frames on their way are not
 //! asked for twice, and whoever waits is promised a time only on frames that come by then.
 
+use super::deadline::Deadline;
 use super::tenant::{Debt, Take, Tenant};
 use super::{Allocator, Order, TenantId, Waiting};
 use std::time::Duration;
 
 /// Parts of T after which victims that could do no more are looked at again.
 const ROUNDS: u32 = 4;
+
+/// Frames on their way, and when they come.
+#[derive(Clone, Copy)]
+struct Part {
+    k: u32,
+    by: Duration,
+}
 
 impl Allocator {
     /// After any event: serves, revokes, promises; and hands over the orders.
@@ -142,7 +150,8 @@ impl Allocator {
             return 0;
         };
         let k = most.min(able);
-        tenant.ask(Debt { k, by }, now);
+        let deadline = Deadline::new(by, self.stall);
+        tenant.ask(Debt { k, deadline }, now);
         let keep = tenant.n.saturating_sub(tenant.owed());
         self.orders.push(Order::Revoke {
             victim,
@@ -164,10 +173,10 @@ impl Allocator {
     /// Frames on their way and when they come, the earliest first: all of a tenant that is
     /// being killed, and what others were asked for. Those beyond what is managed come to
     /// nobody.
-    fn supply(&self) -> Vec<Debt> {
+    fn supply(&self) -> Vec<Part> {
         let condemned = |t: &Tenant| {
             let k = t.managed();
-            t.condemned.map(|by| Debt { k, by })
+            t.condemned.map(|by| Part { k, by })
         };
         let tenants = || self.tenants.values();
         let mut supply: Vec<_> = tenants().filter_map(condemned).collect();
@@ -176,7 +185,8 @@ impl Allocator {
             tenant.debts.iter().map(move |debt| {
                 let k = debt.k.saturating_sub(beyond);
                 beyond = beyond.saturating_sub(debt.k);
-                Debt { k, by: debt.by }
+                let by = debt.deadline.by;
+                Part { k, by }
             })
         }));
         supply.sort_by_key(|part| part.by);
@@ -191,7 +201,7 @@ impl Allocator {
         let mut supply = self.supply().into_iter().filter_map(|part| {
             let skipped = skip.min(part.k);
             skip -= skipped;
-            (part.k > skipped).then(|| Debt {
+            (part.k > skipped).then(|| Part {
                 k: part.k - skipped,
                 ..part
             })

@@ -4,6 +4,7 @@
 //! no more by a deadline than its own disk slice can clean until then, all it was asked for
 //! before included, so that an honest one is never late.
 
+use super::deadline::Deadline;
 use super::{Cleaning, Usage};
 use crate::contract::Contract;
 use std::collections::VecDeque;
@@ -38,7 +39,7 @@ pub(crate) struct Tenant {
     busy: Option<Busy>,
     /// Reports in a row by which it had too much resident; when that must have ended.
     pub over: u32,
-    pub over_by: Option<Duration>,
+    pub over_by: Option<Deadline>,
     /// When it was ordered to be killed.
     pub condemned: Option<Duration>,
 }
@@ -47,7 +48,7 @@ pub(crate) struct Tenant {
 #[derive(Clone, Copy)]
 pub(crate) struct Debt {
     pub k: u32,
-    pub by: Duration,
+    pub deadline: Deadline,
 }
 
 /// Unused frames on their way.
@@ -143,7 +144,11 @@ impl Tenant {
             asked: 0,
             ready: self.usage.ready,
         });
-        let by = (now + deadline).max(self.debts.back().map_or(Duration::ZERO, |debt| debt.by));
+        let by = (now + deadline).max(
+            self.debts
+                .back()
+                .map_or(Duration::ZERO, |debt| debt.deadline.by),
+        );
         let worked = self
             .cleaning
             .frames_in(by.saturating_sub(busy.since + delay));

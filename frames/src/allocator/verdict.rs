@@ -4,7 +4,8 @@
 //! unused, or the application fails to reply by time T, the domain is killed and all of its
 //! frames reclaimed. Rule: an answer counts for nothing until the frames were taken.
 
-use super::tenant::Take;
+use super::deadline::Deadline;
+use super::tenant::{Debt, Take};
 use super::{Allocator, Notice, Offence, Order, TenantId};
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ impl Allocator {
     /// is told, and killed if it still has when it has had the time to clean them.
     pub fn resident(&mut self, tenant: TenantId, frames: u32, now: Duration) -> Vec<Order> {
         let (allowance, deadline) = (self.settings.allowance, self.settings.deadline);
+        let stall = self.stall;
         let Ok(own) = self.live(tenant) else {
             return self.settle(now);
         };
@@ -64,14 +66,14 @@ impl Allocator {
         }
         own.over += 1;
         match own.over_by {
-            Some(by) if now > by => {
+            Some(by) if now > by.end(stall) => {
                 let resident = frames;
                 self.condemn(tenant, Offence::Over { resident, n }, now);
             }
             None if own.over >= TWICE => {
                 let needed = own.cleaning.time_for(own.owed().saturating_add(frames - n));
                 let by = now + own.cleaning.delay + deadline.max(needed);
-                own.over_by = Some(by);
+                own.over_by = Some(Deadline::new(by, stall));
                 let resident = frames;
                 let notice = Notice::Over { resident, n, by };
                 self.orders.push(Order::Tell { tenant, notice });
@@ -96,13 +98,15 @@ impl Allocator {
 
     /// Condemns those whose deadline is over.
     pub(super) fn condemn_late(&mut self, now: Duration) {
+        let stall = self.stall;
+        let is_over = |debt: &Debt| debt.deadline.end(stall) < now;
         let late = |tenant: &super::Tenant| {
-            let debt = tenant.debts.front().filter(|debt| debt.by < now)?;
-            let due = tenant.debts.iter().filter(|other| other.by < now);
+            let first = *tenant.debts.front().filter(|debt| is_over(debt))?;
+            let due = tenant.debts.iter().filter(|debt| is_over(debt));
             let missing = due.map(|debt| debt.k).sum();
             Some(Offence::Late {
                 missing,
-                by: debt.by,
+                by: first.deadline.end(stall),
             })
         };
         let offences: Vec<_> = self

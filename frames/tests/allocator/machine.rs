@@ -54,6 +54,8 @@ pub struct Machine {
     pub granted: Duration,
     /// How long each killing takes.
     pub killing: Duration,
+    /// How long threads waited for a processor.
+    stalled: Duration,
     events: BTreeMap<(Duration, u64), Event>,
     sequence: u64,
 }
@@ -63,6 +65,7 @@ pub fn settings(managed: u32) -> Settings {
     Settings {
         managed,
         deadline: Duration::from_millis(100),
+        stall: Duration::from_secs(1),
         notice: Duration::from_secs(10),
         allowance: 4,
         places: Places {
@@ -87,6 +90,7 @@ impl Machine {
             revocations: 0,
             granted: Duration::ZERO,
             killing: KILLING - Duration::from_millis(1),
+            stalled: Duration::ZERO,
             events: BTreeMap::new(),
             sequence: 0,
         }
@@ -154,6 +158,12 @@ impl Machine {
         let orders = self.allocator.tick(self.now);
         self.execute(orders);
         Ok(id)
+    }
+
+    /// Threads have waited so long for a processor.
+    pub fn stalled(&mut self, total: Duration) {
+        self.stalled = total;
+        self.allocator.stalled(total);
     }
 
     /// Says what all use, as the daemon does before it passes a request on.
@@ -359,8 +369,9 @@ impl Machine {
         }
         for waiting in self.allocator.waiting() {
             let due = waiting.due.unwrap_or(self.now);
+            let put_off = self.stalled.min(settings(0).stall);
             assert!(
-                due + KILLING >= self.now,
+                due + put_off + KILLING >= self.now,
                 "promised by {due:?}: {waiting:?}"
             );
         }

@@ -395,3 +395,64 @@ fn memory_managed_is_not_lowered_below_what_is_promised_or_owned() {
     let orders = machine.allocator.set_managed(2000, Duration::ZERO).unwrap();
     assert_eq!(orders, []);
 }
+
+#[test]
+fn a_deadline_does_not_run_while_threads_wait_for_a_processor() {
+    let mut machine = Machine::new(1000);
+    let slow = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
+    machine.fill(slow, 1000);
+    machine.stalled(ms(7000));
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    machine.stalled(ms(7300));
+    machine.run_until(T + ms(300));
+    assert_eq!(
+        machine.killed.len(),
+        0,
+        "what was waited for before does not count"
+    );
+    // It gives them up after all.
+    machine.use_some(slow, 0, 0);
+    machine.holders.get_mut(&slow).unwrap().used = 500;
+    let orders = machine.allocator.answered(slow, 500, machine.now);
+    machine.execute(orders);
+    machine.run_for(ms(5000));
+    assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
+}
+
+#[test]
+fn a_deadline_is_put_off_by_a_bounded_time_however_busy_the_machine() {
+    let mut machine = Machine::new(1000);
+    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
+    machine.fill(refuser, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    machine.stalled(ms(60_000));
+    let most = settings(0).stall;
+    machine.run_until(T + most);
+    assert_eq!(machine.killed.len(), 0);
+    machine.run_for(ms(1));
+    assert!(matches!(machine.killed[..], [(_, Offence::Late { by, .. })] if by == T + most));
+    machine.run_for(KILLING);
+    assert_eq!(machine.n(late), 500);
+}
+
+#[test]
+fn too_much_resident_is_borne_for_as_long_as_threads_wait_for_a_processor() {
+    let mut machine = Machine::new(1000);
+    let tenant = machine.admit(1, (100, 100), 100, Slow).unwrap();
+    machine.fill(tenant, 100);
+    let resident = |machine: &mut Machine| {
+        machine.run_for(ms(1000));
+        let orders = machine.allocator.resident(tenant, 300, machine.now);
+        machine.execute(orders);
+        (machine.told.len(), machine.killed.len())
+    };
+    assert_eq!(resident(&mut machine), (0, 0));
+    assert_eq!(resident(&mut machine), (1, 0));
+    machine.stalled(ms(900));
+    // Two seconds for 200 frames at 100 a second, and those it waited.
+    assert_eq!(resident(&mut machine), (1, 0));
+    assert_eq!(resident(&mut machine), (1, 0));
+    assert_eq!(resident(&mut machine), (1, 1));
+}

@@ -68,7 +68,10 @@ impl Line {
         // Where there is no thread, nobody receives, and `give` gives back.
         let _ = std::thread::Builder::new()
             .name("selfpage-closer".into())
-            .spawn(move || close_all(&receiver, &counted));
+            .spawn(move || {
+                super::urgent::leave();
+                close_all(&receiver, &counted);
+            });
         Self { sender, waiting }
     }
 

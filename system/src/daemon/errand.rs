@@ -1,5 +1,6 @@
 //! What takes long, done beside the daemon's loop: wiping swap files, ending tenants.
 
+use super::urgent;
 use super::wipe::Wiped;
 use crate::control::TenantNumber;
 use rustix::event::{EventfdFlags, eventfd};
@@ -66,6 +67,7 @@ impl Errands {
     fn try_start(&self, work: Work) {
         let (sender, bell, own) = (self.sender.clone(), self.bell.clone(), work.clone());
         let run = move || {
+            urgent::leave();
             let taken = own.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(work) = taken {
                 tell(&sender, &bell, work());

@@ -13,7 +13,8 @@
 //! | `rejoin`, `leave` | tenants that come back, and that go |
 //! | `faults` | how fast the faults of each may come |
 //! | `books` | what the frames allocator orders |
-//! | `enforce`, `origin` | what the kernel says; control groups |
+//! | `enforce`, `origin`, `stall` | what the kernel says; control groups |
+//! | `urgent` | how soon the daemon has a processor |
 //! | `signals`, `systemd` | what the machine's operator wants |
 //! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
@@ -40,8 +41,10 @@ mod record;
 mod rejoin;
 mod requests;
 mod signals;
+mod stall;
 pub mod systemd;
 mod tenancy;
+mod urgent;
 mod wipe;
 
 use crate::control::TenantNumber;
@@ -61,6 +64,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use signals::Signals;
+use stall::Stall;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -153,6 +157,7 @@ pub struct Daemon {
     errands: Errands,
     counted: Instant,
     signals: Signals,
+    stall: Stall,
     fault_rates: FaultRates,
 }
 
@@ -175,10 +180,13 @@ impl Daemon {
             Some(listener) => listener,
             None => listen(&config.socket)?,
         };
+        // Before there is the disk's thread, which is as this one.
+        urgent::enter();
         let backing = backing::open(&config.disk, told)?;
         let settings = Settings {
             managed: config.managed_frames(total_memory()),
             deadline: config.memory.revocation.0,
+            stall: stall::MOST,
             notice: config.memory.notice.0,
             allowance: ALLOWANCE,
             places: places(),
@@ -209,6 +217,7 @@ impl Daemon {
             errands: Errands::new().map_err(call("make an eventfd"))?,
             counted: Instant::now(),
             signals,
+            stall: Stall::new(),
             fault_rates: FaultRates::new(config.faults),
             config,
         };
@@ -240,6 +249,7 @@ impl Daemon {
                 Err(Errno::INTR) => Vec::new(),
                 Err(errno) => return Err(call("wait")(errno)),
             };
+            self.count_stall();
             for token in tokens {
                 match (token, token & !0xffff_ffff) {
                     (LISTENER, _) => self.accept(),
@@ -255,6 +265,7 @@ impl Daemon {
             if self.allocator.next().is_some_and(|next| next <= now) {
                 let numbers: Vec<_> = self.tenants.keys().copied().collect();
                 numbers.into_iter().for_each(|number| self.report(number));
+                self.count_stall();
                 let orders = self.allocator.tick(now);
                 self.carry_out(orders);
             }
@@ -269,6 +280,12 @@ impl Daemon {
                 self.tell_fault_shares();
             }
         }
+    }
+
+    /// Has deadlines put off by what threads waited for a processor until now.
+    fn count_stall(&mut self) {
+        let total = self.stall.total();
+        self.allocator.stalled(total);
     }
 
     /// Does what signals ask for; whether that is to end.
@@ -428,7 +445,9 @@ impl Daemon {
     /// Ends tenants whose process has gone without their connection telling, and those that
     /// did not come back to this daemon in time.
     fn end_the_lost(&mut self) {
-        let grace = self.config.memory.grace.0;
+        // A daemon's tenants are away from its start on, which is the stall's, too.
+        let stalled = self.stall.total().min(stall::MOST);
+        let grace = self.config.memory.grace.0 + stalled;
         let lost = |tenancy: &Tenancy| match tenancy.phase {
             Phase::Away(since) => tenancy.record.process().is_none() || since.elapsed() > grace,
             Phase::Admitted | Phase::Asking => {

@@ -1,0 +1,40 @@
+//! The daemon comes first for a processor.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.7: what schedules the disk has
+//! processor time of its own. On a busy machine a disk's thread that waits for a processor
+//! after each transaction moves a page in the time of twenty, and charges its clients for the
+//! wait. So the daemon's loop and the disk's thread have the most weight that an ordinary
+//! thread can have, and a short slice, which from Linux 6.12 on is what a thread that wakes
+//! goes by. They sleep most of the time, and what strangers can have them do is bounded.
+//!
+//! Rule: threads that wipe, kill and close are ordinary ones; a daemon without CAP_SYS_NICE
+//! does without.
+
+/// Least slice that the kernel takes, in nanoseconds.
+const SLICE: u64 = 100_000;
+
+/// Has the calling thread, and those it starts, come first.
+pub(super) fn enter() {
+    set(-20, SLICE);
+}
+
+/// Has the calling thread be as any other.
+pub(super) fn leave() {
+    set(0, 0);
+}
+
+fn set(nice: i32, slice: u64) {
+    let attributes = libc::sched_attr {
+        size: size_of::<libc::sched_attr>() as u32,
+        sched_policy: libc::SCHED_OTHER as u32,
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: slice,
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: a structure of the size it says, which the kernel reads. A kernel that refuses
+    // leaves the thread as it was.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
