@@ -3,7 +3,7 @@
 use ::system::control::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
 use ::system::daemon::config::SOCKET;
 use ::system::tenant::{books, list, set};
-use ::system::terms::{DiskTerms, FrameTerms, Time};
+use ::system::terms::{DiskChange, FrameTerms, Time};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,9 +43,10 @@ enum What {
         /// Frames guaranteed, and more while nobody else needs them: 512M+128M
         #[arg(long, value_name = "SIZE[+EXTRA]")]
         frames: Option<FrameTerms>,
-        /// Disk time: 25ms/250ms,extra,laxity=10ms
-        #[arg(long, value_name = "SLICE/PERIOD")]
-        disk: Option<DiskTerms>,
+        /// Disk time: 25ms/250ms. `extra` (or `noextra`) and `laxity=TIME` stay as they are where
+        /// they are not named
+        #[arg(long, value_name = "SLICE/PERIOD[,extra][,laxity=TIME]")]
+        disk: Option<DiskChange>,
     },
 }
 
@@ -91,6 +92,12 @@ fn show(all: &[Listed]) {
             one.transactions,
             Bytes(one.bytes)
         );
+        if let Some((frames, within)) = &one.later {
+            println!(
+                "  pending   frames {frames} in {:.0} s",
+                within.as_secs_f64().ceil()
+            );
+        }
         if let Some(faults) = &one.faults {
             println!("  faults    {}", in_words(faults));
         }

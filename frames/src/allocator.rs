@@ -182,7 +182,8 @@ impl Allocator {
 
     /// Takes a tenant of the daemon before back, with the `n` frames it owns.
     ///
-    /// It may own more than is there to be managed now: its frames are there all the same,
+    /// It may own more than its contract allows, where that was lowered and it was not asked for
+    /// all of them yet, and more than is there to be managed now: its frames are there all the same,
     /// since the memory that is not managed is theirs for a while. What others own, or are
     /// guaranteed and may yet come back for, stays theirs. The rest is asked back from it by
     /// the deadlines that its slice lets it keep, like what is above a contract.
@@ -194,10 +195,6 @@ impl Allocator {
         cleaning: Cleaning,
     ) -> Result<(), Refused> {
         self.check(tenant, contract)?;
-        let x = contract.x;
-        if n > x {
-            return Err(Refused::Returned { n, x });
-        }
         let taken = |tenant: &Tenant| u64::from(tenant.managed().max(tenant.contract.g));
         let taken: u64 = self.tenants.values().map(taken).sum();
         let left = u64::from(self.settings.managed).saturating_sub(taken) as u32;
@@ -234,6 +231,16 @@ impl Allocator {
         }
     }
 
+    /// Whether [`Allocator::set_contract`] would change a tenant's contract to this now.
+    pub fn may_set(&self, tenant: TenantId, contract: Contract) -> Result<(), Refused> {
+        self.check_contract(tenant, contract)?;
+        let found = self.tenants.get(&tenant);
+        match found.is_some_and(|tenant| tenant.condemned.is_none()) {
+            true => Ok(()),
+            false => Err(Refused::Unknown(tenant)),
+        }
+    }
+
     /// Changes a tenant's contract. What is raised is so at once, what is lowered after the
     /// notice; the tenant is told. A most that is lowered, not below the guarantee, is so at
     /// once: optimistic frames can be revoked at short notice.
@@ -243,7 +250,7 @@ impl Allocator {
         contract: Contract,
         now: Duration,
     ) -> Result<Vec<Order>, Refused> {
-        self.check_contract(tenant, contract)?;
+        self.may_set(tenant, contract)?;
         let from = now + self.settings.notice;
         let own = self.live(tenant)?;
         let g = own.contract.g.max(contract.g);
@@ -349,23 +356,29 @@ impl Allocator {
 
     /// All tenants, in the order of their numbers.
     pub fn views(&self) -> impl Iterator<Item = TenantView> {
-        self.tenants.iter().map(|(id, tenant)| TenantView {
-            tenant: *id,
+        let all = self.tenants.iter();
+        all.map(|(id, tenant)| self.view_of(*id, tenant))
+    }
+
+    /// One of them.
+    pub fn view(&self, tenant: TenantId) -> Option<TenantView> {
+        let found = self.tenants.get(&tenant)?;
+        Some(self.view_of(tenant, found))
+    }
+
+    fn view_of(&self, id: TenantId, tenant: &Tenant) -> TenantView {
+        TenantView {
+            tenant: id,
             contract: tenant.contract,
             later: tenant.later,
             n: tenant.n,
             beyond: tenant.beyond,
             usage: tenant.usage,
             owed: tenant.owed(),
-            waiting: self.waiting_of(*id),
-            wished: self.wishes_of(*id),
+            waiting: self.waiting_of(id),
+            wished: self.wishes_of(id),
             condemned: tenant.condemned.is_some(),
-        })
-    }
-
-    /// One of them.
-    pub fn view(&self, tenant: TenantId) -> Option<TenantView> {
-        self.views().find(|view| view.tenant == tenant)
+        }
     }
 
     fn owned(&self) -> u32 {

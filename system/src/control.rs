@@ -7,13 +7,13 @@
 //! Rule: nothing here is on the page path. A tenant asks once, and is then asked now and
 //! then for frames; its faults go over its IO channels.
 
-use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
+use crate::terms::{DiskChange, DiskTerms, FrameTerms, Place, Terms};
 use crate::wire::MESSAGE;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
 /// First word of every message: "SPS" and the version.
-const VERSION: u32 = 0x5350_5302;
+const VERSION: u32 = 0x5350_5303;
 
 /// Longest name of a tenant, in bytes; longer ones are cut.
 pub const NAME: usize = 64;
@@ -115,7 +115,7 @@ pub enum Ask {
         /// Frames.
         frames: Option<FrameTerms>,
         /// Disk.
-        disk: Option<DiskTerms>,
+        disk: Option<DiskChange>,
     },
     /// Asks for the disk scheduler's trace.
     Trace {
@@ -210,6 +210,8 @@ pub struct Listed {
     pub uid: u32,
     /// Its contract.
     pub terms: Terms,
+    /// What its frames will be, and in which time, where they were lowered.
+    pub later: Option<(FrameTerms, Duration)>,
     /// Frames it owns: n.
     pub n: u32,
     /// Frames of those it uses.
@@ -323,6 +325,7 @@ mod tests {
             pid: u32::MAX,
             uid: u32::MAX,
             terms: terms(),
+            later: Some((terms().frames, Duration::MAX)),
             n: u32::MAX,
             used: u32::MAX,
             resident: u32::MAX,

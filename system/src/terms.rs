@@ -199,27 +199,68 @@ impl FromStr for DiskTerms {
     type Err = TermsError;
 
     fn from_str(text: &str) -> Result<Self, TermsError> {
+        let change: DiskChange = text.parse()?;
+        let unsaid = Self {
+            slice: change.slice,
+            period: change.period,
+            extra: false,
+            laxity: LAXITY.min(change.period),
+        };
+        let terms = change.of(unsaid);
+        terms.check().map(|()| terms)
+    }
+}
+
+/// A change of the disk's terms: what is `None` stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskChange {
+    /// Disk time in each period.
+    pub slice: Duration,
+    /// How often it is granted.
+    pub period: Duration,
+    /// Whether slack time may be had.
+    pub extra: Option<bool>,
+    /// How long the disk waits for it.
+    pub laxity: Option<Duration>,
+}
+
+impl DiskChange {
+    /// What becomes of these terms. A laxity that stays is no longer than the period.
+    pub fn of(self, terms: DiskTerms) -> DiskTerms {
+        DiskTerms {
+            slice: self.slice,
+            period: self.period,
+            extra: self.extra.unwrap_or(terms.extra),
+            laxity: self.laxity.unwrap_or(terms.laxity.min(self.period)),
+        }
+    }
+}
+
+impl FromStr for DiskChange {
+    type Err = TermsError;
+
+    fn from_str(text: &str) -> Result<Self, TermsError> {
         let wrong = || TermsError::Disk(text.to_owned());
         let mut parts = text.split(',');
         let (slice, period) = parts
             .next()
             .and_then(|share| share.split_once('/'))
             .ok_or_else(wrong)?;
-        let (slice, period) = (parse_time(slice)?, parse_time(period)?);
-        let mut terms = Self {
-            slice,
-            period,
-            extra: false,
-            laxity: LAXITY.min(period),
+        let mut change = Self {
+            slice: parse_time(slice)?,
+            period: parse_time(period)?,
+            extra: None,
+            laxity: None,
         };
         for part in parts {
             match part.split_once('=') {
-                None if part == "extra" => terms.extra = true,
-                Some(("laxity", time)) => terms.laxity = parse_time(time)?,
+                None if part == "extra" => change.extra = Some(true),
+                None if part == "noextra" => change.extra = Some(false),
+                Some(("laxity", time)) => change.laxity = Some(parse_time(time)?),
                 _ => return Err(wrong()),
             }
         }
-        terms.check().map(|()| terms)
+        Ok(change)
     }
 }
 
@@ -278,6 +319,26 @@ mod tests {
         assert_eq!(
             "2ms/5ms".parse::<DiskTerms>().unwrap().laxity,
             Duration::from_millis(5)
+        );
+    }
+
+    #[test]
+    fn a_change_keeps_what_it_does_not_name() {
+        let changed = |from: &str, to: &str| {
+            let to: DiskChange = to.parse().unwrap();
+            to.of(from.parse().unwrap()).to_string()
+        };
+        let from = "25ms/250ms,extra,laxity=7ms";
+        assert_eq!(changed(from, "75ms/250ms"), "75ms/250ms,extra,laxity=7ms");
+        assert_eq!(changed(from, "75ms/250ms,noextra"), "75ms/250ms,laxity=7ms");
+        assert_eq!(
+            changed(from, "1ms/5ms,laxity=2ms"),
+            "1ms/5ms,extra,laxity=2ms"
+        );
+        assert_eq!(changed(from, "1ms/5ms"), "1ms/5ms,extra,laxity=5ms");
+        assert_eq!(
+            changed("1ms/5ms", "1ms/9ms,extra"),
+            "1ms/9ms,extra,laxity=5ms"
         );
     }
 

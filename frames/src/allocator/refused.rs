@@ -90,16 +90,6 @@ pub enum Refused {
         /// How many there are.
         nodes: u32,
     },
-    /// A tenant that comes back says that it owns more than it can.
-    #[error(
-        "a tenant came back with {n} frames, but its contract allows {x}: it does not tell the truth"
-    )]
-    Returned {
-        /// Frames it says it owns.
-        n: u32,
-        /// Most frames of its contract.
-        x: u32,
-    },
     /// Too little memory left to manage.
     #[error(
         "{asked} frames ({}) are too few to manage: {guaranteed} are guaranteed and {owned} owned; \

@@ -298,12 +298,6 @@ fn after_a_restart_tenants_come_back_before_anything_is_lent() {
             .allocator
             .readmit(TenantId(id), contract, n, cleaning)
     };
-    assert!(
-        back(&mut machine, 2, 801)
-            .unwrap_err()
-            .to_string()
-            .contains("allows 800")
-    );
     assert!(back(&mut machine, 2, 700).is_ok());
     assert_eq!(machine.allocator.next(), Some(ms(2000)));
     let orders = machine.allocator.tick(ms(2000));
@@ -331,6 +325,15 @@ fn who_comes_back_with_more_than_is_managed_gives_it_up_in_its_own_time() {
     assert_eq!((machine.n(other), machine.n(late)), (300, 400));
     assert_eq!((machine.n(one), machine.killed.len()), (300, 0));
     assert_eq!(machine.allocator.view(one).unwrap().beyond, 0);
+}
+
+#[test]
+fn one_that_comes_back_with_more_than_its_contract_gives_it_up_in_its_own_time() {
+    let mut machine = Machine::over(Allocator::restarted(settings(1000), ms(2000)));
+    let one = machine.readmit(1, (100, 200), 700, 2000, Honest).unwrap();
+    assert_eq!((machine.n(one), machine.allocator.free()), (700, 300));
+    machine.run_for(ms(2000));
+    assert_eq!((machine.n(one), machine.killed.len()), (200, 0));
 }
 
 #[test]

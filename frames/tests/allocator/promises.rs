@@ -64,7 +64,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0u32..300, 0u32..1000, rate(), delay, character()).prop_map(
             |(g, extra, rate, delay, character)| Step::Admit { g, extra, rate, delay, character }
         ),
-        1 => (0u32..300, 0u32..1000, 0u32..=4, rate(), character()).prop_map(
+        1 => (0u32..300, 0u32..1000, 0u32..=6, rate(), character()).prop_map(
             |(g, extra, part, rate, character)| Step::Return { g, extra, part, rate, character }
         ),
         6 => (any::<usize>(), 1u32..600).prop_map(|(which, k)| Step::Request { which, k }),

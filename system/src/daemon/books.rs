@@ -10,7 +10,7 @@ use super::Daemon;
 use super::errand::Done;
 use super::tenancy::Phase;
 use crate::control::{Say, TenantNumber};
-use crate::terms::FrameTerms;
+use crate::terms::{FrameTerms, Terms};
 use frames::Contract;
 use frames::allocator::{Cleaning, Kind, Notice, Order, Request, TenantId, Usage};
 use std::time::{Duration, Instant};
@@ -37,11 +37,20 @@ impl From<FrameTerms> for Contract {
     }
 }
 
+impl From<Contract> for FrameTerms {
+    fn from(contract: Contract) -> Self {
+        Self {
+            g: contract.g,
+            x: contract.x,
+        }
+    }
+}
+
 impl Daemon {
     /// How fast a tenant can surely write frames out by its own share of the disk. Its threads
     /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
     /// be all of the slice that comes next.
-    pub(super) fn cleaning(&self, terms: &crate::terms::Terms) -> Cleaning {
+    pub(super) fn cleaning(&self, terms: &Terms) -> Cleaning {
         let page = self.model.cost(disk::model::Op::Write, PAGE as u32);
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
         Cleaning {
@@ -164,14 +173,13 @@ impl Daemon {
         match notice {
             Notice::Contract { contract, from } => {
                 let notice = from.saturating_sub(self.now());
-                let Some(tenancy) = self.tenants.get_mut(&number) else {
+                let Some(tenancy) = self.tenants.get(&number) else {
                     return;
                 };
-                tenancy.record.terms.frames = FrameTerms {
-                    g: contract.g,
-                    x: contract.x,
+                let terms = Terms {
+                    frames: contract.into(),
+                    ..tenancy.record.terms
                 };
-                let terms = tenancy.record.terms;
                 self.say(number, &Say::Changed { terms, notice });
             }
             Notice::Over { resident, n, by } => {
@@ -182,6 +190,27 @@ impl Daemon {
                 ));
             }
         }
+    }
+
+    /// Writes down the contracts of frames that are others than was written down: those that
+    /// were changed, and those whose notice is over. What is lowered is not before that, so a
+    /// daemon that is started again meanwhile keeps the notice as well.
+    pub(super) fn remember_frames(&mut self) -> Result<(), String> {
+        let mut changed = Vec::new();
+        for (number, tenancy) in &mut self.tenants {
+            let Some(view) = self.allocator.view(TenantId(*number)) else {
+                continue;
+            };
+            let frames = view.contract.into();
+            let later = view.later.map(|(contract, _)| contract.into());
+            let record = &mut tenancy.record;
+            if (record.terms.frames, record.later) != (frames, later) {
+                (record.terms.frames, record.later) = (frames, later);
+                changed.push(*number);
+            }
+        }
+        let written = changed.into_iter().map(|number| self.remember(number));
+        written.fold(Ok(()), Result::and)
     }
 
     /// Ends a tenant's processes, beside everything else; its end is heard of later.

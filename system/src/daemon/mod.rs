@@ -268,7 +268,11 @@ impl Daemon {
                 self.count_stall();
                 let orders = self.allocator.tick(now);
                 self.carry_out(orders);
+                if let Err(why) = self.remember_frames() {
+                    self.log(format_args!("a changed contract cannot be kept: {why}"));
+                }
             }
+            self.serve_strangers();
             if self.counted.elapsed() >= COUNT {
                 self.counted = Instant::now();
                 self.count_resident();

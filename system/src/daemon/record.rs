@@ -2,7 +2,7 @@
 //! whose each swap file is.
 
 use crate::control::{NAME, Ticket, cut};
-use crate::terms::Terms;
+use crate::terms::{FrameTerms, Terms};
 use disk::swapfs::{FileName, MAX_BLOB};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,10 @@ pub struct Record {
     pub boot: [u8; 16],
     /// Its user.
     pub uid: u32,
-    /// Its contract.
+    /// Its contract, in force.
     pub terms: Terms,
+    /// What its frames will be after the notice.
+    pub later: Option<FrameTerms>,
 }
 
 impl Record {
@@ -42,6 +44,7 @@ impl Record {
             boot: boot(),
             uid,
             terms,
+            later: None,
         }
     }
 
@@ -55,7 +58,9 @@ impl Record {
 
     /// From bytes; `None` where they are no record of this version.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let record: Self = postcard::from_bytes(bytes).ok()?;
+        // Records were without what the frames will be, which is last, before.
+        let shorter = || postcard::from_bytes(&[bytes, &[0]].concat()).ok();
+        let record: Self = postcard::from_bytes(bytes).ok().or_else(shorter)?;
         (record.version == VERSION).then_some(record)
     }
 
@@ -116,7 +121,14 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_and_fits() {
-        let record = record(&"n".repeat(2 * NAME));
+        let mut record = record(&"n".repeat(2 * NAME));
+        let bytes = record.encode();
+        assert_eq!(
+            Record::decode(&bytes[..bytes.len() - 1]),
+            Some(record.clone())
+        );
+        let most = u32::MAX;
+        record.later = Some(FrameTerms { g: most, x: most });
         let bytes = record.encode();
         assert!(bytes.len() <= MAX_BLOB);
         assert_eq!(Record::decode(&bytes), Some(record));

@@ -113,7 +113,7 @@ impl Daemon {
         };
         self.next_tenant = self.next_tenant.max(number.wrapping_add(1));
         self.tenants.insert(number, tenancy);
-        Ok(())
+        self.lower_again(number).map_err(fail)
     }
 
     /// A tenant shows its ticket.
@@ -167,8 +167,10 @@ impl Daemon {
         let orders = self.allocator.gone(id, now);
         self.carry_out(orders);
         // What it says it owns counts as far as its contract and the others' allow, and beyond
-        // that as far as the kernel says that it has it: who says too much takes nothing.
-        let claimed = quota.as_ref().map_or(0, Quota::limit).min(terms.frames.x);
+        // that as far as the kernel says that it has it: who says too much takes nothing. One
+        // whose contract was lowered may not have been asked for all that is above it yet.
+        let claimed = quota.as_ref().map_or(0, Quota::limit);
+        let claimed = claimed.min(resident.max(terms.frames.x));
         let n = claimed.min(resident.max(self.left_for(id)).max(terms.frames.g));
         if let Some(quota) = &mut quota {
             quota.set_limit(n);
@@ -207,10 +209,23 @@ impl Daemon {
             let by = self.now() + self.config.memory.revocation.0;
             self.revoke(number, 0, n, by);
         }
+        self.lower_again(number)?;
         // What it owns too much is asked for now.
         let orders = self.allocator.tick(self.now());
         self.carry_out(orders);
         self.hungry(number);
+        Ok(())
+    }
+
+    /// A contract that an earlier daemon was to lower is lowered after the notice, which begins
+    /// anew: that one kept the rest of it to itself.
+    fn lower_again(&mut self, number: TenantNumber) -> Result<(), String> {
+        let later = self.tenants.get(&number).and_then(|t| t.record.later);
+        if let Some(later) = later {
+            let (id, now) = (TenantId(number), self.now());
+            let orders = self.allocator.set_contract(id, later.into(), now);
+            self.carry_out(orders.map_err(|why| why.to_string())?);
+        }
         Ok(())
     }
 

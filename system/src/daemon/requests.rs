@@ -8,7 +8,7 @@ use super::tenancy::Phase;
 use super::{Daemon, access};
 use crate::control::{Ask, Books, ChannelNumber, Listed, Say, TenantNumber, decode};
 use crate::socket::Received;
-use crate::terms::{DiskTerms, FrameTerms};
+use crate::terms::{DiskChange, FrameTerms};
 use disk::usd::ChannelId;
 use frames::allocator::TenantId;
 use iochannel::Shape;
@@ -204,6 +204,10 @@ impl Daemon {
             pid: record.pid as u32,
             uid: record.uid,
             terms: record.terms,
+            later: view.and_then(|view| {
+                let (contract, from) = view.later?;
+                Some((contract.into(), from.saturating_sub(self.now())))
+            }),
             n: view.map_or(0, |view| view.n),
             used: view.map_or(0, |view| view.usage.used),
             resident: tenancy.resident,
@@ -238,7 +242,7 @@ impl Daemon {
         token: u64,
         number: TenantNumber,
         frames: Option<FrameTerms>,
-        disk: Option<DiskTerms>,
+        disk: Option<DiskChange>,
     ) {
         if !self.may_see(token, number) {
             return self.refuse(
@@ -266,7 +270,7 @@ impl Daemon {
         token: u64,
         number: TenantNumber,
         frames: Option<FrameTerms>,
-        disk: Option<DiskTerms>,
+        disk: Option<DiskChange>,
     ) -> Result<(), String> {
         let tenancy = self
             .tenants
@@ -278,6 +282,7 @@ impl Daemon {
             ));
         }
         let mut terms = tenancy.record.terms;
+        let (client, was) = (tenancy.client, terms.disk);
         if let Some(asked) = frames {
             let quota = tenancy.frames.as_ref().and_then(|f| f.quota.as_ref());
             let most = quota
@@ -291,31 +296,45 @@ impl Daemon {
                 ));
             }
         }
+        let disk = disk.map(|change| change.of(was));
         terms.frames = frames.unwrap_or(terms.frames);
-        terms.disk = disk.unwrap_or(terms.disk);
+        terms.disk = disk.unwrap_or(was);
         let own = rustix::process::getuid().as_raw();
         if let Some(connection) = self.connections.get(&token) {
             access::check(&self.config.allow, own, &connection.asker, &terms)?;
         }
+        // Whatever may refuse comes before anything is changed.
+        if let Some(asked) = frames {
+            let may = self.allocator.may_set(TenantId(number), asked.into());
+            may.map_err(|why| why.to_string())?;
+        }
         if let Some(disk) = disk {
             disk.check().map_err(|why| why.to_string())?;
-            let client = tenancy.client.ok_or("it has no disk yet")?;
+            let client = client.ok_or("it has no disk yet")?;
+            let owed = self.allocator.view(TenantId(number)).map_or(0, |v| v.owed);
+            if owed > 0 && disk.share() < was.share() {
+                return Err(format!(
+                    "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it \
+                     keep: ask again in a moment"
+                ));
+            }
             self.usd
                 .change(client, disk.into())
                 .map_err(|why| why.to_string())?;
         }
+        if let Some(tenancy) = self.tenants.get_mut(&number) {
+            tenancy.record.terms.disk = terms.disk;
+        }
+        let cleaning = self.cleaning(&terms);
+        self.allocator.set_cleaning(TenantId(number), cleaning);
         if let Some(asked) = frames {
             let orders = self
                 .allocator
                 .set_contract(TenantId(number), asked.into(), self.now());
             self.carry_out(orders.map_err(|why| why.to_string())?);
-            let cleaning = self.cleaning(&terms);
-            self.allocator.set_cleaning(TenantId(number), cleaning);
             self.hungry(number);
         }
-        if let Some(tenancy) = self.tenants.get_mut(&number) {
-            tenancy.record.terms = terms;
-        }
+        self.remember_frames()?;
         self.remember(number)
     }
 

@@ -3,7 +3,7 @@
 use super::TenantError;
 use super::connection::{converse, hear, reach};
 use crate::control::{Ask, Books, Listed, Say, TenantNumber};
-use crate::terms::{DiskTerms, FrameTerms};
+use crate::terms::{DiskChange, FrameTerms};
 use std::path::Path;
 
 /// The contracts that the daemon at `path` keeps, as far as the caller may see them.
@@ -25,7 +25,7 @@ pub fn set(
     path: &Path,
     tenant: TenantNumber,
     frames: Option<FrameTerms>,
-    disk: Option<DiskTerms>,
+    disk: Option<DiskChange>,
 ) -> Result<Listed, TenantError> {
     let ask = Ask::Set {
         tenant,

@@ -193,7 +193,11 @@ impl<W> Steward<W> {
                 Happened::Changed(terms, notice)
             }
             Heard::Faults(share) => Happened::Faults(share),
-            Heard::Gone => Happened::Gone,
+            Heard::Gone => {
+                // The next daemon asks anew, and counts its rounds anew.
+                self.round = None;
+                Happened::Gone
+            }
             Heard::Back => Happened::Back,
             Heard::Refused(why) => Happened::Refused(why),
             Heard::Left => Happened::Left,

@@ -128,7 +128,7 @@ fn any_ask(rng: &mut Rng) -> Ask {
                 g: number,
                 x: rng.next() as u32,
             }),
-            disk: Some(disk),
+            disk: Some("1ms/250ms".parse().unwrap()),
         },
         10 => Ask::Leave,
         _ => Ask::Trace { from: rng.next() },

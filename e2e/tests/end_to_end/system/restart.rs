@@ -15,6 +15,10 @@ pub const CASES: &[(&str, Case)] = &[
     ),
     ("contracts_that_were_set_hold_after_a_restart", remembered),
     (
+        "one_whose_contract_is_lowered_while_its_daemon_is_killed_has_its_notice_and_lives",
+        lowered,
+    ),
+    (
         "tenants_that_end_while_there_is_no_daemon_leave_everything",
         gone_meanwhile,
     ),
@@ -92,6 +96,69 @@ fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
     )?;
     wait_until("it has its frames", || {
         Ok(field(&daemon, 1, "n")?.is_some_and(|n| (11 * FRAMES..=16 * FRAMES).contains(&n)))
+    })?;
+    drop(running);
+    daemon.has_everything_back()
+}
+
+/// A daemon that is killed during the notice leaves a tenant with more than its contract will
+/// be. The next asks for it, after a notice, as the first would have.
+fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let settings = |notice| Settings::new(64).memory(notice);
+    let mut daemon = Daemon::start(disks, &settings("notice = \"600s\""))?;
+    let sandbox = Sandbox::new("lowered")?;
+    let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
+    let contract = daemon.terms(32, 96).with("--disk=100ms/250ms,extra");
+    let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
+    daemon.says("has frames", 1)?;
+    wait_until("it has its frames", || {
+        Ok(field(&daemon, 1, "n")? > Some(28 * FRAMES))
+    })?;
+    let set = daemon.contract(&["set", "1", "--frames", "16M", "--disk", "120ms/250ms"])?;
+    ensure(
+        set.as_ref().is_ok_and(|text| {
+            text.contains("frames 32MiB, disk 120ms/250ms,extra")
+                && text.contains("pending   frames 16MiB")
+        }),
+        || format!("{set:?}"),
+    )?;
+    for round in 1..=2 {
+        daemon.kill()?;
+        daemon.again()?;
+        daemon.says("tenant 1 is back", round)?;
+        let shown = daemon.contract(&["show"])?.unwrap_or_default();
+        ensure(
+            shown.contains("frames 32MiB") && shown.contains("pending   frames 16MiB"),
+            || format!("after restart {round}: {shown}"),
+        )?;
+        ensure(field(&daemon, 1, "n")? > Some(28 * FRAMES), || {
+            format!("after restart {round} it has lost frames: {shown}")
+        })?;
+    }
+    daemon.kill()?;
+    daemon.configure(&settings("notice = \"100ms\""))?;
+    daemon.again()?;
+    wait_until("it has given back", || {
+        Ok(field(&daemon, 1, "n")?.is_some_and(|n| (1..=16 * FRAMES).contains(&n)))
+    })?;
+    // Killed while it asks, or just after, it asks on.
+    daemon.kill()?;
+    daemon.again()?;
+    daemon.says("tenant 1 is back", 4)?;
+    let shown = daemon.contract(&["show"])?.unwrap_or_default();
+    ensure(
+        shown.contains("frames 16MiB") && !shown.contains("pending"),
+        || shown.clone(),
+    )?;
+    let rounds = sandbox.join("rounds");
+    let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
+    let before = done();
+    wait_until("it gets on", || {
+        let alive = !running.ended();
+        ensure(alive, || {
+            format!("it ended: {}\n{}", running.stderr(), daemon.said())
+        })?;
+        Ok(done() > before + 1)
     })?;
     drop(running);
     daemon.has_everything_back()
