@@ -151,7 +151,13 @@ impl Allocator {
         };
         let k = most.min(able);
         let deadline = Deadline::new(by, self.stall);
-        tenant.ask(Debt { k, deadline }, now);
+        let looked = false;
+        let debt = Debt {
+            k,
+            deadline,
+            looked,
+        };
+        tenant.ask(debt, now);
         let keep = tenant.n.saturating_sub(tenant.owed());
         self.orders.push(Order::Revoke {
             victim,

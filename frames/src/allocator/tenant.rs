@@ -49,6 +49,8 @@ pub(crate) struct Tenant {
 pub(crate) struct Debt {
     pub k: u32,
     pub deadline: Deadline,
+    /// Whether they were looked for when that was over.
+    pub looked: bool,
 }
 
 /// Unused frames on their way.

@@ -96,26 +96,31 @@ impl Allocator {
         }
     }
 
-    /// Condemns those whose deadline is over.
+    /// Looks once for the frames of each tenant whose deadline is over, as if it had answered
+    /// for those that are unused: its answer may be on the way. Condemns it at the next look.
     pub(super) fn condemn_late(&mut self, now: Duration) {
         let stall = self.stall;
         let is_over = |debt: &Debt| debt.deadline.end(stall) < now;
-        let late = |tenant: &super::Tenant| {
-            let first = *tenant.debts.front().filter(|debt| is_over(debt))?;
+        let mut late = Vec::new();
+        for (victim, tenant) in &mut self.tenants {
             let due = tenant.debts.iter().filter(|debt| is_over(debt));
             let missing = due.map(|debt| debt.k).sum();
-            Some(Offence::Late {
-                missing,
-                by: first.deadline.end(stall),
-            })
-        };
-        let offences: Vec<_> = self
-            .tenants
-            .iter()
-            .filter(|(_, tenant)| tenant.condemned.is_none())
-            .filter_map(|(id, tenant)| late(tenant).map(|offence| (*id, offence)))
-            .collect();
-        for (victim, offence) in offences {
+            let Some(first) = tenant.debts.front_mut().filter(|debt| is_over(debt)) else {
+                continue;
+            };
+            let k = tenant.n.saturating_sub(tenant.usage.used).min(missing);
+            if k > 0 && !first.looked {
+                first.looked = true;
+                let claimed = false;
+                tenant.taking = Some(Take { k, claimed });
+                let victim = *victim;
+                self.orders.push(Order::TakeUnused { victim, k });
+            } else {
+                let by = first.deadline.end(stall);
+                late.push((*victim, Offence::Late { missing, by }));
+            }
+        }
+        for (victim, offence) in late {
             self.condemn(victim, offence, now);
         }
     }

@@ -459,3 +459,35 @@ fn too_much_resident_is_borne_for_as_long_as_threads_wait_for_a_processor() {
     assert_eq!(resident(&mut machine), (1, 0));
     assert_eq!(resident(&mut machine), (1, 1));
 }
+
+#[test]
+fn frames_that_are_unused_at_the_deadline_are_taken_though_the_answer_is_on_its_way() {
+    let mut machine = Machine::new(1000);
+    let slow = machine.admit(1, (100, 1000), 10_000, Slow).unwrap();
+    machine.fill(slow, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    machine.holders.get_mut(&slow).unwrap().used = 500;
+    machine.report();
+    machine.run_for(ms(5000));
+    assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
+}
+
+#[test]
+fn one_with_fewer_unused_at_the_deadline_than_it_was_asked_for_is_killed() {
+    let mut machine = Machine::new(1000);
+    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
+    machine.fill(refuser, 1000);
+    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
+    machine.request(late, 500).unwrap();
+    machine.holders.get_mut(&refuser).unwrap().used = 501;
+    machine.report();
+    machine.run_for(T + ms(1));
+    let by = T;
+    assert_eq!(
+        machine.killed,
+        [(refuser, Offence::Late { missing: 1, by })]
+    );
+    machine.run_for(KILLING);
+    assert_eq!(machine.n(late), 500);
+}

@@ -79,9 +79,7 @@ impl Daemon {
             return Err("there is a contract by this ticket already".into());
         }
         let hunger = self.new_hunger(number)?;
-        if let Some(connection) = self.connections.get_mut(&token) {
-            connection.tenant = Some(number);
-        }
+        self.set_tenant(token, Some(number));
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             (tenancy.connection, tenancy.phase) = (Some(token), Phase::Wiping);
             // Nobody has been told anything yet that a newcomer is told.
@@ -213,9 +211,7 @@ impl Daemon {
     }
 
     fn enter(&mut self, token: u64, number: TenantNumber, tenancy: Tenancy) {
-        if let Some(connection) = self.connections.get_mut(&token) {
-            connection.tenant = Some(number);
-        }
+        self.set_tenant(token, Some(number));
         self.tenants.insert(number, tenancy);
         self.next_tenant = self.next_tenant.wrapping_add(1).max(1);
     }
@@ -328,9 +324,7 @@ impl Daemon {
     fn fail(&mut self, number: TenantNumber, why: &str) {
         if let Some(token) = self.tenants.get(&number).and_then(|t| t.connection) {
             self.refuse(token, why);
-            if let Some(connection) = self.connections.get_mut(&token) {
-                connection.tenant = None;
-            }
+            self.set_tenant(token, None);
         }
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.connection = None;

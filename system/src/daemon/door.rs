@@ -1,32 +1,129 @@
 //! The control socket: who comes, what is said to them, and their leaving.
 //!
-//! Rule: whoever connects costs a bounded part of each turn of the daemon's loop and of its
-//! descriptors, says what he likes and reads or not: nobody waits for him.
+//! Rule: connections without a contract have at most a fifth of the loop's time, all of them
+//! together, and are served when tenants have been: however many there are and whatever they
+//! send, no tenant waits for them longer than a turn takes ([`SHARE`]). Of descriptors they have
+//! at most half, one person's at most a quarter. Nothing is waited for that a peer is to do.
 
 use super::access::Asker;
 use super::peer::Peer;
-use super::{CONNECTION, Daemon, DaemonError, LISTENER};
+use super::{CONNECTION, Daemon, DaemonError, STRANGERS};
 use crate::control::{Say, TenantNumber, encode};
 use crate::socket;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Connections taken in, and messages heard of one, in a turn of the loop.
 const TURN: usize = 16;
+
+/// After strangers were served for a time, they wait for so many times that.
+const SHARE: u32 = 4;
+
+/// How long strangers are served at a time; a message that is begun is dealt with.
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// The listener, among strangers.
+pub(super) const LISTENER: u64 = 0;
+
+/// Connections without a contract, and when they are served.
+pub(super) struct Strangers {
+    epoll: OwnedFd,
+    /// One of them has something to be done.
+    here: bool,
+    /// Not before this.
+    from: Instant,
+}
+
+impl Strangers {
+    pub fn new(epoll: OwnedFd) -> Self {
+        let from = Instant::now();
+        Self {
+            epoll,
+            here: false,
+            from,
+        }
+    }
+
+    /// Where they are waited for.
+    pub fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// One of them has something to be done: nothing more is heard of that until it is.
+    pub fn come(&mut self) {
+        self.here = true;
+    }
+
+    /// When they are to be served, if one of them waits.
+    pub fn patience(&self) -> Option<Duration> {
+        let left = || self.from.saturating_duration_since(Instant::now());
+        self.here.then(left)
+    }
+}
 
 /// One end of the control socket.
 pub(super) struct Connection {
     pub fd: OwnedFd,
     pub asker: Asker,
     pub peer: Peer,
+    /// Whose descriptors and time it takes.
+    pub person: u32,
     pub tenant: Option<TenantNumber>,
 }
 
 impl Daemon {
+    /// Serves those without a contract, if it is time.
+    pub(super) fn serve_strangers(&mut self) {
+        if self.strangers.patience() != Some(Duration::ZERO) {
+            return;
+        }
+        let begin = Instant::now();
+        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 16];
+        let now = Timespec::default();
+        let tokens: Vec<u64> = match epoll::wait(&self.strangers.epoll, &mut ready, Some(&now)) {
+            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+            Err(_) => Vec::new(),
+        };
+        for token in tokens {
+            // Those that are not come to are first the next time.
+            if begin.elapsed() > LONGEST {
+                break;
+            }
+            match token {
+                LISTENER => self.accept(),
+                _ => self.at_connection(token),
+            }
+        }
+        self.strangers.here = false;
+        self.strangers.from = Instant::now() + begin.elapsed() * SHARE;
+        let data = epoll::EventData::new_u64(STRANGERS);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        // It was there before: nothing new is needed for it.
+        let _ = epoll::modify(&self.epoll, &self.strangers.epoll, data, flags);
+    }
+
+    /// A connection is a tenant's from now on, and served with tenants, or is none's any more.
+    pub(super) fn set_tenant(&mut self, token: u64, tenant: Option<TenantNumber>) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        connection.tenant = tenant;
+        let (to, from) = match tenant {
+            Some(_) => (&self.epoll, &self.strangers.epoll),
+            None => (&self.strangers.epoll, &self.epoll),
+        };
+        let data = epoll::EventData::new_u64(token);
+        // Where the kernel has no memory for it, it is served where it was.
+        if epoll::add(to, &connection.fd, data, epoll::EventFlags::IN).is_ok() {
+            let _ = epoll::delete(from, &connection.fd);
+        }
+    }
+
     pub(super) fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..TURN {
@@ -38,7 +135,7 @@ impl Daemon {
                     // No descriptor is free, most likely. Whoever waits at the door rings on,
                     // so it is not heard for a while.
                     self.log(format_args!("nobody is let in for a second: {errno}"));
-                    let _ = epoll::delete(&self.epoll, &self.listener);
+                    let _ = epoll::delete(&self.strangers.epoll, &self.listener);
                     self.deaf = true;
                     return;
                 }
@@ -50,7 +147,12 @@ impl Daemon {
     pub(super) fn listen_again(&mut self) {
         if self.deaf {
             let data = epoll::EventData::new_u64(LISTENER);
-            let heard = epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
+            let heard = epoll::add(
+                &self.strangers.epoll,
+                &self.listener,
+                data,
+                epoll::EventFlags::IN,
+            );
             self.deaf = heard.is_err();
         }
     }
@@ -59,23 +161,24 @@ impl Daemon {
         let Ok(peer) = Peer::of(&fd) else {
             return self.closer.close(u32::MAX, fd);
         };
-        let uid = peer.uid;
-        if let Some(why) = self.crowded(uid) {
+        let person = self.guests.person(peer.uid);
+        if let Some(why) = self.crowded(peer.uid).or_else(|| self.besieged(peer.uid)) {
             if let Ok(bytes) = encode(&Say::Refused(why)) {
                 let _ = socket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
             }
-            return self.closer.close(uid, fd);
+            return self.closer.close(person, fd);
         }
         let token = CONNECTION | (self.next_connection & 0xffff_ffff);
         self.next_connection += 1;
         let data = epoll::EventData::new_u64(token);
         let known = self.connections.contains_key(&token);
-        if known || epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN).is_err() {
-            return self.closer.close(uid, fd);
+        if known || epoll::add(&self.strangers.epoll, &fd, data, epoll::EventFlags::IN).is_err() {
+            return self.closer.close(person, fd);
         }
         let connection = Connection {
             asker: Asker::of(&peer),
             peer,
+            person,
             fd,
             tenant: None,
         };
@@ -88,8 +191,8 @@ impl Daemon {
             let Some(connection) = self.connections.get(&token) else {
                 return;
             };
-            let uid = connection.asker.uid;
-            if self.closer.is_behind(uid) {
+            let person = connection.person;
+            if self.closer.is_behind(person) {
                 return self.cut_off(token, "what it sent cannot be closed");
             }
             match socket::receive_all(&connection.fd, RecvFlags::DONTWAIT) {
@@ -103,7 +206,7 @@ impl Daemon {
                     let first = arrived.message.fds.into_iter().flatten();
                     first
                         .chain(arrived.more)
-                        .for_each(|fd| self.closer.close(uid, fd));
+                        .for_each(|fd| self.closer.close(person, fd));
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 Err(_) => return self.hung_up(token),
@@ -172,8 +275,9 @@ impl Daemon {
     pub(super) fn close(&mut self, token: u64) {
         if let Some(connection) = self.connections.remove(&token) {
             let _ = epoll::delete(&self.epoll, &connection.fd);
+            let _ = epoll::delete(&self.strangers.epoll, &connection.fd);
             // With what was sent there and not read.
-            self.closer.close(connection.asker.uid, connection.fd);
+            self.closer.close(connection.person, connection.fd);
         }
     }
 }

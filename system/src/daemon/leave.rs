@@ -101,10 +101,8 @@ impl Daemon {
 
     /// A tenant is none any more: its connection is as it was before it asked.
     pub(super) fn let_go(&mut self, token: u64) {
-        if let Some(connection) = self.connections.get_mut(&token) {
-            connection.tenant = None;
-            self.say_at(token, &Say::Left, &[]);
-        }
+        self.set_tenant(token, None);
+        self.say_at(token, &Say::Left, &[]);
     }
 }
 

@@ -54,7 +54,7 @@ use config::{Config, ConfigError};
 use disk::model::Model;
 use disk::swapfs::{FileError, OpenError, SwapFs};
 use disk::usd::{News, Usd};
-use door::{Connection, listen};
+use door::{Connection, LISTENER, Strangers, listen};
 use enforce::Groups;
 use errand::{Done, Errands};
 use faults::FaultRates;
@@ -77,7 +77,8 @@ const COUNT: Duration = Duration::from_secs(1);
 /// counts and what a ledger says are never of one moment.
 const ALLOWANCE: u32 = 2048;
 
-const LISTENER: u64 = 0;
+/// The listener and connections without a contract, which are served after everything else.
+const STRANGERS: u64 = 0;
 const ERRANDS: u64 = 1;
 const DISK: u64 = 2;
 const SIGNALS: u64 = 3;
@@ -138,6 +139,7 @@ pub struct Daemon {
     config: Config,
     begin: Instant,
     epoll: OwnedFd,
+    strangers: Strangers,
     listener: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
@@ -191,12 +193,14 @@ impl Daemon {
             allowance: ALLOWANCE,
             places: places(),
         };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"))?;
+        let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
+        let (epoll, strangers) = (make()?, Strangers::new(make()?));
         let name = config.socket.to_string_lossy().replace(['/', '.'], "-");
         let mut it = Self {
             path: path.into(),
             begin: Instant::now(),
             epoll,
+            strangers,
             listener,
             connections: BTreeMap::new(),
             next_connection: 0,
@@ -221,8 +225,16 @@ impl Daemon {
             fault_rates: FaultRates::new(config.faults),
             config,
         };
+        let first = epoll::EventData::new_u64(LISTENER);
+        epoll::add(
+            it.strangers.epoll(),
+            &it.listener,
+            first,
+            epoll::EventFlags::IN,
+        )
+        .map_err(call("poll"))?;
         for (fd, token) in [
-            (it.listener.as_fd(), LISTENER),
+            (it.strangers.epoll().as_fd(), STRANGERS),
             (it.errands.fd(), ERRANDS),
             (it.usd.news_fd(), DISK),
             (it.signals.fd(), SIGNALS),
@@ -252,7 +264,7 @@ impl Daemon {
             self.count_stall();
             for token in tokens {
                 match (token, token & !0xffff_ffff) {
-                    (LISTENER, _) => self.accept(),
+                    (STRANGERS, _) => self.strangers.come(),
                     (ERRANDS, _) => self.errand_done(),
                     (DISK, _) => self.disk_news(),
                     (SIGNALS, _) if self.signalled() => return Ok(()),
@@ -264,7 +276,10 @@ impl Daemon {
             let now = self.now();
             if self.allocator.next().is_some_and(|next| next <= now) {
                 let numbers: Vec<_> = self.tenants.keys().copied().collect();
-                numbers.into_iter().for_each(|number| self.report(number));
+                for number in numbers {
+                    self.take_answers(number);
+                    self.report(number);
+                }
                 self.count_stall();
                 let orders = self.allocator.tick(now);
                 self.carry_out(orders);
@@ -324,6 +339,7 @@ impl Daemon {
             Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
         }
         self.reconfigure_faults(new.faults);
+        self.guests.read_persons();
         let (socket, disk) = (self.config.socket.clone(), self.config.disk.clone());
         self.config = Config {
             socket,
@@ -339,7 +355,8 @@ impl Daemon {
             .next()
             .map(|next| next.saturating_sub(self.now()));
         let count = COUNT.saturating_sub(self.counted.elapsed());
-        next.map_or(count, |next| next.min(count))
+        let all = [next, self.strangers.patience()];
+        all.into_iter().flatten().fold(count, Duration::min)
     }
 
     /// Time since the start, as the allocator counts it.

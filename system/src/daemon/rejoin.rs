@@ -179,9 +179,7 @@ impl Daemon {
         self.allocator
             .readmit(id, terms.frames.into(), n, cleaning)
             .map_err(|why| why.to_string())?;
-        if let Some(connection) = self.connections.get_mut(&token) {
-            connection.tenant = Some(number);
-        }
+        self.set_tenant(token, Some(number));
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.doorbell = doorbell;
             tenancy.connection = Some(token);

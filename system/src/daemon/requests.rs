@@ -45,11 +45,7 @@ impl Daemon {
             (Ask::Rejoin { ticket, channels }, None) => {
                 self.rejoin(token, ticket, channels, message)
             }
-            (Ask::List, _) => self.list(token),
-            (Ask::Books, _) => {
-                self.say_at(token, &Say::Books(self.books()), &[]);
-            }
-            (Ask::Trace { from }, _) => self.trace(token, from),
+            (ask @ (Ask::List | Ask::Books | Ask::Trace { .. }), _) => self.question(token, &ask),
             (
                 Ask::Set {
                     tenant,
@@ -72,6 +68,19 @@ impl Daemon {
             (Ask::Leave, Some(number)) => self.leave(token, number),
             (_, None) => self.refuse(token, "ask for a contract first"),
             (_, Some(_)) => self.refuse(token, "this connection has a contract already"),
+        }
+    }
+
+    /// What there is, for whoever asks; as often as one may.
+    fn question(&mut self, token: u64, ask: &Ask) {
+        let uid = self.connections.get(&token).map(|c| c.asker.uid);
+        if let Some(why) = uid.and_then(|uid| self.curious(uid)) {
+            return self.refuse(token, why);
+        }
+        match ask {
+            Ask::Trace { from } => self.trace(token, *from),
+            Ask::Books => _ = self.say_at(token, &Say::Books(self.books()), &[]),
+            _ => self.list(token),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The daemon, the honest client, and what the others do.
 
-use crate::{attacks, leaving};
+use crate::{attacks, flood, leaving};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -27,9 +27,12 @@ pub enum Role {
     Leaver,
     Linked,
     Interrupted,
+    Flood,
+    Answers,
+    Needs,
 }
 
-const ROLES: [Role; 10] = [
+const ROLES: [Role; 13] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -40,6 +43,9 @@ const ROLES: [Role; 10] = [
     Role::Leaver,
     Role::Linked,
     Role::Interrupted,
+    Role::Flood,
+    Role::Answers,
+    Role::Needs,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -77,6 +83,9 @@ pub fn play(role: Role) {
         Role::Leaver => leaving::hostile(&socket),
         Role::Linked => leaving::linked(&socket),
         Role::Interrupted => leaving::interrupted(&socket, &folder.join("go")),
+        Role::Flood => flood::flood(&socket, &folder.join("go")),
+        Role::Answers => flood::answers(&socket, &folder.join("go")),
+        Role::Needs => flood::needs(&socket),
     }
 }
 
@@ -123,6 +132,12 @@ impl Machine {
     pub fn stop(&self) {
         let pid = rustix::process::Pid::from_child(&self.daemon);
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    }
+
+    /// The daemon goes on.
+    pub fn resume(&self) {
+        let pid = rustix::process::Pid::from_child(&self.daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     }
 
     /// It is killed, and another one started.

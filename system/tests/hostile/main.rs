@@ -5,10 +5,12 @@
 //! role. Where the test is not root the hostile one is of the daemon's own user.
 
 mod attacks;
+mod flood;
 mod leaving;
 mod machine;
 
 use machine::{Machine, Role};
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 /// What a process of this binary does; nothing unless one of the other tests started it.
@@ -55,6 +57,35 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
         "{reads} {gap:?}"
     );
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
+}
+
+#[test]
+fn an_answer_that_came_in_time_counts_though_strangers_are_before_it() {
+    let machine = Machine::start();
+    let mut flood = machine.begin(Role::Flood, 0);
+    machine.counted(1);
+    let mut answers = machine.begin(Role::Answers, 0);
+    machine.counted(1);
+    let mut needs = machine.begin(Role::Needs, 0);
+    // It was asked for frames: it answers behind the strangers, while the daemon does nothing.
+    machine.counted(1);
+    machine.stop();
+    machine.go_on();
+    machine.counted(1 + 2);
+    std::thread::sleep(Duration::from_secs(2));
+    machine.resume();
+    machine.counted(1 + 2 + 2);
+    assert!(!machine.log().contains("is killed"), "{}", machine.log());
+    for (what, child) in [
+        ("flood", &mut flood),
+        ("answers", &mut answers),
+        ("needs", &mut needs),
+    ] {
+        let ended = child.wait().unwrap();
+        // A tenant that ends without leaving is ended.
+        let is_right = ended.success() || (what != "flood" && ended.signal() == Some(9));
+        assert!(is_right, "{what}: {ended}: {}", machine.log());
+    }
 }
 
 #[test]
