@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::command::{Command, News};
 use super::figures::Whole;
-use super::ring::Ended;
+use super::ring::{Ended, next_bell};
 use super::thread::{Disk, at_place, untag};
 use super::{Backing, ChannelId};
 use crate::atropos::ClientId;
@@ -84,14 +84,11 @@ impl Disk {
         let Some(client) = at_place(&mut self.clients, at) else {
             return;
         };
-        let number = match &client.doorbell {
-            Some((_, number)) => {
-                let number = *number;
-                self.ring.listen_no_more(Ended::Bell { client: at, number });
-                number + 1
-            }
-            None => id.number() << 8,
-        };
+        if let Some((_, number)) = client.doorbell.take() {
+            self.ring.listen_no_more(Ended::Bell { client: at, number });
+        }
+        self.bells = next_bell(self.bells);
+        let number = self.bells;
         let fd = doorbell.as_fd().as_raw_fd();
         let listened = self.ring.listen(fd, Ended::Bell { client: at, number });
         debug_assert!(listened.is_ok(), "{listened:?}");

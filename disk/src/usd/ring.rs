@@ -36,6 +36,13 @@ pub(super) enum Ended {
 
 const KIND: u32 = 62;
 const HALF: u32 = 31;
+const LOW: u32 = (1 << HALF) - 1;
+
+/// The number of a bell that is listened to after the one of number `last`. It comes back as
+/// it is; those of 2^31 bells later are the same.
+pub(super) fn next_bell(last: u32) -> u32 {
+    last.wrapping_add(1) & LOW
+}
 
 impl Ended {
     fn pack(self) -> u64 {
@@ -44,7 +51,7 @@ impl Ended {
                 client,
                 transaction,
             } => (0, client, transaction),
-            Self::Bell { client, number } => (1, client, number & (u32::MAX >> 1)),
+            Self::Bell { client, number } => (1, client, number & LOW),
             Self::Orders => (2, 0, 0),
             Self::Nothing => (3, 0, 0),
         };
@@ -52,8 +59,8 @@ impl Ended {
     }
 
     fn unpack(word: u64) -> Self {
-        let low = (word & ((1 << HALF) - 1)) as u32;
-        let high = ((word >> HALF) & ((1 << HALF) - 1)) as u32;
+        let low = word as u32 & LOW;
+        let high = (word >> HALF) as u32 & LOW;
         match word >> KIND {
             0 => Self::Part {
                 client: high,
@@ -212,6 +219,16 @@ mod tests {
         };
         for ended in [parts, bell, Ended::Orders, Ended::Nothing] {
             assert_eq!(Ended::unpack(ended.pack()), ended);
+        }
+    }
+
+    #[test]
+    fn a_bell_is_known_however_many_there_were_before() {
+        for last in [0, 1 << 31, LOW - 1, LOW, u32::MAX] {
+            let number = next_bell(last);
+            let bell = Ended::Bell { client: 5, number };
+            assert_eq!(Ended::unpack(bell.pack()), bell);
+            assert_ne!(number, last & LOW);
         }
     }
 }

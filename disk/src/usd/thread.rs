@@ -72,6 +72,8 @@ pub(super) struct Disk {
     ended: Vec<(Ended, i32)>,
     /// Channels with answers their clients may have to be rung for.
     answered: Vec<(u32, ChannelId)>,
+    /// The number of the last bell that was listened to first.
+    pub(super) bells: u32,
     pub(super) sleeps: u64,
     pub(super) stopping: bool,
 }
@@ -103,6 +105,7 @@ impl Disk {
             deaf: Vec::new(),
             ended: Vec::with_capacity(256),
             answered: Vec::with_capacity(256),
+            bells: 0,
             sleeps: 0,
             stopping: false,
         })
