@@ -4,10 +4,9 @@
 //! sum of guaranteed frames, and by the sum of s/p of the disk. A swap file is allocated and
 //! wiped too, so a newcomer waits for that, and nobody else does.
 
-use super::errand::Done;
 use super::record::{self, Record};
 use super::tenancy::{Frames, Phase, Tenancy};
-use super::wipe::{Wiped, wipe};
+use super::wipe::Wiped;
 use super::{Daemon, HUNGER, access, places};
 use crate::control::{Say, TenantNumber, Ticket};
 use crate::tenant::LEAST_FRAMES;
@@ -243,11 +242,7 @@ impl Daemon {
             return;
         };
         match self.swap.scrub(file) {
-            Ok(Some(scrub)) => {
-                let trace = self.usd.trace().clone();
-                self.errands
-                    .start(move || Done::Wiped(number, Box::new(wipe(scrub, &trace))));
-            }
+            Ok(Some(scrub)) => self.wiper.wipe(number, scrub),
             Ok(None) => self.admit(number),
             Err(why) => self.fail(number, &why.to_string()),
         }

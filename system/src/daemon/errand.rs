@@ -1,4 +1,4 @@
-//! What takes long, done beside the daemon's loop: wiping swap files, ending tenants.
+//! What takes long, done beside the daemon's loop: ending tenants, counting their memory.
 
 use super::urgent;
 use super::wipe::Wiped;
@@ -30,11 +30,26 @@ pub enum Done {
 /// Work that is done once, by whichever thread is had for it.
 type Work = Arc<Mutex<Option<Box<dyn FnOnce() -> Done + Send>>>>;
 
+/// Where it is said what was done.
+#[derive(Clone)]
+pub struct Teller {
+    sender: Sender<Done>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Teller {
+    /// Says that something was done.
+    pub fn tell(&self, done: Done) {
+        // The daemon ends: nobody needs to know.
+        let _ = self.sender.send(done);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
 /// Errands under way.
 pub struct Errands {
-    sender: Sender<Done>,
+    teller: Teller,
     receiver: Receiver<Done>,
-    bell: Arc<OwnedFd>,
     /// Those that no thread could be had for.
     late: RefCell<Vec<Work>>,
 }
@@ -45,9 +60,8 @@ impl Errands {
         let (sender, receiver) = channel();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Self {
-            sender,
+            teller: Teller { sender, bell },
             receiver,
-            bell,
             late: RefCell::default(),
         })
     }
@@ -65,12 +79,12 @@ impl Errands {
     }
 
     fn try_start(&self, work: Work) {
-        let (sender, bell, own) = (self.sender.clone(), self.bell.clone(), work.clone());
+        let (teller, own) = (self.teller.clone(), work.clone());
         let run = move || {
             urgent::leave();
             let taken = own.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(work) = taken {
-                tell(&sender, &bell, work());
+                teller.tell(work());
             }
         };
         if std::thread::Builder::new().spawn(run).is_err() {
@@ -80,12 +94,17 @@ impl Errands {
 
     /// One that needs nothing to be done.
     pub fn done(&self, done: Done) {
-        tell(&self.sender, &self.bell, done);
+        self.teller.tell(done);
+    }
+
+    /// Where others say what they did.
+    pub fn teller(&self) -> Teller {
+        self.teller.clone()
     }
 
     /// Readable when one is done.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.teller.bell.as_fd()
     }
 
     /// The next that is done.
@@ -93,14 +112,8 @@ impl Errands {
         let next = self.receiver.try_recv().ok();
         if next.is_none() {
             let mut count = [0; 8];
-            let _ = rustix::io::read(&self.bell, &mut count);
+            let _ = rustix::io::read(&self.teller.bell, &mut count);
         }
         next.or_else(|| self.receiver.try_recv().ok())
     }
-}
-
-fn tell(sender: &Sender<Done>, bell: &OwnedFd, done: Done) {
-    // The daemon ends: nobody needs to know.
-    let _ = sender.send(done);
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

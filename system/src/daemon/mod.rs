@@ -69,6 +69,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tenancy::{Phase, Tenancy};
+use wipe::Wiper;
 
 /// How often what is resident is compared with what is owned.
 const COUNT: Duration = Duration::from_secs(1);
@@ -157,6 +158,7 @@ pub struct Daemon {
     model: Model,
     groups: Groups,
     errands: Errands,
+    wiper: Wiper,
     counted: Instant,
     signals: Signals,
     stall: Stall,
@@ -195,6 +197,12 @@ impl Daemon {
         };
         let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
         let (epoll, strangers) = (make()?, Strangers::new(make()?));
+        let errands = Errands::new().map_err(call("make an eventfd"))?;
+        let trace = backing.usd.trace().clone();
+        let wiper = Wiper::start(trace, errands.teller()).map_err(|why| DaemonError::Call {
+            what: "start a thread",
+            errno: Errno::from_io_error(&why).unwrap_or(Errno::AGAIN),
+        })?;
         let name = config.socket.to_string_lossy().replace(['/', '.'], "-");
         let mut it = Self {
             path: path.into(),
@@ -218,7 +226,8 @@ impl Daemon {
             usd: backing.usd,
             model: backing.model,
             groups: Groups::open(name.trim_start_matches('-')),
-            errands: Errands::new().map_err(call("make an eventfd"))?,
+            errands,
+            wiper,
             counted: Instant::now(),
             signals,
             stall: Stall::new(),
