@@ -24,7 +24,9 @@ pub enum OpenError {
         holder: Option<u32>,
     },
     /// Formatting would lose what is there.
-    #[error("{place} holds {found}: formatting loses that; give another, or force it")]
+    #[error(
+        "{place} holds {found}: formatting loses that: name another place, or remove that first"
+    )]
     Occupied {
         /// The path.
         place: String,

@@ -78,7 +78,9 @@ pub enum Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Offence {
     /// Frames it was asked for had not come in time.
-    #[error("{missing} frames it was asked for were not unused by {by:?}, its deadline")]
+    #[error(
+        "{missing} frames it was asked for were not unused at the deadline, {by:.0?} after the daemon's start"
+    )]
     Late {
         /// Frames still missing.
         missing: u32,

@@ -14,6 +14,7 @@ use crate::terms::{FrameTerms, Terms};
 use frames::Contract;
 use frames::allocator::{Cleaning, Kind, Notice, Order, Request, TenantId, Usage};
 use std::time::{Duration, Instant};
+use store::Bytes;
 use wired::PAGE;
 
 /// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.
@@ -150,7 +151,15 @@ impl Daemon {
                     by,
                 } => self.revoke(victim.0, k, keep, by),
                 Order::Kill { victim, offence } => {
-                    self.log(format_args!("tenant {victim} is killed: {offence}"));
+                    let had = self.listed(victim.0).map_or_else(String::new, |listed| {
+                        let frames = |n: u32| Bytes(u64::from(n) * PAGE as u64);
+                        let (n, resident) = (frames(listed.n), frames(listed.resident));
+                        format!(
+                            "; {} (process {}) had {n} granted, {resident} resident, and a contract for {}",
+                            listed.name, listed.pid, listed.terms
+                        )
+                    });
+                    self.log(format_args!("tenant {victim} is killed: {offence}{had}"));
                     self.kill(victim.0);
                 }
                 Order::Tell { tenant, notice } => self.tell(tenant.0, notice),
@@ -195,7 +204,8 @@ impl Daemon {
                 let within = by.saturating_sub(self.now());
                 self.log(format_args!(
                     "tenant {number} has {resident} frames resident, by the kernel's count, and owns {n}: it has \
-                     {within:?} to give them up"
+                     {:.0?} to give them up",
+                    within.max(Duration::from_millis(1))
                 ));
             }
         }

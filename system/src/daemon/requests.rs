@@ -199,7 +199,7 @@ impl Daemon {
         }
     }
 
-    fn listed(&self, number: TenantNumber) -> Option<Listed> {
+    pub(super) fn listed(&self, number: TenantNumber) -> Option<Listed> {
         let tenancy = self.tenants.get(&number)?;
         let record = &tenancy.record;
         let view = self.allocator.view(TenantId(number));
