@@ -134,8 +134,26 @@ fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
         // If it cannot be made, writing says so.
         let _ = std::fs::create_dir_all(folder);
     }
-    std::fs::write(&path, text).map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
+    replace(&path, &text).map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
     Ok(kept.figures)
+}
+
+/// Makes `path` a file with this text, whatever it was before. A link that somebody has put
+/// there is replaced, and not followed.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    let mut drawn = [0; 8];
+    rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())?;
+    name.push(format!(".{:016x}", u64::from_ne_bytes(drawn)));
+    let new = folder.join(name);
+    let mut file = std::fs::File::create_new(&new)?;
+    let written = std::io::Write::write_all(&mut file, text.as_bytes());
+    let done = written.and_then(|()| std::fs::rename(&new, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    done
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.
@@ -186,4 +204,24 @@ pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
         size: stat.stx_size,
         writable: flags.contains(OFlags::RDWR),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_kept_where_a_link_was_and_not_where_it_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("figures"), folder.path().join("other"));
+        std::fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        replace(&path, "new").unwrap();
+        let read = |path| std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            (read(&path), read(&other)),
+            ("new".into(), "precious".into())
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
 }
