@@ -1,7 +1,8 @@
 //! `selfpage system`: the daemon that keeps contracts across programs.
 
+use ::disk::swapfs::OpenError;
 use ::system::daemon::config::Config;
-use ::system::daemon::{Daemon, calibrate_disk, systemd};
+use ::system::daemon::{Daemon, calibrate_disk, check_disk, systemd};
 use ::system::terms::Time;
 use std::error::Error;
 use std::path::PathBuf;
@@ -58,6 +59,13 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
             let total = ::system::daemon::total_memory();
+            config.check_memory(total)?;
+            match check_disk(&config.disk) {
+                Err(held @ OpenError::Held { .. }) => {
+                    tell(&format!("not looked at further: {held}"))
+                }
+                other => other?.iter().for_each(|note| tell(&note.to_string())),
+            }
             println!(
                 "socket {}\nmemory to promise {} of {}\nswap {}\ndefault contract: {}\n\
                  faults: {} of the processors for reservations and faults, in periods of {}, at {} each until measured\n\

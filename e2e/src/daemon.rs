@@ -344,6 +344,21 @@ impl Daemon {
         })
     }
 
+    /// `selfpage system check` of its configuration: standard output, or what it says instead.
+    pub fn check(&self) -> Verdict<Result<String, String>> {
+        let done = Command::new(selfpage()?)
+            .args(["system", "check", "--config"])
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .output()
+            .doing(|| "run selfpage system check".into())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(match done.status.success() {
+            true => Ok(text(&done.stdout)),
+            false => Err(text(&done.stderr)),
+        })
+    }
+
     fn json(&self, what: &str) -> Verdict<Value> {
         let text = self.contract(&[what, "--json"])?.map_err(Halt::Failed)?;
         serde_json::from_str(&text).doing(|| format!("read what `contract {what}` printed"))

@@ -11,8 +11,9 @@ use super::medium::{Aligned, Medium};
 use super::{UNIT, holder};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, fallocate, fcntl_getfl,
-    fcntl_setfl, fdatasync, fstat, fstatfs, fstatvfs, ioctl_blksszget, openat, seek, stat,
+    Access, AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, accessat,
+    fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatfs, fstatvfs, ioctl_blksszget,
+    openat, seek, stat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use std::fmt;
@@ -102,6 +103,59 @@ impl Device {
         }
     }
 
+    /// What [`Device::prepare`] would open as it is, or nothing where it would make a file: then
+    /// that there is room for one.
+    pub(super) fn survey(path: &Path, size: Option<u64>) -> Result<Option<Self>, OpenError> {
+        let place = Place(path);
+        match stat(path) {
+            Ok(there) => {
+                let device = Self::open_existing(&place, &there)?;
+                if device.size > 0 {
+                    return device.sized(&place, size).map(Some);
+                }
+                device.check_room(&place, size)?;
+                Ok(None)
+            }
+            Err(Errno::NOENT) if path.starts_with("/dev") => {
+                Err(place.error("there is no such device"))
+            }
+            Err(Errno::NOENT) => {
+                let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+                let above = above.unwrap_or(Path::new("."));
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let fd = openat(CWD, above, flags, Mode::empty());
+                let fd = fd.map_err(|errno| Place(above).refused(errno))?;
+                accessat(CWD, above, Access::WRITE_OK, AtFlags::EACCESS)
+                    .map_err(|errno| Place(above).refused(errno))?;
+                let mut folder = Self::of(&place, fd, false)?;
+                folder.check_file_system(&place)?;
+                folder.check_room(&place, size)?;
+                Ok(None)
+            }
+            Err(errno) => Err(place.refused(errno)),
+        }
+    }
+
+    fn check_room(&self, place: &Place<'_>, size: Option<u64>) -> Result<(), OpenError> {
+        let Some(asked) = size else {
+            return Err(place.error("say how large to make it"));
+        };
+        let free = self.room();
+        match asked > free {
+            true => Err(OpenError::Disk {
+                place: place.to_string(),
+                asked,
+                free,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Bytes that its file system has free.
+    fn room(&self) -> u64 {
+        fstatvfs(&self.fd).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
+    }
+
     /// What is unusual about it, for whoever set it up.
     pub fn notes(&self) -> &[Note] {
         &self.notes
@@ -133,14 +187,7 @@ impl Device {
             Err(Errno::WOULDBLOCK) => return Err(place.held(&opened)),
             locked => locked.map_err(|errno| place.refused(errno))?,
         }
-        let mut device = Self {
-            size: seek(&fd, SeekFrom::End(0)).map_err(|errno| place.refused(errno))?,
-            fd,
-            name: place.to_string(),
-            is_partition,
-            notes: Vec::new(),
-            zeros: Aligned::zeros(UNIT as usize),
-        };
+        let mut device = Self::of(place, fd, is_partition)?;
         if is_partition {
             device.check_sectors(place)?;
         } else {
@@ -150,6 +197,17 @@ impl Device {
             }
         }
         Ok(device)
+    }
+
+    fn of(place: &Place<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
+        Ok(Self {
+            size: seek(&fd, SeekFrom::End(0)).map_err(|errno| place.refused(errno))?,
+            fd,
+            name: place.to_string(),
+            is_partition,
+            notes: Vec::new(),
+            zeros: Aligned::zeros(UNIT as usize),
+        })
     }
 
     fn check_sectors(&self, place: &Place<'_>) -> Result<(), OpenError> {
@@ -208,16 +266,13 @@ impl Device {
 
     fn allocate(&mut self, place: &Place<'_>, size: u64) -> Result<(), OpenError> {
         let size = size / PAGE as u64 * PAGE as u64;
-        let free = || fstatvfs(&self.fd).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
         let no_room = || OpenError::Disk {
             place: place.to_string(),
             asked: size,
-            free: free(),
+            free: self.room(),
         };
         // Asked first, so that a size that cannot be does not fill the disk before it fails.
-        if size > free() {
-            return Err(no_room());
-        }
+        self.check_room(place, Some(size))?;
         match fallocate(&self.fd, FallocateFlags::empty(), 0, size) {
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room()),
             // The check below says what to do.

@@ -1,7 +1,7 @@
 //! The filesystem as its one owner uses it.
 
 use super::copies::Copies;
-use super::device::{Device, Format};
+use super::device::{Device, Format, Note};
 use super::error::{FileError, OpenError};
 use super::extents::{Extent, Extents, between};
 use super::file::{File, FileId, FileName};
@@ -51,6 +51,28 @@ impl SwapFs {
             let _ = std::fs::remove_file(path);
         }
         made
+    }
+
+    /// Whether there is a swap filesystem that can be opened, or [`SwapFs::format`] could make
+    /// one, without changing anything; what is unusual about what is there. Who has it open
+    /// meanwhile is [`OpenError::Held`].
+    pub fn check(path: &Path, options: &Format) -> Result<Vec<Note>, OpenError> {
+        let Some(device) = Device::survey(path, options.size)? else {
+            return Ok(Vec::new());
+        };
+        check_size(&device)?;
+        let found = found::describe(&device).map_err(|errno| OpenError::Io {
+            place: device.name().to_owned(),
+            doing: "reading",
+            errno,
+        })?;
+        match found.filter(|found| !found.is_ours() && !options.force) {
+            Some(found) => Err(OpenError::Occupied {
+                place: device.name().to_owned(),
+                found: found.to_string(),
+            }),
+            None => Ok(device.notes().to_vec()),
+        }
     }
 
     /// Opens the filesystem on a partition or file. [`OpenError::Held`] may pass: what a killed

@@ -5,7 +5,7 @@ use super::config::Disk;
 use disk::atropos::Share;
 use disk::calibrate::{Calibration, TIME};
 use disk::model::{Model, Op};
-use disk::swapfs::{Format, OpenError, SwapFs};
+use disk::swapfs::{Format, Note, OpenError, SwapFs};
 use disk::time::Nanos;
 use disk::usd::{Backing, Settings, Usd};
 use rustix::fd::OwnedFd;
@@ -154,6 +154,13 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
         let _ = std::fs::remove_file(&new);
     }
     done
+}
+
+/// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
+/// what is unusual about it.
+pub fn check_disk(disk: &Disk) -> Result<Vec<Note>, OpenError> {
+    let size = disk.size.map(|size| size.0);
+    SwapFs::check(&disk.swap, &Format { size, force: false })
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.

@@ -38,6 +38,14 @@ pub enum ConfigError {
         /// What was expected.
         why: String,
     },
+    /// More memory is to be promised than there is.
+    #[error("memory.managed is {}, and this machine has {}: promise less", Bytes(*asked), Bytes(*there))]
+    Memory {
+        /// Bytes to be promised.
+        asked: u64,
+        /// Bytes of the machine.
+        there: u64,
+    },
 }
 
 /// Something that cannot be: where it is said, as `table.key` or `table.number`, and why.
@@ -366,6 +374,15 @@ impl Config {
         frames.min(frames::Frame::MOST.into()) as u32
     }
 
+    /// Refuses to promise more than a machine with `total` bytes has.
+    pub fn check_memory(&self, total: u64) -> Result<(), ConfigError> {
+        let (asked, there) = (self.managed(total), total);
+        match asked > there {
+            true => Err(ConfigError::Memory { asked, there }),
+            false => Ok(()),
+        }
+    }
+
     /// Bytes of memory to promise, of a machine with `total`.
     pub fn managed(&self, total: u64) -> u64 {
         self.memory.managed.map_or(total / 2, |size| size.0)
@@ -401,6 +418,17 @@ mod tests {
         assert_eq!(config.socket, Path::new(SOCKET));
         assert_eq!(config.managed(8 << 30), 4 << 30);
         assert_eq!(config.default.swap_for(16_384), 256 << 20);
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused_with_the_figures() {
+        let config = parse("[memory]\nmanaged = \"800G\"\n[disk]\nswap = \"x\"\n").unwrap();
+        let wrong = config.check_memory(24 << 30).unwrap_err().to_string();
+        assert!(
+            wrong.contains("800GiB") && wrong.contains("24GiB"),
+            "{wrong}"
+        );
+        assert!(config.check_memory(800 << 30).is_ok());
     }
 
     #[test]

@@ -48,7 +48,7 @@ mod urgent;
 mod wipe;
 
 use crate::control::TenantNumber;
-pub use backing::calibrate_disk;
+pub use backing::{calibrate_disk, check_disk};
 use closer::Closer;
 use config::{Config, ConfigError};
 use disk::model::Model;
@@ -174,6 +174,7 @@ impl Daemon {
     /// `told` hears what takes long.
     pub fn start(path: &Path, told: &mut dyn FnMut(&str)) -> Result<Self, DaemonError> {
         let config = Config::read(path)?;
+        config.check_memory(total_memory())?;
         // Before there are threads, which then hear none of them.
         let signals = Signals::open().map_err(call("hear signals"))?;
         // SAFETY: the program's first doing; systemd passes the descriptor or nobody has it.
@@ -333,7 +334,9 @@ impl Daemon {
 
     /// Takes over what has changed in the configuration, as far as a running daemon can.
     fn reload(&mut self) {
-        let new = match Config::read(&self.path) {
+        let read = Config::read(&self.path);
+        let fits = |new: Config| new.check_memory(total_memory()).map(|()| new);
+        let new = match read.and_then(fits) {
             Ok(new) => new,
             Err(why) => return self.log(format_args!("the configuration stays as it was: {why}")),
         };

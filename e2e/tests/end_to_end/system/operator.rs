@@ -16,6 +16,10 @@ pub const CASES: &[(&str, Case)] = &[
         reload,
     ),
     ("a_broken_configuration_is_refused_by_file_and_line", broken),
+    (
+        "a_check_of_a_configuration_refuses_what_a_daemon_could_not_have_and_makes_nothing",
+        checked,
+    ),
     ("a_second_daemon_at_the_same_socket_does_not_start", twice),
     (
         "a_swap_file_that_holds_something_else_is_left_alone",
@@ -179,6 +183,47 @@ fn broken(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.launch()?;
     wait_until("it ends", || Ok(daemon.ended().is_some()))?;
     daemon.says("cannot read", 1)
+}
+
+fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::prepare(disks, &Settings::new(64))?;
+    let sandbox = Sandbox::new("checked")?;
+    let precious = sandbox.join("precious");
+    std::fs::write(&precious, vec![b'p'; 8 << 20]).at("write", &precious)?;
+    let new = sandbox.join("new").display().to_string();
+    let precious = precious.display().to_string();
+    let memory = "[memory]\nmanaged = \"900000G\"\n";
+    for (before, swap, size, word) in [
+        (memory, new.as_str(), "64M", "900000GiB"),
+        ("", "/dev/nosuch", "64M", "no such device"),
+        ("", &new, "900000G", "free"),
+        ("", &precious, "8M", "holds data"),
+        ("", &precious, "900G", "900 GiB"),
+        ("", "/proc/swap", "64M", "/proc"),
+        ("", "/nosuch/swap", "64M", "/nosuch"),
+        ("", "/tmp", "64M", "directory"),
+    ] {
+        daemon.configure_text(&format!(
+            "{before}[disk]\nswap = \"{swap}\"\nsize = \"{size}\"\n"
+        ))?;
+        let refused = daemon.check()?;
+        ensure(
+            refused.as_ref().is_err_and(|why| why.contains(word)),
+            || format!("{swap} of {size}: {refused:?} does not say {word:?}"),
+        )?;
+    }
+    daemon.configure_text(&format!("[disk]\nswap = \"{new}\"\nsize = \"64M\"\n"))?;
+    let fits = daemon.check()?;
+    ensure(fits.is_ok() && !Path::new(&new).exists(), || {
+        format!("{fits:?}")
+    })?;
+    // One that is in use is not disturbed.
+    daemon.configure(&Settings::new(64))?;
+    let mut daemon = daemon;
+    daemon.again()?;
+    let used = daemon.check()?;
+    ensure(used.is_ok(), || format!("{used:?}"))?;
+    daemon.has_everything_back()
 }
 
 fn twice(disks: &Arc<Disks>, _: Size) -> Verdict {
