@@ -5,6 +5,7 @@
 # make soak   the end-to-end tests at full size: hours of paging, not minutes
 # make fuzz   random programs over their address space, with the pager and without: FOR=8h,
 #             JOBS=2, SEED=1; what differs is kept in target/fuzz
+# make fuzz-daemon  everything hostile at once beside honest programs under a daemon: FOR=8h, SEED=1
 # make bench  ours beside kernel swap, zram, mapped files and the bare device; all figures
 #             and pictures of them in target/
 # make bench-quick  what paging has to reach, at a quarter of the size, in two minutes
@@ -19,7 +20,7 @@ FOR    ?= 10m
 JOBS   ?= 1
 SEED   ?=
 
-.PHONY: build run test soak fuzz bench bench-quick lint tools rust
+.PHONY: build run test soak fuzz fuzz-daemon bench bench-quick lint tools rust
 
 build: rust
 	$(CARGO) build --release --locked --workspace
@@ -38,6 +39,9 @@ soak: tools build
 
 fuzz: build
 	$(TARGET)/release/selfpage-fuzz run --for $(FOR) --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) --findings $(TARGET)/fuzz
+
+fuzz-daemon: build
+	SELFPAGE_FUZZ_FOR=$(FOR) SELFPAGE_FUZZ_SEED=$(or $(SEED),1) $(CARGO) test --locked -p system --test hostile -- --nocapture honest_programs
 
 # What has to be reached first, then everything else with one thread.
 bench: build

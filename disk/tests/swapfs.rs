@@ -148,7 +148,10 @@ fn nothing_is_formatted_over_unless_forced() {
         let path = file_with(&directory.path().join(case.to_string()), size, bytes, at);
         let before = std::fs::read(&path).unwrap();
         let text = refusal(SwapFs::format(&path, &Format::default()));
-        assert!(text.contains(what) && text.contains("remove that first"), "{text}");
+        assert!(
+            text.contains(what) && text.contains("remove that first"),
+            "{text}"
+        );
         assert!(refusal(SwapFs::open(&path)).contains("not a swap filesystem"));
         assert_eq!(std::fs::read(&path).unwrap(), before);
         drop(SwapFs::format(&path, &forced()).unwrap());

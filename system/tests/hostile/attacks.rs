@@ -21,26 +21,31 @@ const BATCH: u64 = 500;
 /// Messages of one process.
 const MESSAGES: u64 = 25_000;
 
-struct Rng(u64);
+pub struct Rng(pub u64);
 
 impl Rng {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    fn below(&mut self, most: usize) -> usize {
+    pub fn below(&mut self, most: usize) -> usize {
         (self.next() % most as u64) as usize
     }
 }
 
 pub fn connect(path: &Path) -> OwnedFd {
+    try_connect(path).unwrap()
+}
+
+/// A connection, where there is a daemon.
+pub fn try_connect(path: &Path) -> Option<OwnedFd> {
     let (unix, packets) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    let socket = rustix::net::socket_with(unix, packets, SocketFlags::CLOEXEC, None).unwrap();
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
-    socket
+    let socket = rustix::net::socket_with(unix, packets, SocketFlags::CLOEXEC, None).ok()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    Some(socket)
 }
 
 fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {

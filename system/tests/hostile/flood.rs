@@ -1,6 +1,6 @@
 //! Strangers that keep the daemon busy, beside tenants that frames are asked back from.
 
-use crate::attacks::{ask, connect, hear};
+use crate::attacks::{Rng, ask, connect, hear, try_connect};
 use crate::machine::count;
 use frames::{Contract, Ledger, Process};
 use rustix::fd::{AsFd, OwnedFd};
@@ -125,4 +125,22 @@ pub fn needs(path: &Path) {
         std::thread::sleep(Duration::from_millis(2));
     }
     count(1);
+}
+
+/// Connections that come, ask and go as fast as they can, some of them without a word.
+pub fn storm(path: &Path, seed: u64) {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let begin = Instant::now();
+    let mut kept = Vec::new();
+    while begin.elapsed() < Duration::from_secs(1) {
+        let Some(connection) = try_connect(path) else {
+            continue;
+        };
+        for _ in 0..rng.below(20) {
+            ask(&connection, &Ask::List, &[]);
+        }
+        if rng.below(2) == 0 && kept.len() < 900 {
+            kept.push(connection);
+        }
+    }
 }

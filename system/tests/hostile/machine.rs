@@ -1,6 +1,6 @@
 //! The daemon, the honest client, and what the others do.
 
-use crate::{attacks, flood, leaving};
+use crate::{attacks, flood, fuzz, leaving};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -30,9 +30,13 @@ pub enum Role {
     Flood,
     Answers,
     Needs,
+    Storm,
+    Pages,
+    Plain,
+    Supervisor,
 }
 
-const ROLES: [Role; 13] = [
+const ROLES: [Role; 17] = [
     Role::Daemon,
     Role::Fuzz,
     Role::Scribble,
@@ -46,6 +50,10 @@ const ROLES: [Role; 13] = [
     Role::Flood,
     Role::Answers,
     Role::Needs,
+    Role::Storm,
+    Role::Pages,
+    Role::Plain,
+    Role::Supervisor,
 ];
 
 const ROLE: &str = "SELFPAGE_TEST_ROLE";
@@ -86,6 +94,10 @@ pub fn play(role: Role) {
         Role::Flood => flood::flood(&socket, &folder.join("go")),
         Role::Answers => flood::answers(&socket, &folder.join("go")),
         Role::Needs => flood::needs(&socket),
+        Role::Storm => flood::storm(&socket, seed),
+        Role::Pages => fuzz::pages(&socket, &folder),
+        Role::Plain => fuzz::plain(&folder),
+        Role::Supervisor => fuzz::supervisor(&folder, seed),
     }
 }
 
@@ -198,6 +210,102 @@ impl Machine {
             );
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Has a process of this user play a role, beside others.
+    pub fn spawn(&self, role: Role, seed: u64, user: u32, name: &str) -> Child {
+        let mut command = process(self.folder.path(), role, seed);
+        if rustix::process::getuid().is_root() {
+            command.uid(user).gid(user);
+        }
+        command.stderr(self.errors(name)).spawn().unwrap()
+    }
+
+    /// Has a process play a role that knows nothing of its contract; none where the program
+    /// is not built that would start it.
+    pub fn under_contract(&self, role: Role, name: &str) -> Option<Child> {
+        let own = std::env::current_exe().unwrap();
+        let targets = own.ancestors().nth(3)?;
+        let built = ["release/selfpage", "debug/selfpage"].map(|path| targets.join(path));
+        let Some(selfpage) = built.iter().find(|path| path.exists()) else {
+            println!(
+                "SKIPPED: an unmodified program: there is no {}",
+                built[0].display()
+            );
+            return None;
+        };
+        let itself = process(self.folder.path(), role, 0);
+        let mut command = Command::new(selfpage);
+        command
+            .arg("run")
+            .arg(format!("--system={}", self.socket().display()))
+            .args([
+                "--frames=4M+12M",
+                "--disk=50ms/250ms,extra",
+                "--swap=64M",
+                "--",
+            ])
+            .arg(itself.get_program())
+            .args(itself.get_args())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        for (variable, value) in itself.get_envs() {
+            command.env(variable, value.unwrap_or_default());
+        }
+        Some(command.stderr(self.errors(name)).spawn().unwrap())
+    }
+
+    /// Notes which sockets a program and its children listen at, for those that attack them.
+    pub fn note_sockets(&self, program: u32) {
+        let children = |pid: u32| {
+            let path = format!("/proc/{pid}/task/{pid}/children");
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect::<Vec<u32>>()
+        };
+        let mut pids = vec![program];
+        pids.extend(children(program));
+        let links = pids
+            .iter()
+            .filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
+        let links = links
+            .flatten()
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        let links: Vec<_> = links
+            .map(|link| link.to_string_lossy().into_owned())
+            .collect();
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let name = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let inode = format!("socket:[{}]", words.get(6)?);
+            let name = words.get(7)?.strip_prefix('@')?;
+            links.contains(&inode).then(|| name.to_owned())
+        };
+        let names: Vec<_> = sockets.lines().filter_map(name).collect();
+        std::fs::write(self.folder.path().join("sockets"), names.join("\n")).unwrap();
+    }
+
+    /// How far a program is, as it notes it.
+    pub fn noted(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
+    /// What a program and the daemon said.
+    pub fn told(&self, name: &str) -> String {
+        let path = self.folder.path().join(format!("{name}.errors"));
+        let errors = std::fs::read_to_string(path).unwrap_or_default();
+        format!("{name} said:\n{errors}\nthe daemon said:\n{}", self.log())
+    }
+
+    fn errors(&self, name: &str) -> File {
+        let path = self.folder.path().join(format!("{name}.errors"));
+        File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap()
     }
 
     /// Has a process begin to play a role.

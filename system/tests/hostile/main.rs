@@ -6,6 +6,7 @@
 
 mod attacks;
 mod flood;
+mod fuzz;
 mod leaving;
 mod machine;
 
@@ -86,6 +87,16 @@ fn an_answer_that_came_in_time_counts_though_strangers_are_before_it() {
         let is_right = ended.success() || (what != "flood" && ended.signal() == Some(9));
         assert!(is_right, "{what}: {ended}: {}", machine.log());
     }
+}
+
+/// A short run of a fixed seed; `make fuzz-daemon FOR=SECONDS SEED=NUMBER` runs others.
+#[test]
+fn honest_programs_page_beside_everything_hostile_at_once() {
+    let said = |name, unsaid: &str| std::env::var(name).unwrap_or(unsaid.into());
+    let time = fuzz::seconds(&said("SELFPAGE_FUZZ_FOR", "5s"));
+    let seed = said("SELFPAGE_FUZZ_SEED", "1").parse().unwrap();
+    let rounds = fuzz::run(time, seed);
+    println!("{rounds} rounds of seed {seed}");
 }
 
 #[test]
