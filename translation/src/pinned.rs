@@ -51,6 +51,8 @@ pub struct Unseparated {
 /// that refuse (pinned, or shared with a child since a fork) stay in `slot_src`;
 /// `pinned` learns their index in the range. Returns how many did.
 ///
+/// The staged range may be several mappings, as the stretch was; the kernel moves within one.
+///
 /// An error says how far it came: pages are in both areas then.
 ///
 /// # Safety
@@ -69,10 +71,19 @@ pub unsafe fn separate_pinned(
     let mut at = 0;
     let mut refused = 0;
     let mut tries = 0;
+    let mut span = len;
     while at < len {
+        span = span.min(len - at);
         // SAFETY: the caller's promise.
-        match unsafe { userfault.move_present(slot_dst + at, slot_src + at, len - at, Wake::No) } {
-            Ok(()) => break,
+        match unsafe { userfault.move_present(slot_dst + at, slot_src + at, span, Wake::No) } {
+            Ok(()) => {
+                at += span;
+                span = len;
+            }
+            // Across mappings: the first half of it, which is one in the end.
+            Err(MapError::Other(Errno::INVAL)) if span > PAGE => {
+                span = (span / 2).next_multiple_of(PAGE);
+            }
             Err(MapError::Pinned { done }) => {
                 at += done;
                 pinned(at / PAGE);
