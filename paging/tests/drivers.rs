@@ -6,8 +6,8 @@
 )]
 
 use selfpage::{
-    Activation, Contract, Counter, DirectIo, Domain, FaultKind, Handled, Mapped, Nailed, Outcome,
-    Paged, Physical, Rights, StretchDriver, StretchError,
+    Activation, Cleaned, Contract, Counter, DirectIo, Domain, FaultKind, Handled, Mapped, Nailed,
+    Outcome, Paged, Physical, Rights, StoreError, StretchDriver, StretchError,
 };
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -392,4 +392,60 @@ fn a_dropped_domain_leaves_no_memory_and_no_descriptor() {
         before,
         descriptors()
     );
+}
+
+/// The access that the kernel's mapping of an address gives, as /proc shows it.
+fn access_in_maps(addr: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| {
+        let (start, rest) = line.split_once('-').unwrap();
+        let end = rest.split(' ').next().unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(start)..number(end)).contains(&addr)
+    });
+    line.unwrap().split(' ').nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn pages_that_the_store_refuses_come_back_with_the_rights_they_had() {
+    let domain = Domain::builder()
+        .frames(Contract { g: 64, x: 64 })
+        .store("ram:1M".parse().unwrap())
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap();
+    const PAGES: usize = 40;
+    let stretch = domain.allocate(PAGES * PAGE).unwrap();
+    stretch.bind(Full).unwrap();
+    unsafe { stretch.bytes_mut() }.fill(5);
+    stretch.protect(Rights::READ | Rights::META).unwrap();
+    stretch.unmap(0..PAGES).unwrap();
+    assert!(stretch.trans(3).unwrap().frame.is_none());
+    assert_eq!(domain.relinquish(64), 0, "every page is refused");
+    let came_back = |page: &usize| stretch.trans(*page).unwrap().frame.is_some();
+    let back: Vec<_> = (0..PAGES).filter(came_back).collect();
+    assert!(!back.is_empty());
+    for page in back {
+        let addr = stretch.base() + page * PAGE;
+        assert_eq!(access_in_maps(addr), "r--p", "page {page}");
+    }
+    assert!(unsafe { stretch.bytes() }.iter().all(|byte| *byte == 5));
+}
+
+/// Keeps nothing.
+struct Full;
+
+impl StretchDriver for Full {
+    fn name(&self) -> &'static str {
+        "full"
+    }
+    fn evictable(&self) -> bool {
+        true
+    }
+    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+        Physical.fault(fault)
+    }
+    fn clean(&self, _: usize, _: &[u8; PAGE]) -> Cleaned {
+        Cleaned::Refused(StoreError::Busy)
+    }
 }

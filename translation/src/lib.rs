@@ -57,7 +57,7 @@ pub use pinned::{
 };
 pub use poison::PoisonMethod;
 pub use probe::{Lack, Obtained, Probe};
-pub use protect::{Access, set_access};
+pub use protect::{Access, open_access, set_access};
 pub use register::TranslationError;
 pub use reserve::{
     Reservation, ReserveError, advise_huge, advise_no_huge, reserve, reserve_aligned,

@@ -7,6 +7,7 @@
 use crate::raw;
 use crate::register::{TranslationError, range};
 use crate::userfault::Userfault;
+use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
 use rustix::mm::{MprotectFlags, mprotect};
 
@@ -69,6 +70,24 @@ pub unsafe fn set_access(addr: usize, len: usize, access: Access) -> Result<(), 
         len,
         errno,
     })
+}
+
+/// Makes whole pages readable and writeable for every thread, whatever their rights were, and
+/// takes a protection key off them: `mprotect` alone leaves the key, and a thread that did not
+/// get its rights from the program has none to it.
+///
+/// # Safety
+/// Nobody may rely on the pages' rights.
+pub unsafe fn open_access(addr: usize, len: usize) -> Result<(), TranslationError> {
+    let flags = Access::READ_WRITE.flags().bits() as usize;
+    // SAFETY: the caller's promise; key 0 is every thread's.
+    let opened = unsafe { raw::syscall(sys::__NR_pkey_mprotect, [addr, len, flags, 0, 0, 0]) };
+    match opened {
+        Ok(_) => Ok(()),
+        // The processor or the kernel has no keys: there is none to take off.
+        // SAFETY: the caller's promise.
+        Err(_) => unsafe { set_access(addr, len, Access::READ_WRITE) },
+    }
 }
 
 /// How write protection changes.

@@ -4,7 +4,7 @@ mod common;
 use common::*;
 use translation::{
     Access, Capabilities, EntryKind, Feature, KeyRights, Options, Pagemap, ProtectionKey,
-    ReserveError, Translation, Userfault, Wake, reserve, set_access,
+    ReserveError, Translation, Userfault, Wake, open_access, reserve, set_access,
 };
 use wired::PAGE;
 
@@ -182,6 +182,35 @@ fn a_key_restrains_the_thread_that_says_so() {
         assert_eq!(load(area.at(0)), 5);
         key.set_rights(KeyRights::ReadWrite);
         set_access(area.at(0), PAGE, Access::READ_WRITE).unwrap();
+    }
+}
+
+#[test]
+fn pages_are_opened_whatever_their_rights_and_keys() {
+    let area = Area::new(1);
+    store(area.at(0), 6);
+    // SAFETY: the test's memory.
+    unsafe {
+        set_access(area.at(0), PAGE, Access::NONE).unwrap();
+        open_access(area.at(0), PAGE).unwrap();
+    }
+    assert_eq!(load(area.at(0)), 6);
+    #[cfg(target_arch = "x86_64")]
+    {
+        let key = match ProtectionKey::new(KeyRights::None) {
+            Ok(key) => key,
+            Err(errno) => {
+                return skipped(&format!("this processor has no protection keys: {errno}"));
+            }
+        };
+        // SAFETY: the test's memory.
+        unsafe {
+            key.protect(area.at(0), PAGE, Access::READ).unwrap();
+            assert!(!kernel_reads(area.at(0)));
+            open_access(area.at(0), PAGE).unwrap();
+        }
+        store(area.at(0), 7);
+        assert_eq!(load(area.at(0)), 7);
     }
 }
 

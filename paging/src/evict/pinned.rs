@@ -19,6 +19,9 @@ use wired::PAGE;
 /// and each look costs two mappings changed.
 const HELD: Duration = Duration::from_secs(1);
 
+/// How often a copy that meets a change of the address space is tried again.
+const TRIES: usize = 1000;
+
 /// Pages found held by a device, in the order they were found.
 pub(crate) struct HeldByDevices {
     pages: Vec<usize>,
@@ -274,6 +277,52 @@ impl Pager {
         }
     }
 
+    /// As [`Pager::put_back`], where the program has given the page's place rights of its own
+    /// or a key: the memory would bring the slot's with it.
+    fn copy_back(
+        &self,
+        stretch: &Inner,
+        index: usize,
+        slot_word: &AtomicU32,
+        staged: usize,
+    ) -> bool {
+        let word = slot_word.load(Ordering::Relaxed);
+        if word == 0 {
+            return false;
+        }
+        let addr = stretch.table().address(index);
+        let from = std::ptr::with_exposed_provenance(staged);
+        let copied = (0..TRIES).find_map(|_| {
+            match self
+                .userfault()
+                .copy(addr, from, PAGE, translation::Wake::Yes)
+            {
+                Err(translation::MapError::Again { .. }) => {
+                    std::hint::spin_loop();
+                    None
+                }
+                done => Some(done),
+            }
+        });
+        match copied {
+            Some(Ok(())) => {
+                // SAFETY: its contents are in their place.
+                let _ = unsafe { translation::discard(staged, PAGE) };
+                slot_word.store(0, Ordering::Relaxed);
+                self.mark(word - 1, FrameState::Mapped);
+                true
+            }
+            Some(Err(error)) => {
+                self.complain(format_args!(
+                    "a page could not be put back at {addr:#x}: {error}"
+                ));
+                false
+            }
+            // The address space is changing: it keeps its place until the next turn.
+            None => false,
+        }
+    }
+
     /// Puts a page of the standby list back where it was, unless a fault has it already.
     /// Under the unit's closed gate, by who has claimed
     /// its piece.
@@ -285,7 +334,13 @@ impl Pager {
         }
         let staged = self.places.staged(frame);
         let back = self.staging.page_at(staged).is_some_and(|(slot, page)| {
-            self.put_back(stretch, index, &self.staging.frames(slot)[page], staged)
+            let slot_word = &self.staging.frames(slot)[page];
+            // On the sieve are pages that no device holds.
+            let held = self.is_careful() && staged == self.staging.address(slot) + page * PAGE;
+            match stretch.odd_access() && !held {
+                true => self.copy_back(stretch, index, slot_word, staged),
+                false => self.put_back(stretch, index, slot_word, staged),
+            }
         });
         if back {
             word.finish_in_place();

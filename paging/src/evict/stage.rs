@@ -12,7 +12,7 @@ use crate::stretch::Inner;
 use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use translation::{Access, StageError, Staged, UnmapMethod};
+use translation::{StageError, Staged, UnmapMethod};
 use wired::{PAGE, RANGE_PAGES};
 
 impl Pager {
@@ -84,11 +84,10 @@ impl Pager {
         let length = span.len() * PAGE;
         let target = self.staging.address(slot) + table.offset_in_unit(span.start);
         let each = |offset: usize, bytes: usize| {
-            // The slot has the stretch's protection; reading it needs at least that.
+            // The slot has the stretch's protection and its key; reading it needs neither.
             if stretch.odd_access() {
                 // SAFETY: the slot is the pager's.
-                let _ =
-                    unsafe { translation::set_access(target + offset, bytes, Access::READ_WRITE) };
+                let _ = unsafe { translation::open_access(target + offset, bytes) };
             }
             let first = table.index(source + offset);
             for index in first..first + bytes / PAGE {
