@@ -239,6 +239,47 @@ mod tests {
     use std::time::Duration;
     use translation::EntryKind;
 
+    /// A guard has no contents and is in the way of `UFFDIO_MOVE`: it goes with what is staged
+    /// around it, and is met where pins are told apart.
+    #[test]
+    fn a_guard_among_pages_keeps_none_of_them() {
+        const PAGES: usize = 48;
+        const GUARDED: usize = 20;
+        let domain = Domain::builder()
+            .frames(Contract { g: 128, x: 128 })
+            .store("ram:4M".parse().unwrap())
+            .direct_io(DirectIo::Anytime)
+            .build()
+            .unwrap();
+        if !domain.pager().capabilities.may_evict(true) {
+            println!("SKIPPED: this kernel has no UFFDIO_MOVE");
+            return;
+        }
+        let stretch = domain.allocate(PAGES * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        let at = |page: usize| stretch.as_ptr().wrapping_add(page * PAGE);
+        for page in (0..PAGES).filter(|page| *page != GUARDED) {
+            // SAFETY: this test's own stretch.
+            unsafe { at(page).write_volatile(page as u8) };
+        }
+        // A window may have brought it.
+        stretch.discard(GUARDED..GUARDED + 1).unwrap();
+        /// `MADV_GUARD_INSTALL`.
+        const GUARD: i32 = 102;
+        // SAFETY: nothing is in the page.
+        if unsafe { libc::madvise(at(GUARDED).cast(), PAGE, GUARD) } != 0 {
+            println!("SKIPPED: this kernel has no guards");
+            return;
+        }
+        stretch.unmap(0..PAGES).unwrap();
+        let stays = |page: &usize| stretch.trans(*page).unwrap().frame.is_some();
+        assert_eq!((0..PAGES).filter(stays).count(), 0);
+        for page in (0..PAGES).filter(|page| *page != GUARDED) {
+            // SAFETY: this test's own stretch.
+            assert_eq!(unsafe { at(page).read_volatile() }, page as u8);
+        }
+    }
+
     /// What fails after a stretch has its addresses gives them back once: another thread may
     /// have them by then.
     #[test]

@@ -14,6 +14,7 @@
 //! | shared with a child since a fork, the child's end notwithstanding | EBUSY, until it is written |
 //! | the zero page | moves |
 //! | a hole | skipped |
+//! | a mark without contents: a guard, poison | EFAULT, stays |
 //!
 //! So every page that refuses is kept, pinned or not; after a fork these may be many. Not
 //! seen by it: references that are no pins (`vmsplice`), whose holder only reads, and
@@ -80,9 +81,16 @@ pub unsafe fn separate_pinned(
                 at += span;
                 span = len;
             }
-            // Across mappings: the first half of it, which is one in the end.
-            Err(MapError::Other(Errno::INVAL)) if span > PAGE => {
+            // Across mappings, or with a mark in it: the first half, which is one page in the end.
+            Err(MapError::Other(Errno::INVAL | Errno::FAULT)) if span > PAGE => {
                 span = (span / 2).next_multiple_of(PAGE);
+            }
+            Err(MapError::Other(Errno::FAULT)) => {
+                pinned(at / PAGE);
+                refused += 1;
+                at += PAGE;
+                span = len;
+                tries = 0;
             }
             Err(MapError::Pinned { done }) => {
                 at += done;

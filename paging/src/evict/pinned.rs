@@ -161,6 +161,10 @@ impl Pager {
         let Some(to) = self.staging.sieve(slot).map(|sieve| sieve + offset) else {
             return;
         };
+        if slot_word.load(Ordering::Relaxed) == 0 {
+            // No page of ours: a mark, which no access may meet, and which goes with the slot.
+            return;
+        }
         // SAFETY: staged and mapped.
         unsafe { wired::rewrite(staged as *mut u64) };
         // SAFETY: both areas are the pager's.
