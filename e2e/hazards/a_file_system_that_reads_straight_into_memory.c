@@ -2,8 +2,30 @@
  * must not leave meanwhile. No O_DIRECT is anywhere to be seen.
  *
  * With "mount FOLDER COMMAND..." it runs a command with the file system in place, with
- * "read FOLDER" it reads from one. */
+ * "read FOLDER" it reads from one. With "late FOLDER COMMAND..." the command begins before
+ * that: its first line of output has the file system mounted, and its end ends it. */
 #include "fuse.h"
+
+/* Runs a command; the file system is mounted when it says a word, which is answered. */
+static int mount_late(const char *folder, char **command)
+{
+    int words[2], answers[2], status;
+    char byte;
+    CHECK(pipe(words) == 0 && pipe(answers) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(dup2(answers[0], 0) == 0 && dup2(words[1], 1) == 1);
+        close(answers[1]), close(words[0]);
+        execv(command[0], command);
+        fail_at(__FILE__, __LINE__, command[0]);
+    }
+    close(words[1]), close(answers[0]);
+    CHECK(read(words[0], &byte, 1) == 1);
+    CHECK(fuse_mount(folder) && write(answers[1], "\n", 1) == 1);
+    CHECK(waitpid(child, &status, 0) == child);
+    return WEXITSTATUS(status);
+}
 
 int main(int argc, char **argv)
 {
@@ -13,7 +35,10 @@ int main(int argc, char **argv)
     char made[] = "mount-XXXXXX";
     const char *folder = argc > 3 ? argv[2] : mkdtemp(made);
     CHECK(folder);
-    pid_t server = fuse_mount(folder);
+    int alone = fuse_alone();
+    if (alone && argc > 3 && !strcmp(argv[1], "late"))
+        return mount_late(folder, argv + 3);
+    pid_t server = alone ? fuse_mount(folder) : 0;
     if (!server) {
         fprintf(stderr, "a file system of one's own needs /dev/fuse and privilege (errno %d)\n", errno);
         if (argc == 1)

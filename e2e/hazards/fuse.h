@@ -73,15 +73,19 @@ static void fuse_serve(void)
     }
 }
 
-/* Mounts it in a mount namespace of its own and leaves a child to serve it, which ends with
- * this process. 0 where that is not allowed. */
+/* Enters a mount namespace whose mounts stay in it. 0 where that is not allowed. */
+static int fuse_alone(void)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0;
+}
+
+/* Mounts it and leaves a child to serve it, which ends with this process. 0 where that is not
+ * allowed. */
 static pid_t fuse_mount(const char *folder)
 {
     char options[64];
     fuse_device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-    if (fuse_device < 0 || unshare(CLONE_NEWNS))
-        return 0;
-    if (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL))
+    if (fuse_device < 0)
         return 0;
     snprintf(options, sizeof options, "fd=%d,rootmode=40755,user_id=%d,group_id=%d", fuse_device, getuid(), getgid());
     if (mount("hazard", folder, "fuse.hazard", 0, options))

@@ -16,7 +16,7 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 13] = [
+    let cases: [(&str, Case); 14] = [
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
         (
@@ -45,6 +45,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
         (
             "a_file_system_that_reads_straight_into_memory_is_noticed_where_it_is_mounted_before",
             mounted_before,
+        ),
+        (
+            "a_file_system_that_reads_straight_into_memory_is_noticed_when_another_program_mounts_it",
+            mounted_meanwhile,
         ),
         (
             "a_descriptor_for_direct_io_that_comes_with_a_message_is_noticed",
@@ -395,6 +399,35 @@ fn mounted_before() -> Verdict {
     }
     ensure(output.status.success(), || {
         format!("{:?}; it said {said}", output.status)
+    })?;
+    sandbox.check_clean()
+}
+
+fn mounted_meanwhile() -> Verdict {
+    let sandbox = Sandbox::new("mounted_meanwhile")?;
+    if reads_in_place(&sandbox)? {
+        return skipped("a file system is mounted for which pages are checked always");
+    }
+    let name = "a_file_system_that_reads_straight_into_memory";
+    let program = hazard::build(&sandbox, name, &[])?;
+    let folder = sandbox.join("mounted");
+    std::fs::create_dir(&folder).doing(|| "make a folder".into())?;
+    let (at, program) = (folder.display(), program.display());
+    let text = format!(
+        "{program} late {at} /bin/sh -c \
+         '$RUN --frames 8M --stats-json figures.json -- /bin/sh -c \"echo; read word\"'"
+    );
+    let (output, said) = script(&sandbox, &text)?;
+    if output.status.code() == Some(77) {
+        return skipped(said.trim());
+    }
+    ensure(output.status.success(), || {
+        format!("{:?}; it said {said}", output.status)
+    })?;
+    let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
+    let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
+    ensure(careful(figures.as_ref())?, || {
+        "a file system was mounted, and pages were not checked".into()
     })?;
     sandbox.check_clean()
 }
