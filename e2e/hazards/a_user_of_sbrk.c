@@ -2,11 +2,29 @@
  * shrinking; memory that comes back is zero. */
 #include "hazard.h"
 
+static void *waits(void *arg)
+{
+    for (;;)
+        pause();
+    return arg;
+}
+
 int main(void)
 {
+    pthread_t beside;
+    CHECK(pthread_create(&beside, NULL, waits, NULL) == 0);
     size_t n = hazard_bytes();
     char *start = sbrk(0);
     CHECK(start != (void *)-1);
+    /* A fork while addresses are kept where there is no memory any more. */
+    CHECK(sbrk(PAGE) == start && sbrk(-(intptr_t)PAGE) == start + PAGE && sbrk(0) == start);
+    CHECK(setvbuf(stdin, start, _IOFBF, PAGE) == 0);
+    pid_t early = fork();
+    CHECK(early >= 0);
+    if (early == 0)
+        _exit(sbrk(0) == start ? 0 : 1);
+    reap(early);
+    CHECK(setvbuf(stdin, NULL, _IONBF, 0) == 0);
     char *p = sbrk(0);
     size_t got = 0;
     for (int i = 0; got < n; i++) {

@@ -286,9 +286,13 @@ fn nail(library: bool, also: &[Span]) -> (Vec<Span>, bool) {
         .filter(|page| allocated::allocated(*page))
         .flat_map(|page| space.nailable(&(page..page + PAGE)))
         .collect();
-    let all = nails.len();
-    nails.retain(|span| pager::nail(span).is_ok());
-    let complete = nails.len() == all;
+    let mut complete = true;
+    nails.retain(|span| {
+        let nailed = pager::nail(span).is_ok();
+        // The use of a page that cannot be read is a signal, and waits for nothing.
+        complete &= nailed || !raw::is_readable(span.start, size_of::<u64>());
+        nailed
+    });
     (nails, complete)
 }
 
