@@ -2,7 +2,9 @@
 //!
 //! A tenant's processes are put in a control group of their own, where the daemon may make
 //! one: the kernel then knows them all, whatever they do, and ends them at one stroke
-//! (`cgroup.kill`). Elsewhere they are the process that asked and all below it.
+//! (`cgroup.kill`). Elsewhere they are the process that asked, all below it, and those that
+//! were found below it before and live: its end does not set free what it leaves behind. Of
+//! what it starts between the last count and its end nothing is known there.
 //!
 //! Rule: what is resident is counted by the kernel and never believed; whoever is killed is
 //! helped to give its memory back at once (`process_mrelease`).
@@ -12,8 +14,10 @@ use super::record::Record;
 use crate::tree;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where the second version of control groups may be mounted.
@@ -21,6 +25,9 @@ const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The folder of the daemon's groups.
 const OURS: &str = "selfpage";
+
+/// How long one is looked after that was put into a group by mistake.
+const SHORT: Duration = Duration::from_millis(100);
 
 /// How often a killed tenant is looked at until its memory has come back.
 const LOOK: Duration = Duration::from_millis(1);
@@ -43,6 +50,8 @@ pub struct Group {
     leader: Pid,
     /// When the leader started: with its number, its name for good.
     start: u64,
+    /// Where there is no group: those that were found, and when they started.
+    found: Arc<Mutex<HashMap<Pid, u64>>>,
 }
 
 /// Why the guarantee of frames is weaker than it should be.
@@ -79,6 +88,7 @@ impl Groups {
                 // If it ended meanwhile, its number may be another's, who is not to die for it.
                 Ok(()) if is_alive(leader, start) => Some(path),
                 _ => {
+                    origin::restore(mount_of(&path)?, &path, SHORT);
                     let _ = fs::remove_dir(&path);
                     None
                 }
@@ -88,6 +98,7 @@ impl Groups {
             path,
             leader,
             start,
+            found: Arc::default(),
         }
     }
 
@@ -163,12 +174,21 @@ impl Group {
             let pids = text.lines().filter_map(|line| line.parse().ok());
             return pids.filter_map(Pid::from_raw).collect();
         }
-        if !self.is_alive() {
-            return Vec::new();
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.insert(self.leader, self.start);
+        found.retain(|pid, start| is_alive(*pid, *start));
+        let mut all: HashSet<Pid> = found.keys().copied().collect();
+        let roots = match self.is_alive() {
+            true => vec![self.leader],
+            false => all.iter().copied().collect(),
+        };
+        all.extend(roots.into_iter().flat_map(tree::below));
+        for pid in &all {
+            if let Some(stat) = tree::Stat::of(*pid) {
+                found.entry(*pid).or_insert(stat.start);
+            }
         }
-        let mut all = vec![self.leader];
-        all.extend(tree::below(self.leader));
-        all
+        all.into_iter().collect()
     }
 
     /// Bytes of anonymous memory resident, by the kernel's count, less `own` for the pager of
@@ -211,13 +231,14 @@ impl Group {
         let mut held: Vec<(Pid, OwnedFd)> = Vec::new();
         loop {
             // Held before they are killed: their memory is freed through these.
-            for pid in self.processes() {
-                if held.iter().all(|(known, _)| *known != pid)
-                    && let Ok(fd) = pidfd_open(pid, PidfdFlags::empty())
-                {
-                    held.push((pid, fd));
-                }
-            }
+            let open = |pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?));
+            let is_new = |pid: &Pid| held.iter().all(|(known, _)| known != pid);
+            let new = self.processes().into_iter().filter(is_new);
+            let mut new: Vec<_> = new.filter_map(open).collect();
+            // A number may have become another's before it was held.
+            let still = self.processes();
+            new.retain(|(pid, _)| still.contains(pid));
+            held.extend(new);
             let at_once = self
                 .path
                 .as_ref()
@@ -242,7 +263,7 @@ impl Group {
         if let Some(path) = &self.path
             && let Some(mount) = mount_of(path)
         {
-            origin::restore(mount, path);
+            origin::restore(mount, path, origin::LAST);
         }
     }
 
@@ -314,5 +335,34 @@ mod tests {
         let alive = |pid: &&Pid| tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
         assert_eq!(there.iter().filter(alive).count(), 0);
         group.remove();
+    }
+
+    #[test]
+    fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
+        let groups = Groups {
+            root: None,
+            protects: false,
+        };
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 20 & sleep 20 & wait"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let group = groups.take_in(pid, tree::process(pid).start, 1);
+        let begin = Instant::now();
+        while group.processes().len() < 3 && begin.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(LOOK);
+        }
+        let there = group.processes();
+        assert_eq!(there.len(), 3);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!group.is_alive());
+        assert_eq!(group.processes().len(), 2);
+        group.kill(Duration::from_secs(20));
+        let alive = |pid: &&Pid| tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
+        assert_eq!(there.iter().filter(alive).count(), 0);
+        assert!(group.processes().is_empty());
     }
 }

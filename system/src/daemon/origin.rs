@@ -20,7 +20,7 @@ const ATTRIBUTE: &str = "user.selfpage.origin";
 const LONGEST: usize = 4096;
 
 /// How long processes that start others without end are run after.
-const LAST: Duration = Duration::from_secs(10);
+pub(super) const LAST: Duration = Duration::from_secs(10);
 /// How often.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -44,13 +44,13 @@ pub(super) fn note(mount: &Path, group: &Path, leader: Pid) {
     );
 }
 
-/// Puts all processes of `group` back.
-pub(super) fn restore(mount: &Path, group: &Path) {
+/// Puts all processes of `group` back; for at most so long while it does not become empty.
+pub(super) fn restore(mount: &Path, group: &Path, limit: Duration) {
     let home = noted(group).unwrap_or_else(|| mount.into());
     let begin = Instant::now();
     loop {
         let there = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-        if there.is_empty() || begin.elapsed() > LAST {
+        if there.is_empty() || begin.elapsed() > limit {
             return;
         }
         for pid in there.lines() {
