@@ -184,7 +184,8 @@ impl Daemon {
     ) -> Result<Tenancy, String> {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let own = rustix::process::getuid().as_raw();
-        access::check(&self.config.allow, own, &connection.asker, &terms)?;
+        let held = self.held(connection.asker.uid, None);
+        access::check(&self.config.allow, own, &connection.asker, held, &terms)?;
         terms.disk.check().map_err(|why| why.to_string())?;
         let (pid, uid) = (connection.peer.pid, connection.asker.uid);
         // Who hands his connection on and ends cannot have a contract in the name of whoever

@@ -12,8 +12,10 @@
 //! there is faster than [`ASKING`]. All without a contract have half of the descriptors.
 
 use super::Daemon;
+use super::access::Held;
 use super::door::Connection;
 use super::tenancy::Tenancy;
+use crate::control::TenantNumber;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -179,6 +181,19 @@ impl Daemon {
                 "user {uid} has {taken} of the {most} descriptors that one user's connections, contracts and \
                  channels may take: end some first"
             )
+        })
+    }
+
+    /// What the contracts of a person have together, but for this one.
+    pub(super) fn held(&self, uid: u32, but: Option<TenantNumber>) -> Held {
+        let person = self.guests.person(uid);
+        let all = self
+            .tenants
+            .iter()
+            .filter(|(number, _)| Some(**number) != but);
+        let own = all.filter(|(_, t)| self.guests.person(t.record.uid) == person);
+        own.fold(Held::default(), |held, (_, tenancy)| {
+            held.with(&tenancy.record.terms)
         })
     }
 

@@ -310,7 +310,9 @@ impl Daemon {
         terms.disk = disk.unwrap_or(was);
         let own = rustix::process::getuid().as_raw();
         if let Some(connection) = self.connections.get(&token) {
-            access::check(&self.config.allow, own, &connection.asker, &terms)?;
+            // Whoever may set it, what is held counts by whose it is.
+            let held = self.held(tenancy.record.uid, Some(number));
+            access::check(&self.config.allow, own, &connection.asker, held, &terms)?;
         }
         // Whatever may refuse comes before anything is changed.
         if let Some(asked) = frames {
