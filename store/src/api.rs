@@ -80,8 +80,13 @@ pub trait Channel: Send {
     /// Pages submitted and not yet completed.
     fn pending(&self) -> usize;
 
-    /// Readable when a completion waits, if completions can come later at all.
+    /// Readable when a completion waits, if completions can come later at all. It does not
+    /// tell of those that [`Channel::is_ready`] tells of.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether a completion waits that came about when its read was submitted: without a ring,
+    /// or by an error.
+    fn is_ready(&self) -> bool;
 }
 
 /// A page to write.

@@ -281,6 +281,10 @@ impl Channel for Mover {
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.engine.as_ref()?.poll_fd()
     }
+
+    fn is_ready(&self) -> bool {
+        !self.done.0.is_empty() || self.engine.as_ref().is_some_and(Engine::is_ready)
+    }
 }
 
 impl Drop for Mover {

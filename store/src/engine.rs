@@ -108,6 +108,11 @@ impl Engine {
         matches!(self.carrier, Carrier::Calls(_))
     }
 
+    /// Whether an operation is over of which [`Engine::poll_fd`] does not tell.
+    pub fn is_ready(&self) -> bool {
+        self.at_once.len > 0
+    }
+
     /// What to poll for operations that are over.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.carrier {

@@ -125,8 +125,9 @@ impl Entry {
     fn wait(&self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> Ready {
         use rustix::fd::AsFd;
         let userfault = pager.userfault();
-        let ring = self.context.channel.as_ref().and_then(|c| c.poll_fd());
-        let ring = ring.filter(|_| self.context.flights() > 0);
+        let channel = self.context.channel.as_ref();
+        let channel = channel.filter(|_| self.context.flights() > 0);
+        let ring = channel.and_then(|channel| channel.poll_fd());
         let unused = PollFd::from_borrowed_fd(userfault.as_fd(), PollFlags::empty());
         let mut fds = [unused.clone(), unused.clone(), unused.clone(), unused];
         let mut count = 0;
@@ -138,7 +139,11 @@ impl Entry {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }
-        let retry = (self.parked_count > 0 || !take_new).then_some(RETRY);
+        let ready = channel.is_some_and(|channel| channel.is_ready());
+        let retry = match ready {
+            true => Some(Duration::ZERO),
+            false => (self.parked_count > 0 || !take_new).then_some(RETRY),
+        };
         // Limits that are raised are noticed by then.
         let due = self.asleep.first_due().map(|due| left(due).min(GLANCE));
         let limit = retry.into_iter().chain(due).min().map(|limit| Timespec {
