@@ -22,7 +22,7 @@ extern "C" fn come_in() {
     let Ok(port) = (unsafe { Port::from_environ(environ) }) else {
         return;
     };
-    match port.join(Hello::Exec) {
+    match port.join(Hello::Exec { above: 0 }) {
         Ok(joined) => stay(joined),
         Err(why) => {
             let _ = port.say(Say::Refused(why.to_string().as_bytes()));

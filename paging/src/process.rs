@@ -571,6 +571,12 @@ impl Process {
         }
     }
 
+    /// The userfaultfd, in the table of the pager's threads.
+    pub fn userfault(&self) -> BorrowedFd<'static> {
+        use rustix::fd::AsFd;
+        self.pager.userfault().as_fd()
+    }
+
     /// The figures.
     pub fn counters(&self) -> Counters {
         self.pager.counters()

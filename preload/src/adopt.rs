@@ -7,7 +7,7 @@
 
 use crate::mappings::{Span, Traits};
 use crate::space::{self, RW, WORTH_ADOPTING};
-use crate::{bootstrap, pager, threads};
+use crate::{bootstrap, pager, pager_process};
 use rustix::fs::{Mode, OFlags, open};
 
 /// A byte of the library's own data: the mapping that holds it is not adopted.
@@ -25,7 +25,10 @@ pub struct Candidates {
 /// Finds what is there. First thing in the constructor: the library's own tables are
 /// mapped later and look the same.
 pub fn look() -> Candidates {
-    let keep_out = [threads::thread_pointer(), std::ptr::from_ref(&OWN) as usize];
+    let keep_out = [
+        pager_process::thread_pointer(),
+        std::ptr::from_ref(&OWN) as usize,
+    ];
     let mut found = Candidates {
         spans: [(0, 0); MOST],
         count: 0,

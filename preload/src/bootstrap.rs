@@ -1,10 +1,8 @@
-//! What is allocated before the library has started, and what must never be paged:
-//! a pool whose blocks are never given back.
+//! What is allocated before the library has started: a pool whose blocks are never given back.
 //!
-//! The dynamic loader switches to the program's `malloc` before any constructor runs,
-//! and a fork's child makes its pager's threads before it may page.
+//! The dynamic loader switches to the program's `malloc` before any constructor runs.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use wired::{PAGE, Region};
 
 /// Bytes of the pool. What the loader and early constructors allocate is some tens of
@@ -16,10 +14,6 @@ const HEADER: usize = 16;
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
-
-/// While set, `malloc` serves from here whatever the stage: the C library is asked for
-/// a thread's storage, which must not be paged.
-pub static FORCED: AtomicBool = AtomicBool::new(false);
 
 fn pool() -> Option<usize> {
     let start = START.load(Ordering::Acquire);

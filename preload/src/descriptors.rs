@@ -122,7 +122,8 @@ unsafe fn received(message: *const libc::msghdr) {
 }
 
 mod exports {
-    use super::{LAST, c_int, c_uint, error, give, ours, received};
+    use super::{LAST, c_int, c_uint, give, ours, received};
+    use crate::space;
 
     /// `recvmsg`.
     ///
@@ -169,11 +170,13 @@ mod exports {
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn close(fd: c_int) -> c_int {
-        match ours(fd) {
-            true => give(error(libc::EBADF)) as c_int,
-            // SAFETY: the program closes a descriptor of its own.
-            false => unsafe { __close(fd) },
+        // The library's own calls come here, too, from the pager's threads and before the program
+        // runs: the C library's function may be the program's by then.
+        if !space::active() || ours(fd) {
+            return give(super::close(fd)) as c_int;
         }
+        // SAFETY: the program closes a descriptor of its own.
+        unsafe { __close(fd) }
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -1,17 +1,17 @@
 //! This process's pager: made in the constructor, made anew in the child of a fork.
 
 use crate::outlet::Outlet;
-use crate::traps::Traps;
-use crate::{allocated, link, notice, processors, threads};
+use crate::traps::{self, Traps};
+use crate::{allocated, link, notice, pager_process, processors};
 use frames::{Client, Contract, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use store::{SharedStore, Store};
 use system::Board;
 use system::board::Figure;
-use system::client::Joined;
+use system::client::{Connection, Joined};
 use system::wire::slot_of;
 use translation::{Capabilities, EntryKind, Userfault};
 
@@ -25,7 +25,7 @@ pub struct Engine {
     capabilities: Capabilities,
     contract: Contract,
     disk: Disk,
-    entries: [AtomicPtr<EntryThread>; threads::ENTRIES],
+    entries: [AtomicPtr<EntryThread>; pager_process::HANDLERS],
 }
 
 /// What a store has behind its compressed RAM.
@@ -71,8 +71,8 @@ fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// The engine of a new image.
-pub fn start(joined: Joined) -> Result<(), String> {
+/// The engine of a new image. Returns the connection that the process joined by.
+pub fn start(joined: Joined) -> Result<Connection, String> {
     let welcome = joined.welcome;
     let without = Capabilities::from_bits(welcome.options.without as u32);
     let probed = Capabilities::probe_fast();
@@ -90,7 +90,7 @@ pub fn start(joined: Joined) -> Result<(), String> {
     let disk = match joined.hunger {
         Some(_) => Disk::System,
         // A store with a file keeps the last of its descriptors.
-        None if last.is_some_and(threads::is_open) => Disk::File,
+        None if last.is_some_and(is_open) => Disk::File,
         None => Disk::None,
     };
     if let Some(hunger) = joined.hunger {
@@ -114,8 +114,6 @@ pub fn start(joined: Joined) -> Result<(), String> {
         hooks: &Hooks,
     })
     .map_err(text)?;
-    // Its number is watched, never used again here; it closes with the process.
-    let _ = joined.connection.into_fd().into_raw_fd();
     let engine = Engine {
         process,
         ledger,
@@ -124,14 +122,14 @@ pub fn start(joined: Joined) -> Result<(), String> {
         capabilities,
         contract,
         disk,
-        entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; threads::ENTRIES],
+        entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; pager_process::HANDLERS],
     };
     let _ = ENGINE.set(engine);
-    Ok(())
+    Ok(joined.connection)
 }
 
 /// The engine of a fork's child: every arena is registered again.
-pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
+pub fn again(fork: Fork, joined: Joined) -> Result<Connection, String> {
     let Some(engine) = get() else {
         return start(joined);
     };
@@ -164,8 +162,14 @@ pub fn again(fork: Fork, joined: Joined) -> Result<(), String> {
             .become_child(fork, userfault, frames, slot, counters, seen)
     }
     .map_err(text)?;
-    let _ = joined.connection.into_fd().into_raw_fd();
-    Ok(())
+    Ok(joined.connection)
+}
+
+/// Whether a number is an open descriptor of the calling thread's table.
+fn is_open(fd: i32) -> bool {
+    // SAFETY: asks, changes nothing.
+    let asked = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::io::fcntl_getfd(asked).is_ok()
 }
 
 fn text(error: impl std::fmt::Display) -> String {
@@ -192,26 +196,54 @@ pub fn child_of(fork: &Fork) -> u32 {
     Process::child_of(fork).raw()
 }
 
-/// The pacing of faults that the kernel handles by itself, as the keeper does it.
+/// Whether the kernel lets the pager process count the faults that it handles by itself.
+static COUNTS_KERNEL_FAULTS: AtomicBool = AtomicBool::new(false);
+
+/// Puts the handler of the signals in place that pace faults which the kernel handles by
+/// itself, where these are counted. In the program: its signal handlers are its own. Returns
+/// true where it is in place.
+pub fn handle_fault_signals() -> bool {
+    let Some(engine) = get().filter(|_| COUNTS_KERNEL_FAULTS.load(Ordering::Acquire)) else {
+        return false;
+    };
+    engine.process.pace_kernel_faults(traps::code()).is_ok()
+}
+
+/// The pacing of faults that the kernel handles by itself.
 pub struct Paced(Option<Traps>);
 
 impl Paced {
-    /// Of this process, before the program goes on.
-    pub fn begin() -> Self {
-        let mut paced = Self(get().map(|engine| Traps::new(engine.process)));
-        paced.follow(true);
-        paced
+    /// Of a program that has one thread, `first`, in a tree that may have fault limits.
+    pub fn begin(first: i32) -> Self {
+        let Some(engine) = get().filter(|_| link::is_paced()) else {
+            return Self(None);
+        };
+        let traps = Traps::begin(engine.process, first);
+        COUNTS_KERNEL_FAULTS.store(traps.is_some(), Ordering::Release);
+        let figure = match traps {
+            Some(_) => Figure::KernelCounted,
+            None => Figure::KernelUncounted,
+        };
+        engine.board.block(slot_of(link::domain())).add(figure, 1);
+        Self(traps)
+    }
+
+    /// Whether there are any to pace.
+    pub fn is_any(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The program handles the signals: counts from now on.
+    pub fn count(&mut self) {
+        if let Some(traps) = &mut self.0 {
+            traps.count();
+        }
     }
 
     /// Follows the limits.
-    pub fn follow(&mut self, alone: bool) {
-        let began = self.0.as_mut().and_then(|traps| traps.follow(alone));
-        if let (Some(engine), Some(began)) = (get(), began) {
-            let figure = match began {
-                true => Figure::KernelCounted,
-                false => Figure::KernelUncounted,
-            };
-            engine.board.block(slot_of(link::domain())).add(figure, 1);
+    pub fn follow(&mut self) {
+        if let Some(traps) = &mut self.0 {
+            traps.follow();
         }
     }
 }

@@ -5,7 +5,7 @@
 //! built is built on the stack, or, where it is too large, in a mapping.
 
 use crate::raw::{self, Answer, error, give};
-use crate::{link, notice, space};
+use crate::{limits, link, notice, space};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 use std::sync::OnceLock;
@@ -255,6 +255,7 @@ fn start(
             flags as usize,
             0,
         ];
+        let _limits = limits::for_exec();
         match (dir, flags) {
             // SAFETY: the program asked for exactly this.
             (libc::AT_FDCWD, 0) => unsafe {

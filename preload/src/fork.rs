@@ -325,7 +325,7 @@ mod roots {
     pub fn find() {
         let mut next = 0usize;
         // SAFETY: the callback fits, and the count lives through the call.
-        unsafe { libc::dl_iterate_phdr(Some(library), std::ptr::from_mut(&mut next).cast()) };
+        unsafe { crate::next::dl_iterate_phdr(library, std::ptr::from_mut(&mut next).cast()) };
     }
 
     unsafe extern "C" fn library(

@@ -9,11 +9,12 @@
 //! - [`malloc`]: the C library's allocator, over mimalloc, over [`map`]
 //! - [`map`], [`advise`], [`brk`]: the memory calls as the kernel defines them, over
 //!   [`space`], which keeps [`mappings`] and memory in step
+//! - [`limits`]: what the program may map, as it set it
 //! - [`adopt`]: what was mapped before we came
 //! - [`fork`], [`exec`], [`pthread`], [`descriptors`]: what else a program does
 //!   that a pager must know
 //! - [`processors`]: where its threads run
-//! - [`start`], [`threads`], [`link`]: how a process comes in and what runs in it
+//! - [`start`], [`pager_process`], [`link`]: how a process comes in and what runs in it
 //! - [`traps`]: faults on files, counted and paced
 //! - [`pager`]: all that is asked of the [`engine`]
 //!
@@ -34,6 +35,7 @@ mod exec;
 mod fork;
 mod heap;
 mod interpose;
+mod limits;
 mod link;
 mod malloc;
 mod map;
@@ -42,11 +44,11 @@ mod next;
 mod notice;
 mod outlet;
 mod pager;
+mod pager_process;
 mod processors;
 mod pthread;
 mod raw;
 mod space;
 mod start;
 mod syscall;
-mod threads;
 mod traps;

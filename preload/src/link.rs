@@ -8,6 +8,7 @@ use system::wire::Domain;
 static PORT: OnceLock<Port> = OnceLock::new();
 static DOMAIN: AtomicU32 = AtomicU32::new(0);
 static ALLOW_UNPAGED: AtomicBool = AtomicBool::new(false);
+static PACED: AtomicBool = AtomicBool::new(false);
 
 /// Keeps the port, once, in the constructor.
 pub fn keep(port: Port) {
@@ -37,6 +38,16 @@ pub fn set_domain(domain: Domain) {
 /// Whether programs that cannot be paged may run all the same.
 pub fn allow_unpaged() -> bool {
     ALLOW_UNPAGED.load(Ordering::Acquire)
+}
+
+/// Whether the tree may have fault limits.
+pub fn is_paced() -> bool {
+    PACED.load(Ordering::Acquire)
+}
+
+/// As the welcome has it.
+pub fn set_paced(paced: bool) {
+    PACED.store(paced, Ordering::Release);
 }
 
 /// As told in the welcome.

@@ -3,7 +3,7 @@
 //! With the C library's own allocator the heap would grow by calls the library makes to
 //! itself, which nothing can interpose.
 
-use crate::bootstrap::{self, FORCED};
+use crate::bootstrap;
 use crate::raw;
 use libmimalloc_sys as mi;
 use std::ffi::{c_int, c_long, c_void};
@@ -68,7 +68,7 @@ pub unsafe fn start(heap: Option<std::ops::Range<usize>>) {
 }
 
 fn early() -> bool {
-    !READY.load(Ordering::Relaxed) || FORCED.load(Ordering::Relaxed)
+    !READY.load(Ordering::Relaxed)
 }
 
 fn filled(ptr: *mut c_void) -> *mut c_void {

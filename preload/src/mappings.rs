@@ -245,6 +245,18 @@ impl Mappings {
         pieces
     }
 
+    /// Bytes of reserved arenas.
+    pub fn reserved(&self) -> usize {
+        let reserved = self.arenas.iter();
+        let reserved = reserved.filter(|(_, (_, origin))| *origin == Origin::Reserved);
+        reserved.map(|(start, (end, _))| end - start).sum()
+    }
+
+    /// Bytes of reserved arenas that are not mapped.
+    pub fn free(&self) -> usize {
+        self.free.iter().map(|(start, end)| end - start).sum()
+    }
+
     /// All that is mapped.
     pub fn used(&self) -> impl Iterator<Item = (Span, Traits)> + '_ {
         self.used

@@ -36,3 +36,12 @@ macro_rules! next {
     };
 }
 pub(crate) use next;
+
+/// What the loader calls for each loaded object.
+pub type EachObject =
+    unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> std::ffi::c_int;
+
+next! {
+    /// The C library's own `dl_iterate_phdr`: a sanitizer's serves once its runtime has started.
+    pub fn dl_iterate_phdr(each: EachObject, data: *mut c_void) -> std::ffi::c_int
+}

@@ -1,7 +1,7 @@
 //! Lines for the user, from places that may not allocate.
 
 use crate::link;
-use crate::raw;
+use crate::{pager_process, raw};
 use std::fmt::{Arguments, Write};
 use system::wire::Say;
 
@@ -65,10 +65,10 @@ fn write(mut line: Line) {
 /// Says why the process cannot go on, and ends it: it would read wrong data otherwise.
 pub fn die(text: Arguments<'_>) -> ! {
     refuse(text);
-    raw::die()
+    pager_process::die()
 }
 
 /// The system domain has ended, and every process of its tree ends with it.
 pub fn gone() -> ! {
-    raw::die()
+    pager_process::die()
 }

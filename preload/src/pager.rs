@@ -8,11 +8,11 @@ use crate::mappings::Span;
 use crate::{engine, raw, space};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
-use system::client::Joined;
+use system::client::{Connection, Joined};
 use system::wire::Domain;
 use wired::PAGE;
 
-pub use engine::{Paced, again, start};
+pub use engine::{Paced, again, handle_fault_signals, start};
 
 static PLAIN: AtomicBool = AtomicBool::new(false);
 
@@ -173,7 +173,7 @@ pub fn gate_open(gate: Gate, born: bool) -> Domain {
 }
 
 /// Comes in: the engine of a new image, or, with a gate, of a fork's child.
-pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<(), String> {
+pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<Connection, String> {
     match gate.and_then(Gate::into_fork) {
         Some(fork) => again(fork, joined),
         None => start(joined),
@@ -185,6 +185,11 @@ pub fn let_signals_through() {
     if engine::get().is_some() {
         selfpage::process::Process::unblock_signals();
     }
+}
+
+/// The userfaultfd, of the pager process's own table.
+pub fn userfault() -> Option<std::os::fd::BorrowedFd<'static>> {
+    engine::get().map(|engine| engine.process.userfault())
 }
 
 /// Makes what the `n`th thread that reads faults needs, before it runs.

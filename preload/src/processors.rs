@@ -13,7 +13,7 @@
 //! paged while their threads run (see [`pthread`](crate::pthread)).
 
 use crate::raw::Quiet;
-use crate::{next, raw, threads};
+use crate::{next, pager_process, raw};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, Ordering};
 use wired::Lock;
@@ -62,7 +62,7 @@ pub fn begins() {
             .is_ok()
     });
     if let Some(place) = free {
-        *WORDS[place].lock() = threads::thread_pointer().wrapping_add_signed(offset);
+        *WORDS[place].lock() = pager_process::thread_pointer().wrapping_add_signed(offset);
     }
 }
 

@@ -8,7 +8,7 @@
 
 use crate::mappings::Span;
 use crate::raw::{self, Quiet};
-use crate::{pager, processors, space, threads};
+use crate::{pager, pager_process, processors, space};
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -121,7 +121,7 @@ pub fn forget_others() {
     // SAFETY: the only thread; whoever held the lock is not here. Its value is whole
     // enough: it is made new.
     unsafe { KNOWN.reset() };
-    let own = threads::thread_pointer();
+    let own = pager_process::thread_pointer();
     let mut known = KNOWN.lock();
     // The vectors may have been under change by a thread that is gone: leave them be.
     std::mem::forget(std::mem::replace(
@@ -139,7 +139,7 @@ pub fn forget_others() {
 /// meanwhile: a thread's last step is to leave the list. What `look` waits for must not wait
 /// for the list; the space's lock is taken before.
 pub fn each_control_block(mut look: impl FnMut(Span)) {
-    let own = threads::thread_pointer();
+    let own = pager_process::thread_pointer();
     with_known(|known| {
         // A thread that ended by the system call alone has not left the list.
         known.live.retain(|(tid, _)| !is_gone(*tid));
@@ -230,7 +230,7 @@ unsafe extern "C-unwind" fn begins(begin: *mut c_void) -> *mut c_void {
 unsafe extern "C" fn begun(begin: *mut Begin, to: *mut Begin) {
     // SAFETY: made by `pthread_create` for this thread alone; `to` has room.
     unsafe { to.write(*Box::from_raw(begin)) };
-    let (tid, own) = (raw::tid(), threads::thread_pointer());
+    let (tid, own) = (raw::tid(), pager_process::thread_pointer());
     with_known(|known| {
         // One that ended by the system call alone may have had the number before.
         known.live.retain(|(live, _)| *live != tid);

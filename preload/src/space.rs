@@ -5,7 +5,7 @@
 //! never take it (see [`crate::allocated`]).
 
 use crate::mappings::{Kind, Locked, Mappings, Origin, Piece, Span, Traits, What, alignment};
-use crate::{allocated, pager, raw, threads};
+use crate::{allocated, pager, pager_process, raw};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{PAGE, PiGuard, PiLock, RANGE};
@@ -15,7 +15,7 @@ pub const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Addresses reserved at a time where nothing limits them. Reserving costs nothing but
 /// address space, of which there are 128 TiB; the tables behind it are sparse.
-const ARENA: usize = 16 << 30;
+const ARENA: usize = 4 << 30;
 
 /// The least worth reserving.
 const SMALLEST_ARENA: usize = 1 << 20;
@@ -74,7 +74,13 @@ impl std::ops::DerefMut for Held {
 pub fn active() -> bool {
     // What libraries map for the pager's own threads is the pager's: those run while a fork
     // holds the space.
-    STAGE.load(Ordering::Acquire) == ACTIVE && !threads::is_pager()
+    STAGE.load(Ordering::Acquire) == ACTIVE && !pager_process::is_pager()
+}
+
+/// [`active`], for the functions of local.c.
+#[unsafe(no_mangle)]
+extern "C" fn selfpage_in_program() -> std::ffi::c_int {
+    active().into()
 }
 
 /// From now on memory is emulated.

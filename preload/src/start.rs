@@ -1,11 +1,12 @@
 //! The constructor: a new image comes in; and again in the child of a fork.
 
 use crate::mappings::What;
-use crate::{adopt, exec, fork, link, malloc, notice, pager, pthread, space, threads, traps};
+use crate::{
+    adopt, exec, fork, limits, link, malloc, notice, pager, pager_process, pthread, space, traps,
+};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
-use std::os::fd::{AsRawFd, RawFd};
-use system::client::Port;
+use system::client::{Connection, Port};
 use system::wire::Hello;
 use wired::RANGE;
 
@@ -40,9 +41,10 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
     }
     // SAFETY: the loader's array.
     unsafe { exec::remember(environ) };
+    let before = limits::mapped();
     fit();
     traps::start();
-    if let Err(why) = threads::start(come_in, None) {
+    if let Err(why) = pager_process::start(come_in, None) {
         notice::refuse(format_args!("{why}"));
         exit(FAILED);
     }
@@ -53,6 +55,7 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
     adopt::take(&candidates);
     pthread::start();
     fork::register();
+    limits::start(before);
     space::activate();
 }
 
@@ -83,15 +86,15 @@ impl Door {
 
 /// The child of a fork, before anything else in it.
 pub fn again(gate: pager::Gate) {
-    if let Err(why) = threads::start(come_in, Some(gate)) {
+    if let Err(why) = pager_process::start(come_in, Some(gate)) {
         notice::die(format_args!(
             "the child of a fork cannot be given a pager and ends: {why}"
         ));
     }
 }
 
-/// Handshake and engine.
-fn come_in(gate: Option<pager::Gate>) -> Result<Option<RawFd>, String> {
+/// Handshake and engine, in a pager process whose program is `above` generations up.
+fn come_in(gate: Option<pager::Gate>, above: u8) -> Result<Option<Connection>, String> {
     let Some(port) = link::port() else {
         return Ok(None);
     };
@@ -99,15 +102,15 @@ fn come_in(gate: Option<pager::Gate>) -> Result<Option<RawFd>, String> {
         Some(gate) => Hello::Fork {
             parent: link::domain(),
             child: gate.child(),
+            above,
         },
-        None => Hello::Exec,
+        None => Hello::Exec { above },
     };
     let joined = port.join(hello).map_err(|why| why.to_string())?;
     link::set_domain(joined.welcome.domain);
     link::set_allow_unpaged(joined.welcome.options.allow_unpaged);
-    let connection = joined.connection.fd().as_raw_fd();
-    pager::come_in(gate, joined)?;
-    Ok(Some(connection))
+    link::set_paced(joined.welcome.options.paced);
+    pager::come_in(gate, joined).map(Some)
 }
 
 /// Ends the process, all its threads, without any handlers.

@@ -5,7 +5,7 @@
 //! assembly and branches off only for the calls that are emulated.
 
 use crate::raw::{self, Answer, give};
-use crate::{advise, brk, descriptors, exec, fork, map};
+use crate::{advise, brk, descriptors, exec, fork, limits, map};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
 
@@ -119,6 +119,14 @@ extern "C" fn route(
         libc::SYS_execveat => {
             exec::execve_answer(fd, b as *const c_char, c as _, d as _, e as c_int)
         }
+        // SAFETY: the program's pointers.
+        libc::SYS_prlimit64 => unsafe { limits::prlimit(a as c_int, b as c_int, c as _, d as _) },
+        // SAFETY: as above.
+        libc::SYS_setrlimit => unsafe {
+            limits::prlimit(0, a as c_int, b as _, std::ptr::null_mut())
+        },
+        // SAFETY: as above.
+        libc::SYS_getrlimit => unsafe { limits::prlimit(0, a as c_int, std::ptr::null(), b as _) },
         libc::SYS_close => descriptors::close(fd),
         libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as c_int),
         libc::SYS_dup2 => descriptors::dup2(fd, b as c_int),

@@ -4,24 +4,22 @@
 //! faults; what the handler does is the pager's ([`selfpage::process::Process`]). One event is
 //! opened before the program's first instruction, for the first thread, and every thread that
 //! is started from then on inherits it, raw clones too. A fork's child opens its own. The
-//! events are the keeper's, in its own descriptor table. It also follows the limits: within
-//! [`STILL`](crate::threads) it changes the batch, switches off, or, where limits come later
-//! than the program's threads, opens an event for each of those that run then.
+//! event is the pager process's, opened before that gives up its rights, and switched off as
+//! long as there is no limit. The pager process also follows the limits, within a second.
 //!
-//! What is not counted: children of vfork until they exec, programs that run unpaged, threads
-//! started in the moment in which limits come late. Programs of Go's runtime, which takes each
+//! What is not counted: children of vfork until they exec, programs that run unpaged. Programs of Go's runtime, which takes each
 //! signal by system calls of its own, would die of ours, and are left alone. Any other program
 //! that sets SIGTRAP's action by a bare system call cannot be told, and dies of the next batch.
 //! A debugger stops at each signal.
 
-use crate::raw;
-use rustix::fs::{Mode, OFlags, RawDir, openat};
 use selfpage::process::Process;
-use std::ffi::{CStr, c_int, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use translation::FaultEvent;
+
+/// Faults in a batch while no limit says how many: the event is switched off.
+const ANY: u32 = 1009;
 
 /// The text of this library: start and end.
 static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -36,7 +34,12 @@ const GO: &[u8] = b"Go\0\0";
 pub fn start() {
     let mut first = true;
     // SAFETY: the callback fits, and the flag lives through the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), std::ptr::from_mut(&mut first).cast()) };
+    unsafe { crate::next::dl_iterate_phdr(look, std::ptr::from_mut(&mut first).cast()) };
+}
+
+/// The text of this library.
+pub fn code() -> Range<usize> {
+    CODE[0].load(Ordering::Acquire)..CODE[1].load(Ordering::Acquire)
 }
 
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, first: *mut c_void) -> c_int {
@@ -81,92 +84,50 @@ fn has_note(span: &Range<usize>, owner: &[u8]) -> bool {
     false
 }
 
-/// The events of one process. The keeper's.
+/// The events of one process. The pager process's.
 pub struct Traps {
     process: &'static Process,
-    events: Vec<FaultEvent>,
+    event: FaultEvent,
     /// Faults in a batch; none where nothing is counted.
     batch: Option<u32>,
-    /// It was tried, and cannot be.
-    refused: bool,
 }
 
 impl Traps {
-    /// None yet.
-    pub fn new(process: &'static Process) -> Self {
-        Self {
-            process,
-            events: Vec::new(),
-            batch: None,
-            refused: false,
+    /// Of a program that has one thread, `first`. None where the kernel does not allow it, or
+    /// the program's signals cannot be shared with it.
+    pub fn begin(process: &'static Process, first: i32) -> Option<Self> {
+        if PRIVATE_SIGNALS.load(Ordering::Acquire) {
+            return None;
         }
+        let batch = process.limits().seen().setting.batch();
+        let every = batch.unwrap_or(ANY);
+        process.set_fault_batch(every);
+        let event = FaultEvent::open(first, every, Process::fault_signal()).ok()?;
+        event.switch(false).ok()?;
+        Some(Self {
+            process,
+            event,
+            batch: None,
+        })
     }
 
-    /// Does what the limits ask for now. `alone`: the program has one thread, its first, and
-    /// that waits for us. Whether counting began, or cannot be, now.
-    pub fn follow(&mut self, alone: bool) -> Option<bool> {
+    /// The program has the handler: counts as the limits ask for.
+    pub fn count(&mut self) {
+        self.follow();
+    }
+
+    /// Does what the limits ask for now.
+    pub fn follow(&mut self) {
         let batch = self.process.limits().seen().setting.batch();
-        if batch == self.batch || self.refused {
-            return None;
+        if batch == self.batch {
+            return;
         }
         if let Some(batch) = batch {
             self.process.set_fault_batch(batch);
+            let _ = self.event.set_every(batch);
         }
-        let began = match (self.events.is_empty(), batch) {
-            (true, Some(batch)) => Some(self.begin(batch, alone)),
-            (_, batch) => {
-                self.change(batch);
-                None
-            }
-        };
-        self.refused = began == Some(false);
+        // An event whose thread has ended answers as any other.
+        let _ = self.event.switch(batch.is_some());
         self.batch = batch;
-        began
     }
-
-    fn change(&self, batch: Option<u32>) {
-        for event in &self.events {
-            // An event whose thread has ended answers as any other.
-            let _ = batch.map(|batch| event.set_every(batch));
-            let _ = event.switch(batch.is_some());
-        }
-    }
-
-    fn begin(&mut self, batch: u32, alone: bool) -> bool {
-        if PRIVATE_SIGNALS.load(Ordering::Acquire) {
-            return false;
-        }
-        let code = CODE[0].load(Ordering::Acquire)..CODE[1].load(Ordering::Acquire);
-        let first = raw::pid();
-        // Whether it is allowed is asked before a handler is put in place.
-        let open = |thread| FaultEvent::open(thread, batch, Process::fault_signal());
-        let asked = FaultEvent::open(raw::tid(), batch, 0);
-        if asked.is_err() || self.process.pace_kernel_faults(code).is_err() {
-            return false;
-        }
-        drop(asked);
-        let threads = match alone {
-            true => vec![first],
-            false => threads(),
-        };
-        self.events
-            .extend(threads.into_iter().filter_map(|thread| open(thread).ok()));
-        !self.events.is_empty()
-    }
-}
-
-/// The program's threads now.
-fn threads() -> Vec<i32> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = openat(rustix::fs::CWD, c"/proc/self/task", flags, Mode::empty()) else {
-        return Vec::new();
-    };
-    let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(&folder, &mut buffer);
-    let mut found = Vec::new();
-    while let Some(Ok(entry)) = entries.next() {
-        let number = |name: &CStr| name.to_str().ok()?.parse().ok();
-        found.extend(number(entry.file_name()).filter(|thread| !crate::threads::is_crew(*thread)));
-    }
-    found
 }

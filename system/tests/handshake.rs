@@ -94,7 +94,7 @@ fn joined(event: &Event) -> bool {
 fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
     for both in [true, false] {
         let mut system = start(1024);
-        let thread = join(port(&system, both), Hello::Exec);
+        let thread = join(port(&system, both), Hello::Exec { above: 0 });
         until(&mut system, |h| h.iter().any(joined));
         let member = thread.join().unwrap().unwrap();
         assert_eq!(member.welcome.frames, 1024);
@@ -129,10 +129,10 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
 fn a_second_image_of_one_process_takes_the_place_of_the_first() {
     let mut system = start(1024);
     let port = port(&system, true);
-    let first = join(port, Hello::Exec);
+    let first = join(port, Hello::Exec { above: 0 });
     until(&mut system, |h| h.iter().any(joined));
     let first = first.join().unwrap().unwrap();
-    let second = join(port, Hello::Exec);
+    let second = join(port, Hello::Exec { above: 0 });
     let happened = until(&mut system, |h| h.iter().any(joined));
     assert!(matches!(happened[0], Event::Left { .. }));
     second.join().unwrap().unwrap();
@@ -143,7 +143,7 @@ fn a_second_image_of_one_process_takes_the_place_of_the_first() {
 fn a_forks_child_takes_the_slot_its_parent_reserved() {
     let mut system = start(1024);
     let port = port(&system, true);
-    let parent = join(port, Hello::Exec);
+    let parent = join(port, Hello::Exec { above: 0 });
     until(&mut system, |h| h.iter().any(joined));
     let parent = parent.join().unwrap().unwrap();
     let slot = parent.welcome.domain;
@@ -155,6 +155,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
         Hello::Fork {
             parent: slot,
             child,
+            above: 0,
         },
     );
     until(&mut system, |h| h.iter().any(joined));
@@ -164,6 +165,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
         Hello::Fork {
             parent: slot,
             child,
+            above: 0,
         },
     );
     until(&mut system, |_| again.is_finished());
@@ -177,7 +179,7 @@ fn a_forks_child_takes_the_slot_its_parent_reserved() {
 fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figures() {
     let mut system = start(system::MIN_FRAMES);
     let port = port(&system, true);
-    let only = join(port, Hello::Exec);
+    let only = join(port, Hello::Exec { above: 0 });
     until(&mut system, |h| h.iter().any(joined));
     let only = only.join().unwrap().unwrap();
     let slot = only.welcome.domain;
@@ -235,7 +237,7 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
     let name = receive(&ours);
     let outcome = Port::parse(None, Some(name.as_slice()))
         .unwrap()
-        .join(Hello::Exec);
+        .join(Hello::Exec { above: 0 });
     assert!(
         matches!(outcome, Err(JoinError::Unreachable(_))),
         "{outcome:?}"
@@ -297,7 +299,7 @@ fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
 
 #[test]
 fn without_the_filter_a_request_for_a_connection_is_an_error() {
-    let outcome = Port::BY_FILTER.join(Hello::Exec);
+    let outcome = Port::BY_FILTER.join(Hello::Exec { above: 0 });
     assert!(
         matches!(
             outcome,
@@ -324,7 +326,7 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         sent.unwrap();
         // SAFETY: closes all that this child has inherited; it uses none of it any more.
         unsafe { libc::close_range(0, u32::MAX, 0) };
-        let member = Port::BY_FILTER.join(Hello::Exec).unwrap();
+        let member = Port::BY_FILTER.join(Hello::Exec { above: 0 }).unwrap();
         member.connection.say(Say::Notice(b"is in")).unwrap();
         std::thread::sleep(Duration::from_secs(20));
     });

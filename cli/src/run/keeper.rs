@@ -298,7 +298,7 @@ impl Keeper {
                     Err(_) => return Over::Orphaned,
                 }
             }
-            self.sampler.sample_if_due(self.system.members());
+            self.sampler.sample_if_due(self.system.programs());
             if self.reap() {
                 // What the last processes said before they died.
                 let events = self.system.dispatch();
@@ -494,7 +494,9 @@ impl Keeper {
         }
         if ended.elapsed() > REMARK && !self.remarked {
             self.remarked = true;
-            let left = tree::below(getpid()).len();
+            let mut left = tree::below(getpid());
+            left.retain(|pid| !self.system.is_pager(*pid));
+            let left = left.len();
             self.print(format!(
                 "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
                  for them (a signal to this process goes to them all; --remaining kill ends them at once)",

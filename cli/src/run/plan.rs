@@ -226,6 +226,7 @@ impl Plan {
         let options = Options {
             verbosity: verbose,
             allow_unpaged: args.allow_unpaged,
+            paced: pace.is_some(),
             without,
         };
         Ok(Self {

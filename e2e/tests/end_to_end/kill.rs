@@ -200,7 +200,8 @@ fn survivors(size: Size) -> Verdict {
     let mut noise = Noise::new(7);
     let until = Instant::now() + Duration::from_secs(size.scale(120, 12));
     while Instant::now() < until {
-        let now = running.processes();
+        let mut now = running.processes();
+        now.retain(|process| !process.is_pager());
         // Only what the program has forked: the first three are ours and the program.
         let forked: Vec<_> = now.iter().skip(3).collect();
         if let Some(chosen) = forked.get(noise.below(forked.len() as u64) as usize) {

@@ -171,6 +171,19 @@ impl Connection {
         Self(fd)
     }
 
+    /// Sends what the supervisor keeps as long as the pager process serves
+    /// ([`Say::Lifeline`]).
+    pub fn send_lifeline(
+        &self,
+        socket: BorrowedFd<'_>,
+        userfault: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let bytes = Say::Lifeline.encode();
+        let both = [socket, userfault.unwrap_or(socket)];
+        let fds = &both[..1 + usize::from(userfault.is_some())];
+        socket::send(&self.0, bytes.as_slice(), fds, SendFlags::empty())
+    }
+
     /// Says something. Never waits: a full queue loses the line, not the program's time.
     pub fn say(&self, what: Say) -> io::Result<()> {
         socket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)

@@ -1,33 +1,68 @@
-//! The processes that page now.
+//! The processes that page now: each a program and its pager process, which joined the tree.
 
 use crate::wire::{Slot, slot_of};
 use frames::DomainId;
-use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A process that pages.
 pub(crate) struct Member {
+    /// The pager process.
     pub pid: Pid,
+    /// The program that it pages; itself, where it is one process with its pager.
+    pub program: Pid,
     pub pidfd: OwnedFd,
     pub connection: OwnedFd,
     pub domain: DomainId,
+    /// By what the kernel kills the program if the pager process ends first, and what keeps
+    /// the program's missing pages missing until then.
+    lifeline: Option<OwnedFd>,
+    _userfault: Option<OwnedFd>,
     /// Since when its connection has hung up.
     leaving: Option<Instant>,
 }
 
 impl Member {
-    /// The process `pid`, which may have ended by now: the pidfd tells.
-    pub fn new(connection: OwnedFd, pid: Pid, domain: DomainId) -> std::io::Result<Self> {
+    /// The pager process `pid`, which may have ended by now: the pidfd tells.
+    pub fn new(
+        connection: OwnedFd,
+        pid: Pid,
+        program: Pid,
+        domain: DomainId,
+    ) -> std::io::Result<Self> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self {
             pid,
+            program,
             pidfd,
             connection,
             domain,
+            lifeline: None,
+            _userfault: None,
             leaving: None,
         })
+    }
+
+    /// Keeps what the pager process sends once it serves.
+    pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = OwnedFd>) {
+        self.lifeline = fds.next();
+        self._userfault = fds.next();
+    }
+
+    /// The program has begun another image: ends the pager process of this one, without the
+    /// program.
+    pub fn end_image(&self) {
+        if self.pid == self.program {
+            return;
+        }
+        if let Some(lifeline) = &self.lifeline {
+            let nobody = 0;
+            // SAFETY: changes whom the kernel signals by this socket.
+            unsafe { libc::fcntl(lifeline.as_raw_fd(), libc::F_SETOWN, nobody) };
+        }
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
     pub fn slot(&self) -> Slot {
@@ -48,8 +83,13 @@ impl Members {
         self.0.get(&slot)
     }
 
-    pub fn of(&self, pid: Pid) -> Option<&Member> {
-        self.iter().find(|member| member.pid == pid)
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Member> {
+        self.0.get_mut(&slot)
+    }
+
+    /// Of a program.
+    pub fn of(&self, program: Pid) -> Option<&Member> {
+        self.iter().find(|member| member.program == program)
     }
 
     pub fn insert(&mut self, member: Member) {

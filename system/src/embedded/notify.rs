@@ -293,7 +293,7 @@ struct Waiting {
 }
 
 /// The name of the thread that makes a pager's rings.
-pub const PAGER_THREAD: &str = "selfpage-keeper";
+pub const PAGER_THREAD: &str = "selfpage-pager";
 
 /// The system domain's end of the filter.
 pub struct Notifier {
@@ -340,7 +340,7 @@ impl Notifier {
             self.requests.push(call.id);
             return Ok(());
         }
-        if is_pager(call.pid) || !can_hold_pages(&call) {
+        if is_pager(call.pid as i32) || !can_hold_pages(&call) {
             let go_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
             respond(&self.listener, call.id, 0, go_on);
             return Ok(());
@@ -393,10 +393,10 @@ impl Notifier {
     }
 }
 
-/// Whether a thread is a pager's own, whose rings reach the store and never the program's
+/// Whether a process is a program's pager, whose rings reach the store and never the program's
 /// memory: known by its name. A program that takes the name fools itself alone.
-fn is_pager(thread: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{thread}/comm"))
+pub(crate) fn is_pager(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
         .is_ok_and(|name| name.trim_end() == PAGER_THREAD)
 }
 

@@ -9,6 +9,7 @@
 //! supervisor's loop only starts them.
 
 use crate::board::{Board, Figure};
+use crate::notify::is_pager;
 use crate::tree;
 use crate::wire::Slot;
 use rustix::process::Pid;
@@ -212,7 +213,11 @@ fn slot_of(members: &Members, pid: Pid) -> Option<Slot> {
 
 fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
     let mut all = Sample::default();
-    for pid in pids {
+    // A pager process has its program's memory.
+    for pid in pids
+        .iter()
+        .filter(|pid| !is_pager(pid.as_raw_nonzero().get()))
+    {
         let Some((anonymous, shared)) = rollup(*pid) else {
             continue;
         };

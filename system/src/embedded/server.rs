@@ -398,16 +398,28 @@ impl System {
         self.doors.environment(number)
     }
 
-    /// Processes that page now, with their slots.
+    /// Processes that page now: their slots and pager processes.
     pub fn members(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
         self.members
             .iter()
             .map(|member| (member.slot(), member.pid))
     }
 
-    /// The slot of a process that pages.
-    pub fn slot_of(&self, pid: Pid) -> Option<Slot> {
-        self.members.of(pid).map(Member::slot)
+    /// Programs that are paged now, with their slots.
+    pub fn programs(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
+        let members = self.members.iter();
+        members.map(|member| (member.slot(), member.program))
+    }
+
+    /// The slot of a program that pages.
+    pub fn slot_of(&self, program: Pid) -> Option<Slot> {
+        self.members.of(program).map(Member::slot)
+    }
+
+    /// Whether a process is the pager process beside a program, whose memory it shares.
+    pub fn is_pager(&self, pid: Pid) -> bool {
+        let beside = |member: &Member| member.pid == pid && member.program != pid;
+        self.members.iter().any(beside)
     }
 
     /// How many processes came in, in all.
@@ -532,11 +544,16 @@ impl System {
 
     fn at_member(&mut self, slot: Slot, happened: &mut Vec<Event>) {
         for _ in 0..A_TURN {
-            let Some(member) = self.members.get(slot) else {
+            let Some(member) = self.members.get_mut(slot) else {
                 return;
             };
             match socket::receive(&member.connection, RecvFlags::DONTWAIT) {
-                Ok(message) if message.len > 0 => said(member.pid, message.as_slice(), happened),
+                Ok(message) if Say::decode(message.as_slice()) == Some(Say::Lifeline) => {
+                    member.keep_lifeline(message.fds.into_iter().flatten());
+                }
+                Ok(message) if message.len > 0 => {
+                    said(member.program, message.as_slice(), happened)
+                }
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
                     let _ = epoll::delete(&self.epoll, &member.connection);
@@ -562,7 +579,7 @@ impl System {
             pid: Some(pid),
             uid: rustix::process::getuid().as_raw(),
         };
-        self.hello(connection, peer, Hello::Exec, &mut Vec::new());
+        self.hello(connection, peer, Hello::Exec { above: 0 }, &mut Vec::new());
     }
 }
 
@@ -591,6 +608,6 @@ fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<Event>) {
             pid,
             text: text(why),
         }),
-        Some(Say::Careful) | None => {}
+        Some(Say::Careful | Say::Lifeline) | None => {}
     }
 }

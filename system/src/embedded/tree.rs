@@ -83,6 +83,18 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
         .any(|pid| pid == ancestor)
 }
 
+/// Whether two processes have one effective user.
+pub fn is_same_user(one: Pid, other: Pid) -> bool {
+    let user = |pid: Pid| {
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+        let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        // Real, effective, saved, of files.
+        users.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    one == other || user(one).is_some_and(|one| user(other) == Some(one))
+}
+
 /// All live processes below `root`, without it, parents before their children.
 pub fn below(root: Pid) -> Vec<Pid> {
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();

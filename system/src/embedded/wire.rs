@@ -6,7 +6,7 @@
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
-pub const VERSION: u32 = 0x5350_4701;
+pub const VERSION: u32 = 0x5350_4702;
 
 /// Longest text a message carries, in bytes.
 pub const TEXT: usize = 400;
@@ -35,7 +35,11 @@ pub fn slot_of(domain: Domain) -> Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// A new image, started by exec: it holds nothing.
-    Exec,
+    Exec {
+        /// How many generations above the sender, its pager process, the program is: 0 where
+        /// the sender is the program itself.
+        above: u8,
+    },
     /// The child of a fork; its domain was admitted before the fork, by its parent in the
     /// ledger ([`frames::Client::admit_child`]) or by [`Hello::Reserve`].
     Fork {
@@ -43,6 +47,8 @@ pub enum Hello {
         parent: Domain,
         /// The domain admitted for this child.
         child: Domain,
+        /// As for an image.
+        above: u8,
     },
     /// A process about to fork asks for its child's domain. The connection ends with the
     /// answer.
@@ -76,6 +82,9 @@ pub enum Say<'a> {
     Refused(&'a [u8]),
     /// The pager now checks for pinned pages (see [`crate::board::Board::careful`]).
     Careful,
+    /// A pager process serves. The supervisor is to keep what comes along until that has
+    /// ended: a socket by which the kernel then kills the program, and the userfaultfd.
+    Lifeline,
 }
 
 /// What is in force for the whole tree, as a process needs to know it.
@@ -85,6 +94,8 @@ pub struct Options {
     pub verbosity: u8,
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
+    /// The tree may have fault limits.
+    pub paced: bool,
     /// Features of `translation` to do without, as its own bits.
     pub without: u64,
 }
@@ -230,8 +241,16 @@ impl Hello {
     /// As it travels.
     pub fn encode(self) -> Bytes {
         match self {
-            Self::Exec => Bytes::new(1),
-            Self::Fork { parent, child } => pair(2, parent, child),
+            Self::Exec { above } => pair(1, above.into(), 0),
+            Self::Fork {
+                parent,
+                child,
+                above,
+            } => {
+                let mut bytes = pair(2, parent, child);
+                bytes.u32(above.into());
+                bytes
+            }
             Self::Reserve { parent } => pair(3, parent, 0),
             Self::Release { parent, child } => pair(4, parent, child),
             Self::Channel { domain, depth } => pair(5, domain, depth),
@@ -242,10 +261,13 @@ impl Hello {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, mut reader) = Reader::open(bytes)?;
         Some(match kind {
-            1 => Self::Exec,
+            1 => Self::Exec {
+                above: reader.u32()?.try_into().ok()?,
+            },
             2 => Self::Fork {
                 parent: reader.u32()?,
                 child: reader.u32()?,
+                above: reader.u32()?.try_into().ok()?,
             },
             3 => Self::Reserve {
                 parent: reader.u32()?,
@@ -277,6 +299,7 @@ impl<'a> Say<'a> {
             Self::Notice(text) => (16, text),
             Self::Refused(text) => (17, text),
             Self::Careful => (18, &[][..]),
+            Self::Lifeline => (19, &[][..]),
         };
         let mut bytes = Bytes::new(kind);
         bytes.text(text);
@@ -290,6 +313,7 @@ impl<'a> Say<'a> {
             16 => Self::Notice(reader.rest()),
             17 => Self::Refused(reader.rest()),
             18 => Self::Careful,
+            19 => Self::Lifeline,
             _ => return None,
         })
     }
@@ -338,6 +362,7 @@ impl Welcome {
         bytes.u32(self.guaranteed);
         bytes.u32(self.options.verbosity.into());
         bytes.u32(self.options.allow_unpaged.into());
+        bytes.u32(self.options.paced.into());
         bytes.u64(self.options.without);
         for role in self.roles {
             bytes.put(&[role as u8]);
@@ -350,6 +375,7 @@ impl Welcome {
         let options = Options {
             verbosity: reader.u32()?.min(255) as u8,
             allow_unpaged: reader.u32()? != 0,
+            paced: reader.u32()? != 0,
             without: reader.u64()?,
         };
         let mut roles = [Role::Nothing; DESCRIPTORS];
@@ -373,10 +399,11 @@ mod tests {
     #[test]
     fn every_message_arrives_as_it_was_sent() {
         for hello in [
-            Hello::Exec,
+            Hello::Exec { above: 2 },
             Hello::Fork {
                 parent: 3,
                 child: 1023,
+                above: 1,
             },
             Hello::Reserve { parent: 9 },
             Hello::Release {
@@ -390,7 +417,12 @@ mod tests {
         ] {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
         }
-        for say in [Say::Notice(b"a line"), Say::Refused(b""), Say::Careful] {
+        for say in [
+            Say::Notice(b"a line"),
+            Say::Refused(b""),
+            Say::Careful,
+            Say::Lifeline,
+        ] {
             assert_eq!(Say::decode(say.encode().as_slice()), Some(say));
         }
         let mut roles = [Role::Nothing; DESCRIPTORS];
@@ -402,6 +434,7 @@ mod tests {
             options: Options {
                 verbosity: 2,
                 allow_unpaged: true,
+                paced: true,
                 without: 1 << 40,
             },
             roles,
@@ -422,6 +455,7 @@ mod tests {
         let hello = Hello::Fork {
             parent: 1,
             child: 2,
+            above: 2,
         }
         .encode();
         let whole = hello.as_slice();

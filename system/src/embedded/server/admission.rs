@@ -28,13 +28,14 @@ impl System {
             return;
         };
         let forked = matches!(hello, Hello::Fork { .. });
+        let program = match hello {
+            Hello::Exec { above } | Hello::Fork { above, .. } => program_of(pid, above),
+            _ => pid,
+        };
         let domain = match hello {
-            Hello::Exec => {
+            Hello::Exec { .. } => {
                 // The image before this one ended with the exec, seen or not yet.
-                let before = self.slot_of(pid);
-                before
-                    .into_iter()
-                    .for_each(|slot| self.retire(slot, happened));
+                self.end_image_of(program, happened);
                 self.check_user(uid).and_then(|()| self.admit(pid))
             }
             Hello::Fork { child, .. } => self.claim(child),
@@ -52,14 +53,14 @@ impl System {
                 return answer(&connection, Answer::Released, &[]);
             }
         };
-        match domain.and_then(|domain| self.enter(&connection, pid, domain)) {
+        match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
                 self.board.block(slot).add(Figure::Forks, u64::from(forked));
-                happened.push(Event::Joined { slot, pid });
+                happened.push(Event::Joined { slot, pid: program });
             }
             Err(text) => {
                 refuse(&connection, &text);
-                happened.push(Event::Refused { pid, text });
+                happened.push(Event::Refused { pid: program, text });
             }
         }
     }
@@ -78,6 +79,19 @@ impl System {
                  store and can read each other's pages in it, so another user's process is not given it. Start \
                  this program in a `selfpage run` of its own, as that user, or allow it with --share-store"
             )),
+        }
+    }
+
+    /// A program begins a new image. The pager process of the one before is ended, and what it
+    /// held comes back with its end.
+    fn end_image_of(&mut self, program: Pid, happened: &mut Vec<Event>) {
+        let Some(before) = self.members.of(program) else {
+            return;
+        };
+        let slot = before.slot();
+        match before.pid == program {
+            true => self.retire(slot, happened),
+            false => before.end_image(),
         }
     }
 
@@ -130,7 +144,7 @@ impl System {
     fn is(&self, domain: Domain, pid: Pid) -> bool {
         self.members
             .get(slot_of(domain))
-            .is_some_and(|m| m.domain.raw() == domain && m.pid == pid)
+            .is_some_and(|m| m.domain.raw() == domain && (m.pid == pid || m.program == pid))
     }
 
     /// The domain admitted for a child, if it is there and nobody has it.
@@ -151,9 +165,15 @@ impl System {
     }
 
     /// Makes a process a member and lets it in.
-    fn enter(&mut self, connection: &OwnedFd, pid: Pid, domain: DomainId) -> Result<Slot, String> {
+    fn enter(
+        &mut self,
+        connection: &OwnedFd,
+        pid: Pid,
+        program: Pid,
+        domain: DomainId,
+    ) -> Result<Slot, String> {
         let slot = slot_of(domain.raw());
-        let entered = self.try_enter(connection, pid, domain);
+        let entered = self.try_enter(connection, pid, program, domain);
         entered.map(|()| slot).map_err(|what| {
             self.members.remove(slot);
             self.take_back(domain);
@@ -167,9 +187,10 @@ impl System {
         &mut self,
         connection: &OwnedFd,
         pid: Pid,
+        program: Pid,
         domain: DomainId,
     ) -> std::io::Result<()> {
-        let member = Member::new(connection.try_clone()?, pid, domain)?;
+        let member = Member::new(connection.try_clone()?, pid, program, domain)?;
         let slot = member.slot();
         self.watch(&member.connection, CONNECTION | u64::from(slot))?;
         self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
@@ -229,6 +250,23 @@ impl System {
             roles,
         };
         answer(connection, Answer::Welcome(welcome), &fds);
+    }
+}
+
+/// The program that a pager process joins for: itself or, as it says, its parent or the parent
+/// of that, where it has the user to end that program by a signal. For what a stranger says it
+/// answers for itself alone.
+fn program_of(pid: Pid, above: u8) -> Pid {
+    let mut program = pid;
+    for _ in 0..above.min(2) {
+        match tree::Stat::of(program).and_then(|stat| stat.parent) {
+            Some(parent) => program = parent,
+            None => return pid,
+        }
+    }
+    match tree::is_same_user(pid, program) {
+        true => program,
+        false => pid,
     }
 }
 

@@ -37,7 +37,7 @@ impl System {
         }
         happened.push(Event::Left {
             slot,
-            pid: member.pid,
+            pid: member.program,
             frames,
         });
     }

@@ -1,0 +1,344 @@
+//! The pager process: a process beside the program that shares its memory and holds all that
+//! the pager needs: the userfaultfd, the rings, the threads that read faults and evict.
+//!
+//! It is a clone with CLONE_VM and nothing else in common, so the program does not show it: it
+//! is no thread of the program's (`unshare(CLONE_NEWUSER)`, leak checkers, seccomp's TSYNC and
+//! debuggers find the program's own threads only), and no child that `wait` finds. Its
+//! descriptors, credentials, root directory, session and signal dispositions are its own. A
+//! fault costs what it costs with a thread: 7.3 us, one page copied in, on the faulting
+//! processor.
+//!
+//! - *Start.* The program clones a trampoline, the trampoline clones the pager process and
+//!   exits once that serves. So the nearest subreaper is the parent, in most trees `run`. The
+//!   first process of a PID namespace is the subreaper of everything in it: there the
+//!   trampoline becomes the pager process itself, a child that `wait` does not find (its exit
+//!   signal is 0).
+//! - *End.* The pager process ends when the program has ended (a pidfd tells) or has replaced its
+//!   image ([`program`]). The program is killed by the kernel when the pager process or the
+//!   supervisor ends first ([`lifeline`]); until it is dead the supervisor's copy of the
+//!   userfaultfd keeps its missing pages from reading as zeros.
+//! - *Rights.* It gives up what it has before it serves ([`confine`]).
+
+mod confine;
+mod lifeline;
+mod program;
+mod threads;
+
+use crate::notice;
+use crate::pager::{self, Gate};
+use crate::raw::{self, Answer};
+use lifeline::Lifeline;
+use program::Program;
+use std::cell::UnsafeCell;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+use system::client::Connection;
+use threads::Task;
+use wired::{Lock, futex};
+
+pub use threads::{HANDLERS, is_pager, thread_pointer};
+
+/// How a process joins the tree: handshake and engine. Runs in the pager process, whose
+/// program is `above` generations up.
+pub type Join = fn(Option<Gate>, above: u8) -> Result<Option<Connection>, String>;
+
+/// What the pager process starts with.
+struct Order {
+    join: Join,
+    gate: Option<Gate>,
+}
+
+// SAFETY: a fork's gate is held by the process, not by the thread that closed it: that
+// thread waits for the pager process.
+unsafe impl Send for Order {}
+
+static ORDER: Lock<Option<Order>> = Lock::new(None);
+
+/// Why the pager process could not start.
+static FAILURE: Lock<Option<String>> = Lock::new(None);
+
+/// How far the start is: a step of [`STARTING`] and so on.
+static STAGE: AtomicU32 = AtomicU32::new(STARTING);
+
+/// The pager process joins the tree.
+const STARTING: u32 = 0;
+/// It serves, or cannot.
+const SERVING: u32 = 1;
+/// The program has the handler of the signals that pace its faults on files.
+const HANDLED: u32 = 2;
+/// These faults are counted.
+const COUNTED: u32 = 3;
+
+/// The program's process number, as its own PID namespace has it.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// The control block of the program's thread that started the pager process.
+static PROGRAM_STORAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// A signal of 0: the end of the clone is announced to no one.
+const BESIDE: usize = (libc::CLONE_VM | libc::CLONE_UNTRACED) as usize;
+
+/// The program is the parent of the pager process.
+const CHILD: usize = 1;
+/// The trampoline is.
+const GRANDCHILD: usize = 2;
+
+/// How often one that waits for a stage looks whether the other still lives.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How often the pager process looks at what sends no event: whether the program has replaced
+/// its image, and the fault limits.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Starts the pager process; returns when it serves. In the constructor, or in the child of a
+/// fork: the program has one thread.
+///
+/// Everything is done in the pager process, whose descriptor table is its own: not even
+/// for a moment does the program's hold one of ours, and it may be full.
+pub fn start(join: Join, gate: Option<Gate>) -> Result<(), String> {
+    threads::prepare()?;
+    STAGE.store(STARTING, Ordering::Release);
+    PROGRAM.store(raw::pid(), Ordering::Release);
+    PROGRAM_STORAGE.store(thread_pointer(), Ordering::Release);
+    *ORDER.lock() = Some(Order { join, gate });
+    let _quiet = raw::Quiet::new();
+    if raw::pid() == 1 {
+        let clone = threads::spawn(Task::Leader, BESIDE, CHILD);
+        await_ready(started(clone)?)?;
+    } else {
+        let _subreaper = NoSubreaper::new();
+        let trampoline = started(clone_trampoline())?;
+        await_ready(trampoline)?;
+        reap(trampoline, 0);
+    }
+    FAILURE.lock().take().map_or(Ok(()), Err)?;
+    if pager::handle_fault_signals() {
+        reach(HANDLED);
+        while STAGE.load(Ordering::Acquire) == HANDLED {
+            futex::wait(&STAGE, HANDLED, Some(LOOK));
+        }
+    }
+    Ok(())
+}
+
+/// The start goes on with the next stage.
+fn reach(stage: u32) {
+    STAGE.store(stage, Ordering::Release);
+    futex::wake_all(&STAGE);
+}
+
+/// The number of a clone, or why there is none.
+fn started(clone: Answer) -> Result<i32, String> {
+    if !raw::failed(clone) {
+        return Ok(clone as i32);
+    }
+    let why = std::io::Error::from_raw_os_error(-clone as i32);
+    Err(format!(
+        "the pager process cannot start ({why}): raise `ulimit -u`, or run less on this machine"
+    ))
+}
+
+/// Waits until the pager process serves. The caller's clone ends before that only where it
+/// fails.
+fn await_ready(clone: i32) -> Result<(), String> {
+    while STAGE.load(Ordering::Acquire) == STARTING {
+        futex::wait(&STAGE, STARTING, Some(LOOK));
+        if STAGE.load(Ordering::Acquire) == STARTING && reap(clone, libc::WNOHANG) {
+            return Err("the pager process ended while it started".into());
+        }
+    }
+    Ok(())
+}
+
+/// Reaps a clone of the calling process. Returns true if it has ended.
+fn reap(clone: i32, flags: i32) -> bool {
+    let mut status = 0;
+    let at = std::ptr::from_mut(&mut status) as usize;
+    let flags = (flags | libc::__WCLONE) as usize;
+    loop {
+        // SAFETY: a child of this process and a local word.
+        let answer = unsafe { raw::call(libc::SYS_wait4, [clone as usize, at, flags, 0, 0, 0]) };
+        if answer != raw::error(libc::EINTR) {
+            return answer != 0;
+        }
+    }
+}
+
+/// Puts the program's subreaper flag aside while it lives: the pager process would become a
+/// child that a subreaper waits for, whose end waits for the subreaper's.
+struct NoSubreaper(bool);
+
+impl NoSubreaper {
+    fn new() -> Self {
+        let mut flag = 0i32;
+        let at = std::ptr::from_mut(&mut flag) as usize;
+        // SAFETY: a local word.
+        unsafe {
+            raw::call3(
+                libc::SYS_prctl,
+                libc::PR_GET_CHILD_SUBREAPER as usize,
+                at,
+                0,
+            )
+        };
+        if flag != 0 {
+            set_subreaper(0);
+        }
+        Self(flag != 0)
+    }
+}
+
+impl Drop for NoSubreaper {
+    fn drop(&mut self) {
+        if self.0 {
+            set_subreaper(1);
+        }
+    }
+}
+
+fn set_subreaper(flag: usize) {
+    // SAFETY: a flag of this process.
+    unsafe {
+        raw::call3(
+            libc::SYS_prctl,
+            libc::PR_SET_CHILD_SUBREAPER as usize,
+            flag,
+            0,
+        )
+    };
+}
+
+/// The trampoline's stack: it makes a few system calls, on the thread storage of the thread
+/// that waits for it.
+#[repr(C, align(16))]
+struct Stack(UnsafeCell<[u8; 16 << 10]>);
+// SAFETY: used by one trampoline at a time; its process waits for it.
+unsafe impl Sync for Stack {}
+static TRAMPOLINE: Stack = Stack(UnsafeCell::new([0; 16 << 10]));
+
+fn clone_trampoline() -> Answer {
+    let top = TRAMPOLINE.0.get() as usize + size_of::<Stack>();
+    // The program's descriptors: the trampoline opens and closes none.
+    let flags = BESIDE | libc::CLONE_FILES as usize;
+    // SAFETY: a stack of its own; `trampoline` never returns.
+    unsafe { threads::clone_onto(flags, top, 0, trampoline, 0) }
+}
+
+extern "C" fn trampoline(_: usize) -> ! {
+    match started(threads::spawn(Task::Leader, BESIDE, GRANDCHILD)).and_then(await_ready) {
+        Ok(()) => {}
+        Err(why) => fail(why),
+    }
+    loop {
+        // SAFETY: ends the trampoline.
+        unsafe { raw::call3(libc::SYS_exit, 0, 0, 0) };
+    }
+}
+
+/// The program learns why there is no pager.
+fn fail(why: String) {
+    FAILURE.lock().get_or_insert(why);
+    reach(SERVING);
+}
+
+/// The pager process's first thread: joins the tree, starts the others, then watches for the
+/// end of the program and of the supervisor.
+fn lead(above: usize) -> ! {
+    confine::leave_program();
+    match serve(above) {
+        Ok(watch) => watch.run(),
+        Err(why) => {
+            fail(why);
+            exit()
+        }
+    }
+}
+
+fn serve(above: usize) -> Result<Watch, String> {
+    let text = |errno: rustix::io::Errno| format!("the pager process cannot start: {errno}");
+    let program = Program::new(PROGRAM.load(Ordering::Acquire)).map_err(text)?;
+    let order = ORDER
+        .lock()
+        .take()
+        .ok_or("the pager process has no order")?;
+    let connection = (order.join)(order.gate, above as u8)?;
+    let lifeline = match &connection {
+        Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
+        None => None,
+    };
+    threads::prepare_handlers()?;
+    let paced = pager::Paced::begin(program.pid());
+    let urgent = threads::take_urgency(program.pid());
+    confine::give_up_rights();
+    threads::start_all(urgent)?;
+    pager::threads_run();
+    reach(SERVING);
+    Ok(Watch {
+        program,
+        connection: connection.map(Connection::into_fd),
+        lifeline,
+        paced,
+    })
+}
+
+/// What the pager process's first thread waits for.
+struct Watch {
+    program: Program,
+    connection: Option<std::os::fd::OwnedFd>,
+    lifeline: Option<Lifeline>,
+    paced: pager::Paced,
+}
+
+impl Watch {
+    fn run(mut self) -> ! {
+        let entry = |fd: RawFd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let connection = self.connection.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let mut fds = [entry(self.program.pidfd().as_raw_fd()), entry(connection)];
+        if self.paced.is_any() {
+            // The program waits for this; its end is found below.
+            futex::wait(&STAGE, SERVING, Some(TICK));
+            if STAGE.load(Ordering::Acquire) == HANDLED {
+                self.paced.count();
+                reach(COUNTED);
+            }
+        }
+        loop {
+            let at = fds.as_mut_ptr() as usize;
+            // SAFETY: two entries that live through the call.
+            unsafe { raw::call3(libc::SYS_poll, at, fds.len(), TICK.as_millis() as usize) };
+            if fds[0].revents != 0 {
+                exit();
+            }
+            if fds[1].revents != 0 {
+                // The kernel has killed the program with the connection's end.
+                notice::gone();
+            }
+            self.paced.follow();
+            if self.program.has_replaced_its_image() {
+                if let Some(lifeline) = &self.lifeline {
+                    lifeline.cut();
+                }
+                exit();
+            }
+        }
+    }
+}
+
+/// Ends the pager process.
+fn exit() -> ! {
+    crate::start::exit(0)
+}
+
+/// Ends the program at once, by a signal that it cannot catch, and the pager process with it.
+pub fn die() -> ! {
+    if is_pager() {
+        // The lifeline: the end of the pager process kills the program.
+        exit();
+    }
+    raw::die()
+}

@@ -1,0 +1,236 @@
+//! What the pager process does without: whoever takes over the program finds its memory here,
+//! and must find no rights that the program has given up, or never had.
+//!
+//! It starts with the program's own. Before it serves it leaves the program's descriptors,
+//! session, process group and working directory; where it may, it takes a user and a group that
+//! nothing else has; it drops every capability; and a filter leaves it those system calls that move
+//! pages. None of these opens a file, makes a socket that leads anywhere, signals, or starts a
+//! program; so what the program itself changes later (user, root directory, capabilities,
+//! filters, namespaces) has nothing to follow here.
+
+use crate::raw::{self, Answer};
+use crate::{link, pager_process::threads};
+
+/// The first of the numbers from which a user and a group are drawn that own nothing and run
+/// nothing else. `nobody` does: its processes could trace this one, and reach the program's
+/// memory.
+const UNUSED: u32 = 0x6000_0000;
+/// How many there are.
+const UNUSED_COUNT: u32 = 0x1000_0000;
+
+fn call(number: std::ffi::c_long, args: [usize; 5]) -> Answer {
+    let [a, b, c, d, e] = args;
+    // SAFETY: called below with arguments that live through the call.
+    unsafe { raw::call(number, [a, b, c, d, e, 0]) }
+}
+
+/// Leaves what a new process shares with the program or has a copy of. The port stays:
+/// messages go through it.
+pub fn leave_program() {
+    threads::name(c"selfpage-pager");
+    // What it would dump is the program's memory.
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let none = std::ptr::from_ref(&none) as usize;
+    call(
+        libc::SYS_setrlimit,
+        [libc::RLIMIT_CORE as usize, none, 0, 0, 0],
+    );
+    // A signal to the program's process group or terminal is none to this process.
+    call(libc::SYS_setsid, [0; 5]);
+    call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0]);
+    let close = |first: u32, last: u32| {
+        call(
+            libc::SYS_close_range,
+            [first as usize, last as usize, 0, 0, 0],
+        );
+    };
+    match link::guarded_fd().map(|fd| fd as u32) {
+        Some(port) => {
+            if port > 0 {
+                close(0, port - 1);
+            }
+            close(port + 1, u32::MAX);
+        }
+        None => close(0, u32::MAX),
+    }
+    occupy_standard_streams();
+}
+
+/// Puts an event counter at descriptors 0 to 2: code of the program's that a thread of the pager
+/// may run into (a sanitizer's report) writes to them, and would write into shared memory.
+fn occupy_standard_streams() {
+    for stream in 0..=2 {
+        let flags = libc::EFD_NONBLOCK as usize;
+        let fd = call(libc::SYS_eventfd2, [0, flags, 0, 0, 0]);
+        if raw::failed(fd) || fd > stream {
+            call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Gives up what the pager process does not need to serve. What cannot be given up is not
+/// there: an ordinary user keeps the user, a container without filters the calls.
+pub fn give_up_rights() {
+    let dumpable = call(
+        libc::SYS_prctl,
+        [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0],
+    );
+    if let Some(unused) = unused_number() {
+        call(libc::SYS_setgroups, [0; 5]);
+        call(libc::SYS_setresgid, [unused, unused, unused, 0, 0]);
+        call(libc::SYS_setresuid, [unused, unused, unused, 0, 0]);
+    }
+    drop_capabilities();
+    // The memory is the program's, too, and so is this mark of it, which a change of user takes.
+    if dumpable == 1 {
+        call(
+            libc::SYS_prctl,
+            [libc::PR_SET_DUMPABLE as usize, 1, 0, 0, 0],
+        );
+    }
+    call(
+        libc::SYS_prctl,
+        [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0],
+    );
+    filter_calls();
+}
+
+fn unused_number() -> Option<usize> {
+    let mut random = 0u32;
+    let at = std::ptr::from_mut(&mut random) as usize;
+    let drawn = call(libc::SYS_getrandom, [at, size_of::<u32>(), 0, 0, 0]);
+    (drawn == size_of::<u32>() as Answer).then(|| (UNUSED + random % UNUSED_COUNT) as usize)
+}
+
+fn drop_capabilities() {
+    /// Of `capset`, for 64 capabilities.
+    const VERSION_3: u32 = 0x2008_0522;
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
+    // Effective, permitted, inheritable, in two halves.
+    let none = [0u32; 6];
+    let (header, none) = (std::ptr::from_ref(&header), none.as_ptr());
+    call(libc::SYS_capset, [header as usize, none as usize, 0, 0, 0]);
+}
+
+/// Calls without conditions: memory, waiting, the descriptors that there are, its own threads.
+const ALLOWED: [std::ffi::c_long; 50] = [
+    libc::SYS_ioctl,
+    libc::SYS_futex,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_lseek,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_process_madvise,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_mincore,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_pkey_mprotect,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_getcpu,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_eventfd2,
+    libc::SYS_socketpair,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Calls that are allowed where a bit, or a whole word, of their first argument is.
+const ALLOWED_WITH_BIT: (std::ffi::c_long, u32) = (libc::SYS_clone, libc::CLONE_THREAD as u32);
+const ALLOWED_WITH: (std::ffi::c_long, u32) = (libc::SYS_prctl, libc::PR_SET_NAME as u32);
+
+/// The machine that call numbers are of (`AUDIT_ARCH_X86_64`).
+const MACHINE: u32 = 0xc000_003e;
+
+/// Offsets in the kernel's `struct seccomp_data`.
+const NUMBER: u32 = 0;
+const MACHINE_OF_CALL: u32 = 4;
+const FIRST_ARGUMENT: u32 = 16;
+
+/// From now on all other calls fail with EPERM, on this thread and those that it starts.
+fn filter_calls() {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    const ALLOW: libc::sock_filter = step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0);
+    const DENY: libc::sock_filter =
+        step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0);
+    const fn step(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+        libc::sock_filter { code, jt, jf, k }
+    }
+    let mut filter = [DENY; 2 * ALLOWED.len() + 16];
+    let mut len = 0;
+    let mut put = |step| {
+        filter[len] = step;
+        len += 1;
+    };
+    put(step(LOAD, MACHINE_OF_CALL, 0, 0));
+    put(step(EQUAL, MACHINE, 1, 0));
+    put(DENY);
+    put(step(LOAD, NUMBER, 0, 0));
+    for number in ALLOWED {
+        put(step(EQUAL, number as u32, 0, 1));
+        put(ALLOW);
+    }
+    for (number, test, wanted) in [
+        (ALLOWED_WITH_BIT.0, BIT, ALLOWED_WITH_BIT.1),
+        (ALLOWED_WITH.0, EQUAL, ALLOWED_WITH.1),
+    ] {
+        put(step(EQUAL, number as u32, 0, 4));
+        put(step(LOAD, FIRST_ARGUMENT, 0, 0));
+        put(step(test, wanted, 0, 1));
+        put(ALLOW);
+        put(DENY);
+    }
+    put(DENY);
+    let program = libc::sock_fprog {
+        len: len as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    let at = std::ptr::from_ref(&program) as usize;
+    let mode = libc::SECCOMP_SET_MODE_FILTER as usize;
+    call(libc::SYS_seccomp, [mode, 0, at, 0, 0]);
+}

@@ -1,0 +1,275 @@
+//! The threads of the pager process: the first, which leads; one on each processor that reads
+//! faults; one that evicts.
+//!
+//! They are raw clones with every signal blocked, on stacks and thread-local storage that are
+//! never paged.
+
+use super::lead;
+use crate::raw::{self, Answer};
+use crate::{next, pager};
+use std::arch::naked_asm;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use wired::{PAGE, Region};
+
+/// Threads that read faults, at most: one per processor, all on one userfaultfd; more
+/// wake for nothing.
+pub const HANDLERS: usize = 8;
+
+/// Bytes of a thread's stack. The fault path keeps no page-sized buffers on it; debug
+/// builds need the room, and the first thread runs the handshake.
+const STACK: usize = 512 << 10;
+
+/// What a thread does.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub enum Task {
+    /// Joins the tree, starts the others, watches.
+    Leader = 0,
+    /// Evicts.
+    Evictor = 1,
+    /// Reads faults on the n-th allowed processor: `Handler + n`.
+    Handler = 2,
+}
+
+const TASKS: usize = Task::Handler as usize + HANDLERS;
+
+/// Stacks and thread control blocks, made once and used again in children of forks.
+static STACKS: [AtomicUsize; TASKS] = [const { AtomicUsize::new(0) }; TASKS];
+static STORAGE: [AtomicUsize; TASKS] = [const { AtomicUsize::new(0) }; TASKS];
+static PROCESSORS: [AtomicU32; HANDLERS] = [const { AtomicU32::new(0) }; HANDLERS];
+static HANDLER_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread of the pager process.
+const THREAD: usize = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_UNTRACED) as usize;
+
+/// Makes stacks and storage, once.
+pub fn prepare() -> Result<(), String> {
+    let memory = |_| "no memory for the stacks of the pager's threads".to_string();
+    if HANDLER_COUNT.load(Ordering::Acquire) == 0 {
+        let allowed = rustix::thread::sched_getaffinity(None).map_err(|errno| errno.to_string())?;
+        let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let mut count = 0;
+        for cpu in cpus.take(HANDLERS) {
+            PROCESSORS[count].store(cpu as u32, Ordering::Release);
+            count += 1;
+        }
+        HANDLER_COUNT.store(count.max(1), Ordering::Release);
+    }
+    for n in 0..Task::Handler as usize + handlers() {
+        if STACKS[n].load(Ordering::Acquire) == 0 {
+            let stack = Region::private(PAGE + STACK).map_err(memory)?.leak() as usize;
+            crate::space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
+            STACKS[n].store(stack, Ordering::Release);
+        }
+        if STORAGE[n].load(Ordering::Acquire) == 0 {
+            let storage = storage().ok_or("the C library gives the pager's threads no storage")?;
+            STORAGE[n].store(storage, Ordering::Release);
+        }
+    }
+    Ok(())
+}
+
+fn handlers() -> usize {
+    HANDLER_COUNT.load(Ordering::Acquire)
+}
+
+/// Makes what the threads that read faults need: descriptors that the pager process may not
+/// open any more once it serves.
+pub fn prepare_handlers() -> Result<(), String> {
+    for (n, processor) in PROCESSORS[..handlers()].iter().enumerate() {
+        pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
+    }
+    Ok(())
+}
+
+/// Starts all but the first: those that read faults are as urgent as the caller.
+pub fn start_all(urgent: bool) -> Result<(), String> {
+    let first = Task::Handler as usize;
+    for task in first..first + handlers() {
+        super::started(spawn_thread(task))?;
+    }
+    if urgent {
+        set_policy(libc::SCHED_OTHER, 0);
+    }
+    super::started(spawn_thread(Task::Evictor as usize)).map(|_| ())
+}
+
+type InitialiseTls = unsafe extern "C" fn(*mut c_void, bool) -> *mut c_void;
+type StaticTls = unsafe extern "C" fn(*mut usize, *mut usize);
+
+/// Offsets in a thread control block that code compiled for this processor reads by
+/// itself (the C library's `tcbhead_t`): itself, the vector of the libraries' parts, itself
+/// again, stack guard, pointer guard.
+const TCB: usize = 0;
+const VECTOR: usize = 8;
+const SELF: usize = 16;
+const GUARDS: [usize; 2] = [40, 48];
+
+/// Bytes above a thread control block's address: glibc's thread descriptor, with room.
+const DESCRIPTOR: usize = PAGE;
+
+/// Libraries with thread-local storage that a block has room for: far more than programs load.
+/// The loader would make room for more by the program's `realloc`.
+const LIBRARIES: usize = 1000;
+
+/// An entry of the vector of the libraries' parts (`dtv_t`): where a part is, and what to free
+/// with it. The first has the number of entries, the second a count of changes.
+type Entry = [usize; 2];
+
+/// A thread control block of our own, with every library's thread-local storage in
+/// place, in memory that is never paged. The loader's `_dl_allocate_tls` would have the vector
+/// from the program's `calloc`, which may not work yet.
+fn storage() -> Option<usize> {
+    static INITIALISE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    let initialise = next::find(&INITIALISE, "_dl_allocate_tls_init\0");
+    let sizes = next::find(&SIZE, "_dl_get_tls_static_info\0");
+    if initialise.is_null() || sizes.is_null() {
+        return None;
+    }
+    let (mut size, mut align) = (0usize, 0usize);
+    // SAFETY: the loader's function of this type.
+    unsafe { std::mem::transmute::<*mut c_void, StaticTls>(sizes)(&mut size, &mut align) };
+    let align = align.max(64);
+    let vector = (LIBRARIES + 2) * size_of::<Entry>();
+    let region = Region::private(vector + size + align + DESCRIPTOR).ok()?;
+    let end = region.as_ptr() as usize + region.len();
+    let block = (end - DESCRIPTOR) & !(align - 1);
+    let entries = region.leak().cast::<Entry>();
+    let own = thread_pointer();
+    // SAFETY: the vector at the region's start, all zero, with its length; the loader's function
+    // of this type, with memory below the block for all static storage, above it for the
+    // descriptor, all zero; both blocks are thread control blocks, longer than the offsets.
+    unsafe {
+        (*entries)[0] = LIBRARIES;
+        *((block + VECTOR) as *mut usize) = entries.add(1) as usize;
+        let made = std::mem::transmute::<*mut c_void, InitialiseTls>(initialise);
+        if made(block as *mut c_void, true).is_null() {
+            return None;
+        }
+        *((block + TCB) as *mut usize) = block;
+        *((block + SELF) as *mut usize) = block;
+        for guard in GUARDS {
+            *((block + guard) as *mut usize) = *((own + guard) as *const usize);
+        }
+    }
+    Some(block)
+}
+
+/// Whether the calling thread is one of the pager process's.
+pub fn is_pager() -> bool {
+    let own = thread_pointer();
+    STORAGE
+        .iter()
+        .any(|block| block.load(Ordering::Relaxed) == own)
+}
+
+/// The calling thread's control block.
+pub fn thread_pointer() -> usize {
+    let own: usize;
+    // SAFETY: the first word of a thread control block is its own address.
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) own, options(nostack, readonly)) };
+    own
+}
+
+/// Clones a process with this task, which runs on its own stack and storage.
+pub fn spawn(task: Task, flags: usize, argument: usize) -> Answer {
+    let (stack, storage) = (&STACKS[task as usize], &STORAGE[task as usize]);
+    let top = stack.load(Ordering::Acquire) + PAGE + STACK;
+    let storage = storage.load(Ordering::Acquire);
+    let flags = flags | libc::CLONE_SETTLS as usize;
+    // SAFETY: a stack and storage of its own; `lead` never returns.
+    unsafe { clone_onto(flags, top, storage, lead_process, argument) }
+}
+
+extern "C" fn lead_process(above: usize) -> ! {
+    lead(above)
+}
+
+fn spawn_thread(task: usize) -> Answer {
+    let top = STACKS[task].load(Ordering::Acquire) + PAGE + STACK;
+    let storage = STORAGE[task].load(Ordering::Acquire);
+    let flags = THREAD | libc::CLONE_SETTLS as usize;
+    // SAFETY: a stack and storage of its own; `run` never returns.
+    unsafe { clone_onto(flags, top, storage, run, task) }
+}
+
+/// A raw clone onto another stack, where `entry(argument)` runs.
+///
+/// # Safety
+/// The stack and the storage are the clone's alone; `entry` fits them.
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone_onto(
+    flags: usize,
+    top: usize,
+    tls: usize,
+    entry: extern "C" fn(usize) -> !,
+    argument: usize,
+) -> Answer {
+    naked_asm!(
+        "and rsi, -16",
+        "sub rsi, 16",
+        "mov [rsi], rcx",
+        "mov [rsi + 8], r8",
+        "mov r8, rdx",
+        "xor edx, edx",
+        "xor r10d, r10d",
+        "mov eax, {clone}",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2: xor ebp, ebp",
+        "pop rax",
+        "pop rdi",
+        "call rax",
+        "ud2",
+        clone = const libc::SYS_clone,
+    )
+}
+
+extern "C" fn run(task: usize) -> ! {
+    if task == Task::Evictor as usize {
+        name(c"selfpage-evict");
+        pager::evictor_main()
+    }
+    name(c"selfpage-entry");
+    let n = task - Task::Handler as usize;
+    let cpu = PROCESSORS[n].load(Ordering::Acquire) as usize;
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    // A processor taken away since: unpinned is slower, not wrong.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+    pager::entry_main(n)
+}
+
+/// Names the calling thread.
+pub fn name(name: &CStr) {
+    let _ = rustix::thread::set_name(name);
+}
+
+/// The threads that read faults of a program with a reservation of its own (SCHED_DEADLINE,
+/// which pinned threads cannot have) run before all ordinary work, else its faults would wait
+/// for that. There is at most one fault of each of its threads at a time. The calling thread
+/// takes that class for those that it starts. Returns true where it has it.
+pub fn take_urgency(program: i32) -> bool {
+    // SAFETY: asks.
+    let answer = unsafe { raw::call3(libc::SYS_sched_getscheduler, program as usize, 0, 0) };
+    let policy = answer as i32 & !libc::SCHED_RESET_ON_FORK;
+    // Without the right to it the threads are ordinary ones.
+    !raw::failed(answer) && policy == libc::SCHED_DEADLINE && set_policy(libc::SCHED_FIFO, 1)
+}
+
+fn set_policy(policy: i32, sched_priority: i32) -> bool {
+    let parameters = libc::sched_param { sched_priority };
+    let at = std::ptr::from_ref(&parameters) as usize;
+    // SAFETY: a structure that the kernel reads.
+    !raw::failed(unsafe { raw::call3(libc::SYS_sched_setscheduler, 0, policy as usize, at) })
+}
