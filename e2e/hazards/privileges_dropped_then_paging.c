@@ -1,5 +1,6 @@
 /* A daemon becomes nobody, then goes on paging, forks and execs. Where it starts without
  * privilege it only does the rest. */
+/* selfpage run --share-store */
 #include "hazard.h"
 #include <grp.h>
 #include <sys/prctl.h>

@@ -18,6 +18,15 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("hazards")
 }
 
+/// A hazard's source, in C or in C++.
+fn source(name: &str) -> PathBuf {
+    let plain = folder().join(format!("{name}.c"));
+    match plain.exists() {
+        true => plain,
+        false => folder().join(format!("{name}.cc")),
+    }
+}
+
 /// The names of all hazards: each is a sentence, and a file in hazards/.
 pub fn names() -> Vec<String> {
     let entries = std::fs::read_dir(folder()).into_iter().flatten().flatten();
@@ -35,10 +44,10 @@ pub fn names() -> Vec<String> {
 /// Builds a hazard into a sandbox, with more compiler options if need be.
 pub fn build(sandbox: &Sandbox, name: &str, options: &[&str]) -> Verdict<PathBuf> {
     let program = sandbox.join(name);
-    let plain = folder().join(format!("{name}.c"));
-    let (compiler, source) = match plain.exists() {
-        true => ("cc", plain),
-        false => ("c++", folder().join(format!("{name}.cc"))),
+    let source = source(name);
+    let compiler = match source.extension() {
+        Some(c) if c == "c" => "cc",
+        _ => "c++",
     };
     let mut command = Command::new(compiler);
     command
@@ -86,6 +95,22 @@ pub fn launch<'a>(sandbox: &'a Sandbox, program: &Path, size: Size) -> Launch<'a
         .limit(Duration::from_secs(size.scale(900, 240)))
 }
 
+/// The options of `selfpage run` that a hazard asks for, in a comment of its own that begins with
+/// that command.
+fn options(name: &str) -> Verdict<Vec<String>> {
+    let source = source(name);
+    let text = std::fs::read_to_string(&source).doing(|| format!("read {}", source.display()))?;
+    let asked = text.lines().find_map(|line| {
+        let asked = line.strip_prefix("/* selfpage run ")?;
+        asked.strip_suffix(" */")
+    });
+    Ok(asked
+        .unwrap_or("")
+        .split_whitespace()
+        .map(Into::into)
+        .collect())
+}
+
 /// Runs one hazard bare and under its contracts; its output must be the same.
 pub fn check(name: &str, size: Size) -> Verdict {
     let sandbox = Sandbox::new(name)?;
@@ -103,7 +128,9 @@ pub fn check(name: &str, size: Size) -> Verdict {
     if size == Size::Full {
         contracts.push(Contract::new(frames(size)).over(0, 4096 * MIB));
     }
+    let options = options(name)?;
     for contract in contracts {
+        let contract = options.iter().fold(contract, |it, option| it.with(option));
         let paged = launch.run(&Under::Contract(contract))?;
         let said = paged.succeeded()?.within_contract()?.text();
         if said != expected {

@@ -9,6 +9,7 @@ use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -16,7 +17,9 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 14] = [
+    let cases: [(&str, Case); 16] = [
+        ("programs_with_sanitizers_run_to_their_end", sanitizers),
+        ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
         (
@@ -63,6 +66,111 @@ pub fn trials(_: Size) -> Vec<Trial> {
         .into_iter()
         .map(|(name, case)| trial("command", name, case))
         .collect()
+}
+
+/// A program whose runtime stands in front of the C library's functions, and looks at all of the
+/// process's threads.
+const SANITIZED: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static char *blocks[32];
+static void *sum(void *arg)
+{
+    long *total = arg;
+    for (int i = 0; i < 32; i++)
+        for (int at = 0; at < 1 << 18; at += 512)
+            *total += blocks[i][at];
+    return NULL;
+}
+int main(void)
+{
+    pthread_t threads[4];
+    long totals[4] = {0};
+    for (int i = 0; i < 32; i++)
+        blocks[i] = memset(malloc(1 << 18), i, 1 << 18);
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, sum, &totals[i]);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    printf("%ld %ld\n", totals[0], totals[3]);
+    for (int i = 0; i < 32; i++)
+        free(blocks[i]);
+    return 0;
+}
+"#;
+
+fn sanitizers() -> Verdict {
+    let sandbox = Sandbox::new("sanitizers")?;
+    let source = sandbox.join("program.c");
+    std::fs::write(&source, SANITIZED).doing(|| "write a program".into())?;
+    let mut ran = 0;
+    for (name, runtime) in [
+        ("address", "asan"),
+        ("thread", "tsan"),
+        ("undefined", "ubsan"),
+    ] {
+        let program = sandbox.join(name);
+        let built = Command::new("cc")
+            .args(["-O1", "-g", "-pthread"])
+            .args([
+                format!("-fsanitize={name}"),
+                format!("-static-lib{runtime}"),
+            ])
+            .arg("-o")
+            .args([&program, &source])
+            .output()
+            .doing(|| "run cc (install gcc)".into())?;
+        let bare = Command::new(&program).output();
+        let Some(bare) = bare
+            .ok()
+            .filter(|it| built.status.success() && it.status.success())
+        else {
+            eprintln!("SKIPPED: the compiler has no {name} sanitizer that runs here");
+            continue;
+        };
+        let command = format!(
+            "$RUN --frames 16M --store ram:256M -- {}",
+            program.display()
+        );
+        let (paged, said) = script(&sandbox, &command)?;
+        ensure(
+            paged.status.success() && paged.stdout == bare.stdout,
+            || {
+                format!(
+                    "{name}: {:?} {:?}; it said:\n{said}",
+                    paged.status, paged.stdout
+                )
+            },
+        )?;
+        ran += 1;
+    }
+    match ran {
+        0 => skipped("the compiler has no sanitizers that run here"),
+        _ => sandbox.check_clean(),
+    }
+}
+
+/// The kernel ends a program whose pager is gone: its missing pages would read as zeros.
+fn killed_pager() -> Verdict {
+    let sandbox = Sandbox::new("pager")?;
+    let kill = "for p in /proc/[0-9]*; do \
+                  read -r name < $p/comm || continue; \
+                  [ \"$name\" = selfpage-pager ] || continue; \
+                  read -r pid _ _ parent _ < $p/stat; \
+                  [ \"$parent\" = $PPID ] && kill -9 $pid; \
+                done 2> /dev/null; \
+                sleep 30; echo lived";
+    let (output, said) = script(
+        &sandbox,
+        &format!("exec $RUN --frames 16M --store ram:64M -- sh -c '{kill}'"),
+    )?;
+    let killed = output.status.signal() == Some(9) || output.status.code() == Some(137);
+    ensure(killed && output.stdout.is_empty(), || {
+        format!("{:?} {:?}; it said:\n{said}", output.status, output.stdout)
+    })?;
+    sandbox.check_clean()
 }
 
 /// A shell script that knows `selfpage run` as `$RUN`.
