@@ -557,19 +557,35 @@ pub fn may_hold_pages(number: i32) -> bool {
     }
     // SAFETY: used while the caller keeps it open; any other number gives errors.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let in_place = |fs: rustix::fs::StatFs| IN_PLACE.contains(&fs.f_type);
+    let holds = |domain: rustix::net::AddressFamily| {
+        [libc::AF_ALG as u16, AF_XDP as u16].contains(&domain.as_raw())
+    };
+    received_may_hold_pages(number)
+        || rustix::net::sockopt::socket_domain(fd).is_ok_and(holds)
+        || rustix::fs::fstatfs(fd).is_ok_and(in_place)
+        || is_ring(number)
+}
+
+/// [`may_hold_pages`] of a descriptor that came with a message, by those system calls alone that
+/// sandboxes allow: Chromium's ends a process that asks for a file system or a socket's domain.
+/// So sockets, and files in a mount that is not the tree's, are not told apart.
+pub fn received_may_hold_pages(number: i32) -> bool {
+    if number < 0 {
+        return false;
+    }
+    // SAFETY: as above.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let direct = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
     let Ok(kind) = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) else {
         return false;
     };
     match kind {
         // In packet mode a pipe carries the flag of direct I/O.
-        FileType::Fifo | FileType::Directory => false,
-        FileType::Socket => rustix::net::sockopt::socket_domain(fd)
-            .is_ok_and(|domain| [libc::AF_ALG as u16, AF_XDP as u16].contains(&domain.as_raw())),
-        _ => {
-            let in_place = |fs: rustix::fs::StatFs| IN_PLACE.contains(&fs.f_type);
-            direct || rustix::fs::fstatfs(fd).is_ok_and(in_place) || is_ring(number)
-        }
+        FileType::Fifo | FileType::Directory | FileType::Socket => false,
+        // An inode without a file: a ring, or an event counter.
+        FileType::Unknown => is_ring(number),
+        _ => direct,
     }
 }
 
