@@ -95,20 +95,17 @@ pub fn launch<'a>(sandbox: &'a Sandbox, program: &Path, size: Size) -> Launch<'a
         .limit(Duration::from_secs(size.scale(900, 240)))
 }
 
-/// The options of `selfpage run` that a hazard asks for, in a comment of its own that begins with
-/// that command.
-fn options(name: &str) -> Verdict<Vec<String>> {
+/// A contract with the options of `selfpage run` that a hazard asks for, in a comment of its own
+/// that begins with that command.
+pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
     let source = source(name);
     let text = std::fs::read_to_string(&source).doing(|| format!("read {}", source.display()))?;
     let asked = text.lines().find_map(|line| {
         let asked = line.strip_prefix("/* selfpage run ")?;
         asked.strip_suffix(" */")
     });
-    Ok(asked
-        .unwrap_or("")
-        .split_whitespace()
-        .map(Into::into)
-        .collect())
+    let options = asked.unwrap_or("").split_whitespace();
+    Ok(options.fold(contract, Contract::with))
 }
 
 /// Runs one hazard bare and under its contracts; its output must be the same.
@@ -128,9 +125,8 @@ pub fn check(name: &str, size: Size) -> Verdict {
     if size == Size::Full {
         contracts.push(Contract::new(frames(size)).over(0, 4096 * MIB));
     }
-    let options = options(name)?;
     for contract in contracts {
-        let contract = options.iter().fold(contract, |it, option| it.with(option));
+        let contract = with_options(name, contract)?;
         let paged = launch.run(&Under::Contract(contract))?;
         let said = paged.succeeded()?.within_contract()?.text();
         if said != expected {

@@ -124,6 +124,7 @@ fn forks(disks: &Arc<Disks>, _: Size) -> Verdict {
         let launch = hazard::launch(&sandbox, &program, Size::Quick);
         let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
         let contract = daemon.terms(8, 128).with("--disk=100ms/250ms,extra");
+        let contract = hazard::with_options(name, contract)?;
         let said = launch.run(&Under::Contract(contract))?.succeeded()?.text();
         ensure(said == expected, || {
             format!("{name}: {said:?}, alone {expected:?}")
