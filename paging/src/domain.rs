@@ -288,7 +288,9 @@ mod tests {
             .frames(Contract { g: 16, x: 16 })
             .build()
             .unwrap();
-        let reservation = translation::reserve(None, 4 * PAGE, true).unwrap();
+        // Far from where the kernel puts what other tests map meanwhile.
+        const ALONE: usize = 0x10_0000_0000;
+        let reservation = translation::reserve(Some(ALONE), 4 * PAGE, true).unwrap();
         // Another userfaultfd has the memory already.
         let capabilities = translation::Capabilities::probe_fast();
         let other = translation::Userfault::open(EntryKind::Upcall, &capabilities).unwrap();
