@@ -4,9 +4,7 @@
 //! It is a clone with CLONE_VM and nothing else in common, so the program does not show it: it
 //! is no thread of the program's (`unshare(CLONE_NEWUSER)`, leak checkers, seccomp's TSYNC and
 //! debuggers find the program's own threads only), and no child that `wait` finds. Its
-//! descriptors, credentials, root directory, session and signal dispositions are its own. A
-//! fault costs what it costs with a thread: 7.3 us, one page copied in, on the faulting
-//! processor.
+//! descriptors, credentials, root directory, session and signal dispositions are its own.
 //!
 //! - *Start.* The program clones a trampoline, the trampoline clones the pager process and
 //!   exits once that serves. So the nearest subreaper is the parent, in most trees `run`. The
@@ -76,7 +74,7 @@ static PROGRAM: AtomicI32 = AtomicI32::new(0);
 /// The control block of the program's thread that started the pager process.
 static PROGRAM_STORAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// A signal of 0: the end of the clone is announced to no one.
+/// The program's memory alone, and 0 for a signal: the clone's end announces itself to no parent.
 const BESIDE: usize = (libc::CLONE_VM | libc::CLONE_UNTRACED) as usize;
 
 /// The program is the parent of the pager process.
