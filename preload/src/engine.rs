@@ -233,13 +233,6 @@ impl Paced {
         self.0.is_some()
     }
 
-    /// The program handles the signals: counts from now on.
-    pub fn count(&mut self) {
-        if let Some(traps) = &mut self.0 {
-            traps.count();
-        }
-    }
-
     /// Follows the limits.
     pub fn follow(&mut self) {
         if let Some(traps) = &mut self.0 {

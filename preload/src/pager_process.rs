@@ -301,7 +301,7 @@ impl Watch {
             // The program waits for this; its end is found below.
             futex::wait(&STAGE, SERVING, Some(TICK));
             if STAGE.load(Ordering::Acquire) == HANDLED {
-                self.paced.count();
+                self.paced.follow();
                 reach(COUNTED);
             }
         }

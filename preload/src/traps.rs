@@ -111,12 +111,7 @@ impl Traps {
         })
     }
 
-    /// The program has the handler: counts as the limits ask for.
-    pub fn count(&mut self) {
-        self.follow();
-    }
-
-    /// Does what the limits ask for now.
+    /// Does what the limits ask for now. The program has the handler of the signals.
     pub fn follow(&mut self) {
         let batch = self.process.limits().seen().setting.batch();
         if batch == self.batch {

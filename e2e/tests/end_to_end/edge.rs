@@ -9,7 +9,6 @@ use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -17,9 +16,8 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 16] = [
+    let cases: [(&str, Case); 15] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
-        ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
         (
@@ -150,27 +148,6 @@ fn sanitizers() -> Verdict {
         0 => skipped("the compiler has no sanitizers that run here"),
         _ => sandbox.check_clean(),
     }
-}
-
-/// The kernel ends a program whose pager is gone: its missing pages would read as zeros.
-fn killed_pager() -> Verdict {
-    let sandbox = Sandbox::new("pager")?;
-    let kill = "for p in /proc/[0-9]*; do \
-                  read -r name < $p/comm || continue; \
-                  [ \"$name\" = selfpage-pager ] || continue; \
-                  read -r pid _ _ parent _ < $p/stat; \
-                  [ \"$parent\" = $PPID ] && kill -9 $pid; \
-                done 2> /dev/null; \
-                sleep 30; echo lived";
-    let (output, said) = script(
-        &sandbox,
-        &format!("exec $RUN --frames 16M --store ram:64M -- sh -c '{kill}'"),
-    )?;
-    let killed = output.status.signal() == Some(9) || output.status.code() == Some(137);
-    ensure(killed && output.stdout.is_empty(), || {
-        format!("{:?} {:?}; it said:\n{said}", output.status, output.stdout)
-    })?;
-    sandbox.check_clean()
 }
 
 /// A shell script that knows `selfpage run` as `$RUN`.
@@ -532,12 +509,17 @@ fn mounted_meanwhile() -> Verdict {
     ensure(output.status.success(), || {
         format!("{:?}; it said {said}", output.status)
     })?;
-    let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
-    let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
-    ensure(careful(figures.as_ref())?, || {
+    ensure(was_careful(&sandbox)?, || {
         "a file system was mounted, and pages were not checked".into()
     })?;
     sandbox.check_clean()
+}
+
+/// Whether the run that left its figures in a sandbox checked pages before they were evicted.
+fn was_careful(sandbox: &Sandbox) -> Verdict<bool> {
+    let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
+    let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
+    careful(figures.as_ref())
 }
 
 fn message() -> Verdict {
@@ -562,9 +544,7 @@ assert len(fds) == 1";
     ensure(output.status.success(), || {
         format!("{:?}; it said {said}", output.status)
     })?;
-    let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
-    let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
-    ensure(careful(figures.as_ref())?, || {
+    ensure(was_careful(&sandbox)?, || {
         "the program had a descriptor for direct I/O, and pages were not checked".into()
     })?;
     sandbox.check_clean()

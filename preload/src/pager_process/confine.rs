@@ -1,5 +1,5 @@
-//! What the pager process does without: whoever takes over the program finds its memory here,
-//! and must find no rights that the program has given up, or never had.
+//! What the pager process does without: an attacker that takes over the program reaches the pager
+//! process by their common memory, and must find no rights there that the program lacks.
 //!
 //! It starts with the program's own. Before it serves it leaves the program's descriptors,
 //! session, process group and working directory; where it may, it takes a user and a group that

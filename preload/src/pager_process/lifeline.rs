@@ -64,7 +64,7 @@ impl Lifeline {
 fn own(socket: BorrowedFd<'_>, program: i32) -> Result<()> {
     let fcntl = |command: i32, argument: usize| {
         let fd = socket.as_raw_fd() as usize;
-        // SAFETY: changes who is signalled, no memory.
+        // SAFETY: changes the socket alone, no memory.
         let answer = unsafe { raw::call3(libc::SYS_fcntl, fd, command as usize, argument) };
         match raw::failed(answer) {
             true => Err(Errno::from_raw_os_error(-answer as i32)),

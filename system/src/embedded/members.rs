@@ -58,9 +58,9 @@ impl Member {
             return;
         }
         if let Some(lifeline) = &self.lifeline {
-            let nobody = 0;
-            // SAFETY: changes whom the kernel signals by this socket.
-            unsafe { libc::fcntl(lifeline.as_raw_fd(), libc::F_SETOWN, nobody) };
+            let no_owner = 0;
+            // SAFETY: changes the owner of the socket's signal.
+            unsafe { libc::fcntl(lifeline.as_raw_fd(), libc::F_SETOWN, no_owner) };
         }
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
