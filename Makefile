@@ -9,7 +9,7 @@
 # make bench  ours beside kernel swap, zram, mapped files and the bare device; all figures
 #             and pictures of them in target/
 # make bench-quick  what paging has to reach, at a quarter of the size, in two minutes
-# make lint   format and lints, warnings denied
+# make lint   format, lints and links of the documentation, warnings denied
 
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
@@ -54,6 +54,7 @@ bench-quick: build
 lint: rust
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 
 rust:
 	@command -v $(CARGO) > /dev/null || { echo "cargo is missing: install Rust 1.90 or newer, https://rustup.rs"; exit 1; }

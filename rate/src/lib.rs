@@ -2,7 +2,7 @@
 //! a period, so that a burst of faults takes no processor time that was reserved.
 //!
 //! *RAPHA: Rate-Based Page Fault Handling Mechanism in Virtual Memory System* (Ko and Yoo),
-//! section 4. Section 4.1 (resource allocation) is [`quantities`], [`equations`], [`unit`],
+//! section 4. Section 4.1 (resource allocation) is [`quantities`], [`equations`], [`mod@unit`],
 //! [`roster`] and [`admission`]; section 4.2 (page fault handling) is [`account`], [`tasks`],
 //! [`limits`] and [`handler`].
 //!

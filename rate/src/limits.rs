@@ -43,7 +43,7 @@ impl Setting {
 
     /// How many faults to count at once where counting each costs too much: an eighth of the
     /// lowest limit, so that what is not counted yet is little of it, and no more than
-    /// [`MOST_IN_BATCH`]. A prime, so that one in so many is a fair sample of a program that
+    /// `MOST_IN_BATCH`. A prime, so that one in so many is a fair sample of a program that
     /// takes turns between kinds of memory. None where nothing is limited.
     pub fn batch(&self) -> Option<u32> {
         let limits = [self.task_limit, self.tree_limit, self.system_limit];

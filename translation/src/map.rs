@@ -1,6 +1,6 @@
 //! Map: give a missing page its contents (Self-Paging in Nemesis, section 6.3).
 //!
-//! Costs of a page, one / two running threads (`examples/costs`): copy 1.0 / 1.0 us, move
+//! Costs of a page, one / two running threads (`examples/translation_costs`): copy 1.0 / 1.0 us, move
 //! 0.8 / 12.4 us (it must flush the TLB for the source). So copies are the rule and
 //! moves are for whole runs.
 //!

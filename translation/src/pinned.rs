@@ -20,11 +20,11 @@
 //! seen by it: references that are no pins (`vmsplice`), whose holder only reads, and
 //! reads what was there at the time of the eviction.
 //!
-//! Measured (`cargo run --release -p translation --example costs`, one thread running, 2
+//! Measured (`cargo run --release -p translation --example translation_costs`, one thread running, 2
 //! vCPU EPYC, Linux 6.18): a page of 512 / 64 / 8 scattered in 2 MiB costs 0.08 / 1.7 /
 //! 11.4 us by [`separate_pinned`] and 0.10 / 0.87 / 1.2 us by [`separate_pinned_sparse`], the
 //! better way unless ranges are full; [`restore_pinned`] 5.5 us. With a second thread running each run of
-//! pages adds a flush (`examples/costs`).
+//! pages adds a flush (`examples/translation_costs`).
 
 use crate::capability::Feature;
 use crate::map::{MapError, Wake};
@@ -182,7 +182,7 @@ pub unsafe fn restore_pinned(
 /// beside registered memory ([`crate::stage`](mod@crate::stage)).
 ///
 /// # Safety
-/// As for [`crate::stage`] on `src` and `slot`; the pages at `dst` are missing, and the caller
+/// As for [`fn@crate::stage`] on `src` and `slot`; the pages at `dst` are missing, and the caller
 /// keeps the pager and the program from them meanwhile.
 pub unsafe fn carry(
     src: usize,

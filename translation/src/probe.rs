@@ -85,7 +85,7 @@ impl Capabilities {
     /// without knowing ([`Feature::EventFork`], [`Feature::PerfPageFaultSignal`],
     /// [`Feature::ProtectionKeys`], [`Feature::WpAsync`], [`Feature::WpUnpopulated`]),
     /// which it leaves off: for the start of every process of a tree. 58 us, where the whole
-    /// probe takes 170 (p50, `cargo run --release -p translation --example costs`).
+    /// probe takes 170 (p50, `cargo run --release -p translation --example translation_costs`).
     pub fn probe_fast() -> Self {
         Trials::needed_at_start().capabilities
     }

@@ -159,7 +159,7 @@ const COPY_BATCH: usize = 64;
 /// Fails with [`StageError::NotProtectable`] unless the range is registered for
 /// (synchronous) write protection with `userfault`. 2 MiB with 512 / 64 / 8 scattered pages
 /// take 950 / 240 / 45 us, staging them 10.4 / 5.1 / 4.6 (one thread running,
-/// `cargo run --release -p translation --example costs`).
+/// `cargo run --release -p translation --example translation_costs`).
 ///
 /// # Safety
 /// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must

@@ -1,7 +1,7 @@
 //! Unmap without keeping contents: one range, or many with one TLB flush.
 //!
 //! One page costs 1.25 us, and 11.3 us where a second thread runs (the flush); 64
-//! scattered pages in one `process_madvise` 0.76 us each (`examples/costs`). Page tables are only
+//! scattered pages in one `process_madvise` 0.76 us each (`examples/translation_costs`). Page tables are only
 //! freed for whole 2 MiB ranges: end with such a sweep.
 
 use crate::capability::{Capabilities, Feature};

@@ -62,8 +62,12 @@ pub struct Args {
     )]
     system: Option<PathBuf>,
 
-    /// Time of the system's disk: SLICE/PERIOD[,extra][,laxity=TIME], as in 25ms/250ms
-    #[arg(long, value_name = "SLICE/PERIOD", requires = "system")]
+    /// Time of the system's disk, as in 25ms/250ms
+    #[arg(
+        long,
+        value_name = "SLICE/PERIOD[,extra][,laxity=TIME]",
+        requires = "system"
+    )]
     disk: Option<DiskTerms>,
 
     /// Frames of this NUMA node only

@@ -6,7 +6,7 @@
 //! decodes a clip of 30 frames a second into a sink ([`sink`] has the rule that no player
 //! bends), and an eighth into it a real program is launched, which pages from the disk under
 //! its contract. The load is calibrated until stock Linux misses
-//! some of the deadlines ([`calibrate`]), then frozen for all arms. Ours is one system domain,
+//! some of the deadlines (`calibrate`), then frozen for all arms. Ours is one system domain,
 //! with which the player and the neighbour have their contracts: so the limit of the one is what
 //! the other's reservation leaves.
 //!

@@ -5,7 +5,7 @@
 //! not read, so that the decoder is not further ahead than that, one frame of its own, and
 //! what a pipe holds (64 KiB). A frame is held until it is due, or until it comes where it
 //! comes late; then its place is free. Nothing is skipped, and what is due later stays due
-//! ([`super::lateness`]).
+//! (`lateness`).
 //!
 //! It stands for a device, so it must not be the one that is late: its memory is locked and
 //! all there before it begins, and it has real-time priority where that may be had, in all

@@ -19,7 +19,7 @@ pub enum DirectIo {
     /// fault that finds no frame says.
     #[default]
     Anytime,
-    /// Only into memory that the program has pinned with [`Stretch::pin`] for as long as
+    /// Only into memory that the program has pinned with [`Stretch::pin`](crate::Stretch::pin) for as long as
     /// the device may reach it: a promise, and the faster way.
     PinnedOnly,
 }
@@ -115,7 +115,7 @@ impl Builder {
         self
     }
 
-    /// Whether [`Stretch::trans`] can say that a page is dirty. Costs each first write to
+    /// Whether [`Stretch::trans`](crate::Stretch::trans) can say that a page is dirty. Costs each first write to
     /// a page that was marked clean a fault inside the kernel (0.8 us).
     pub fn track_dirty(mut self, on: bool) -> Self {
         self.track_dirty = on;

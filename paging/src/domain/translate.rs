@@ -16,7 +16,7 @@ pub struct Trans {
     /// The frame, where the page is resident.
     pub frame: Option<Frame>,
     /// Whether the program wrote the page since it came in or was marked clean
-    /// ([`Stretch::mark_clean`]), where the domain tracks that ([`Builder::track_dirty`]).
+    /// ([`Stretch::mark_clean`]), where the domain tracks that ([`Builder::track_dirty`](crate::Builder::track_dirty)).
     /// A hint for the program: eviction compares checksums and does not rely on it.
     pub dirty: Option<bool>,
 }
@@ -116,7 +116,7 @@ impl Stretch {
     }
 
     /// From now on writes to pages of `pages` that are resident are noticed: they are not
-    /// dirty until written. Needs a domain built with [`Builder::track_dirty`].
+    /// dirty until written. Needs a domain built with [`Builder::track_dirty`](crate::Builder::track_dirty).
     pub fn mark_clean(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         let table = self.inner.table();

@@ -3,7 +3,7 @@
 //!
 //! A page that is written into while no process maps it must not be copied out and discarded
 //! (`translation::pinned`). Checking each page costs, so pagers check only once pages of the tree
-//! can be held at all. The few system calls that bring that about ([`CALLS`]) stop at a seccomp
+//! can be held at all. The few system calls that bring that about (`CALLS`) stop at a seccomp
 //! filter and wait for the system domain: it sets the board's flag, waits until every
 //! pager has seen it, and lets the call go on. Every other system call pays 32 to 55 ns.
 //!

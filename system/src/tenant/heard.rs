@@ -29,7 +29,7 @@ pub enum Heard {
     /// Nothing of the channel is under way any more.
     Closed(ChannelNumber),
     /// No more than `keep` frames may be owned at the deadline; then
-    /// [`Tenant::answered`].
+    /// [`Tenant::answered`](crate::tenant::Tenant::answered).
     Revoke {
         /// The number of this revocation.
         round: u32,

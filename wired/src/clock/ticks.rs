@@ -4,7 +4,7 @@
 //! waits for them, and scales it with the figures of the last tick. A fault's check needs no
 //! order. So the clock and the counter are read together once in a while, the *anchor*, and in
 //! between the counter alone is, scaled by what the last two anchors say (`cargo run --release
-//! -p rate --example cost` has both clocks).
+//! -p rate --example rate_cost` has both clocks).
 //!
 //! Rules:
 //! - Only where the kernel itself keeps time by the counter, which says that all processors

@@ -1,4 +1,4 @@
-//! What paging costs a linked program: `cargo run --release -p selfpage --example costs
+//! What paging costs a linked program: `cargo run --release -p selfpage --example paging_costs
 //! [STORE [UPCALL|thread [MEGABYTES]]]`. Medians are `make bench`'s business; this is one run.
 
 use selfpage::{Contract, Counter, DirectIo, Domain, EntryKind, Paged};

@@ -1,6 +1,6 @@
 //! What a frame costs on the page path: take, mark and put, in nanoseconds.
 //!
-//! `cargo run --release -p frames --example cost`
+//! `cargo run --release -p frames --example frames_cost`
 
 use frames::{Contract, Ledger, Process, State};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What each operation costs here: `cargo run --release -p translation --example costs`.
+//! What each operation costs here: `cargo run --release -p translation --example translation_costs`.
 //! Median and 99th percentile in microseconds; the second column with another thread of
 //! the process running, so that flushes reach a second processor.
 

@@ -1,4 +1,4 @@
-//! What the store costs a page: `cargo run --release -p store --example costs [DIR]`.
+//! What the store costs a page: `cargo run --release -p store --example store_costs [DIR]`.
 //!
 //! Medians over batches, one thread, pages that compress to about half; DIR (default: the
 //! current directory) is where the swap file goes. Memory is touched before; the checksum

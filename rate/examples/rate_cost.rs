@@ -1,5 +1,5 @@
 //! What the check adds to a fault that is under its limit: `cargo run --release -p rate
-//! --example cost`. The clock's own cost is shown beside it, since a check reads it once.
+//! --example rate_cost`. The clock's own cost is shown beside it, since a check reads it once.
 
 use rate::handler::Ticket;
 use rate::tasks::{Key, Tasks};
