@@ -24,10 +24,12 @@ mod flush;
 pub(crate) mod halt;
 mod pinned;
 mod settle;
+mod spare_mappings;
 mod stage;
 mod victim;
 
 pub(crate) use pinned::HeldByDevices;
+pub(crate) use spare_mappings::SpareMappings;
 
 use crate::counters::Counter;
 use crate::fill::Failure;

@@ -21,7 +21,7 @@ use crate::directory::Directory;
 use crate::entry::doze::Entries;
 use crate::entry::marked::Marks;
 use crate::evict::clean::{Cleaner, MOST_CLEANERS};
-use crate::evict::{HeldByDevices, Stager};
+use crate::evict::{HeldByDevices, SpareMappings, Stager};
 use crate::gate::DomainGate;
 use crate::huge::{self, Scratches};
 use crate::pace::Pace;
@@ -132,6 +132,8 @@ pub(crate) struct Pager {
     /// Pages that a device held when they were to leave, nailed until they are looked at
     /// again. Changed under the closed gates of their units.
     pub(crate) held_by_devices: PiLock<HeldByDevices>,
+    /// For evictions where the program has as many mappings as there may be.
+    pub(crate) spare_mappings: SpareMappings,
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: PiLock<()>,
     pub(crate) pool: Pool,
@@ -203,6 +205,7 @@ impl Pager {
             starving: AtomicU32::new(0),
             returned: AtomicU32::new(0),
             held_by_devices: PiLock::new(HeldByDevices::new(parts.total_frames as usize)),
+            spare_mappings: SpareMappings::default(),
             gate: DomainGate::default(),
             control: PiLock::new(()),
             pool: Pool::new(parts.store, parts.contexts)?,
@@ -385,6 +388,7 @@ impl Pager {
 
 impl Drop for Pager {
     fn drop(&mut self) {
+        self.spare_mappings.unmap();
         let len = self.staging.bytes();
         for addr in [Some(self.staging.address(0)), self.staging.sieve(0)]
             .into_iter()

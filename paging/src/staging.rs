@@ -79,6 +79,8 @@ pub(crate) struct Staging {
     frames: Region,
     /// Slots whose memory is one huge page, as far as is known: to be used again whole.
     whole: Box<[AtomicBool]>,
+    /// Slots that are several mappings of the kernel's, as far as is known.
+    split: Box<[AtomicBool]>,
     /// Frames in all slots.
     standby: AtomicU32,
     /// Which slots are in use.
@@ -96,6 +98,7 @@ impl Staging {
             slots,
             frames: Region::private(slots * unit_pages * 4)?,
             whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
+            split: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             standby: AtomicU32::new(0),
             ring: Ring::new(slots, unit_pages),
         })
@@ -129,6 +132,11 @@ impl Staging {
     /// Says whether it is.
     pub(crate) fn set_whole(&self, slot: usize, whole: bool) {
         self.whole[slot].store(whole, Ordering::Release);
+    }
+
+    /// Whether a slot is several mappings; from now on `split`.
+    pub(crate) fn replace_split(&self, slot: usize, split: bool) -> bool {
+        self.split[slot].swap(split, Ordering::AcqRel)
     }
 
     /// The sieve's address for a slot, where there is a sieve.

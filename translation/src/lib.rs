@@ -60,7 +60,7 @@ pub use probe::{Lack, Obtained, Probe};
 pub use protect::{Access, open_access, set_access};
 pub use register::TranslationError;
 pub use reserve::{
-    Reservation, ReserveError, advise_huge, advise_no_huge, reserve, reserve_aligned,
+    Reservation, ReserveError, advise_huge, advise_no_huge, renew, reserve, reserve_aligned,
     reserve_staging, unmap_reservation, unmap_staging,
 };
 pub use stage::{StageError, StagePiece, Staged, stage, stage_by_copy, stage_pieces};

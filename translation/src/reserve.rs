@@ -143,6 +143,20 @@ fn trim(reservation: Reservation, kept: std::ops::Range<usize>) {
     }
 }
 
+/// Replaces a part of what [`reserve_staging`] gave by memory of the same kind with nothing in it,
+/// so that what were several mappings is one with its neighbours.
+///
+/// # Safety
+/// Nobody may use what is there any more.
+pub unsafe fn renew(addr: usize, len: usize) -> Result<(), Errno> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let at = std::ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: the caller's promise.
+    unsafe { mmap_anonymous(at, len, rights, flags) }?;
+    advise_no_huge(addr, len).or(Ok(()))
+}
+
 /// Gives back what [`reserve_staging`] gave, guards included.
 ///
 /// # Safety

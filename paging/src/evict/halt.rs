@@ -75,9 +75,12 @@ impl Pager {
         self.staging.ring.free_slot().is_some()
     }
 
-    /// Waits a moment for a slot to come free, not halted.
+    /// Waits a moment for a slot to come free, or for the kernel to have a mapping left; not
+    /// where there are some in reserve.
     pub(crate) fn await_room(&self) {
-        nap(PATIENCE);
+        if !self.spare_mappings.release() {
+            nap(PATIENCE);
+        }
     }
 
     /// Takes a range of pages to the standby list, contents kept.

@@ -10,9 +10,11 @@ use crate::page::State;
 use crate::pager::Pager;
 use crate::stretch::Inner;
 use frames::State as FrameState;
+use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use translation::{MapError, TranslationError};
 use wired::PAGE;
 
 /// How long a page that a device held is left alone: a registered buffer is held for good,
@@ -21,6 +23,17 @@ const HELD: Duration = Duration::from_secs(1);
 
 /// How often a copy that meets a change of the address space is tried again.
 const TRIES: usize = 1000;
+
+/// Why a page did not go back to its place.
+#[derive(Debug, thiserror::Error)]
+enum NotBack {
+    #[error("the address space is changing")]
+    Later,
+    #[error(transparent)]
+    NotMoved(#[from] TranslationError),
+    #[error(transparent)]
+    NotCopied(#[from] MapError),
+}
 
 /// Pages found held by a device, in the order they were found.
 pub(crate) struct HeldByDevices {
@@ -177,7 +190,7 @@ impl Pager {
             Ok(()) if frame != 0 => self.places.set_staged(frame - 1, to),
             Ok(()) => {}
             Err(_) => {
-                let back = self.put_back(stretch, index, slot_word, staged);
+                let back = self.put_back(stretch, index, slot_word, staged, true);
                 self.counters().add(Counter::pinned, 1);
                 if back {
                     self.leave_to_device(stretch, index);
@@ -241,37 +254,40 @@ impl Pager {
         let table = stretch.table();
         for index in span.clone() {
             let slot_word = &frames[table.offset_in_unit(index) / PAGE];
-            self.put_back(
-                stretch,
-                index,
-                slot_word,
-                staged + (index - span.start) * PAGE,
-            );
+            let staged = staged + (index - span.start) * PAGE;
+            self.put_back(stretch, index, slot_word, staged, true);
         }
     }
 
-    /// Puts one page that was taken back where it was, the same page of memory, in its
-    /// frame. Under the unit's closed gate; the word is the caller's business. False where
-    /// there was none, or the kernel would not.
+    /// Puts one page that was taken back where it was, in its frame. One that a device may hold
+    /// goes back as the same page of memory, with the slot's rights; a copy of any other comes
+    /// under the rights and the key that its place has. Under the unit's closed gate; the word
+    /// is the caller's business. False where there was none, or the kernel would not.
     fn put_back(
         &self,
         stretch: &Inner,
         index: usize,
         slot_word: &AtomicU32,
         staged: usize,
+        held: bool,
     ) -> bool {
         let word = slot_word.load(Ordering::Relaxed);
         if word == 0 {
             return false;
         }
         let addr = stretch.table().address(index);
-        // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
-        match unsafe { translation::restore_pinned(staged, addr, self.userfault(), false) } {
+        let put = match held {
+            true => self.move_back(addr, staged),
+            false => self.copy_back(addr, staged),
+        };
+        match put {
             Ok(()) => {
                 slot_word.store(0, Ordering::Relaxed);
                 self.mark(word - 1, FrameState::Mapped);
                 true
             }
+            // The address space is changing: it keeps its place until the next turn.
+            Err(NotBack::Later) => false,
             Err(error) => {
                 self.complain(format_args!(
                     "a page could not be put back at {addr:#x}: {error}"
@@ -281,50 +297,34 @@ impl Pager {
         }
     }
 
-    /// As [`Pager::put_back`], where the program has given the page's place rights of its own
-    /// or a key: the memory would bring the slot's with it.
-    fn copy_back(
-        &self,
-        stretch: &Inner,
-        index: usize,
-        slot_word: &AtomicU32,
-        staged: usize,
-    ) -> bool {
-        let word = slot_word.load(Ordering::Relaxed);
-        if word == 0 {
-            return false;
+    /// A page that a device holds is lost if it stays, so it waits for a mapping as long as it
+    /// takes.
+    fn move_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
+        loop {
+            // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
+            let put = unsafe { translation::restore_pinned(staged, addr, self.userfault(), false) };
+            match put {
+                Err(error) if error.errno == Errno::NOMEM => self.await_room(),
+                put => return Ok(put?),
+            }
         }
-        let addr = stretch.table().address(index);
+    }
+
+    fn copy_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
         let from = std::ptr::with_exposed_provenance(staged);
-        let copied = (0..TRIES).find_map(|_| {
-            match self
-                .userfault()
-                .copy(addr, from, PAGE, translation::Wake::Yes)
-            {
-                Err(translation::MapError::Again { .. }) => {
-                    std::hint::spin_loop();
-                    None
+        let wake = translation::Wake::Yes;
+        for _ in 0..TRIES {
+            match self.userfault().copy(addr, from, PAGE, wake) {
+                Err(MapError::Again { .. }) => std::hint::spin_loop(),
+                Err(error) => return Err(error.into()),
+                Ok(()) => {
+                    // SAFETY: its contents are in their place.
+                    let _ = unsafe { translation::discard(staged, PAGE) };
+                    return Ok(());
                 }
-                done => Some(done),
             }
-        });
-        match copied {
-            Some(Ok(())) => {
-                // SAFETY: its contents are in their place.
-                let _ = unsafe { translation::discard(staged, PAGE) };
-                slot_word.store(0, Ordering::Relaxed);
-                self.mark(word - 1, FrameState::Mapped);
-                true
-            }
-            Some(Err(error)) => {
-                self.complain(format_args!(
-                    "a page could not be put back at {addr:#x}: {error}"
-                ));
-                false
-            }
-            // The address space is changing: it keeps its place until the next turn.
-            None => false,
         }
+        Err(NotBack::Later)
     }
 
     /// Puts a page of the standby list back where it was, unless a fault has it already.
@@ -341,10 +341,7 @@ impl Pager {
             let slot_word = &self.staging.frames(slot)[page];
             // On the sieve are pages that no device holds.
             let held = self.is_careful() && staged == self.staging.address(slot) + page * PAGE;
-            match stretch.odd_access() && !held {
-                true => self.copy_back(stretch, index, slot_word, staged),
-                false => self.put_back(stretch, index, slot_word, staged),
-            }
+            self.put_back(stretch, index, slot_word, staged, held)
         });
         if back {
             word.finish_in_place();
@@ -365,13 +362,22 @@ impl Pager {
         if !self.capabilities.may_evict(true) {
             return None;
         }
-        let area = translation::reserve_staging(self.staging.bytes()).ok()?;
-        let base = area.addr;
-        self.userfault()
-            .register(base, self.staging.bytes(), true, false)
-            .ok()?;
+        let base = self.reserve_sieve().or_else(|| {
+            let released = self.spare_mappings.release();
+            released.then(|| self.reserve_sieve()).flatten()
+        })?;
         self.staging.set_sieve(base);
         self.staging.sieve(slot)
+    }
+
+    fn reserve_sieve(&self) -> Option<usize> {
+        let area = translation::reserve_staging(self.staging.bytes()).ok()?;
+        let registered = self.userfault().register(area.addr, area.len, true, false);
+        if registered.is_err() {
+            // SAFETY: just reserved; nothing is there.
+            let _ = unsafe { translation::unmap_staging(area) };
+        }
+        registered.ok().map(|()| area.addr)
     }
 }
 

@@ -61,7 +61,7 @@ impl Pager {
         let span = claim.span();
         match (swept, kept) {
             (true, _) if self.staging.is_whole(claim.slot) && self.reuse(claim.slot) => {}
-            (true, _) => self.discard_staged(claim.slot, 0..self.staging.slot_bytes()),
+            (true, _) => self.empty_slot(claim.slot),
             // It goes with the last piece.
             (false, 0) if self.staging.is_whole(claim.slot) => {}
             (false, 0) => {
@@ -92,10 +92,21 @@ impl Pager {
         };
         if self.staging.ring.release(claim, kept) {
             if !swept {
-                self.discard_staged(claim.slot, 0..self.staging.slot_bytes());
+                self.empty_slot(claim.slot);
             }
             self.staging.ring.vacate(claim.slot);
         }
+    }
+
+    /// Discards all of a slot. One whose pages came in several moves is made one mapping again:
+    /// the kernel lets a program have so many.
+    fn empty_slot(&self, slot: usize) {
+        let bytes = self.staging.slot_bytes();
+        if self.staging.replace_split(slot, false) {
+            // SAFETY: everything there has gone elsewhere.
+            let _ = unsafe { translation::renew(self.staging.address(slot), bytes) };
+        }
+        self.discard_staged(slot, 0..bytes);
     }
 
     fn discard_staged(&self, slot: usize, bytes: std::ops::Range<usize>) {

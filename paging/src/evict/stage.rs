@@ -40,6 +40,7 @@ impl Pager {
         let Some(slot) = self.staging.ring.free_slot() else {
             return 0;
         };
+        self.spare_mappings.keep();
         let table = stretch.table();
         let gate = table.gate(unit);
         gate.close();
@@ -48,7 +49,7 @@ impl Pager {
             let seen = table.word(*i).load();
             seen.may_stage() && seen.state() == State::Resident
         };
-        let mut count = 0;
+        let (mut count, mut spans) = (0, 0);
         let mut from = pages.start;
         // Spans between pages that must stay where they are.
         while let Some(start) = (from..pages.end).find(resident) {
@@ -57,8 +58,10 @@ impl Pager {
                 .unwrap_or(pages.end);
             let last = (start..end).rfind(resident).unwrap_or(start);
             count += self.stage_span(stretch, slot, frames, start..last + 1);
+            spans += 1;
             from = end;
         }
+        self.staging.replace_split(slot, spans > 1);
         if count > 0 {
             table.went(unit, count);
             // A huge page that a device may hold was taken apart.
@@ -83,13 +86,13 @@ impl Pager {
         let source = table.address(span.start);
         let length = span.len() * PAGE;
         let target = self.staging.address(slot) + table.offset_in_unit(span.start);
-        let each = |offset: usize, bytes: usize| {
+        let each = |from: usize, bytes: usize| {
             // The slot has the stretch's protection and its key; reading it needs neither.
             if stretch.odd_access() {
                 // SAFETY: the slot is the pager's.
-                let _ = unsafe { translation::open_access(target + offset, bytes) };
+                let _ = unsafe { translation::open_access(target + (from - source), bytes) };
             }
-            let first = table.index(source + offset);
+            let first = table.index(from);
             for index in first..first + bytes / PAGE {
                 let seen = table.word(index).load();
                 if seen.state() != State::Resident || !seen.may_stage() {
@@ -104,17 +107,7 @@ impl Pager {
         };
         match self.capabilities.unmap_method() {
             // SAFETY: the slot is the pager's and empty; the pages fault back in.
-            UnmapMethod::Stage => unsafe {
-                translation::stage_pieces(source, length, target, |piece| match piece.outcome {
-                    Staged::Moved => each(piece.offset, piece.len),
-                    Staged::NotMapped | Staged::Refused(StageError::NoMappings) => {}
-                    Staged::Refused(error) => self.complain(format_args!(
-                        "eviction could not take {} bytes at {:#x}: {error}",
-                        piece.len,
-                        source + piece.offset
-                    )),
-                });
-            },
+            UnmapMethod::Stage => unsafe { self.take_pieces(source, length, target, &each) },
             _ => {
                 let copied = match self.pagemap() {
                     // SAFETY: as above; the gate keeps fillers out.
@@ -130,7 +123,7 @@ impl Pager {
                     None => Err(StageError::NotProtectable),
                 };
                 match copied {
-                    Ok(_) => each(0, length),
+                    Ok(_) => each(source, length),
                     Err(error) => self.complain(format_args!(
                         "eviction could not take {length} bytes at {source:#x}: {error}"
                     )),
@@ -150,5 +143,36 @@ impl Pager {
             }
         }
         count
+    }
+
+    /// Moves what of `length` bytes at `source` is mapped to `target`; `taken` is told each piece
+    /// that was, by its old address.
+    ///
+    /// # Safety
+    /// As for [`translation::stage_pieces`].
+    unsafe fn take_pieces(
+        &self,
+        source: usize,
+        length: usize,
+        target: usize,
+        taken: &dyn Fn(usize, usize),
+    ) {
+        let on_piece = |piece: translation::StagePiece| {
+            let (from, to) = (source + piece.offset, target + piece.offset);
+            match piece.outcome {
+                Staged::Moved => taken(from, piece.len),
+                Staged::Refused(StageError::NoMappings) if self.spare_mappings.release() => {
+                    // SAFETY: a part of what the caller promised; nothing has moved.
+                    unsafe { self.take_pieces(from, piece.len, to, taken) };
+                }
+                Staged::NotMapped | Staged::Refused(StageError::NoMappings) => {}
+                Staged::Refused(error) => self.complain(format_args!(
+                    "eviction could not take {} bytes at {from:#x}: {error}",
+                    piece.len
+                )),
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { translation::stage_pieces(source, length, target, on_piece) };
     }
 }

@@ -1,0 +1,74 @@
+//! Mappings of the kernel's that eviction has in reserve.
+//!
+//! A process has at most `vm.max_map_count` mappings, and a program may use them all: it can
+//! still touch its memory then, so its pages must still come and go. Staging a unit and putting
+//! a page back each need a few mappings for a moment. So some are made ahead that hold nothing,
+//! and are merged into one where the kernel refuses another.
+//!
+//! Rule: a page that is in a slot and may not stay there waits for a mapping as long as it
+//! takes. Only threads of the program that go on mapping can make it wait.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use translation::{Access, Reservation, TranslationError};
+use wired::PAGE;
+
+/// Mappings in reserve. A page that is put back needs two and their registration, the kernel
+/// refuses `mremap` from five below the limit on, and slots that are used for the first time
+/// have one each. Made at a process's first eviction: one that never evicts has none.
+const SPARE: usize = 32;
+
+#[derive(Default)]
+pub(crate) struct SpareMappings {
+    base: OnceLock<usize>,
+    held: AtomicBool,
+}
+
+impl SpareMappings {
+    /// Makes those that are missing, if the kernel has as many left. Under the stager's lock.
+    pub(super) fn keep(&self) {
+        if self.held.load(Ordering::Relaxed) {
+            return;
+        }
+        let base = match self.base.get() {
+            Some(base) => *base,
+            None => match translation::reserve(None, SPARE * PAGE, false) {
+                Ok(area) => *self.base.get_or_init(|| area.addr),
+                Err(_) => return,
+            },
+        };
+        // Neighbours with the same rights would be one mapping.
+        let split = |page: usize| set(base + page * PAGE, PAGE, Access::READ).is_ok();
+        match (1..SPARE).step_by(2).all(split) {
+            true => self.held.store(true, Ordering::Release),
+            false => merge(base),
+        }
+    }
+
+    /// Gives them up for who was refused a mapping. False where none are in reserve.
+    pub(crate) fn release(&self) -> bool {
+        let held = self.held.swap(false, Ordering::AcqRel);
+        if held && let Some(base) = self.base.get() {
+            merge(*base);
+        }
+        held
+    }
+
+    /// The pager is going.
+    pub(crate) fn unmap(&mut self) {
+        let len = SPARE * PAGE;
+        if let Some(addr) = self.base.take() {
+            // SAFETY: the reserve's own.
+            let _ = unsafe { translation::unmap_reservation(Reservation { addr, len }) };
+        }
+    }
+}
+
+fn merge(base: usize) {
+    let _ = set(base, SPARE * PAGE, Access::NONE);
+}
+
+fn set(addr: usize, len: usize, access: Access) -> Result<(), TranslationError> {
+    // SAFETY: the reserve's own; nothing is in it.
+    unsafe { translation::set_access(addr, len, access) }
+}
