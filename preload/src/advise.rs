@@ -24,6 +24,8 @@ enum Act {
     Kernel,
     /// Contents come in.
     Fetch,
+    /// Nothing, of memory that is not locked.
+    Cool,
     /// Nothing.
     Nothing,
     /// The kernel's answer for private anonymous memory.
@@ -44,14 +46,13 @@ fn act(advice: c_int) -> Option<Act> {
         libc::MADV_NORMAL
         | libc::MADV_RANDOM
         | libc::MADV_SEQUENTIAL
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
         | libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE
         | libc::MADV_DONTDUMP
         | libc::MADV_DODUMP => Act::Nothing,
+        libc::MADV_COLD | libc::MADV_PAGEOUT => Act::Cool,
         // A hole can only be punched in shared memory.
         libc::MADV_REMOVE => Act::Refuse(libc::EINVAL),
         // Guard pages (102, 103) among them, as before 6.13: callers then use mprotect.
@@ -89,17 +90,13 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
                 },
                 _,
             ) => kernel(&piece.span),
-            // Populating stops there; everything else goes on.
-            What::Free if matches!(act, Act::Kernel) => return error(libc::ENOMEM),
-            What::Free => {
-                hole = true;
-                0
-            }
+            What::Free => error(libc::ENOMEM),
             What::Used(traits, _) => on_paged(space, &piece.span, traits, &act, advice, kernel),
         };
         match -answer as c_int {
-            // The kernel goes on past a hole and reports it at the end.
-            libc::ENOMEM if raw::failed(answer) => hole = true,
+            // Populating stops at a hole. Other advice goes on past it, and the kernel reports
+            // it at the end.
+            libc::ENOMEM if raw::failed(answer) && !matches!(act, Act::Kernel) => hole = true,
             _ if raw::failed(answer) => return answer,
             _ => {}
         }
@@ -119,11 +116,12 @@ fn on_paged(
         Act::Discard if traits.locked != Locked::No && advice != libc::MADV_DONTNEED_LOCKED => {
             return error(libc::EINVAL);
         }
+        Act::Cool if traits.locked != Locked::No => return error(libc::EINVAL),
         Act::Discard => pager::discard(span),
         Act::Note(change) => space.map.change(span, *change),
         Act::Kernel => return kernel(span),
         Act::Fetch if traits.prot & libc::PROT_READ != 0 => pager::will_need(span),
-        Act::Fetch | Act::Nothing => {}
+        Act::Fetch | Act::Cool | Act::Nothing => {}
         Act::Refuse(errno) => return error(*errno),
     }
     0
@@ -280,7 +278,8 @@ pub fn mlockall(flags: c_int) -> Answer {
         // SAFETY: the program asked for exactly this.
         return unsafe { raw::call3(libc::SYS_mlockall, flags as usize, 0, 0) };
     }
-    if flags == 0 || flags & !(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) != 0 {
+    let all = libc::MCL_CURRENT | libc::MCL_FUTURE;
+    if flags & all == 0 || flags & !(all | libc::MCL_ONFAULT) != 0 {
         return error(libc::EINVAL);
     }
     static SAID: AtomicBool = AtomicBool::new(false);
