@@ -273,6 +273,8 @@ fn nail(library: bool, also: &[Span]) -> (Vec<Span>, bool) {
     let here = std::ptr::from_ref(&pages_anchor()) as usize;
     // This thread's stack, where it is paged (a coroutine's, or one the program gave).
     want(here.saturating_sub(2 * PAGE)..here + 3 * PAGE);
+    // Its thread-local storage, which lies on the same stack.
+    roots::local(&mut want);
     also.iter().cloned().for_each(&mut want);
     let space = space::hold();
     if library {
@@ -304,11 +306,16 @@ fn pages_anchor() -> u8 {
 /// What the C library reaches in the heap from its own data while it forks.
 mod roots {
     use super::{_IO_list_all, AtomicUsize, Ordering, PAGE, Space, Span};
-    use crate::pthread;
+    use crate::{pager_process, pthread};
     use std::ffi::{CStr, c_int, c_void};
 
     /// Writeable data of the C library and the loader: start and end, in pairs.
     static DATA: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
+
+    /// Thread-local storage of the C library and this one: how far below a thread's control
+    /// block it begins, and bytes, in pairs. It is the same for all threads, since both were
+    /// loaded with the program.
+    static LOCAL: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
     /// What an object reached from the C library's data may extend to: a FILE with its
     /// wide part, the name service's state, a block of thread-specific values.
@@ -321,42 +328,78 @@ mod roots {
     const CHAIN: usize = 104;
     const LOCK: usize = 136;
 
-    /// Finds the C library's data.
+    /// How many words of each are in use.
+    #[derive(Default)]
+    struct Found {
+        data: usize,
+        local: usize,
+    }
+
+    /// Finds the C library's data, and thread-local storage.
     pub fn find() {
-        let mut next = 0usize;
-        // SAFETY: the callback fits, and the count lives through the call.
-        unsafe { crate::next::dl_iterate_phdr(library, std::ptr::from_mut(&mut next).cast()) };
+        let mut found = Found::default();
+        // SAFETY: the callback fits, and the counts live through the call.
+        unsafe { crate::next::dl_iterate_phdr(library, std::ptr::from_mut(&mut found).cast()) };
     }
 
     unsafe extern "C" fn library(
         info: *mut libc::dl_phdr_info,
         _: usize,
-        next: *mut c_void,
+        found: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader's record, and the count passed above.
-        let (info, next) = unsafe { (&*info, &mut *next.cast::<usize>()) };
+        // SAFETY: the loader's record, and the counts passed above.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
         if info.dlpi_name.is_null() {
             return 0;
         }
         // SAFETY: the loader's string.
         let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
         let file = name.rsplit(|b| *b == b'/').next().unwrap_or(name);
-        if !file.starts_with(b"libc.so") && !file.starts_with(b"ld-linux") {
-            return 0;
-        }
         // SAFETY: the loader's array of program headers.
         let headers =
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let at = |header: &libc::Elf64_Phdr| info.dlpi_addr as usize + header.p_vaddr as usize;
+        let own = std::ptr::from_ref(&DATA) as usize;
+        let is_own = headers.iter().any(|header| {
+            header.p_type == libc::PT_LOAD
+                && (at(header)..at(header) + header.p_memsz as usize).contains(&own)
+        });
+        let is_c = file.starts_with(b"libc.so") || file.starts_with(b"ld-linux");
         for header in headers {
+            let size = header.p_memsz as usize;
             let written = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0;
-            if written && *next + 1 < DATA.len() {
-                let start = info.dlpi_addr as usize + header.p_vaddr as usize;
-                DATA[*next].store(start.next_multiple_of(8), Ordering::Release);
-                DATA[*next + 1].store((start + header.p_memsz as usize) & !7, Ordering::Release);
-                *next += 2;
+            if is_c && written && found.data + 1 < DATA.len() {
+                DATA[found.data].store(at(header).next_multiple_of(8), Ordering::Release);
+                DATA[found.data + 1].store((at(header) + size) & !7, Ordering::Release);
+                found.data += 2;
+            }
+            let local = info.dlpi_tls_data as usize;
+            let below = pager_process::thread_pointer().checked_sub(local);
+            if let Some(below) = below
+                && header.p_type == libc::PT_TLS
+                && (is_c || is_own)
+                && local != 0
+                && found.local + 1 < LOCAL.len()
+            {
+                LOCAL[found.local].store(below, Ordering::Release);
+                LOCAL[found.local + 1].store(size, Ordering::Release);
+                found.local += 2;
             }
         }
         0
+    }
+
+    /// Calls `want` for the thread-local storage that this thread uses while it forks, as
+    /// `errno`.
+    pub fn local(want: &mut impl FnMut(Span)) {
+        for pair in LOCAL.chunks(2) {
+            let (below, size) = (
+                pair[0].load(Ordering::Acquire),
+                pair[1].load(Ordering::Acquire),
+            );
+            let start = pager_process::thread_pointer().wrapping_sub(below);
+            want(start..start + size);
+        }
     }
 
     /// Calls `want` for everything that may be reached.
