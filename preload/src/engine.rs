@@ -8,12 +8,14 @@ use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
 use store::{SharedStore, Store};
 use system::Board;
 use system::board::Figure;
 use system::client::{Connection, Joined};
 use system::wire::slot_of;
 use translation::{Capabilities, EntryKind, Userfault};
+use wired::futex;
 
 /// What lives as long as the process, and goes on in its children.
 pub struct Engine {
@@ -38,6 +40,12 @@ enum Disk {
     /// The system's.
     System,
 }
+
+/// How long a parent waits for its child at most: one that dies first does not say so.
+const CHILD: Duration = Duration::from_secs(2);
+
+/// How often it looks whether the child's domain is still there.
+const LOOK: Duration = Duration::from_millis(10);
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
 
@@ -246,9 +254,40 @@ impl Engine {
     pub fn close(&self) -> Result<Fork, ForkError> {
         let process = self.process;
         let fork = process.close_for_fork(self.contract)?;
-        self.store
-            .adopt_fork(self.store.holder(), slot_of(child_of(&fork)));
+        let child = slot_of(child_of(&fork));
+        self.store.adopt_fork(self.store.holder(), child);
+        self.board
+            .block(child)
+            .inherited()
+            .store(0, Ordering::Release);
         Ok(fork)
+    }
+
+    /// The parent of a fork pages again. Where a child was `born`, the parent waits until
+    /// that has what it inherits: until then its domain is its parent's, and would end with
+    /// it, and its memory is not yet what the parent may read and write there
+    /// (`process_vm_readv`).
+    pub fn open(&self, fork: Fork, born: bool) {
+        let child = Process::child_of(&fork);
+        self.process.open_after_fork(fork);
+        if !born {
+            return;
+        }
+        let inherited = self.board.block(slot_of(child.raw())).inherited();
+        let since = Instant::now();
+        while inherited.load(Ordering::Acquire) == 0
+            && since.elapsed() < CHILD
+            && self.ledger.view(child).is_some()
+        {
+            futex::wait(inherited, 0, Some(LOOK));
+        }
+    }
+
+    /// The child of a fork has what it inherits.
+    pub fn inherited(&self) {
+        let inherited = self.board.block(slot_of(link::domain())).inherited();
+        inherited.store(1, Ordering::Release);
+        futex::wake_all(inherited);
     }
 
     /// Makes what the `n`th thread that reads faults needs.

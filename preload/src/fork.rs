@@ -159,8 +159,15 @@ fn before(how: How, also: &[Span]) {
     unsafe { *FLIGHT.0.get() = Some(flight) };
 }
 
+/// The fork under way, of the thread that closed the gate, or its copy.
+fn under_way() -> Option<&'static mut Flight> {
+    // SAFETY: that thread holds the turn; in a child the pager process stands in for it while
+    // it waits.
+    unsafe { (*FLIGHT.0.get()).as_mut() }
+}
+
 fn landed() -> Option<Flight> {
-    // SAFETY: the thread that closed the gate, or its copy, holds the turn.
+    // SAFETY: as above.
     unsafe { (*FLIGHT.0.get()).take() }
 }
 
@@ -183,16 +190,14 @@ fn after_in_parent(born: bool) {
 }
 
 fn after_in_child() {
-    let Some(mut flight) = landed() else { return };
+    let Some(flight) = under_way() else { return };
     drop(flight.heap.take());
     let Some(gate) = flight.gate.take() else {
         start::exit(start::FAILED)
     };
     pthread::forget_others();
     start::again(gate);
-    if let Some(space) = &mut flight.space {
-        lose_unforked(space);
-    }
+    let Some(mut flight) = landed() else { return };
     drop(flight.space.take());
     let errno = flight.errno;
     flight.finish(true);
@@ -219,8 +224,12 @@ impl Flight {
     }
 }
 
-/// In the child: what was advised not to be inherited is not there, or zero.
-fn lose_unforked(space: &mut Held) {
+/// In the child's pager process, before the child or its parent goes on: what was advised not
+/// to be inherited is not there, or zero.
+pub fn lose_unforked() {
+    let Some(space) = under_way().and_then(|flight| flight.space.as_mut()) else {
+        return;
+    };
     let marked: Vec<_> = space
         .map
         .used()

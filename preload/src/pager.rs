@@ -167,9 +167,16 @@ pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
 pub fn gate_open(gate: Gate, born: bool) -> Domain {
     let child = gate.child();
     if let (Some(engine), Some(fork)) = (engine::get(), gate.0) {
-        engine.process.open_after_fork(fork, born);
+        engine.open(fork, born);
     }
     child
+}
+
+/// The child of a fork has what it inherits.
+pub fn inherited() {
+    if let Some(engine) = engine::get() {
+        engine.inherited();
+    }
 }
 
 /// Comes in: the engine of a new image, or, with a gate, of a fork's child.

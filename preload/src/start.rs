@@ -95,6 +95,16 @@ pub fn again(gate: pager::Gate) {
 
 /// Handshake and engine, in a pager process whose program is `above` generations up.
 fn come_in(gate: Option<pager::Gate>, above: u8) -> Result<Option<Connection>, String> {
+    let forked = gate.is_some();
+    let connection = join(gate, above)?;
+    if forked {
+        fork::lose_unforked();
+        pager::inherited();
+    }
+    Ok(connection)
+}
+
+fn join(gate: Option<pager::Gate>, above: u8) -> Result<Option<Connection>, String> {
     let Some(port) = link::port() else {
         return Ok(None);
     };

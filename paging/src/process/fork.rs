@@ -12,16 +12,13 @@ use crate::evict::halt::Halted;
 use crate::page::State;
 use crate::pager::Pager;
 use crate::stretch::Inner;
-use frames::{Client, Contract, DomainId, Phase};
+use frames::{Client, Contract, DomainId};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::Holder;
 use translation::Userfault;
-use wired::{Guard, PiGuard, futex};
-
-/// How long a parent waits for its child to come in.
-const CHILD: Duration = Duration::from_secs(2);
+use wired::{Guard, PiGuard};
 
 /// How long a fork waits for frames that others give back, and how often it looks.
 const COMING: Duration = Duration::from_secs(1);
@@ -128,33 +125,15 @@ impl Process {
         })
     }
 
-    /// The parent after its fork, or after one that failed: no child was `born`, and its
-    /// domain is the caller's to release, with what it has in the store.
-    pub fn open_after_fork(&self, mut fork: Fork, born: bool) {
+    /// The parent after its fork, or after one that failed: then the child's domain is the
+    /// caller's to release, with what it has in the store.
+    pub fn open_after_fork(&self, mut fork: Fork) {
         // SAFETY: dropped once, here.
         unsafe {
             ManuallyDrop::drop(&mut fork.halted);
             self.pager.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
-        }
-        if born {
-            self.await_child(fork.child);
-        }
-    }
-
-    /// Waits until a child has come in: until then its domain is its parent's, and would end
-    /// with it. A child that dies first is not waited for longer than [`CHILD`].
-    fn await_child(&self, child: DomainId) {
-        let ledger = self.pager.frames().ledger();
-        let since = Instant::now();
-        let idle = AtomicU32::new(0);
-        while since.elapsed() < CHILD
-            && ledger
-                .view(child)
-                .is_some_and(|view| view.phase == Phase::Nascent)
-        {
-            futex::wait(&idle, 0, Some(Duration::from_micros(50)));
         }
     }
 

@@ -199,7 +199,7 @@ impl Board {
         let start = HEADER + usize::from(slot) * BLOCK;
         Block {
             words: self.region.slice(start, BLOCK / 8),
-            ack: self.region.slice(start, 1),
+            futexes: self.region.slice(start, 2),
         }
     }
 }
@@ -212,14 +212,20 @@ fn bytes(slots: Slot) -> usize {
 #[derive(Clone, Copy)]
 pub struct Block<'a> {
     words: &'a [AtomicU64],
-    ack: &'a [AtomicU32],
+    futexes: &'a [AtomicU32],
 }
 
 impl<'a> Block<'a> {
     /// What this process's pager has seen of [`Board::careful`]: it stores the value
     /// there once no eviction that began without the check is under way.
     pub fn careful_seen(&self) -> &'a AtomicU32 {
-        &self.ack[0]
+        &self.futexes[0]
+    }
+
+    /// Not 0 once the child of a fork has what it inherits: its memory is registered, and
+    /// what it does not inherit is gone. A futex, for its parent.
+    pub fn inherited(&self) -> &'a AtomicU32 {
+        &self.futexes[1]
     }
 
     /// Counts `n` more.
