@@ -125,7 +125,7 @@ impl Campaign {
         std::fs::write(file("full"), program.to_string())?;
         std::fs::write(file("difference"), difference.to_string())?;
         let mut setup = self.setup.clone();
-        setup.patience = setup.patience.min(Duration::from_secs(5));
+        setup.patience = setup.patience.min(Duration::from_secs(3));
         let kind = difference.kind();
         let small = shrink::shrink(
             program,

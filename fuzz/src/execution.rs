@@ -15,7 +15,8 @@ pub struct Setup {
     pub interpreter: PathBuf,
     /// The binary under test.
     pub selfpage: PathBuf,
-    /// A run that logs nothing for so long hangs.
+    /// A run that logs nothing for so long, and then for so long again, hangs. The second
+    /// time is longer by what its threads wait for a processor.
     pub patience: Duration,
     /// Where runs have their working folders: on a disk.
     pub folder: PathBuf,
@@ -210,9 +211,17 @@ fn run(setup: &Setup, folder: &Path, mut command: Command, name: &str) -> std::i
     })
 }
 
+/// How many times the patience a run without progress has at most, however busy the machine.
+const MOST_PATIENCE: u32 = 10;
+
+/// How often a run without progress is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Waits for the end of a run; one whose log does not grow is ended.
 fn watch(child: &mut Child, log: &Path, patience: Duration) -> std::io::Result<End> {
-    let mut progress = (0, Instant::now());
+    let mut length = 0;
+    let mut since = Instant::now();
+    let mut stall: Option<Stall> = None;
     let mut nap = Duration::from_millis(2);
     loop {
         if let Some(status) = child.try_wait()? {
@@ -221,53 +230,111 @@ fn watch(child: &mut Child, log: &Path, patience: Duration) -> std::io::Result<E
                 None => End::Exit(status.code().unwrap_or(-1)),
             });
         }
-        let length = std::fs::metadata(log)?.len();
-        if length != progress.0 {
-            progress = (length, Instant::now());
-        } else if progress.1.elapsed() > patience {
-            let threads = threads_of(child.id());
-            let group = rustix::process::Pid::from_child(child);
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            child.wait()?;
-            return Ok(End::Hang(threads));
+        let now = std::fs::metadata(log)?.len();
+        if now != length {
+            (length, since, stall) = (now, Instant::now(), None);
+            nap = nap.min(Duration::from_millis(20));
+        } else if since.elapsed() > patience {
+            nap = LOOK;
+            let stall = stall.get_or_insert_with(|| Stall::begin(child.id()));
+            if stall.unstarved() > patience || since.elapsed() > patience * MOST_PATIENCE {
+                let threads = threads_of(child.id());
+                let group = rustix::process::Pid::from_child(child);
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+                child.wait()?;
+                return Ok(End::Hang(threads));
+            }
         }
         std::thread::sleep(nap);
-        nap = (nap * 2).min(Duration::from_millis(20));
+        nap = (nap * 2).min(Duration::from_millis(20)).max(nap);
     }
 }
 
-/// Where the threads of a process group are, for a report.
-fn threads_of(group: u32) -> String {
-    let mut text = String::new();
+/// A time without progress, and how much of it threads waited for a processor.
+struct Stall {
+    root: u32,
+    since: Instant,
+    waited: BTreeMap<PathBuf, Duration>,
+}
+
+impl Stall {
+    fn begin(root: u32) -> Self {
+        Self {
+            root,
+            since: Instant::now(),
+            waited: waited_by_thread(root),
+        }
+    }
+
+    /// The time that no thread's wait for a processor explains.
+    fn unstarved(&self) -> Duration {
+        let now = waited_by_thread(self.root);
+        let waited = now.iter().map(|(thread, waited)| {
+            waited.saturating_sub(self.waited.get(thread).copied().unwrap_or_default())
+        });
+        self.since.elapsed().saturating_sub(waited.sum())
+    }
+}
+
+/// How long each thread of a run has waited for a processor while it could have run.
+fn waited_by_thread(root: u32) -> BTreeMap<PathBuf, Duration> {
+    let waited = |thread: PathBuf| {
+        let text = std::fs::read_to_string(thread.join("schedstat")).ok()?;
+        let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
+        Some((thread, Duration::from_nanos(nanoseconds)))
+    };
+    tasks_of(root).into_iter().filter_map(waited).collect()
+}
+
+/// The threads of a process and its descendants, by their folders in /proc: pager processes
+/// are in other process groups, but descend from the run.
+fn tasks_of(root: u32) -> Vec<PathBuf> {
+    let mut parents = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         let after_name = stat.rsplit(')').next().unwrap_or_default();
-        if after_name.split_whitespace().nth(2) != Some(&group.to_string()) {
-            continue;
+        let parent = after_name.split_whitespace().nth(1);
+        let process = entry.file_name().to_string_lossy().parse::<u32>();
+        if let (Ok(process), Some(Ok(parent))) = (process, parent.map(str::parse::<u32>)) {
+            parents.insert(process, parent);
         }
-        let tasks = std::fs::read_dir(entry.path().join("task"));
-        for task in tasks.into_iter().flatten().flatten() {
-            let read = |name: &str| {
-                let text = std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-                text.trim().to_string()
-            };
-            let state = read("stat");
-            let state = state
-                .rsplit(')')
-                .next()
-                .unwrap_or_default()
-                .trim()
-                .to_string();
-            let _ = writeln!(
-                text,
-                "{} {} {} wchan {} syscall {}",
-                task.path().display(),
-                read("comm"),
-                state.split(' ').next().unwrap_or_default(),
-                read("wchan"),
-                read("syscall"),
-            );
-        }
+    }
+    let descends = |process: &u32| {
+        std::iter::successors(Some(process), |process| parents.get(process))
+            .take(parents.len())
+            .any(|process| *process == root)
+    };
+    let tasks = |process: &u32| std::fs::read_dir(format!("/proc/{process}/task"));
+    parents
+        .keys()
+        .filter(|process| descends(process))
+        .filter_map(|process| tasks(process).ok())
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Where the threads of a run are, for a report.
+fn threads_of(root: u32) -> String {
+    let mut text = String::new();
+    for task in tasks_of(root) {
+        let read = |name: &str| {
+            let text = std::fs::read_to_string(task.join(name)).unwrap_or_default();
+            text.trim().to_string()
+        };
+        let stat = read("stat");
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{} {} {} wchan {} syscall {}\n{}",
+            task.display(),
+            read("comm"),
+            after_name.split_whitespace().next().unwrap_or_default(),
+            read("wchan"),
+            read("syscall"),
+            read("stack"),
+        );
     }
     text
 }

@@ -25,8 +25,9 @@ struct Place {
     /// The binary under test [default: beside this one].
     #[arg(long, global = true)]
     selfpage: Option<PathBuf>,
-    /// Seconds without progress after which a program hangs.
-    #[arg(long, global = true, default_value_t = 60)]
+    /// Seconds without progress after which a program is watched, and hangs after as many again
+    /// in which none of its threads waits for a processor.
+    #[arg(long, global = true, default_value_t = 30)]
     patience: u64,
     /// A folder on a disk, for working folders.
     #[arg(long, global = true, default_value = "/var/tmp")]

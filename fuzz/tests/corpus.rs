@@ -28,7 +28,7 @@ fn setup(folder: &Path) -> Setup {
     Setup {
         interpreter: interpreter::build(folder).expect("a C compiler"),
         selfpage,
-        patience: Duration::from_secs(60),
+        patience: Duration::from_secs(30),
         folder: "/var/tmp".into(),
     }
 }
