@@ -237,6 +237,106 @@ OPERATION lock(long number, long page, long pages, long how)
     mark_split(&span);
 }
 
+/* Locks all memory, and unlocks it at once. Under the pager mlockall is refused, so of flags
+ * that mean something only what is left of it is compared; none of them brings pages in,
+ * which would give private pages of a file contents of their own. */
+OPERATION lock_all(long flags)
+{
+    if (mlockall(flags & ~(flags & MCL_ONFAULT ? 0 : MCL_CURRENT)) < 0 && errno == EINVAL)
+        result_of(-1);
+    result_of(munlockall());
+}
+
+/* Asks which pages are resident. That differs by right; whether the question is answered
+ * does not. */
+OPERATION resident(long number, long page, long pages, long offset)
+{
+    static unsigned char answer[LARGEST_REGION];
+    FIND_SPAN(span, number, page, pages);
+    result_of(mincore(span.at + offset % PAGE, span.pages * PAGE, answer));
+}
+
+/* What /proc says may be done with pages: 0 maps, 1 smaps. */
+OPERATION listed(long number, long page, long pages, long how)
+{
+    FIND_SPAN(span, number, page, pages);
+    FILE *file = fopen(how & 1 ? "/proc/self/smaps" : "/proc/self/maps", "r");
+    if (!file) {
+        result_of(-1);
+        return;
+    }
+    struct run_length run = {0};
+    char line[512], access[8], *at = span.at, *end = at + span.pages * PAGE;
+    unsigned long from, to;
+    while (at < end && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, access) != 3)
+            continue;
+        for (; at < end && at < (char *)from; at += PAGE)
+            run_add_letter(&run, '-');
+        for (; at < end && at < (char *)to; at += PAGE)
+            run_add(&run, access);
+    }
+    for (; at < end; at += PAGE)
+        run_add_letter(&run, '-');
+    run_end(&run);
+    fclose(file);
+}
+
+#define ADVICE_GUARD_INSTALL 102
+#define ADVICE_GUARD_REMOVE 103
+
+/* Guards pages and opens them again, as allocators do: by guards, or by their access where
+ * there are none for them. Readable and writeable afterwards. */
+OPERATION guard(long number, long page, long pages)
+{
+    FIND_SPAN(span, number, page, pages);
+    size_t length = span.pages * PAGE;
+    if (!is_one_mapping(&span)) {
+        result(" -");
+        return;
+    }
+    int guarded = !madvise(span.at, length, ADVICE_GUARD_INSTALL);
+    if (!guarded) {
+        madvise(span.at, length, MADV_DONTNEED);
+        mprotect(span.at, length, PROT_NONE);
+    }
+    /* A guard is a SEGV_MAPERR, closed access a SEGV_ACCERR. */
+    for (long i = 0; i < span.pages; i += span.pages > 1 ? span.pages - 1 : 1) {
+        char letter = fault_of(read_byte, &(struct access){.at = span.at + i * PAGE});
+        result(" %s", letter == 'M' || letter == 'A' ? "closed" : "open");
+    }
+    if (guarded)
+        result_of(madvise(span.at, length, ADVICE_GUARD_REMOVE));
+    else
+        result(" 0");
+    result_of(mprotect(span.at, length, PROT_READ | PROT_WRITE));
+    mark_split(&span);
+}
+
+/* Closes pages by a protection key, to all access (0) or to writing (1), and opens them
+ * again; without effect where the processor has no keys. Readable and writeable afterwards. */
+OPERATION protect_by_key(long number, long page, long pages, long how)
+{
+    FIND_SPAN(span, number, page, pages);
+    int key = pkey_alloc(0, 0);
+    if (key < 0) {
+        result(" -");
+        return;
+    }
+    size_t length = span.pages * PAGE;
+    result_of(pkey_mprotect(span.at, length, PROT_READ | PROT_WRITE, key));
+    pkey_set(key, how & 1 ? PKEY_DISABLE_WRITE : PKEY_DISABLE_ACCESS);
+    char first = fault_of(read_byte, &(struct access){.at = span.at});
+    /* A handler for signals that is left by a jump leaves its own rights behind. */
+    pkey_set(key, how & 1 ? PKEY_DISABLE_WRITE : PKEY_DISABLE_ACCESS);
+    char last = fault_of(write_byte, &(struct access){.at = span.at + (span.pages - 1) * PAGE});
+    pkey_set(key, 0);
+    result(" %c %c", first ? first : '-', last ? last : '-');
+    result_of(pkey_mprotect(span.at, length, PROT_READ | PROT_WRITE, 0));
+    result_of(pkey_free(key));
+    mark_split(&span);
+}
+
 OPERATION sync_pages(long number, long page, long pages, long flags)
 {
     FIND_SPAN(span, number, page, pages);

@@ -1,6 +1,8 @@
 /* Operations that have the kernel read and write memory, or devices. Few pages each: a
  * pipe holds sixteen. */
 #include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/ptrace.h>
 #include <sys/sendfile.h>
 #include <sys/shm.h>
@@ -272,4 +274,49 @@ OPERATION map_segment(long page, long pages, long seed, long flags)
         if (flags & 1)
             mark_unmapped(&span);
     }
+}
+
+/* A thread that answers faults by a userfaultfd of the program's own. */
+struct answerer { int fd; char *base; long pages; uint64_t seed; };
+
+static void *answer_faults(void *argument)
+{
+    struct answerer *own = argument;
+    static __thread uint64_t contents[PAGE / 8] __attribute__((aligned(PAGE)));
+    for (long n = 0; n < own->pages; n++) {
+        struct uffd_msg message;
+        if (read(own->fd, &message, sizeof message) != sizeof message || message.event != UFFD_EVENT_PAGEFAULT)
+            break;
+        char *at = (char *)(message.arg.pagefault.address & ~(PAGE - 1ul));
+        fill_page(contents, own->seed, (at - own->base) / PAGE);
+        struct uffdio_copy copy = {.dst = (uintptr_t)at, .src = (uintptr_t)contents, .len = PAGE};
+        if (ioctl(own->fd, UFFDIO_COPY, &copy) < 0)
+            break;
+    }
+    return NULL;
+}
+
+/* Memory whose faults the program answers itself. It is shared: private memory has the
+ * pager's userfaultfd. */
+OPERATION own_faults(long pages, long seed)
+{
+    struct answerer answerer = {.pages = FEW(pages), .seed = seed};
+    size_t length = answerer.pages * PAGE;
+    answerer.fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    if (answerer.fd < 0) {
+        result_of(-1);
+        return;
+    }
+    result_of(ioctl(answerer.fd, UFFDIO_API, &(struct uffdio_api){.api = UFFD_API}));
+    answerer.base = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register all = {.range = {(uintptr_t)answerer.base, length}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    result_of(ioctl(answerer.fd, UFFDIO_REGISTER, &all));
+    pthread_t made;
+    if (pthread_create(&made, NULL, answer_faults, &answerer))
+        _exit(6);
+    struct span span = {.at = answerer.base, .pages = answerer.pages};
+    sum_span(&span);
+    pthread_join(made, NULL);
+    close(answerer.fd);
+    munmap(answerer.base, length);
 }

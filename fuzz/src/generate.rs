@@ -7,7 +7,7 @@ use crate::program::{BLOCKS, Operation, Program};
 use crate::random::Random;
 
 /// Kinds of operations, and how often each is drawn in a program that leaves it so.
-const KINDS: [(&str, i64); 42] = [
+const KINDS: [(&str, i64); 48] = [
     ("map", 6),
     ("map_fixed", 8),
     ("map_hint", 2),
@@ -20,6 +20,11 @@ const KINDS: [(&str, i64); 42] = [
     ("protect", 4),
     ("advise", 5),
     ("lock", 2),
+    ("lock_all", 1),
+    ("resident", 1),
+    ("listed", 2),
+    ("guard", 2),
+    ("protect_by_key", 1),
     ("sync_pages", 1),
     ("stamp", 12),
     ("poke", 6),
@@ -37,6 +42,7 @@ const KINDS: [(&str, i64); 42] = [
     ("ring_io", 3),
     ("futex_word", 1),
     ("map_segment", 2),
+    ("own_faults", 1),
     ("heap", 10),
     ("heap_check", 2),
     ("program_break", 2),
@@ -67,14 +73,23 @@ const SHARING: [&str; 10] = [
     "churn",
 ];
 
-/// Advice with a defined effect. Not among it: MADV_HWPOISON and the like, and guard
-/// pages, which the pager answers as a kernel that does not know them.
+/// Kinds that have the kernel look for pages in the page table first. It takes a page that
+/// may only be written if it finds it there, and refuses it with EFAULT if it has to
+/// bring it in. So their result depends on what is resident.
+const TAKING: [&str; 3] = ["file_io", "pipe_io", "ring_io"];
+
+/// Advice with a defined effect. Not among it: MADV_HWPOISON and the like, and guards, which
+/// the pager answers as a kernel that does not know them (`guard` draws those).
 const ADVICE: [i64; 20] = [
     0, 1, 2, 3, 4, 4, 4, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21,
 ];
 const MORE_ADVICE: [i64; 6] = [22, 23, 24, 5, 7, 99];
 
+/// The last only where no kind of [`TAKING`] is drawn.
 const ACCESS: [i64; 8] = [3, 3, 3, 3, 1, 0, 7, 2];
+
+/// Flags of `mlockall`: none, all that do not bring pages in, and unknown ones.
+const LOCK_ALL: [i64; 7] = [0, 2, 4, 5, 6, 7, 8];
 
 /// The program of a seed.
 pub fn program(seed: u64) -> Program {
@@ -87,7 +102,21 @@ pub fn program(seed: u64) -> Program {
             _ => *weight,
         };
     }
-    let mut drawing = Drawing { random, weights };
+    let write_only = random.one_in(4);
+    for (kind, weight) in &mut weights {
+        if write_only && TAKING.contains(kind) {
+            *weight = 0;
+        }
+    }
+    let access = match write_only {
+        true => &ACCESS[..],
+        false => &ACCESS[..ACCESS.len() - 1],
+    };
+    let mut drawing = Drawing {
+        random,
+        weights,
+        access,
+    };
     let random = &mut drawing.random;
     let frames = random.of(&[4, 4, 4, 6, 8, 16]);
     let store = random.of(&["ram:128M", "ram:128M", "ram:1M+disk:swap,size=128M"]);
@@ -117,6 +146,7 @@ pub fn program(seed: u64) -> Program {
 struct Drawing {
     random: Random,
     weights: [(&'static str, i64); KINDS.len()],
+    access: &'static [i64],
 }
 
 impl Drawing {
@@ -196,7 +226,7 @@ impl Drawing {
     }
 
     fn access(&mut self) -> i64 {
-        self.random.of(&ACCESS)
+        self.random.of(self.access)
     }
 
     /// What is mapped: half of it is private and anonymous.
@@ -267,6 +297,11 @@ impl Drawing {
                 vec![region, page, pages, advice]
             }
             "lock" => vec![region, page, pages, self.random.between(0, 2)],
+            "lock_all" => vec![self.random.of(&LOCK_ALL)],
+            "resident" => vec![region, page, pages, i64::from(self.random.one_in(8))],
+            "listed" => vec![region, page, pages, self.random.between(0, 1)],
+            "guard" => vec![region, page, pages],
+            "protect_by_key" => vec![region, page, pages, self.random.between(0, 1)],
             "sync_pages" => vec![region, page, pages, self.random.between(0, 7)],
             "stamp" => vec![region, page, pages, self.seed()],
             "poke" => vec![region, page, pages, self.random.between(0, 6), self.seed()],
@@ -314,6 +349,7 @@ impl Drawing {
             ],
             "futex_word" => vec![region, page],
             "map_segment" => vec![page, pages, self.seed(), 0],
+            "own_faults" => vec![pages, self.seed()],
             "heap" => {
                 let size = match self.random.between(0, 3) {
                     0 => self.random.between(0, 200),

@@ -94,6 +94,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether programs can have protection keys here.
+fn has_protection_keys() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" ospke"))
+}
+
 /// Returns true if nothing differed.
 fn run(options: Options) -> Result<bool, Box<dyn Error>> {
     let setup = |folder: &Path| -> Result<Setup, Box<dyn Error>> {
@@ -127,6 +132,9 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
                 findings,
             };
             println!("seeds from {} on", campaign.seed);
+            if !has_protection_keys() {
+                println!("SKIPPED: protection keys, which this processor does not have");
+            }
             let results = campaign.run()?;
             for (kind, times) in &results.differences {
                 println!("{times} times: {kind}");
