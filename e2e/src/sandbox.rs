@@ -99,21 +99,30 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Folders whose files are all of the program under test.
+const OWN_FOLDERS: [&str; 2] = ["/run/selfpage", "/var/lib/selfpage"];
+
+/// Folders that everybody uses, and how the names of files begin that the program under test
+/// makes there: swap files, what benchmarks make, probes for a folder that can be written.
+/// Other programs of this project, a fuzzer beside the tests, have other names.
+const SHARED_FOLDERS: [&str; 4] = ["/dev/shm", "/run", "/tmp", "/var/tmp"];
+const OWN_NAMES: [&str; 4] = [
+    "selfpage-swap-",
+    "selfpage-bench-",
+    "selfpage-trace",
+    ".selfpage-",
+];
+
 /// Files of ours outside any sandbox, in the places where such things are left. Cases
 /// run side by side, so this is compared once, before and after all of them.
 pub fn strangers() -> BTreeSet<PathBuf> {
-    [
-        "/dev/shm",
-        "/run",
-        "/run/selfpage",
-        "/tmp",
-        "/var/tmp",
-        "/var/lib/selfpage",
-    ]
-    .iter()
-    .flat_map(|place| std::fs::read_dir(place).into_iter().flatten().flatten())
-    .map(|entry| entry.path())
-    .filter(|path| path.to_string_lossy().contains("selfpage"))
-    .filter(|path| !path.to_string_lossy().contains("selfpage-e2e"))
-    .collect()
+    let below = |folder: &&str| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_own = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name == "selfpage" || OWN_NAMES.iter().any(|own| name.starts_with(own))
+    };
+    let own = OWN_FOLDERS.iter().flat_map(below);
+    let shared = SHARED_FOLDERS.iter().flat_map(below).filter(is_own);
+    own.chain(shared).map(|entry| entry.path()).collect()
 }
