@@ -27,7 +27,7 @@ use system::reservation::{self, Held};
 use system::sample::Sampler;
 use system::tenant::{Tenant, bind_to_node};
 use system::terms::Place;
-use system::{Event, Settings, StartError, System, tree};
+use system::{Event, Figure, Settings, StartError, System, tree};
 
 /// How long processes may run on before `run` says that it waits for them.
 const REMARK: Duration = Duration::from_secs(1);
@@ -461,6 +461,9 @@ impl Keeper {
                     libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED,
                 )
             };
+            if pid > 0 && libc::WIFSIGNALED(status) && libc::WCOREDUMP(status) {
+                self.tell_of_core_dump(pid);
+            }
             match pid {
                 0 => return false,
                 -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
@@ -480,6 +483,16 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// The kernel takes a page that is not there for one that was never written.
+    fn tell_of_core_dump(&mut self, pid: libc::pid_t) {
+        if self.system.figure(Figure::Staged) == 0 {
+            return;
+        }
+        let text = "its core dump has zeros for the pages that were paged out; with frames for all its memory \
+                    (--frames) a core dump is whole";
+        self.say(format!("[{pid}] {text}"), text.to_owned());
     }
 
     /// The program has ended, others have not.

@@ -16,7 +16,7 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 15] = [
+    let cases: [(&str, Case); 16] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
@@ -58,6 +58,10 @@ pub fn trials(_: Size) -> Vec<Trial> {
         (
             "a_core_dump_holds_the_memory_of_its_program_alone",
             core_dump,
+        ),
+        (
+            "a_core_dump_without_the_paged_out_pages_is_told",
+            partial_core_dump,
         ),
     ];
     cases
@@ -550,16 +554,16 @@ assert len(fds) == 1";
     sandbox.check_clean()
 }
 
-/// The tables and the compressed RAM of a tree are gigabytes of addresses, with what other
-/// processes keep in them. A shell has less than a megabyte of its own.
-fn core_dump() -> Verdict {
+/// Has a program dump core under `run`, with these options. The bytes of the core dump's file,
+/// and what `run` said.
+fn dump_core(name: &str, options: &str, program: &str) -> Verdict<(u64, String)> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.trim() != "core" {
         return skipped("core dumps do not go to a file of that name here");
     }
-    let sandbox = Sandbox::new("core_dump")?;
-    let text = "ulimit -c unlimited && $RUN --frames 16M --store ram:256M -- sh -c 'kill -ABRT $$'";
-    let (_, said) = script(&sandbox, text)?;
+    let sandbox = Sandbox::new(name)?;
+    let text = format!("ulimit -c unlimited && $RUN {options} --store ram:256M -- {program}");
+    let (_, said) = script(&sandbox, &text)?;
     let folder = std::fs::read_dir(sandbox.path()).doing(|| "read the sandbox".into())?;
     let cores: Vec<_> = folder
         .flatten()
@@ -572,8 +576,29 @@ fn core_dump() -> Verdict {
     // The file is sparse: it is as long as the heap's addresses.
     let size = std::fs::metadata(core).map_or(0, |file| file.blocks() * 512);
     let _ = std::fs::remove_file(core);
+    sandbox.check_clean()?;
+    Ok((size, said))
+}
+
+/// The tables and the compressed RAM of a tree are gigabytes of addresses, with what other
+/// processes keep in them. A shell has less than a megabyte of its own.
+fn core_dump() -> Verdict {
+    let (size, said) = dump_core("core_dump", "--frames 16M", "sh -c 'kill -ABRT $$'")?;
     ensure(size > 0 && size < 64 * MIB, || {
         format!("a core dump of {size} bytes: {said}")
-    })?;
-    sandbox.check_clean()
+    })
+}
+
+/// The kernel's dumper does not ask for pages that are not there.
+fn partial_core_dump() -> Verdict {
+    let program = "python3 -c 'import os; b = bytearray(b\"selfpage\" * (8 << 20)); os.abort()'";
+    for (frames, whole) in [("--frames 16M", false), ("--frames 192M", true)] {
+        let (size, said) = dump_core("partial_core_dump", frames, program)?;
+        ensure((size > 64 * MIB) == whole, || {
+            format!("{size} bytes of 64 MiB are in the core dump, {frames}: {said}")
+        })?;
+        let told = said.contains("zeros for the pages that were paged out");
+        ensure(told != whole, || format!("with {frames} it says: {said}"))?;
+    }
+    Ok(())
 }
