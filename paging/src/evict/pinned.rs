@@ -255,7 +255,10 @@ impl Pager {
         for index in span.clone() {
             let slot_word = &frames[table.offset_in_unit(index) / PAGE];
             let staged = staged + (index - span.start) * PAGE;
-            self.put_back(stretch, index, slot_word, staged, true);
+            // Each may be held; without a pause the next fault would take and return them again.
+            if self.put_back(stretch, index, slot_word, staged, true) {
+                self.leave_to_device(stretch, index);
+            }
         }
     }
 
@@ -362,6 +365,10 @@ impl Pager {
         if !self.capabilities.may_evict(true) {
             return None;
         }
+        #[cfg(test)]
+        if tests::NO_SIEVE.load(Ordering::Relaxed) == std::ptr::from_ref(self) as usize {
+            return None;
+        }
         let base = self.reserve_sieve().or_else(|| {
             let released = self.spare_mappings.release();
             released.then(|| self.reserve_sieve()).flatten()
@@ -403,7 +410,43 @@ impl Pager {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Contract, Domain, Paged};
+    use crate::{Contract, Domain, Feature, Paged};
+    use std::sync::atomic::AtomicUsize;
+
+    /// The pager that has no sieve.
+    pub(super) static NO_SIEVE: AtomicUsize = AtomicUsize::new(0);
+
+    /// Else each fault that finds no frame would take and return every page, for as long as it
+    /// looks for one.
+    #[test]
+    fn pages_that_cannot_be_told_apart_are_left_alone_for_a_while() {
+        let domain = Domain::builder()
+            .frames(Contract { g: 32, x: 32 })
+            .store("ram:4M".parse().unwrap())
+            .build()
+            .unwrap();
+        let pager = domain.pager();
+        if !pager.capabilities.has(Feature::Move) {
+            println!("SKIPPED: this kernel has no UFFDIO_MOVE");
+            return;
+        }
+        NO_SIEVE.store(
+            std::ptr::from_ref::<Pager>(pager) as usize,
+            Ordering::Relaxed,
+        );
+        let stretch = domain.allocate(16 * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        stretch.populate(0..16 * PAGE).unwrap();
+        pager.evict(&mut pager.cleaners[0].lock(), 16);
+        let nailed = || {
+            let table = pager.directory.find(stretch.base()).unwrap().table();
+            let nailed = |page: &usize| table.word(*page).load().nails() == 1;
+            (0..16).filter(nailed).count()
+        };
+        assert_eq!(nailed(), 16);
+        pager.release_all_held();
+        assert_eq!(nailed(), 0);
+    }
 
     /// The device's nail went with the contents: the one that the list would take away later
     /// is the program's own.
