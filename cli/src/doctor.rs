@@ -1,6 +1,10 @@
 //! `selfpage doctor`: what this kernel, these permissions and this installation allow,
 //! and the exact line that mends each lack.
 
+mod kernel;
+
+pub use kernel::{KernelReport, explain};
+
 use crate::machine::{Memory, StateFolder, control_groups};
 use crate::preload;
 use std::error::Error;
@@ -26,7 +30,7 @@ struct Check {
 pub fn doctor(_: Args) -> Result<ExitCode, Box<dyn Error>> {
     crate::machine::check_proc()?;
     let without = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
-    let report = translation::Report::gather(&without)?;
+    let report = KernelReport::gather(&without)?;
     println!("{report}");
     println!("for `selfpage run`:\n");
     let checks = checks();

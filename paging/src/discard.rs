@@ -5,7 +5,7 @@ use crate::pager::Pager;
 use crate::stretch::Inner;
 use frames::Frame;
 use std::ops::Range;
-use translation::{CarryError, StageError, TranslationError};
+use translation::{RelocateError, StageError, TranslationError};
 use wired::PAGE;
 
 /// Why a transfer stops on its way.
@@ -299,13 +299,15 @@ impl Pager {
             // the pager's other threads from both places.
             let carried = unsafe {
                 let userfault = self.userfault();
-                translation::carry(from, slot, to, run * PAGE, userfault, write_protect)
+                translation::relocate(from, slot, to, run * PAGE, userfault, write_protect)
             };
             match carried {
                 Ok(()) => return Ok(run),
-                Err(CarryError::NotTaken(StageError::CrossesMappings)) if run > 1 => run /= 2,
-                Err(CarryError::NotTaken(_) | CarryError::Refused(_)) => return Err(Stop::NoRoom),
-                Err(CarryError::Stuck(error)) => {
+                Err(RelocateError::NotTaken(StageError::CrossesMappings)) if run > 1 => run /= 2,
+                Err(RelocateError::NotTaken(_) | RelocateError::Refused(_)) => {
+                    return Err(Stop::NoRoom);
+                }
+                Err(RelocateError::Stuck(error)) => {
                     self.unstick(from, slot, to, run, &error);
                     return Ok(run);
                 }

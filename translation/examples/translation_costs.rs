@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use translation::{
-    Capabilities, EntryKind, Feature, Pagemap, Piece, Reservation, Userfault, Wake, discard,
+    Capabilities, EntryKind, Feature, IoVec, Pagemap, Reservation, Userfault, Wake, discard,
     discard_batch, reserve, reserve_staging, restore_pinned, separate_pinned,
     separate_pinned_sparse, stage, stage_by_copy,
 };
@@ -132,8 +132,8 @@ fn main() {
             unsafe { discard(b.area.addr, PAGE) }.expect("mapped");
         },
     );
-    let pieces: Vec<Piece> = (0..64)
-        .map(|i| Piece {
+    let pieces: Vec<IoVec> = (0..64)
+        .map(|i| IoVec {
             addr: b.area.addr + i * 8 * PAGE,
             len: PAGE,
         })

@@ -142,7 +142,7 @@ impl Capabilities {
         }
     }
 
-    /// The same, without `feature`: as on a kernel that lacks it.
+    /// The same, without `feature`: as on a kernel that missing it.
     #[must_use]
     pub const fn without(self, feature: Feature) -> Self {
         Self {

@@ -17,7 +17,7 @@
 //! blocked it waits, one for all, and says that it is late. Threads that a thread with an event
 //! starts have it too, whoever starts them; forked processes do not, and an exec ends it.
 
-use crate::raw;
+use crate::uapi;
 use linux_raw_sys::general as sys;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -102,7 +102,7 @@ impl FaultEvent {
         let (any_processor, no_group) = (usize::MAX, usize::MAX);
         // SAFETY: reads the attributes; answers with a new descriptor.
         unsafe {
-            let fd = raw::syscall(
+            let fd = uapi::syscall(
                 sys::__NR_perf_event_open,
                 [
                     at,
@@ -137,7 +137,7 @@ impl FaultEvent {
     fn control(&self, operation: usize, argument: usize) -> Result<(), Errno> {
         let fd = self.0.as_raw_fd() as usize;
         // SAFETY: our event; the kernel reads one word at most.
-        unsafe { raw::syscall(sys::__NR_ioctl, [fd, operation, argument, 0, 0, 0]) }.map(drop)
+        unsafe { uapi::syscall(sys::__NR_ioctl, [fd, operation, argument, 0, 0, 0]) }.map(drop)
     }
 }
 

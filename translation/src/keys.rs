@@ -7,8 +7,8 @@
 //! can give itself any right: discipline, not enforcement, against hostile code.
 
 use crate::protect::Access;
-use crate::raw;
 use crate::register::TranslationError;
+use crate::uapi;
 use linux_raw_sys::general as sys;
 use rustix::io::Errno;
 
@@ -44,7 +44,7 @@ impl ProtectionKey {
     pub fn new(rights: KeyRights) -> Result<Self, Errno> {
         // SAFETY: changes only the calling thread's rights to a key nobody uses.
         let key = unsafe {
-            raw::syscall(
+            uapi::syscall(
                 sys::__NR_pkey_alloc,
                 [0, rights.bits() as usize, 0, 0, 0, 0],
             )
@@ -70,14 +70,14 @@ impl ProtectionKey {
         let flags = access.flags().bits() as usize;
         // SAFETY: the caller's promise.
         unsafe {
-            raw::syscall(
+            uapi::syscall(
                 sys::__NR_pkey_mprotect,
                 [addr, len, flags, self.0 as usize, 0, 0],
             )
         }
         .map(drop)
         .map_err(|errno| TranslationError {
-            asked: "setting the protection key",
+            operation: "setting the protection key",
             addr,
             len,
             errno,
@@ -110,7 +110,7 @@ impl ProtectionKey {
 impl Drop for ProtectionKey {
     fn drop(&mut self) {
         // SAFETY: gives the number back; memory is not touched.
-        let _ = unsafe { raw::syscall(sys::__NR_pkey_free, [self.0 as usize, 0, 0, 0, 0, 0]) };
+        let _ = unsafe { uapi::syscall(sys::__NR_pkey_free, [self.0 as usize, 0, 0, 0, 0, 0]) };
     }
 }
 

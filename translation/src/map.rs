@@ -7,8 +7,8 @@
 //! Rule: mapping never overwrites. A page that is there answers [`MapError::Exists`],
 //! and what was done before it is said.
 
-use crate::raw;
 use crate::register::{TranslationError, range};
+use crate::uapi;
 use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
@@ -79,13 +79,14 @@ impl Userfault {
             0
         };
         all(len, |done| {
-            let mut argument = raw::uffdio_zeropage {
+            let mut argument = uapi::uffdio_zeropage {
                 range: range(addr + done, len - done),
                 mode,
                 zeropage: 0,
             };
             // SAFETY: fills missing pages of registered memory only.
-            let result = unsafe { raw::call::<{ raw::ZEROPAGE }, _>(self.as_fd(), &mut argument) };
+            let result =
+                unsafe { uapi::call::<{ uapi::ZEROPAGE }, _>(self.as_fd(), &mut argument) };
             (result, argument.zeropage)
         })
     }
@@ -124,7 +125,7 @@ impl Userfault {
 
     fn copy_mode(&self, dst: usize, src: *const u8, len: usize, mode: u64) -> Result<(), MapError> {
         all(len, |done| {
-            let mut argument = raw::uffdio_copy {
+            let mut argument = uapi::uffdio_copy {
                 dst: (dst + done) as u64,
                 src: (src as usize + done) as u64,
                 len: (len - done) as u64,
@@ -133,7 +134,7 @@ impl Userfault {
             };
             // SAFETY: fills missing pages of registered memory only; an unreadable source
             // is answered by EFAULT.
-            let result = unsafe { raw::call::<{ raw::COPY }, _>(self.as_fd(), &mut argument) };
+            let result = unsafe { uapi::call::<{ uapi::COPY }, _>(self.as_fd(), &mut argument) };
             (result, argument.copy)
         })
     }
@@ -158,7 +159,7 @@ impl Userfault {
                 src,
                 len,
                 if wake == Wake::No {
-                    raw::MOVE_MODE_DONTWAKE
+                    uapi::MOVE_MODE_DONTWAKE
                 } else {
                     0
                 },
@@ -179,12 +180,12 @@ impl Userfault {
         wake: Wake,
     ) -> Result<(), MapError> {
         let quiet = if wake == Wake::No {
-            raw::MOVE_MODE_DONTWAKE
+            uapi::MOVE_MODE_DONTWAKE
         } else {
             0
         };
         // SAFETY: the caller's promise.
-        unsafe { self.move_mode(dst, src, len, quiet | raw::MOVE_MODE_ALLOW_SRC_HOLES) }
+        unsafe { self.move_mode(dst, src, len, quiet | uapi::MOVE_MODE_ALLOW_SRC_HOLES) }
     }
 
     unsafe fn move_mode(
@@ -198,7 +199,7 @@ impl Userfault {
             return Err(MapError::Other(Errno::OPNOTSUPP));
         }
         all(len, |done| {
-            let mut argument = raw::uffdio_move {
+            let mut argument = uapi::uffdio_move {
                 dst: (dst + done) as u64,
                 src: (src + done) as u64,
                 len: (len - done) as u64,
@@ -207,7 +208,7 @@ impl Userfault {
             };
             // SAFETY: the caller gives the source up; the destination is missing pages of
             // registered memory.
-            let result = unsafe { raw::call::<{ raw::MOVE }, _>(self.as_fd(), &mut argument) };
+            let result = unsafe { uapi::call::<{ uapi::MOVE }, _>(self.as_fd(), &mut argument) };
             (result, argument.move_)
         })
     }
@@ -216,10 +217,10 @@ impl Userfault {
     pub fn wake(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
         let mut argument = range(addr, len);
         // SAFETY: wakes threads; touches no memory.
-        unsafe { raw::call::<{ raw::WAKE }, _>(self.as_fd(), &mut argument) }
+        unsafe { uapi::call::<{ uapi::WAKE }, _>(self.as_fd(), &mut argument) }
             .map(drop)
             .map_err(|errno| TranslationError {
-                asked: "waking waiters",
+                operation: "waking waiters",
                 addr,
                 len,
                 errno,

@@ -28,9 +28,9 @@
 
 use crate::capability::Feature;
 use crate::map::{MapError, Wake};
+use crate::pagemap::Pagemap;
 use crate::register::TranslationError;
 use crate::stage::remap;
-use crate::trans::Pagemap;
 use crate::userfault::Userfault;
 use rustix::io::Errno;
 use wired::PAGE;
@@ -38,7 +38,7 @@ use wired::PAGE;
 /// A separation that ended before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at {done} bytes of the range: {error}")]
-pub struct Unseparated {
+pub struct SeparateError {
     /// Why.
     pub error: MapError,
     /// Bytes of the range that were dealt with: pages before this moved on or refused, those
@@ -64,10 +64,10 @@ pub unsafe fn separate_pinned(
     slot_dst: usize,
     len: usize,
     mut pinned: impl FnMut(usize),
-) -> Result<usize, Unseparated> {
+) -> Result<usize, SeparateError> {
     if !userfault.capabilities().has(Feature::Move) {
         let error = MapError::Other(Errno::OPNOTSUPP);
-        return Err(Unseparated { error, done: 0 });
+        return Err(SeparateError { error, done: 0 });
     }
     let mut at = 0;
     let mut refused = 0;
@@ -105,7 +105,7 @@ pub unsafe fn separate_pinned(
             }
             Err(error) => {
                 let done = at + error.done();
-                return Err(Unseparated { error, done });
+                return Err(SeparateError { error, done });
             }
         }
     }
@@ -124,7 +124,7 @@ pub unsafe fn separate_pinned_sparse(
     slot_dst: usize,
     len: usize,
     mut pinned: impl FnMut(usize),
-) -> Result<usize, Unseparated> {
+) -> Result<usize, SeparateError> {
     let mut result = Ok(0);
     let mut looked_at = 0;
     let looked = pagemap.runs_with_contents(slot_src, len, |run| {
@@ -137,15 +137,17 @@ pub unsafe fn separate_pinned_sparse(
             })
         };
         looked_at = at + bytes;
-        result = part.map(|more| refused + more).map_err(|part| Unseparated {
-            done: at + part.done,
-            ..part
-        });
+        result = part
+            .map(|more| refused + more)
+            .map_err(|part| SeparateError {
+                done: at + part.done,
+                ..part
+            });
     });
     match looked {
         Ok(()) => result,
         // The runs that were told were dealt with, unless one of them failed already.
-        Err(errno) => result.and(Err(Unseparated {
+        Err(errno) => result.and(Err(SeparateError {
             error: MapError::Other(errno),
             done: looked_at,
         })),
@@ -184,14 +186,14 @@ pub unsafe fn restore_pinned(
 /// # Safety
 /// As for [`fn@crate::stage`] on `src` and `slot`; the pages at `dst` are missing, and the caller
 /// keeps the pager and the program from them meanwhile.
-pub unsafe fn carry(
+pub unsafe fn relocate(
     src: usize,
     slot: usize,
     dst: usize,
     len: usize,
     userfault: &Userfault,
     write_protect: bool,
-) -> Result<(), CarryError> {
+) -> Result<(), RelocateError> {
     // SAFETY: the caller's promise.
     unsafe { crate::stage(src, len, slot) }?;
     // SAFETY: what is in the slot belongs there.
@@ -199,15 +201,15 @@ pub unsafe fn carry(
         Ok(()) => Ok(()),
         // SAFETY: it has just come from there.
         Err(why) => match unsafe { put(slot, src, len, userfault, write_protect) } {
-            Ok(()) => Err(CarryError::Refused(why)),
-            Err(stuck) => Err(CarryError::Stuck(stuck)),
+            Ok(()) => Err(RelocateError::Refused(why)),
+            Err(stuck) => Err(RelocateError::Stuck(stuck)),
         },
     }
 }
 
 /// Why pages were not carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CarryError {
+pub enum RelocateError {
     /// They could not be taken; nothing has moved.
     #[error(transparent)]
     NotTaken(#[from] crate::StageError),
@@ -230,7 +232,7 @@ unsafe fn put(
 ) -> Result<(), TranslationError> {
     // SAFETY: the caller's promise; the contents come with the pages.
     unsafe { remap(slot, len, at) }.map_err(|errno| TranslationError {
-        asked: "putting pinned pages in their place",
+        operation: "putting pinned pages in their place",
         addr: at,
         len,
         errno,

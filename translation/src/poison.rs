@@ -4,8 +4,8 @@
 //! access that needs the page: SIGBUS there, an error from a system call.
 
 use crate::capability::Feature;
-use crate::raw;
 use crate::register::{TranslationError, range};
+use crate::uapi;
 use crate::unmap::discard;
 use crate::userfault::Userfault;
 use rustix::fd::AsFd;
@@ -31,19 +31,19 @@ impl Userfault {
     /// missing pages only.
     pub fn poison(&self, addr: usize, len: usize) -> Result<PoisonMethod, TranslationError> {
         let failed = |errno| TranslationError {
-            asked: "poisoning",
+            operation: "poisoning",
             addr,
             len,
             errno,
         };
         if self.capabilities().has(Feature::Poison) {
-            let mut argument = raw::uffdio_poison {
+            let mut argument = uapi::uffdio_poison {
                 range: range(addr, len),
                 mode: 0,
                 updated: 0,
             };
             // SAFETY: marks missing pages of registered memory only.
-            unsafe { raw::call::<{ raw::POISON }, _>(self.as_fd(), &mut argument) }
+            unsafe { uapi::call::<{ uapi::POISON }, _>(self.as_fd(), &mut argument) }
                 .map_err(failed)?;
             return Ok(PoisonMethod::Marked);
         }
@@ -65,7 +65,7 @@ impl Userfault {
         write_protect: bool,
     ) -> Result<(), TranslationError> {
         let failed = |errno| TranslationError {
-            asked: "taking poison away",
+            operation: "taking poison away",
             addr,
             len,
             errno,

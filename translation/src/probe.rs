@@ -2,17 +2,17 @@
 //!
 //! A kernel's version or feature bits do not tell: calls are filtered by seccomp,
 //! forbidden by sysctl, and were broken in some kernels. So each feature is performed on
-//! a scratch mapping and its result is looked at. The descriptor of the trials is
+//! a scratch mapping and its result is looked at. The descriptor of the runs is
 //! user-mode-only with SIGBUS and all accesses to missing pages go through system calls:
 //! whatever fails, fails with an error and never with a hang or a signal.
 
 use crate::capability::{Capabilities, Feature};
 use crate::map::Wake;
-use crate::raw;
-use crate::trans::Pagemap;
-use crate::unmap::{Piece, discard};
+use crate::pagemap::Pagemap;
+use crate::uapi;
+use crate::unmap::{IoVec, discard};
 use crate::userfault::{
-    EntryKind, Options, Userfault, by_device, by_syscall, handshake, open_device,
+    EntryKind, Userfault, UserfaultOptions, by_device, by_syscall, handshake, open_device,
 };
 use crate::{
     KeyRights, ProtectionKey, Reservation, reserve, separate_pinned, stage, unmap_reservation,
@@ -24,7 +24,7 @@ use wired::PAGE;
 
 /// By which way a descriptor that resolves faults inside system calls is had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obtained {
+pub enum UffdSource {
     /// `userfaultfd(2)`, by CAP_SYS_PTRACE or `vm.unprivileged_userfaultfd=1`.
     Syscall,
     /// `USERFAULTFD_IOC_NEW` on `/dev/userfaultfd`.
@@ -35,17 +35,13 @@ pub enum Obtained {
     Nothing,
 }
 
-/// A feature that is not there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
-    /// Which.
+/// A feature whose trial failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingFeature {
+    /// The feature.
     pub feature: Feature,
-    /// What the trial said.
-    pub reason: String,
-    /// The exact command line that mends it, or what to change where no command does.
-    pub mend: String,
-    /// What is done instead, or cannot be done.
-    pub consequence: &'static str,
+    /// The trial's error. PROTO: the kernel accepted the call, but its effect was wrong.
+    pub errno: Errno,
 }
 
 /// The result of a probe.
@@ -56,101 +52,103 @@ pub struct Probe {
     /// The kernel's release, as `uname -r`.
     pub kernel: String,
     /// How descriptors are had.
-    pub obtained: Obtained,
+    pub source: UffdSource,
     /// What does not work.
-    pub lacks: Vec<Lack>,
+    pub missing: Vec<MissingFeature>,
 }
 
 impl Capabilities {
     /// Tries everything, and says of each feature that is missing why and what mends it.
     pub fn probe() -> Probe {
-        let trials = Trials::all();
-        let lacks = Feature::ALL
+        let runs = ProbeRuns::all();
+        let missing = Feature::ALL
             .into_iter()
-            .filter(|feature| !trials.capabilities.has(*feature))
-            .map(|feature| crate::doctor::lack(feature, trials.errno(feature)))
+            .filter(|feature| !runs.capabilities.has(*feature))
+            .map(|feature| MissingFeature {
+                feature,
+                errno: runs.errno(feature),
+            })
             .collect();
         Probe {
-            capabilities: trials.capabilities,
+            capabilities: runs.capabilities,
             kernel: rustix::system::uname()
                 .release()
                 .to_string_lossy()
                 .into_owned(),
-            obtained: trials.obtained,
-            lacks,
+            source: runs.source,
+            missing,
         }
     }
 
-    /// The same trials without the texts and without those features the pager can start
+    /// The same runs without the texts and without those features the pager can start
     /// without knowing ([`Feature::EventFork`], [`Feature::PerfPageFaultSignal`],
     /// [`Feature::ProtectionKeys`], [`Feature::WpAsync`], [`Feature::WpUnpopulated`]),
     /// which it leaves off: for the start of every process of a tree. 58 us, where the whole
     /// probe takes 170 (p50, `cargo run --release -p translation --example translation_costs`).
     pub fn probe_fast() -> Self {
-        Trials::needed_at_start().capabilities
+        ProbeRuns::needed_at_start().capabilities
     }
 }
 
 /// Pages of the scratch mapping.
-const SCRATCH: usize = 32;
-/// Byte that marks the pages of the trials.
-const MARK: u8 = 0xA5;
+const SCRATCH_PAGES: usize = 32;
+/// Byte that marks the pages of the runs.
+const PATTERN: u8 = 0xA5;
 
-/// What the trials have found so far.
-struct Trials {
+/// What the runs have found so far.
+struct ProbeRuns {
     capabilities: Capabilities,
-    obtained: Obtained,
+    source: UffdSource,
     errors: [Errno; Feature::ALL.len()],
 }
 
-impl Trials {
+impl ProbeRuns {
     fn all() -> Self {
-        let mut trials = Self::needed_at_start();
-        trials.note(Feature::EventFork, event_fork());
-        trials.note(
+        let mut runs = Self::needed_at_start();
+        runs.record(Feature::EventFork, event_fork());
+        runs.record(
             Feature::ProtectionKeys,
             ProtectionKey::new(KeyRights::ReadWrite).map(drop),
         );
-        trials.note(Feature::PerfPageFaultSignal, perf_signal());
-        if trials.capabilities.has(Feature::PagemapScan) && trials.capabilities.has(Feature::Upcall)
-        {
+        runs.record(Feature::PerfPageFaultSignal, perf_signal());
+        if runs.capabilities.has(Feature::PagemapScan) && runs.capabilities.has(Feature::Upcall) {
             // Opening with it is part of its trial.
-            let with = trials.capabilities.with(Feature::WpAsync);
-            trials.note(Feature::WpAsync, write_protect_async(&with));
-            trials.note(Feature::WpUnpopulated, write_protect_holes());
+            let with = runs.capabilities.with(Feature::WpAsync);
+            runs.record(Feature::WpAsync, write_protect_async(&with));
+            runs.record(Feature::WpUnpopulated, write_protect_holes());
         }
-        trials
+        runs
     }
 
     fn needed_at_start() -> Self {
-        let mut trials = Self {
+        let mut runs = Self {
             capabilities: Capabilities::NONE,
-            obtained: Obtained::Nothing,
+            source: UffdSource::Nothing,
             errors: [Errno::NOSYS; Feature::ALL.len()],
         };
-        trials.descriptors();
-        if trials.obtained == Obtained::Nothing {
-            return trials;
+        runs.descriptors();
+        if runs.source == UffdSource::Nothing {
+            return runs;
         }
-        let scratch = match reserve(None, SCRATCH * PAGE, true) {
+        let scratch = match reserve(None, SCRATCH_PAGES * PAGE, true) {
             Ok(scratch) => scratch,
-            Err(_) => return trials,
+            Err(_) => return runs,
         };
-        trials.note(Feature::PagemapScan, pagemap_scan(scratch));
-        trials.note(Feature::BatchDiscard, batch_discard(scratch));
-        if let Err(errno) = trials.paging(scratch) {
-            trials.errors[Feature::Stage as usize] = errno;
+        runs.record(Feature::PagemapScan, pagemap_scan(scratch));
+        runs.record(Feature::BatchDiscard, batch_discard(scratch));
+        if let Err(errno) = runs.paging(scratch) {
+            runs.errors[Feature::Stage as usize] = errno;
         }
         // SAFETY: the scratch mapping is ours alone.
         let _ = unsafe { unmap_reservation(scratch) };
-        trials
+        runs
     }
 
     fn errno(&self, feature: Feature) -> Errno {
         self.errors[feature as usize]
     }
 
-    fn note(&mut self, feature: Feature, trial: Result<(), Errno>) {
+    fn record(&mut self, feature: Feature, trial: Result<(), Errno>) {
         match trial {
             Ok(()) => self.capabilities = self.capabilities.with(feature),
             Err(errno) => self.errors[feature as usize] = errno,
@@ -160,25 +158,25 @@ impl Trials {
     /// Which descriptors can be had, and the features their API announces.
     fn descriptors(&mut self) {
         let (full, how) = match by_syscall(false) {
-            Ok(fd) => (Ok(fd), Obtained::Syscall),
+            Ok(fd) => (Ok(fd), UffdSource::Syscall),
             Err(_) => (
                 open_device().and_then(|d| by_device(d.as_fd(), false)),
-                Obtained::Device,
+                UffdSource::Device,
             ),
         };
-        self.obtained = how;
-        self.note(
+        self.source = how;
+        self.record(
             Feature::KernelFaults,
             full.as_ref().map(drop).map_err(|e| *e),
         );
         let any = full.or_else(|_| {
-            self.obtained = Obtained::UserModeOnly;
+            self.source = UffdSource::UserModeOnly;
             by_syscall(true)
         });
         let announced = match any.and_then(|fd| handshake(fd.as_fd(), 0)) {
             Ok(features) => features,
             Err(_) => {
-                self.obtained = Obtained::Nothing;
+                self.source = UffdSource::Nothing;
                 return;
             }
         };
@@ -189,14 +187,14 @@ impl Trials {
                 Err(Errno::NOSYS)
             }
         };
-        // Announced; the trials that follow switch them on and take back what fails.
-        self.note(Feature::Upcall, has(sys::UFFD_FEATURE_SIGBUS));
-        self.note(Feature::ThreadId, has(sys::UFFD_FEATURE_THREAD_ID));
-        self.note(Feature::Poison, has(sys::UFFD_FEATURE_POISON));
-        self.note(Feature::Move, has(sys::UFFD_FEATURE_MOVE));
+        // Announced; the runs that follow switch them on and take back what fails.
+        self.record(Feature::Upcall, has(sys::UFFD_FEATURE_SIGBUS));
+        self.record(Feature::ThreadId, has(sys::UFFD_FEATURE_THREAD_ID));
+        self.record(Feature::Poison, has(sys::UFFD_FEATURE_POISON));
+        self.record(Feature::Move, has(sys::UFFD_FEATURE_MOVE));
     }
 
-    fn take_back(&mut self, feature: Feature, errno: Errno) {
+    fn clear(&mut self, feature: Feature, errno: Errno) {
         self.capabilities = self.capabilities.without(feature);
         self.errors[feature as usize] = errno;
     }
@@ -207,7 +205,7 @@ impl Trials {
             Ok(userfault) => userfault,
             Err(_) => {
                 for feature in [Feature::Upcall, Feature::Move, Feature::Poison] {
-                    self.take_back(feature, Errno::OPNOTSUPP);
+                    self.clear(feature, Errno::OPNOTSUPP);
                 }
                 return Err(Errno::OPNOTSUPP);
             }
@@ -226,33 +224,33 @@ impl Trials {
         let delivered = registered.and_then(|()| refused(src));
         if let Err(errno) = delivered {
             for feature in [Feature::Upcall, Feature::Move, Feature::Poison] {
-                self.take_back(feature, errno);
+                self.clear(feature, errno);
             }
             return Err(errno);
         }
         let staged = try_stage(&userfault, src, slot);
-        self.note(Feature::Stage, staged);
+        self.record(Feature::Stage, staged);
         if staged.is_ok()
             && self.capabilities.has(Feature::Move)
             && let Err(errno) = try_move(&userfault, slot, second)
         {
-            self.take_back(Feature::Move, errno);
+            self.clear(Feature::Move, errno);
         }
         if self.capabilities.has(Feature::Poison)
             && let Err(errno) = try_poison(&userfault, second + 4 * PAGE)
         {
-            self.take_back(Feature::Poison, errno);
+            self.clear(Feature::Poison, errno);
         }
         Ok(())
     }
 }
 
-fn truth(held: bool) -> Result<(), Errno> {
+fn expect_that(held: bool) -> Result<(), Errno> {
     if held { Ok(()) } else { Err(Errno::PROTO) }
 }
 
 fn refused(addr: usize) -> Result<(), Errno> {
-    truth(!raw::kernel_can_read(addr))
+    expect_that(!uapi::kernel_can_read(addr))
 }
 
 fn byte(addr: usize) -> u8 {
@@ -267,14 +265,14 @@ fn set_byte(addr: usize, value: u8) {
 
 /// Map a page, stage its range: contents arrive, the source is missing *and registered*.
 fn try_stage(userfault: &Userfault, src: usize, slot: usize) -> Result<(), Errno> {
-    let page = [MARK; PAGE];
+    let page = [PATTERN; PAGE];
     userfault
         .copy(src + PAGE, page.as_ptr(), PAGE, Wake::No)
         .map_err(|_| Errno::PROTO)?;
     // SAFETY: both areas are scratch.
     unsafe { stage(src, 8 * PAGE, slot) }.map_err(|_| Errno::PROTO)?;
-    truth(raw::kernel_can_read(slot + PAGE) && byte(slot + PAGE) == MARK)?;
-    truth(byte(slot) == 0)?;
+    expect_that(uapi::kernel_can_read(slot + PAGE) && byte(slot + PAGE) == PATTERN)?;
+    expect_that(byte(slot) == 0)?;
     refused(src + PAGE)
 }
 
@@ -283,9 +281,9 @@ fn try_move(userfault: &Userfault, slot: usize, second: usize) -> Result<(), Err
     // SAFETY: both areas are scratch.
     let pinned = unsafe { separate_pinned(userfault, slot, second, 4 * PAGE, |_| {}) }
         .map_err(|_| Errno::PROTO)?;
-    truth(pinned == 0)?;
-    truth(raw::kernel_can_read(second + PAGE) && byte(second + PAGE) == MARK)?;
-    truth(byte(slot + PAGE) == 0)
+    expect_that(pinned == 0)?;
+    expect_that(uapi::kernel_can_read(second + PAGE) && byte(second + PAGE) == PATTERN)?;
+    expect_that(byte(slot + PAGE) == 0)
 }
 
 /// Poison a missing page: access fails; take it away: the page can be mapped.
@@ -301,28 +299,28 @@ fn try_poison(userfault: &Userfault, addr: usize) -> Result<(), Errno> {
 
 fn pagemap_scan(scratch: Reservation) -> Result<(), Errno> {
     let pagemap = Pagemap::open(&Capabilities::NONE.with(Feature::PagemapScan))?;
-    set_byte(scratch.addr + PAGE, MARK);
+    set_byte(scratch.addr + PAGE, PATTERN);
     let mut bitmap = [0; 1];
     let count = pagemap.present_pages(scratch.addr, 4 * PAGE, &mut bitmap)?;
     // SAFETY: scratch.
     unsafe { discard(scratch.addr, 4 * PAGE) }?;
-    truth(count == 1 && bitmap[0] == 0b10)
+    expect_that(count == 1 && bitmap[0] == 0b10)
 }
 
 fn batch_discard(scratch: Reservation) -> Result<(), Errno> {
-    let pieces = [0, 2].map(|page| Piece {
+    let pieces = [0, 2].map(|page| IoVec {
         addr: scratch.addr + page * PAGE,
         len: PAGE,
     });
     for page in 0..3 {
-        set_byte(scratch.addr + page * PAGE, MARK);
+        set_byte(scratch.addr + page * PAGE, PATTERN);
     }
     // SAFETY: scratch.
-    let bytes = unsafe { raw::advise_self(&pieces, sys::MADV_DONTNEED) }?;
+    let bytes = unsafe { uapi::advise_self(&pieces, sys::MADV_DONTNEED) }?;
     let kept = [0, 1, 2].map(|page| byte(scratch.addr + page * PAGE));
     // SAFETY: scratch.
     unsafe { discard(scratch.addr, 4 * PAGE) }?;
-    truth(bytes == 2 * PAGE && kept == [0, MARK, 0])
+    expect_that(bytes == 2 * PAGE && kept == [0, PATTERN, 0])
 }
 
 fn event_fork() -> Result<(), Errno> {
@@ -333,16 +331,16 @@ fn event_fork() -> Result<(), Errno> {
 
 /// Asynchronous write protection lets a store through and records it.
 fn write_protect_async(capabilities: &Capabilities) -> Result<(), Errno> {
-    let options = Options {
+    let options = UserfaultOptions {
         async_write_protect: true,
-        ..Options::default()
+        ..UserfaultOptions::default()
     };
     let userfault = Userfault::open_with(EntryKind::Upcall, capabilities, options)
         .map_err(|_| Errno::OPNOTSUPP)?;
     let pagemap = Pagemap::open(capabilities)?;
     let scratch = reserve(None, 4 * PAGE, true).map_err(|_| Errno::NOMEM)?;
     let trial = || {
-        (0..3).for_each(|page| set_byte(scratch.addr + page * PAGE, MARK));
+        (0..3).for_each(|page| set_byte(scratch.addr + page * PAGE, PATTERN));
         userfault
             .register(scratch.addr, 4 * PAGE, false, true)
             .map_err(|e| e.errno)?;
@@ -351,9 +349,9 @@ fn write_protect_async(capabilities: &Capabilities) -> Result<(), Errno> {
             .map_err(|e| e.errno)?;
         // By the kernel: were the protection synchronous this would fail, not trap.
         // SAFETY: scratch.
-        unsafe { raw::kernel_writes(scratch.addr + PAGE) }?;
-        truth(pagemap.trans(scratch.addr)?.dirty == Some(false))?;
-        truth(pagemap.trans(scratch.addr + PAGE)?.dirty == Some(true))
+        unsafe { uapi::kernel_writes(scratch.addr + PAGE) }?;
+        expect_that(pagemap.trans(scratch.addr)?.dirty == Some(false))?;
+        expect_that(pagemap.trans(scratch.addr + PAGE)?.dirty == Some(true))
     };
     let result = trial();
     // SAFETY: the scratch mapping is ours alone.
@@ -369,7 +367,12 @@ fn write_protect_holes() -> Result<(), Errno> {
         u64::from(sys::UFFD_FEATURE_WP_UNPOPULATED | sys::UFFD_FEATURE_SIGBUS),
     )?;
     let capabilities = Capabilities::NONE.with(Feature::Upcall);
-    let userfault = Userfault::from_owned(fd, EntryKind::Upcall, &capabilities, Options::default());
+    let userfault = Userfault::from_owned(
+        fd,
+        EntryKind::Upcall,
+        &capabilities,
+        UserfaultOptions::default(),
+    );
     let pagemap = Pagemap::open(&capabilities)?;
     let scratch = reserve(None, PAGE, true).map_err(|_| Errno::NOMEM)?;
     let trial = || {
@@ -379,7 +382,7 @@ fn write_protect_holes() -> Result<(), Errno> {
         userfault
             .write_protect(scratch.addr, PAGE, true)
             .map_err(|e| e.errno)?;
-        truth(pagemap.trans(scratch.addr)?.write_protected)
+        expect_that(pagemap.trans(scratch.addr)?.write_protected)
     };
     let result = trial();
     // SAFETY: the scratch mapping is ours alone.
@@ -422,7 +425,7 @@ fn perf_signal() -> Result<(), Errno> {
     let any = usize::MAX;
     // SAFETY: an attribute structure of the size it says; this thread, any processor.
     let fd = unsafe {
-        raw::syscall(
+        uapi::syscall(
             sys::__NR_perf_event_open,
             [&raw const attributes as usize, 0, any, any, CLOEXEC, 0],
         )

@@ -4,8 +4,8 @@
 //! takes 2.6 us a page and write-protecting by userfaultfd 0.65 us, 12.4 us where a
 //! second thread runs (`examples/translation_costs`). Keys ([`crate::keys`]) need no call at all.
 
-use crate::raw;
 use crate::register::{TranslationError, range};
+use crate::uapi;
 use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
@@ -65,7 +65,7 @@ pub unsafe fn set_access(addr: usize, len: usize, access: Access) -> Result<(), 
         )
     }
     .map_err(|errno| TranslationError {
-        asked: "setting the rights",
+        operation: "setting the rights",
         addr,
         len,
         errno,
@@ -81,7 +81,7 @@ pub unsafe fn set_access(addr: usize, len: usize, access: Access) -> Result<(), 
 pub unsafe fn open_access(addr: usize, len: usize) -> Result<(), TranslationError> {
     let flags = Access::READ_WRITE.flags().bits() as usize;
     // SAFETY: the caller's promise; key 0 is every thread's.
-    let opened = unsafe { raw::syscall(sys::__NR_pkey_mprotect, [addr, len, flags, 0, 0, 0]) };
+    let opened = unsafe { uapi::syscall(sys::__NR_pkey_mprotect, [addr, len, flags, 0, 0, 0]) };
     match opened {
         Ok(_) => Ok(()),
         // The processor or the kernel has no keys: there is none to take off.
@@ -119,19 +119,19 @@ impl Userfault {
         to: ProtectMode,
     ) -> Result<(), TranslationError> {
         let mode = if to == ProtectMode::On {
-            raw::WRITEPROTECT_MODE_WP
+            uapi::WRITEPROTECT_MODE_WP
         } else {
             0
         };
-        let mut argument = raw::uffdio_writeprotect {
+        let mut argument = uapi::uffdio_writeprotect {
             range: range(addr, len),
             mode,
         };
         // SAFETY: affects registered memory only and no contents.
-        unsafe { raw::call::<{ raw::WRITEPROTECT }, _>(self.as_fd(), &mut argument) }
+        unsafe { uapi::call::<{ uapi::WRITEPROTECT }, _>(self.as_fd(), &mut argument) }
             .map(drop)
             .map_err(|errno| TranslationError {
-                asked: "write-protecting",
+                operation: "write-protecting",
                 addr,
                 len,
                 errno,

@@ -1,6 +1,6 @@
 //! Which memory's faults come to a descriptor.
 
-use crate::raw;
+use crate::uapi;
 use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 /// An operation on registered memory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} of {len} bytes at {addr:#x}: {errno}; {}", hint(*errno))]
+#[error("{operation} of {len} bytes at {addr:#x}: {errno}; {}", hint(*errno))]
 pub struct TranslationError {
     /// What was asked.
-    pub asked: &'static str,
+    pub operation: &'static str,
     /// First byte.
     pub addr: usize,
     /// Bytes.
@@ -50,16 +50,16 @@ impl Userfault {
         if write_protect {
             mode |= u64::from(sys::UFFDIO_REGISTER_MODE_WP);
         }
-        let mut argument = raw::uffdio_register {
+        let mut argument = uapi::uffdio_register {
             range: range(addr, len),
             mode,
             ioctls: 0,
         };
         // SAFETY: the argument of UFFDIO_REGISTER; contents stay as they are.
-        unsafe { raw::call::<{ raw::REGISTER }, _>(self.as_fd(), &mut argument) }
+        unsafe { uapi::call::<{ uapi::REGISTER }, _>(self.as_fd(), &mut argument) }
             .map(drop)
             .map_err(|errno| TranslationError {
-                asked: "registering",
+                operation: "registering",
                 addr,
                 len,
                 errno,
@@ -71,10 +71,10 @@ impl Userfault {
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
         let mut argument = range(addr, len);
         // SAFETY: the argument of UFFDIO_UNREGISTER; contents stay as they are.
-        unsafe { raw::call::<{ raw::UNREGISTER }, _>(self.as_fd(), &mut argument) }
+        unsafe { uapi::call::<{ uapi::UNREGISTER }, _>(self.as_fd(), &mut argument) }
             .map(drop)
             .map_err(|errno| TranslationError {
-                asked: "unregistering",
+                operation: "unregistering",
                 addr,
                 len,
                 errno,
@@ -82,8 +82,8 @@ impl Userfault {
     }
 }
 
-pub(crate) fn range(addr: usize, len: usize) -> raw::uffdio_range {
-    raw::uffdio_range {
+pub(crate) fn range(addr: usize, len: usize) -> uapi::uffdio_range {
+    uapi::uffdio_range {
         start: addr as u64,
         len: len as u64,
     }

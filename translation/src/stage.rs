@@ -7,7 +7,7 @@
 //! one page 16 us. So it is asked for 2 MiB ranges, clipped to mappings.
 //!
 //! Rule: a range across two mappings is refused whole ([`StageError::CrossesMappings`])
-//! and is then halved ([`stage_pieces`]). mlocked ranges are left alone: one `mremap` of
+//! and is then halved ([`stage_across_mappings`]). mlocked ranges are left alone: one `mremap` of
 //! a part clears VM_LOCKED on all of it.
 //!
 //! Rule: a slot never adjoins registered memory ([`crate::reserve_staging`] sees to it).
@@ -17,8 +17,8 @@
 //! It happens where the source mapping has no page and the neighbour is registered with
 //! the same descriptor (found by a lost write; Linux 6.18; `tests/stage_beside.rs`).
 
+use crate::pagemap::Pagemap;
 use crate::protect::ProtectMode;
-use crate::trans::Pagemap;
 use crate::unmap::discard;
 use crate::userfault::Userfault;
 use rustix::io::Errno;
@@ -85,7 +85,7 @@ pub(crate) unsafe fn remap(src: usize, len: usize, dst: usize) -> Result<(), Err
 
 /// What became of a piece of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Staged {
+pub enum StageResult {
     /// It is in the slot, at the same offset.
     Moved,
     /// Nothing is mapped there.
@@ -96,13 +96,13 @@ pub enum Staged {
 
 /// A piece of a range and what became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StagePiece {
+pub struct StagedRange {
     /// First byte, from the start of the range.
     pub offset: usize,
     /// Bytes.
     pub len: usize,
     /// What became of it.
-    pub outcome: Staged,
+    pub outcome: StageResult,
 }
 
 /// Stages a range that may lie across mappings: whole if it goes, else by halves, down
@@ -111,7 +111,12 @@ pub struct StagePiece {
 ///
 /// # Safety
 /// As for [`stage`].
-pub unsafe fn stage_pieces(src: usize, len: usize, slot: usize, mut each: impl FnMut(StagePiece)) {
+pub unsafe fn stage_across_mappings(
+    src: usize,
+    len: usize,
+    slot: usize,
+    mut each: impl FnMut(StagedRange),
+) {
     // SAFETY: the caller's promise.
     unsafe { halve(src, len, slot, 0, &mut each) }
 }
@@ -123,11 +128,11 @@ unsafe fn halve(
     len: usize,
     slot: usize,
     offset: usize,
-    each: &mut dyn FnMut(StagePiece),
+    each: &mut dyn FnMut(StagedRange),
 ) {
     // SAFETY: a piece of what the caller promised.
     let outcome = match unsafe { stage(src + offset, len, slot + offset) } {
-        Ok(()) => Staged::Moved,
+        Ok(()) => StageResult::Moved,
         Err(StageError::CrossesMappings) if len > PAGE => {
             let half = (len / 2).next_multiple_of(PAGE);
             // SAFETY: the two halves of the piece.
@@ -137,10 +142,10 @@ unsafe fn halve(
             }
             return;
         }
-        Err(StageError::CrossesMappings) => Staged::NotMapped,
-        Err(refused) => Staged::Refused(refused),
+        Err(StageError::CrossesMappings) => StageResult::NotMapped,
+        Err(refused) => StageResult::Refused(refused),
     };
-    each(StagePiece {
+    each(StagedRange {
         offset,
         len,
         outcome,
@@ -215,7 +220,7 @@ unsafe fn copy_out(
         pagemap
             .entries(src + start, entries)
             .map_err(StageError::Other)?;
-        for run in crate::trans::runs(entries, crate::trans::protected_contents) {
+        for run in crate::pagemap::runs(entries, crate::pagemap::protected_contents) {
             let (at, bytes) = (start + run.start * PAGE, run.len() * PAGE);
             // SAFETY: the pages are present and no store can reach them; the slot is the
             // caller's and apart from the source.

@@ -5,7 +5,7 @@
 //! freed for whole 2 MiB ranges: end with such a sweep.
 
 use crate::capability::{Capabilities, Feature};
-use crate::raw;
+use crate::uapi;
 use linux_raw_sys::general as sys;
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
@@ -13,7 +13,7 @@ use rustix::mm::{Advice, madvise};
 /// A range of memory, laid out as the kernel's `struct iovec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Piece {
+pub struct IoVec {
     /// First byte.
     pub addr: usize,
     /// Bytes.
@@ -21,7 +21,7 @@ pub struct Piece {
 }
 
 /// Pieces one call takes (`UIO_MAXIOV`).
-const PIECES_A_CALL: usize = 1024;
+const MAX_IOVECS: usize = 1024;
 
 /// Drops the pages of the range. They are missing afterwards: registered memory faults,
 /// other memory reads as zeros. Write protection and poison go too.
@@ -43,13 +43,13 @@ pub unsafe fn discard(addr: usize, len: usize) -> Result<(), Errno> {
 ///
 /// # Safety
 /// As for [`discard`].
-pub unsafe fn discard_batch(pieces: &[Piece], capabilities: &Capabilities) -> Result<(), Errno> {
+pub unsafe fn discard_batch(pieces: &[IoVec], capabilities: &Capabilities) -> Result<(), Errno> {
     let mut rest = pieces;
     if capabilities.has(Feature::BatchDiscard) {
         while rest.len() > 1 {
-            let batch = &rest[..rest.len().min(PIECES_A_CALL)];
+            let batch = &rest[..rest.len().min(MAX_IOVECS)];
             // SAFETY: the caller's promise.
-            match unsafe { raw::advise_self(batch, sys::MADV_DONTNEED) } {
+            match unsafe { uapi::advise_self(batch, sys::MADV_DONTNEED) } {
                 Ok(bytes) => {
                     let whole = whole_pieces(batch, bytes);
                     rest = &rest[whole..];
@@ -69,7 +69,7 @@ pub unsafe fn discard_batch(pieces: &[Piece], capabilities: &Capabilities) -> Re
 }
 
 /// How many pieces `bytes` cover wholly; discarding a piece twice is harmless.
-fn whole_pieces(pieces: &[Piece], bytes: usize) -> usize {
+fn whole_pieces(pieces: &[IoVec], bytes: usize) -> usize {
     let mut left = bytes;
     pieces
         .iter()

@@ -10,7 +10,7 @@
 //! fail with EAGAIN, and an unread one blocks the program in fork or munmap.
 
 use crate::capability::{Capabilities, Feature};
-use crate::raw;
+use crate::uapi;
 use linux_raw_sys::general as sys;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -28,7 +28,7 @@ pub enum EntryKind {
 
 /// What a descriptor is opened for, beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct UserfaultOptions {
     /// Accept that faults taken inside system calls cannot be resolved. Always so for
     /// [`EntryKind::Upcall`].
     pub user_mode_only: bool,
@@ -58,9 +58,9 @@ pub enum OpenError {
         /// What opening or using the device said.
         device: Errno,
     },
-    /// The kernel lacks what the kind of entry needs.
+    /// The kernel missing what the kind of entry needs.
     #[error(
-        "the kernel lacks {0}, which this kind of entry needs; `selfpage doctor` says what works here"
+        "the kernel missing {0}, which this kind of entry needs; `selfpage doctor` says what works here"
     )]
     Lacks(Feature),
     /// The descriptor was made but would not take the features asked for.
@@ -83,7 +83,7 @@ pub enum OpenError {
 pub struct Userfault {
     fd: OwnedFd,
     kind: EntryKind,
-    options: Options,
+    options: UserfaultOptions,
     capabilities: Capabilities,
 }
 
@@ -92,20 +92,20 @@ impl Userfault {
     /// taken inside system calls; a caller who can do without opens it with
     /// [`Userfault::open_with`] after [`OpenError::UserModeOnly`].
     pub fn open(kind: EntryKind, capabilities: &Capabilities) -> Result<Self, OpenError> {
-        Self::open_with(kind, capabilities, Options::default())
+        Self::open_with(kind, capabilities, UserfaultOptions::default())
     }
 
-    /// As [`Userfault::open`], with [`Options`].
+    /// As [`Userfault::open`], with [`UserfaultOptions`].
     pub fn open_with(
         kind: EntryKind,
         capabilities: &Capabilities,
-        options: Options,
+        options: UserfaultOptions,
     ) -> Result<Self, OpenError> {
         let options = options.for_kind(kind);
         let fd = if options.user_mode_only {
             by_syscall(true).map_err(OpenError::Unavailable)?
         } else {
-            any_full(capabilities)?
+            open_full(capabilities)?
         };
         Self::adopt(fd, kind, capabilities, options)
     }
@@ -117,7 +117,7 @@ impl Userfault {
         kind: EntryKind,
         capabilities: &Capabilities,
     ) -> Result<Self, OpenError> {
-        let options = Options::default().for_kind(kind);
+        let options = UserfaultOptions::default().for_kind(kind);
         let fd = by_device(device, options.user_mode_only).map_err(|errno| {
             match options.user_mode_only {
                 true => OpenError::Unavailable(errno),
@@ -136,7 +136,7 @@ impl Userfault {
         fd: OwnedFd,
         kind: EntryKind,
         capabilities: &Capabilities,
-        options: Options,
+        options: UserfaultOptions,
     ) -> Self {
         Self {
             fd,
@@ -150,9 +150,9 @@ impl Userfault {
         fd: OwnedFd,
         kind: EntryKind,
         capabilities: &Capabilities,
-        options: Options,
+        options: UserfaultOptions,
     ) -> Result<Self, OpenError> {
-        let features = wanted(kind, capabilities, options)?;
+        let features = features_for(kind, capabilities, options)?;
         handshake(fd.as_fd(), features).map_err(|errno| OpenError::Api { features, errno })?;
         Ok(Self {
             fd,
@@ -168,7 +168,7 @@ impl Userfault {
     }
 
     /// How the descriptor was opened.
-    pub fn options(&self) -> Options {
+    pub fn options(&self) -> UserfaultOptions {
         self.options
     }
 
@@ -183,7 +183,7 @@ impl Userfault {
     }
 }
 
-impl Options {
+impl UserfaultOptions {
     fn for_kind(mut self, kind: EntryKind) -> Self {
         self.user_mode_only |= kind == EntryKind::Upcall;
         self
@@ -204,10 +204,10 @@ impl From<Userfault> for OwnedFd {
 
 /// The feature bits to ask for. Those that only announce an ioctl are asked for too:
 /// the interface's documentation demands it.
-fn wanted(
+fn features_for(
     kind: EntryKind,
     capabilities: &Capabilities,
-    options: Options,
+    options: UserfaultOptions,
 ) -> Result<u64, OpenError> {
     let mut features = u64::from(sys::UFFD_FEATURE_PAGEFAULT_FLAG_WP);
     let mut optional = |feature, bit: u32| {
@@ -235,13 +235,13 @@ fn wanted(
 
 /// Switches `features` on and returns those the kernel has.
 pub(crate) fn handshake(fd: BorrowedFd<'_>, features: u64) -> Result<u64, Errno> {
-    let mut api = raw::uffdio_api {
+    let mut api = uapi::uffdio_api {
         api: u64::from(sys::UFFD_API),
         features,
         ioctls: 0,
     };
     // SAFETY: the argument of UFFDIO_API; it touches no memory of ours.
-    unsafe { raw::call::<{ raw::API }, _>(fd, &mut api) }?;
+    unsafe { uapi::call::<{ uapi::API }, _>(fd, &mut api) }?;
     Ok(api.features)
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn by_syscall(user_mode_only: bool) -> Result<OwnedFd, Errno> {
 }
 
 pub(crate) fn by_device(device: BorrowedFd<'_>, user_mode_only: bool) -> Result<OwnedFd, Errno> {
-    raw::new_from_device(device, flags(user_mode_only).bits())
+    uapi::userfaultfd_from_device(device, flags(user_mode_only).bits())
 }
 
 /// Opens `/dev/userfaultfd`, for [`Userfault::from_device`].
@@ -273,7 +273,7 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
 }
 
 /// A descriptor that is not user-mode-only, by whichever way works.
-fn any_full(capabilities: &Capabilities) -> Result<OwnedFd, OpenError> {
+fn open_full(capabilities: &Capabilities) -> Result<OwnedFd, OpenError> {
     if !capabilities.has(Feature::KernelFaults) {
         return Err(OpenError::UserModeOnly {
             syscall: Errno::PERM,

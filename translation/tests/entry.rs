@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use translation::userfault::open_device;
-use translation::{EntryKind, Feature, OpenError, Options, Userfault, Wake};
+use translation::{EntryKind, Feature, OpenError, Userfault, UserfaultOptions, Wake};
 use wired::PAGE;
 
 /// Pages an area by upcall and touches it all; returns the number of upcalls.
@@ -127,9 +127,9 @@ fn without_kernel_faults_the_thread_entry_is_refused_unless_asked_for_user_mode_
             .contains("sysctl -w vm.unprivileged_userfaultfd=1"),
         "{refused}"
     );
-    let options = Options {
+    let options = UserfaultOptions {
         user_mode_only: true,
-        ..Options::default()
+        ..UserfaultOptions::default()
     };
     let userfault = Userfault::open_with(EntryKind::Thread, &without, options).unwrap();
     let area = Area::new(2);
@@ -177,6 +177,11 @@ fn a_descriptor_survives_being_handed_over_as_a_bare_one() {
     let capabilities = capabilities();
     let userfault = Userfault::open(EntryKind::Upcall, &capabilities).unwrap();
     let bare = rustix::fd::OwnedFd::from(userfault);
-    let again = Userfault::from_owned(bare, EntryKind::Upcall, &capabilities, Options::default());
+    let again = Userfault::from_owned(
+        bare,
+        EntryKind::Upcall,
+        &capabilities,
+        UserfaultOptions::default(),
+    );
     assert_eq!(page_by_upcall(again, 2), 2);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use translation::{EntryKind, Feature, MapError, Options, Userfault, Wake, discard};
+use translation::{EntryKind, Feature, MapError, Userfault, UserfaultOptions, Wake, discard};
 use wired::PAGE;
 
 fn upcall_area(pages: usize) -> (Userfault, Area) {
@@ -156,9 +156,9 @@ fn a_page_copied_protected_faults_at_the_first_store_only() {
     let userfault = Userfault::open_with(
         EntryKind::Upcall,
         &capabilities(),
-        Options {
+        UserfaultOptions {
             user_mode_only: true,
-            ..Options::default()
+            ..UserfaultOptions::default()
         },
     )
     .unwrap();

@@ -6,8 +6,8 @@ use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use translation::{
-    EntryKind, Fault, Feature, Pagemap, Piece, Userfault, Wake, discard, discard_batch,
-    separate_pinned, stage, stage_by_copy, stage_pieces,
+    EntryKind, Fault, Feature, IoVec, Pagemap, Userfault, Wake, discard, discard_batch,
+    separate_pinned, stage, stage_across_mappings, stage_by_copy,
 };
 use wired::PAGE;
 
@@ -74,7 +74,7 @@ fn operations_of_the_page_path_allocate_nothing() {
             if capabilities.has(Feature::Move) {
                 separate_pinned(&userfault, slot.at(0), second.at(0), len, |_| {}).unwrap();
             }
-            let pieces = [slot.at(0), slot.at(4)].map(|addr| Piece {
+            let pieces = [slot.at(0), slot.at(4)].map(|addr| IoVec {
                 addr,
                 len: 4 * PAGE,
             });
@@ -87,7 +87,7 @@ fn operations_of_the_page_path_allocate_nothing() {
                 stage_by_copy(&userfault, &pagemap, area.at(0), len, slot.at(0)),
                 Ok(1)
             );
-            stage_pieces(area.at(0), len, slot.at(0), |_| {});
+            stage_across_mappings(area.at(0), len, slot.at(0), |_| {});
             let method = userfault.poison(area.at(2), PAGE).unwrap();
             userfault.unpoison(area.at(2), PAGE, method, true).unwrap();
         }

@@ -5,8 +5,9 @@ use common::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use translation::{
-    Access, Capabilities, EntryKind, Feature, Pagemap, Piece, StageError, Staged, UnmapMethod,
-    Userfault, Wake, discard, discard_batch, set_access, stage, stage_by_copy, stage_pieces,
+    Access, Capabilities, EntryKind, Feature, IoVec, Pagemap, StageError, StageResult, UnmapMethod,
+    Userfault, Wake, discard, discard_batch, set_access, stage, stage_across_mappings,
+    stage_by_copy,
 };
 use wired::{Lock, PAGE};
 
@@ -45,8 +46,8 @@ fn an_odd_number_of_pages_halves_too() {
     let mut covered = 0;
     // SAFETY: both are the test's.
     unsafe {
-        stage_pieces(area.at(0), area.len(), slot.at(0), |piece| {
-            assert_eq!((piece.offset, piece.outcome), (covered, Staged::Moved));
+        stage_across_mappings(area.at(0), area.len(), slot.at(0), |piece| {
+            assert_eq!((piece.offset, piece.outcome), (covered, StageResult::Moved));
             covered += piece.len;
         });
     }
@@ -114,7 +115,7 @@ fn a_batch_discards_each_piece_and_nothing_else_with_and_without_the_feature() {
         // More pieces than one call takes.
         let pieces: Vec<_> = (0..2200)
             .filter(|page| page % 2 == 0)
-            .map(|page| Piece {
+            .map(|page| IoVec {
                 addr: area.at(page),
                 len: PAGE,
             })
@@ -134,15 +135,15 @@ fn a_batch_says_which_error_its_failing_piece_has() {
         let area = Area::new(2);
         store(area.at(0), 1);
         let pieces = [
-            Piece {
+            IoVec {
                 addr: area.at(0),
                 len: PAGE,
             },
-            Piece {
+            IoVec {
                 addr: NOWHERE,
                 len: PAGE,
             },
-            Piece {
+            IoVec {
                 addr: area.at(1),
                 len: PAGE,
             },

@@ -4,8 +4,8 @@
 mod common;
 use common::*;
 use translation::{
-    Access, EntryKind, StageError, StagePiece, Staged, Userfault, Wake, set_access, stage,
-    stage_pieces,
+    Access, EntryKind, StageError, StageResult, StagedRange, Userfault, Wake, set_access, stage,
+    stage_across_mappings,
 };
 use wired::PAGE;
 
@@ -36,10 +36,10 @@ fn a_range_across_mappings_is_refused_whole_and_goes_by_halves() {
             Err(StageError::CrossesMappings)
         );
     }
-    let mut pieces = Vec::<StagePiece>::new();
+    let mut pieces = Vec::<StagedRange>::new();
     // SAFETY: both are the test's.
     unsafe {
-        stage_pieces(area.at(0), area.len(), slot.at(0), |piece| {
+        stage_across_mappings(area.at(0), area.len(), slot.at(0), |piece| {
             pieces.push(piece)
         })
     };
@@ -48,9 +48,9 @@ fn a_range_across_mappings_is_refused_whole_and_goes_by_halves() {
         assert_eq!(piece.offset, next, "pieces cover the range in order");
         next += piece.len;
         let outcome = if piece.offset == 9 * PAGE {
-            Staged::NotMapped
+            StageResult::NotMapped
         } else {
-            Staged::Moved
+            StageResult::Moved
         };
         assert_eq!(piece.outcome, outcome);
     }

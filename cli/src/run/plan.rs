@@ -17,7 +17,7 @@ use system::reservation::CpuTerms;
 use system::tenant::Wanted;
 use system::terms::{FrameTerms, Place};
 use system::{MIN_FRAMES, Options};
-use translation::{Capabilities, Feature, Report};
+use translation::{Capabilities, Feature};
 use wired::PAGE;
 
 /// Everything `run` needs to know.
@@ -312,17 +312,12 @@ fn kernel() -> Result<u64, Asked> {
     if kept.has(Feature::KernelFaults) && Capabilities::probe_fast().has(Feature::KernelFaults) {
         return Ok(u64::from(!kept.bits()));
     }
-    let report = Report::gather(&list).map_err(Asked::Without)?;
-    let lack = report
-        .probe
-        .lacks
+    let lack = Capabilities::probe()
+        .missing
         .into_iter()
         .find(|lack| lack.feature == Feature::KernelFaults);
     Err(Asked::Kernel(match lack {
-        Some(lack) => format!(
-            "{} ({}). To mend it: {}",
-            lack.consequence, lack.reason, lack.mend
-        ),
+        Some(lack) => crate::doctor::explain(&lack),
         None => "kernel-faults is switched off by SELFPAGE_WITHOUT".into(),
     }))
 }

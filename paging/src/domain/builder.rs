@@ -145,7 +145,7 @@ impl Builder {
             true => Capabilities::probe().capabilities,
             false => Capabilities::probe_fast(),
         });
-        let options = translation::Options {
+        let options = translation::UserfaultOptions {
             user_mode_only: self.entry == EntryKind::Upcall,
             async_write_protect: self.track_dirty,
         };

@@ -12,7 +12,7 @@ use crate::stretch::Inner;
 use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use translation::{StageError, Staged, UnmapMethod};
+use translation::{StageError, StageResult, UnmapMethod};
 use wired::{PAGE, RANGE_PAGES};
 
 impl Pager {
@@ -149,7 +149,7 @@ impl Pager {
     /// that was, by its old address.
     ///
     /// # Safety
-    /// As for [`translation::stage_pieces`].
+    /// As for [`translation::stage_across_mappings`].
     unsafe fn take_pieces(
         &self,
         source: usize,
@@ -157,22 +157,22 @@ impl Pager {
         target: usize,
         taken: &dyn Fn(usize, usize),
     ) {
-        let on_piece = |piece: translation::StagePiece| {
+        let on_piece = |piece: translation::StagedRange| {
             let (from, to) = (source + piece.offset, target + piece.offset);
             match piece.outcome {
-                Staged::Moved => taken(from, piece.len),
-                Staged::Refused(StageError::NoMappings) if self.spare_mappings.release() => {
+                StageResult::Moved => taken(from, piece.len),
+                StageResult::Refused(StageError::NoMappings) if self.spare_mappings.release() => {
                     // SAFETY: a part of what the caller promised; nothing has moved.
                     unsafe { self.take_pieces(from, piece.len, to, taken) };
                 }
-                Staged::NotMapped | Staged::Refused(StageError::NoMappings) => {}
-                Staged::Refused(error) => self.complain(format_args!(
+                StageResult::NotMapped | StageResult::Refused(StageError::NoMappings) => {}
+                StageResult::Refused(error) => self.complain(format_args!(
                     "eviction could not take {} bytes at {from:#x}: {error}",
                     piece.len
                 )),
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { translation::stage_pieces(source, length, target, on_piece) };
+        unsafe { translation::stage_across_mappings(source, length, target, on_piece) };
     }
 }

@@ -1,28 +1,29 @@
-//! What an operator is told: what works here, what is chosen, and what mends the rest.
+//! The kernel's part of `selfpage doctor`: which features work here, what the pager chooses
+//! because of them, and the remedy for each missing feature.
 
-use crate::capability::{Capabilities, Feature, UnmapMethod};
-use crate::probe::{Lack, Obtained, Probe};
 use rustix::io::Errno;
 use std::fmt;
+use translation::probe::{MissingFeature, Probe, UffdSource};
+use translation::{Capabilities, Feature, UnknownFeature, UnmapMethod};
 
-/// A [`Probe`] as text, and what is chosen from it.
+/// A [`Probe`] and the choices that follow from it; displays as text.
 #[derive(Clone, Debug)]
-pub struct Report {
-    /// What was found.
-    pub probe: Probe,
-    /// What is used: the same, less what the operator switched off.
-    pub used: Capabilities,
-    /// `vm.max_map_count`, where it can be read: a process may have so many mappings, and
-    /// each staging slot is one.
-    pub max_mappings: Option<u64>,
+pub struct KernelReport {
+    probe: Probe,
+    /// The probed features less those that `SELFPAGE_WITHOUT` switches off.
+    used: Capabilities,
+    /// `vm.max_map_count`, where it can be read: the limit on a process's mappings, of which
+    /// each staging slot takes one.
+    max_mappings: Option<u64>,
 }
 
-/// Linux's default; fewer are noted.
-const MAPPINGS_WANTED: u64 = 65_530;
+/// Linux's default of `vm.max_map_count`; the report warns below it.
+const MIN_MAPPINGS: u64 = 65_530;
 
-impl Report {
-    /// Probes, and leaves out what `without` names (the value of `SELFPAGE_WITHOUT`).
-    pub fn gather(without: &str) -> Result<Self, crate::UnknownFeature> {
+impl KernelReport {
+    /// Probes the kernel and switches off the features that `without` names (the value of
+    /// `SELFPAGE_WITHOUT`).
+    pub fn gather(without: &str) -> Result<Self, UnknownFeature> {
         let probe = Capabilities::probe();
         let used = probe.capabilities.without_list(without)?;
         let max_mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count")
@@ -35,25 +36,25 @@ impl Report {
         })
     }
 
-    /// Whether a linked program can page itself (upcall).
-    pub fn linked_programs_page(&self) -> bool {
+    /// Returns true if a linked program can page itself (upcall).
+    fn linked_programs_page(&self) -> bool {
         self.used.has(Feature::Upcall)
     }
 
-    /// Whether unmodified programs can be paged (`selfpage run`).
+    /// Returns true if unmodified programs can be paged (`selfpage run`).
     pub fn unmodified_programs_page(&self) -> bool {
         self.used.has(Feature::KernelFaults)
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for KernelReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel {}", self.probe.kernel)?;
-        let how = match self.probe.obtained {
-            Obtained::Syscall => "by userfaultfd(2)",
-            Obtained::Device => "by /dev/userfaultfd",
-            Obtained::UserModeOnly => "by userfaultfd(2), user mode only",
-            Obtained::Nothing => "not at all",
+        let how = match self.probe.source {
+            UffdSource::Syscall => "by userfaultfd(2)",
+            UffdSource::Device => "by /dev/userfaultfd",
+            UffdSource::UserModeOnly => "by userfaultfd(2), user mode only",
+            UffdSource::Nothing => "not at all",
         };
         writeln!(f, "userfaultfd: {how}\n")?;
         for feature in Feature::ALL {
@@ -68,23 +69,24 @@ impl fmt::Display for Report {
         for line in self.choices() {
             writeln!(f, "  {line}")?;
         }
-        if let Some(count) = self.max_mappings.filter(|count| *count < MAPPINGS_WANTED) {
+        if let Some(count) = self.max_mappings.filter(|count| *count < MIN_MAPPINGS) {
             writeln!(
                 f,
                 "\nvm.max_map_count is {count}: staging needs a mapping for each slot"
             )?;
             writeln!(f, "  mend: sysctl -w vm.max_map_count=262144")?;
         }
-        for lack in &self.probe.lacks {
-            writeln!(f, "\n{} is missing: {}", lack.feature, lack.reason)?;
-            writeln!(f, "  so: {}", lack.consequence)?;
-            writeln!(f, "  mend: {}", lack.mend)?;
+        for missing in &self.probe.missing {
+            let (consequence, remedy) = consequence_and_remedy(missing);
+            writeln!(f, "\n{} is missing: {}", missing.feature, reason(missing))?;
+            writeln!(f, "  so: {consequence}")?;
+            writeln!(f, "  mend: {remedy}")?;
         }
         Ok(())
     }
 }
 
-impl Report {
+impl KernelReport {
     fn choices(&self) -> Vec<&'static str> {
         let used = self.used;
         let pick = |held: bool, yes, no| if held { yes } else { no };
@@ -106,7 +108,7 @@ impl Report {
             ),
             pick(
                 used.may_evict(true),
-                "direct I/O: pinned pages are told apart (move) and stay",
+                "direct I/O: pinned pages are detected (move) and stay resident",
                 "direct I/O: eviction stops for good once a program can do it",
             ),
             pick(
@@ -133,33 +135,26 @@ impl Report {
     }
 }
 
-/// What is said of a feature whose trial failed with `errno`.
-pub(crate) fn lack(feature: Feature, errno: Errno) -> Lack {
-    let (consequence, mend) = texts(feature, errno);
-    Lack {
-        feature,
-        reason: reason(feature, errno),
-        mend: mend.to_owned(),
-        consequence,
-    }
+/// Why `feature` is missing, what fails without it and how to get it, in one line.
+pub fn explain(missing: &MissingFeature) -> String {
+    let (consequence, remedy) = consequence_and_remedy(missing);
+    format!("{consequence} ({}). To mend it: {remedy}", reason(missing))
 }
 
-fn reason(feature: Feature, errno: Errno) -> String {
-    match errno {
-        Errno::INVAL | Errno::NOSPC if feature == Feature::ProtectionKeys => {
-            "the processor has none, or all are taken".into()
+fn reason(missing: &MissingFeature) -> String {
+    match missing.errno {
+        Errno::INVAL | Errno::NOSPC if missing.feature == Feature::ProtectionKeys => {
+            "the processor has no protection keys, or all are taken".into()
         }
-        Errno::PROTO => {
-            "the kernel accepts the call but its effect is not what it should be".into()
-        }
+        Errno::PROTO => "the kernel accepts the call but its effect is wrong".into(),
         Errno::NOSYS => "this kernel does not have it".into(),
         other => format!("the trial failed: {other}"),
     }
 }
 
-fn texts(feature: Feature, errno: Errno) -> (&'static str, &'static str) {
-    let denied = matches!(errno, Errno::PERM | Errno::ACCESS);
-    match feature {
+fn consequence_and_remedy(missing: &MissingFeature) -> (&'static str, &'static str) {
+    let denied = matches!(missing.errno, Errno::PERM | Errno::ACCESS);
+    match missing.feature {
         Feature::Upcall => (
             "linked programs cannot page themselves",
             "a kernel of 5.11 or later with CONFIG_USERFAULTFD=y; in a container: --security-opt seccomp=unconfined",
@@ -175,7 +170,7 @@ fn texts(feature: Feature, errno: Errno) -> (&'static str, &'static str) {
             "a kernel of 5.7 or later",
         ),
         Feature::Move => (
-            "once a program can do direct I/O nothing of it is evicted any more",
+            "once a program can do direct I/O, none of its pages are evicted",
             "a kernel of 6.8 or later (Debian 12: apt install -t bookworm-backports linux-image-amd64)",
         ),
         Feature::Poison => (
@@ -199,12 +194,12 @@ fn texts(feature: Feature, errno: Errno) -> (&'static str, &'static str) {
             "a kernel of 6.4 or later",
         ),
         Feature::WpAsync => (
-            "dirty pages are told by checksum only, which is the default anyway",
+            "dirty pages are found by checksum only, which is the default anyway",
             "a kernel of 6.7 or later",
         ),
         Feature::ProtectionKeys => (
             "rights hold per process, not per thread",
-            "a processor with memory protection keys (grep -w ospke /proc/cpuinfo); nothing else does it",
+            "a processor with memory protection keys (grep -w ospke /proc/cpuinfo)",
         ),
         Feature::EventFork if denied => (
             "children that bypass the library's fork handlers are not paged",
@@ -222,5 +217,61 @@ fn texts(feature: Feature, errno: Errno) -> (&'static str, &'static str) {
             "no fault limit for pages that are not paged here",
             "a kernel of 5.13 or later",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(feature: Feature, errno: Errno) -> MissingFeature {
+        MissingFeature { feature, errno }
+    }
+
+    #[test]
+    fn each_missing_feature_has_a_reason_a_consequence_and_a_remedy() {
+        for feature in Feature::ALL {
+            for errno in [Errno::PERM, Errno::NOSYS, Errno::PROTO, Errno::INVAL] {
+                let missing = missing(feature, errno);
+                let (consequence, remedy) = consequence_and_remedy(&missing);
+                assert!(!reason(&missing).is_empty());
+                assert!(!consequence.is_empty() && !remedy.is_empty());
+            }
+        }
+        let denied = |feature| explain(&missing(feature, Errno::PERM));
+        assert!(denied(Feature::KernelFaults).contains("sysctl -w vm.unprivileged_userfaultfd=1"));
+        assert!(denied(Feature::EventFork).contains("cap_sys_ptrace"));
+        assert!(denied(Feature::Upcall).contains("seccomp=unconfined"));
+    }
+
+    #[test]
+    fn the_report_shows_what_was_switched_off() {
+        let report = KernelReport::gather("move,poison").unwrap();
+        assert!(!report.used.has(Feature::Move) && !report.used.has(Feature::Poison));
+        let text = report.to_string();
+        if report.probe.capabilities.has(Feature::Move) {
+            assert!(text.contains("switched off by SELFPAGE_WITHOUT"));
+        }
+        assert!(text.contains("eviction stops for good"));
+        let unknown = KernelReport::gather("no-such-thing").unwrap_err();
+        assert!(unknown.to_string().contains("no-such-thing"));
+    }
+
+    #[test]
+    fn no_program_pages_without_userfaultfd() {
+        let report = KernelReport {
+            probe: Probe {
+                capabilities: Capabilities::NONE,
+                kernel: "6.1".into(),
+                source: UffdSource::Nothing,
+                missing: Feature::ALL
+                    .map(|feature| missing(feature, Errno::PERM))
+                    .into(),
+            },
+            used: Capabilities::NONE,
+            max_mappings: None,
+        };
+        assert!(!report.linked_programs_page() && !report.unmodified_programs_page());
+        assert!(report.to_string().contains("seccomp=unconfined"));
     }
 }

@@ -3,7 +3,7 @@
 //! Rule: nothing but faults ever comes: `EVENT_*` features stay off. The same fault may
 //! come twice (after a signal to its thread), so answering one twice must be harmless.
 
-use crate::raw;
+use crate::uapi;
 use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
@@ -33,7 +33,7 @@ impl Userfault {
     /// is `Ok(0)`: wait with poll.
     pub fn read_faults(&self, out: &mut [Fault]) -> std::io::Result<usize> {
         // SAFETY: the messages are plain old data; all zeros is a value.
-        let mut messages: [raw::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
+        let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
         let wanted = out.len().min(BATCH);
         if wanted == 0 {
             return Ok(0);
@@ -42,7 +42,7 @@ impl Userfault {
         let buffer = unsafe {
             std::slice::from_raw_parts_mut(
                 messages.as_mut_ptr().cast::<u8>(),
-                wanted * size_of::<raw::uffd_msg>(),
+                wanted * size_of::<uapi::uffd_msg>(),
             )
         };
         let bytes = match read(self.as_fd(), buffer) {
@@ -51,7 +51,7 @@ impl Userfault {
             Err(errno) => return Err(errno.into()),
         };
         let mut count = 0;
-        for message in &messages[..bytes / size_of::<raw::uffd_msg>()] {
+        for message in &messages[..bytes / size_of::<uapi::uffd_msg>()] {
             if let Some(fault) = decode(message) {
                 out[count] = fault;
                 count += 1;
@@ -61,7 +61,7 @@ impl Userfault {
     }
 }
 
-fn decode(message: &raw::uffd_msg) -> Option<Fault> {
+fn decode(message: &uapi::uffd_msg) -> Option<Fault> {
     if u32::from(message.event) != sys::UFFD_EVENT_PAGEFAULT {
         return None;
     }

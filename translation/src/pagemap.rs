@@ -8,7 +8,7 @@
 //! 512 / 64 / 8 present, by scan 7.6 / 2.1 / 1.4 us, by reading 16.9 / 3.9 / 2.5 us.
 
 use crate::capability::{Capabilities, Feature};
-use crate::raw;
+use crate::uapi;
 use linux_raw_sys::general as sys;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -35,7 +35,7 @@ pub struct Translation {
     /// Stores fault by userfaultfd.
     pub write_protected: bool,
     /// Whether the page was stored to since it was last marked clean, where the memory is
-    /// tracked ([`crate::Options::async_write_protect`]); else unknown.
+    /// tracked ([`crate::UserfaultOptions::async_write_protect`]); else unknown.
     pub dirty: Option<bool>,
     /// The page is a file's or shared memory's.
     pub file_or_shared: bool,
@@ -150,7 +150,7 @@ impl Pagemap {
 
     /// Tells `each` the runs of pages stored to since they were last marked clean, and
     /// marks them clean in the same step. For memory registered for write protection with
-    /// a descriptor of [`crate::Options::async_write_protect`]; EPERM elsewhere. ENOSYS
+    /// a descriptor of [`crate::UserfaultOptions::async_write_protect`]; EPERM elsewhere. ENOSYS
     /// without [`Feature::PagemapScan`].
     pub fn take_dirty(
         &self,
@@ -206,7 +206,7 @@ impl Pagemap {
         mut each: impl FnMut(Range<usize>, u64),
     ) -> Result<(), Errno> {
         const REGIONS: usize = 64;
-        let mut regions = [raw::page_region {
+        let mut regions = [uapi::page_region {
             start: 0,
             end: 0,
             categories: 0,
@@ -214,8 +214,8 @@ impl Pagemap {
         let end = (addr + len) as u64;
         let mut start = addr as u64;
         while start < end {
-            let mut argument = raw::pm_scan_arg {
-                size: size_of::<raw::pm_scan_arg>() as u64,
+            let mut argument = uapi::pm_scan_arg {
+                size: size_of::<uapi::pm_scan_arg>() as u64,
                 flags: want.flags,
                 start,
                 end,
@@ -230,7 +230,7 @@ impl Pagemap {
             };
             // SAFETY: the kernel writes at most `REGIONS` regions.
             let found =
-                unsafe { raw::call::<{ raw::PAGEMAP_SCAN }, _>(self.fd.as_fd(), &mut argument) }?;
+                unsafe { uapi::call::<{ uapi::PAGEMAP_SCAN }, _>(self.fd.as_fd(), &mut argument) }?;
             for region in &regions[..found] {
                 each(
                     region.start as usize..region.end as usize,

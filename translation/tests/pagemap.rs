@@ -3,8 +3,8 @@
 mod common;
 use common::*;
 use translation::{
-    Access, Capabilities, EntryKind, Feature, KeyRights, Options, Pagemap, ProtectionKey,
-    ReserveError, Translation, Userfault, Wake, open_access, reserve, set_access,
+    Access, Capabilities, EntryKind, Feature, KeyRights, Pagemap, ProtectionKey, ReserveError,
+    Translation, Userfault, UserfaultOptions, Wake, open_access, reserve, set_access,
 };
 use wired::PAGE;
 
@@ -81,9 +81,9 @@ fn a_page_of_a_file_is_told_from_private_memory() {
 #[test]
 fn stores_are_tracked_where_the_kernel_resolves_protection() {
     let capabilities = capabilities();
-    let options = Options {
+    let options = UserfaultOptions {
         async_write_protect: true,
-        ..Options::default()
+        ..UserfaultOptions::default()
     };
     let userfault = match Userfault::open_with(EntryKind::Upcall, &capabilities, options) {
         Ok(userfault) => userfault,
@@ -117,9 +117,9 @@ fn stores_are_tracked_where_the_kernel_resolves_protection() {
 #[test]
 fn without_the_features_stores_are_not_tracked_and_this_is_said() {
     let capabilities = capabilities();
-    let options = Options {
+    let options = UserfaultOptions {
         async_write_protect: true,
-        ..Options::default()
+        ..UserfaultOptions::default()
     };
     let refused = Userfault::open_with(
         EntryKind::Upcall,

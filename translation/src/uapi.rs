@@ -1,7 +1,7 @@
 //! Numbers, layouts and calls of the kernel interface that `rustix` does not wrap.
 //!
 //! Constants come from `linux-raw-sys`, not from the builder's headers: which of them
-//! the running kernel honours is found by trial. The ioctl numbers it lacks are
+//! the running kernel honours is found by trial. The ioctl numbers it missing are
 //! derived from their definitions in `include/uapi/linux/userfaultfd.h` and
 //! `include/uapi/linux/fs.h` and asserted below against their known values.
 
@@ -55,11 +55,11 @@ pub(crate) const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 const PIDFD_SELF: i32 = sys::PIDFD_SELF_THREAD_GROUP;
 
 /// An ioctl that takes a pointer and answers with a count.
-struct Counted<'a, const OP: Opcode, T>(&'a mut T);
+struct CountingIoctl<'a, const OP: Opcode, T>(&'a mut T);
 
 // SAFETY: the opcodes above are paired with their argument types by `call`'s callers;
 // the kernel reads and writes exactly one `T`.
-unsafe impl<const OP: Opcode, T> Ioctl for Counted<'_, OP, T> {
+unsafe impl<const OP: Opcode, T> Ioctl for CountingIoctl<'_, OP, T> {
     type Output = usize;
     const IS_MUTATING: bool = true;
     fn opcode(&self) -> Opcode {
@@ -82,7 +82,7 @@ pub(crate) unsafe fn call<const OP: Opcode, T>(
     argument: &mut T,
 ) -> Result<usize> {
     // SAFETY: the caller's promise.
-    unsafe { rustix::ioctl::ioctl(fd, Counted::<OP, T>(argument)) }
+    unsafe { rustix::ioctl::ioctl(fd, CountingIoctl::<OP, T>(argument)) }
 }
 
 /// `USERFAULTFD_IOC_NEW`: flags by value, a descriptor back.
@@ -105,7 +105,7 @@ unsafe impl Ioctl for New {
 }
 
 /// A userfaultfd from an open `/dev/userfaultfd`.
-pub(crate) fn new_from_device(device: BorrowedFd<'_>, flags: u32) -> Result<OwnedFd> {
+pub(crate) fn userfaultfd_from_device(device: BorrowedFd<'_>, flags: u32) -> Result<OwnedFd> {
     // SAFETY: the argument is a number.
     unsafe { rustix::ioctl::ioctl(device, New(flags)) }
 }
@@ -149,8 +149,8 @@ pub(crate) unsafe fn syscall(number: u32, a: [usize; 6]) -> Result<usize> {
 ///
 /// # Safety
 /// As `madvise` on every piece.
-pub(crate) unsafe fn advise_self(pieces: &[crate::Piece], advice: u32) -> Result<usize> {
-    // SAFETY: `Piece` has the layout of `struct iovec`; the rest is the caller's promise.
+pub(crate) unsafe fn advise_self(pieces: &[crate::IoVec], advice: u32) -> Result<usize> {
+    // SAFETY: `IoVec` has the layout of `struct iovec`; the rest is the caller's promise.
     unsafe {
         syscall(
             sys::__NR_process_madvise,
