@@ -1,6 +1,6 @@
-//! What counting its faults costs a thread: `cargo run --release -p translation --example
-//! fault_event`. One thread touches the pages of a file in the page cache, without an event and
-//! with a signal after every so many faults, in turns; the least of the rounds is shown.
+//! Cost of a counted fault: `cargo run --release -p translation --example fault_event`. One thread
+//! touches the pages of a file in the page cache, in turns without an event and with a signal after
+//! every N faults; the minimum of the rounds is shown.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};

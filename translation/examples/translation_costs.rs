@@ -1,6 +1,6 @@
-//! What each operation costs here: `cargo run --release -p translation --example translation_costs`.
-//! Median and 99th percentile in microseconds; the second column with another thread of
-//! the process running, so that flushes reach a second processor.
+//! Cost of each operation: `cargo run --release -p translation --example translation_costs`. Median
+//! and 99th percentile in microseconds; the second column with another thread of the process
+//! running, so that flushes reach a second processor.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -26,7 +26,7 @@ impl Bench {
         let userfault =
             Userfault::open(EntryKind::Upcall, &capabilities).expect("upcall works here");
         let memory = || reserve_staging(2 * RANGE).expect("address space");
-        // Ranges of one page table each, as the pager has them.
+        // Ranges of one page table each, as the pager uses them.
         let aligned = |r: Reservation| Reservation {
             addr: r.addr.next_multiple_of(RANGE),
             len: RANGE,
@@ -103,7 +103,7 @@ impl Bench {
     }
 }
 
-/// Keeps the calling thread on one processor, where there are as many.
+/// Pins the calling thread to one processor, where the machine has more than one.
 fn pin(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
@@ -263,7 +263,7 @@ fn main() {
     b.time("poison a page", 1, nothing, || {
         b.userfault.poison(b.area.addr, PAGE).expect("missing page");
     });
-    b.time("reserve and give back", 1, nothing, || {
+    b.time("reserve and unmap", 1, nothing, || {
         let got = reserve(None, RANGE, true).expect("address space");
         // SAFETY: just reserved.
         unsafe { translation::unmap_reservation(got) }.expect("mapped");

@@ -1,7 +1,7 @@
-//! The least that a fault takes which a program resolves for itself: `cargo run --release -p
-//! translation --example upcall`. A handler that copies one page, always the same, and knows
-//! nothing of stretches, frames or stores; pages are touched in no order, by one thread. What
-//! a pager adds is what it takes beyond this.
+//! Lower bound of a fault that a program resolves for itself: `cargo run --release -p translation
+//! --example upcall`. A handler copies one page, always the same, without stretches, frames or
+//! stores; one thread touches the pages in scattered order. A pager's own cost is what it takes
+//! beyond this.
 
 use std::process::ExitCode;
 use std::ptr::null_mut;
@@ -21,9 +21,9 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     let Some((userfault, page)) = PAGER.get() else {
         return;
     };
-    // SAFETY: the kernel's, of a signal that has an address.
+    // SAFETY: the kernel fills it, for a signal with an address.
     let address = unsafe { (*info).si_addr() } as usize;
-    // One that fails is met again at once: there is nobody to tell here.
+    // A copy that fails makes the thread fault again at once; the handler needs no error path.
     let _ = userfault.copy(address & !(PAGE - 1), page.as_ptr(), PAGE, Wake::No);
 }
 
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let userfault = match Userfault::open(EntryKind::Upcall, &capabilities) {
         Ok(userfault) => userfault,
         Err(why) => {
-            eprintln!("upcalls cannot be had here: {why}");
+            eprintln!("no upcalls here: {why}");
             return ExitCode::FAILURE;
         }
     };
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let set = unsafe { libc::sigaction(libc::SIGBUS, &action, null_mut()) };
     assert_eq!(set, 0);
     for _ in 0..ROUNDS {
-        // SAFETY: the example's own, and nobody looks at it meanwhile.
+        // SAFETY: the example's own memory; no reference to it exists.
         unsafe { discard(area.addr, area.len) }.expect("mapped");
         let mut times: Vec<u64> = (0..PAGES)
             .map(|n| {

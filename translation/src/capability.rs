@@ -1,12 +1,12 @@
-//! What the running kernel and the process's permissions give.
+//! Features of the running kernel that this process may use.
 //!
-//! Rule: a newer feature is used only where it was seen to work ([`crate::probe`]),
-//! and every one can be switched off, so that its fallback is tested on any kernel.
+//! Rule: a newer feature is used only where a trial succeeded ([`crate::probe`]), and each can be
+//! switched off, so that its fallback is tested on any kernel.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One ability of the kernel that not every kernel, or not every user, has.
+/// A feature that some kernels lack or some users may not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Feature {
@@ -14,16 +14,16 @@ pub enum Feature {
     Upcall,
     /// A fault read from the descriptor names its thread (`UFFD_FEATURE_THREAD_ID`).
     ThreadId,
-    /// A missing page can be made to fail at access (`UFFDIO_POISON`, Linux 6.6).
+    /// A missing page can be made to fail on access (`UFFDIO_POISON`, Linux 6.6).
     Poison,
     /// Pages move between two mappings without a copy (`UFFDIO_MOVE`, Linux 6.8).
     Move,
-    /// Holes can be write-protected too (`UFFD_FEATURE_WP_UNPOPULATED`, Linux 6.4).
+    /// Holes can be write-protected (`UFFD_FEATURE_WP_UNPOPULATED`, Linux 6.4).
     WpUnpopulated,
     /// The kernel itself resolves and records write-protect faults
     /// (`UFFD_FEATURE_WP_ASYNC`, Linux 6.7).
     WpAsync,
-    /// Page states by range in one call (`PAGEMAP_SCAN`, Linux 6.7).
+    /// One call returns the page states of a range (`PAGEMAP_SCAN`, Linux 6.7).
     PagemapScan,
     /// Scattered ranges discarded with one TLB flush (`process_madvise(MADV_DONTNEED)`
     /// on the process itself, named by `PIDFD_SELF`; Linux 6.14).
@@ -31,10 +31,9 @@ pub enum Feature {
     /// A range leaves registered memory by `mremap(MREMAP_DONTUNMAP)` and the source
     /// stays registered (Linux 5.7).
     Stage,
-    /// A child is announced with a userfaultfd of its own (needs `CAP_SYS_PTRACE`).
+    /// The kernel reports a fork with a userfaultfd of the child (needs `CAP_SYS_PTRACE`).
     EventFork,
-    /// Faults taken inside system calls may be resolved: the descriptor is not
-    /// user-mode-only.
+    /// Faults taken inside system calls can be resolved: the descriptor is not user-mode-only.
     KernelFaults,
     /// Rights per thread by memory protection keys (`pkey_alloc`).
     ProtectionKeys,
@@ -90,10 +89,10 @@ impl fmt::Display for Feature {
     }
 }
 
-/// A name that is no feature's.
+/// An unknown feature name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no kernel feature is called {0:?}; the names are upcall, kernel-faults, stage, move, poison, batch-discard, \
+    "unknown kernel feature {0:?}; expected one of upcall, kernel-faults, stage, move, poison, batch-discard, \
      pagemap-scan, thread-id, wp-unpopulated, wp-async, protection-keys, event-fork, perf-page-fault-signal"
 )]
 pub struct UnknownFeature(pub String);
@@ -109,7 +108,7 @@ impl FromStr for Feature {
     }
 }
 
-/// How a range leaves memory with its contents kept.
+/// How a range leaves memory with its contents preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmapMethod {
     /// [`crate::stage()`]: one `mremap`, atomic against the program's writes.
@@ -129,7 +128,7 @@ impl Capabilities {
     /// No feature at all.
     pub const NONE: Self = Self { bits: 0 };
 
-    /// Whether `feature` is there.
+    /// Returns true if the set contains `feature`.
     pub const fn has(&self, feature: Feature) -> bool {
         self.bits & feature.bit() != 0
     }
@@ -142,7 +141,7 @@ impl Capabilities {
         }
     }
 
-    /// The same, without `feature`: as on a kernel that missing it.
+    /// The same, without `feature`: as on a kernel that lacks it.
     #[must_use]
     pub const fn without(self, feature: Feature) -> Self {
         Self {
@@ -158,7 +157,7 @@ impl Capabilities {
             .try_fold(self, |c, name| Ok(c.without(name.parse()?)))
     }
 
-    /// The bits, to hand to another process of the same program.
+    /// The bits, for another process of the same program.
     pub const fn bits(&self) -> u32 {
         self.bits
     }
@@ -168,7 +167,7 @@ impl Capabilities {
         Self { bits }
     }
 
-    /// How ranges are taken out of memory.
+    /// How ranges leave memory.
     pub const fn unmap_method(&self) -> UnmapMethod {
         if self.has(Feature::Stage) {
             UnmapMethod::Stage
@@ -177,11 +176,10 @@ impl Capabilities {
         }
     }
 
-    /// Whether pages may be evicted at all. A page that a device is writing to (direct
-    /// I/O) and that is copied out and discarded loses what the device writes later, and
-    /// only `UFFDIO_MOVE` tells such a page. So: always
-    /// while the process cannot do direct I/O; once it can, only by staging with
-    /// [`crate::separate_pinned`].
+    /// Returns true if pages may be evicted. A page that a device is writing to (direct I/O) and
+    /// that is copied out and discarded loses what the device writes later, and only `UFFDIO_MOVE`
+    /// detects such a page. So pages may be evicted always while the process cannot do direct I/O;
+    /// once it can, only by staging with [`crate::separate_pinned`].
     pub const fn may_evict(&self, direct_io_possible: bool) -> bool {
         !direct_io_possible || (self.has(Feature::Move) && self.has(Feature::Stage))
     }
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_switches_features_off_and_a_wrong_name_is_told() {
+    fn a_list_switches_features_off_and_an_unknown_name_is_an_error() {
         let all = Feature::ALL
             .into_iter()
             .fold(Capabilities::NONE, Capabilities::with);

@@ -1,10 +1,10 @@
 //! Memory protection keys: rights per thread, changed without a system call.
 //!
-//! A protection domain of Nemesis (section 6.1) is a set of rights per stretch that a
-//! thread can leave for another at little cost. Where the processor has protection keys
-//! a stretch carries a key and each thread a register of rights: there the rights hold
-//! per thread. They restrain data access only, never instruction fetch, and a thread
-//! can give itself any right: discipline, not enforcement, against hostile code.
+//! A protection domain of Nemesis (section 6.1) is a set of rights per stretch that a thread can
+//! exchange for another at little cost. Where the processor has protection keys, a stretch carries
+//! a key and each thread a register of rights, so the rights hold per thread. They restrain data
+//! access only, never instruction fetch, and a thread can give itself any right: discipline, not
+//! enforcement, against hostile code.
 
 use crate::protect::Access;
 use crate::register::TranslationError;
@@ -33,16 +33,16 @@ impl KeyRights {
     }
 }
 
-/// A key of this process, of 15 at most. Given back when dropped; memory that still
-/// carries it keeps it, so change that first.
+/// A key of this process, of 15 at most. Freed on drop; memory that still carries it keeps it, so
+/// change that first.
 #[derive(Debug)]
 pub struct ProtectionKey(u32);
 
 impl ProtectionKey {
-    /// Takes a key. ENOSPC: none left, or the processor has none; EINVAL or ENOSYS: the
+    /// Allocates a key. ENOSPC: all are taken, or the processor has none; EINVAL or ENOSYS: the
     /// kernel has none.
     pub fn new(rights: KeyRights) -> Result<Self, Errno> {
-        // SAFETY: changes only the calling thread's rights to a key nobody uses.
+        // SAFETY: changes only the calling thread's rights to a key that no memory carries yet.
         let key = unsafe {
             uapi::syscall(
                 sys::__NR_pkey_alloc,
@@ -52,12 +52,12 @@ impl ProtectionKey {
         Ok(Self(key as u32))
     }
 
-    /// Its number.
+    /// The key's number.
     pub fn number(&self) -> u32 {
         self.0
     }
 
-    /// Puts whole pages under the key, with `access` as the most it may grant.
+    /// Assigns the key to whole pages, with `access` as the most it may grant.
     ///
     /// # Safety
     /// As for [`crate::set_access`].
@@ -84,7 +84,7 @@ impl ProtectionKey {
         })
     }
 
-    /// Sets what the calling thread may do, by writing its register.
+    /// Sets the calling thread's rights by writing its register.
     ///
     /// # Safety
     /// As for [`crate::set_access`], for this thread.
@@ -92,11 +92,11 @@ impl ProtectionKey {
     pub unsafe fn set_rights(&self, rights: KeyRights) {
         let shift = 2 * self.0;
         let value = (register::read() & !(3 << shift)) | (rights.bits() << shift);
-        // SAFETY: keys exist, since `self` does; the rest is the caller's promise.
+        // SAFETY: `self` proves that the processor has keys; the rest is the caller's promise.
         unsafe { register::write(value) }
     }
 
-    /// What the calling thread may do.
+    /// The calling thread's rights.
     #[cfg(target_arch = "x86_64")]
     pub fn rights(&self) -> KeyRights {
         match (register::read() >> (2 * self.0)) & 3 {
@@ -109,13 +109,13 @@ impl ProtectionKey {
 
 impl Drop for ProtectionKey {
     fn drop(&mut self) {
-        // SAFETY: gives the number back; memory is not touched.
+        // SAFETY: frees the number; memory is not touched.
         let _ = unsafe { uapi::syscall(sys::__NR_pkey_free, [self.0 as usize, 0, 0, 0, 0, 0]) };
     }
 }
 
-/// The PKRU register. Only reached through a [`ProtectionKey`], which exists only where
-/// the processor and the kernel have keys: elsewhere the instructions are illegal.
+/// The PKRU register. Only reached through a [`ProtectionKey`], which exists only where the
+/// processor and the kernel have keys: elsewhere the instructions are illegal.
 #[cfg(target_arch = "x86_64")]
 mod register {
     pub(super) fn read() -> u32 {

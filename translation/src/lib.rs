@@ -1,11 +1,11 @@
-//! The only code that speaks userfaultfd, pagemap and madvise, and counts faults.
+//! The only crate that calls userfaultfd, pagemap and madvise, and counts faults.
 //!
-//! Nemesis divides translation in a high level that hands out stretches and a low
-//! level with three operations a domain performs for itself, without privilege: *map*,
-//! *unmap* and *trans* (Self-Paging in Nemesis, section 6.3). This crate is that low
-//! level on Linux, where the page table is reached through userfaultfd
-//! ([`Userfault`]), `madvise` and `mremap` ([`unmap`], [`mod@stage`]), `mprotect` and
-//! protection keys ([`protect`], [`keys`]) and `/proc/self/pagemap` ([`pagemap`]).
+//! Nemesis divides translation into a high level that allocates stretches and a low level with
+//! three operations that a domain performs for itself, without privilege: *map*, *unmap* and
+//! *trans* (Self-Paging in Nemesis, section 6.3). This crate is that low level on Linux, where the
+//! page table is reached through userfaultfd ([`Userfault`]), `madvise` and `mremap` ([`unmap`],
+//! [`mod@stage`]), `mprotect` and protection keys ([`protect`], [`keys`]) and `/proc/self/pagemap`
+//! ([`pagemap`]).
 //!
 //! | paper | here |
 //! |---|---|
@@ -13,20 +13,19 @@
 //! | unmap | [`unmap`]: one range or a batch; [`mod@stage`]: a whole range at once, contents kept |
 //! | trans | [`pagemap`]: [`Pagemap`] |
 //! | protection | [`protect`] and [`keys`] |
-//! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`uffd_msg`]; of what the kernel handles by itself: [`fault_event`] |
+//! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`uffd_msg`]; faults that the kernel handles by itself: [`fault_event`] |
 //!
-//! What a kernel and its permissions really give is found by trial ([`probe`]), each
-//! newer feature can be switched off ([`Capabilities::without`]), and what a fallback
-//! cannot do soundly it refuses ([`Capabilities::may_evict`]).
+//! [`probe`] finds by trial what a kernel and its permissions give, each newer feature can be
+//! switched off ([`Capabilities::without`]), and a fallback refuses what it cannot do soundly
+//! ([`Capabilities::may_evict`]).
 //!
-//! Rule: after construction nothing here allocates, locks, or uses thread-local
-//! storage; operations are system calls and nothing else, so that they may run in a
-//! signal handler and in an entry thread that is a raw clone. [`probe`]
-//! is set-up code and the exception.
+//! Rule: after construction nothing here allocates, locks, or uses thread-local storage. Operations
+//! are system calls and nothing else, so that they may run in a signal handler and in an entry
+//! thread that is a raw clone. [`probe`] is set-up code and the exception.
 //!
-//! On `unsafe`: operations whose effect the kernel confines to missing pages of
-//! registered memory are safe functions. Those that take contents, mappings or rights
-//! away from any address they are given are `unsafe`.
+//! On `unsafe`: an operation whose effect the kernel confines to missing pages of registered memory
+//! is a safe function. One that takes contents, mappings or rights away from any address it is
+//! given is `unsafe`.
 
 pub mod capability;
 pub mod fault_event;
@@ -68,5 +67,5 @@ pub use uffd_msg::Fault;
 pub use unmap::{IoVec, discard, discard_batch};
 pub use userfault::{EntryKind, OpenError, Userfault, UserfaultOptions};
 
-/// The kernel's answer to a call that failed.
+/// The error of a failed system call.
 pub use rustix::io::Errno;

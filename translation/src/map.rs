@@ -1,11 +1,11 @@
-//! Map: give a missing page its contents (Self-Paging in Nemesis, section 6.3).
+//! Map: gives a missing page its contents (Self-Paging in Nemesis, section 6.3).
 //!
-//! Costs of a page, one / two running threads (`examples/translation_costs`): copy 1.0 / 1.0 us, move
-//! 0.8 / 12.4 us (it must flush the TLB for the source). So copies are the rule and
-//! moves are for whole runs.
+//! Costs of a page, one / two running threads (`examples/translation_costs`): copy 1.0 / 1.0 us,
+//! move 0.8 / 12.4 us (it must flush the TLB for the source). So single pages are copied and whole
+//! runs are moved.
 //!
-//! Rule: mapping never overwrites. A page that is there answers [`MapError::Exists`],
-//! and what was done before it is said.
+//! Rule: mapping never overwrites. A page that is present yields [`MapError::Exists`] with the
+//! bytes mapped before it.
 
 use crate::register::{TranslationError, range};
 use crate::uapi;
@@ -14,53 +14,53 @@ use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-/// Whether the threads that wait for the pages go on at once.
+/// Whether the call wakes the threads that wait for the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// They do.
+    /// Waiting threads resume at once.
     Yes,
-    /// They sleep until [`Userfault::wake`].
+    /// Waiting threads sleep until [`Userfault::wake`].
     No,
 }
 
-/// Why pages were not all mapped. `done` counts the bytes mapped before.
+/// Why some pages were not mapped. `done` counts the bytes mapped before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// The next page is there already (EEXIST).
+    /// The next page is present already (EEXIST).
     #[error("a page is mapped already after {done} bytes; nothing was overwritten")]
     Exists {
         /// Bytes mapped before it.
         done: usize,
     },
-    /// The address space is changing (EAGAIN): ask for the rest again, but never spin on
-    /// it in the thread that reads events.
-    #[error("the address space is changing after {done} bytes; ask for the rest again")]
+    /// The address space is changing (EAGAIN): request the rest again, but never spin on it in
+    /// the thread that reads events.
+    #[error("the address space is changing after {done} bytes; request the rest again")]
     Again {
         /// Bytes mapped before.
         done: usize,
     },
     /// The memory is no longer mapped or no longer registered (ENOENT, ESRCH).
-    #[error("the memory is not mapped or not registered any more; forget the page")]
+    #[error("the memory is not mapped or not registered any more; release the page")]
     Gone,
-    /// The next source page may not move (EBUSY): a device holds it for direct I/O, or
-    /// it is shared with a child since a fork.
+    /// The next source page may not move (EBUSY): a device holds it for direct I/O, or it is
+    /// shared with a child since a fork.
     #[error(
-        "a page is held by a device or shared after fork, after {done} bytes; it stays where it is"
+        "a page is pinned by a device or shared after fork, after {done} bytes; it stays where it is"
     )]
     Pinned {
         /// Bytes moved before it.
         done: usize,
     },
     /// The kernel has no memory (ENOMEM).
-    #[error("the kernel has no memory for the page; evict before filling")]
+    #[error("the kernel has no memory for the page; evict pages first")]
     NoMemory,
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel refused: {0}")]
     Other(Errno),
 }
 
 impl MapError {
-    /// Bytes mapped before the failure, where the kernel says.
+    /// Bytes mapped before the failure, where the kernel reports them.
     pub fn done(&self) -> usize {
         match *self {
             Self::Exists { done } | Self::Again { done } | Self::Pinned { done } => done,
@@ -70,8 +70,8 @@ impl MapError {
 }
 
 impl Userfault {
-    /// Maps zeros. The page charged is the shared zero page: a later store takes a frame
-    /// without a fault that is told here, so charge the frame now.
+    /// Maps the shared zero page. A later store takes a frame without a fault that reaches this
+    /// descriptor, so the caller charges the frame now.
     pub fn zero(&self, addr: usize, len: usize, wake: Wake) -> Result<(), MapError> {
         let mode = if wake == Wake::No {
             u64::from(sys::UFFDIO_ZEROPAGE_MODE_DONTWAKE)
@@ -91,8 +91,8 @@ impl Userfault {
         })
     }
 
-    /// Maps pages with a copy of `len` bytes from `src`, which need not be aligned and
-    /// must not be memory whose faults come to the caller.
+    /// Maps pages with a copy of `len` bytes from `src`. The source need not be aligned and must
+    /// not be memory whose faults the calling thread serves.
     pub fn copy(&self, dst: usize, src: *const u8, len: usize, wake: Wake) -> Result<(), MapError> {
         self.copy_mode(
             dst,
@@ -132,8 +132,8 @@ impl Userfault {
                 mode,
                 copy: 0,
             };
-            // SAFETY: fills missing pages of registered memory only; an unreadable source
-            // is answered by EFAULT.
+            // SAFETY: fills missing pages of registered memory only; an unreadable source yields
+            // EFAULT.
             let result = unsafe { uapi::call::<{ uapi::COPY }, _>(self.as_fd(), &mut argument) };
             (result, argument.copy)
         })
@@ -144,7 +144,7 @@ impl Userfault {
     /// must be present.
     ///
     /// # Safety
-    /// The source loses its contents: nobody may rely on them there.
+    /// The source loses its contents: no code may rely on them there.
     pub unsafe fn move_pages(
         &self,
         dst: usize,
@@ -206,14 +206,14 @@ impl Userfault {
                 mode,
                 move_: 0,
             };
-            // SAFETY: the caller gives the source up; the destination is missing pages of
+            // SAFETY: the caller gives up the source; the destination is missing pages of
             // registered memory.
             let result = unsafe { uapi::call::<{ uapi::MOVE }, _>(self.as_fd(), &mut argument) };
             (result, argument.move_)
         })
     }
 
-    /// Lets the threads that wait for pages in the range try again.
+    /// Wakes the threads that wait for pages in the range; they fault again.
     pub fn wake(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
         let mut argument = range(addr, len);
         // SAFETY: wakes threads; touches no memory.
@@ -228,9 +228,9 @@ impl Userfault {
     }
 }
 
-/// Repeats `step` (from so many bytes on) until all of `len` is done or the kernel says
-/// why not: after a part it answers EAGAIN with the bytes done, and the reason only
-/// when asked for the rest.
+/// Repeats `step` (from an offset on) until all of `len` is done or the kernel returns an error.
+/// After a part the kernel returns EAGAIN with the bytes done, and the reason only when the rest is
+/// requested.
 fn all(
     len: usize,
     mut step: impl FnMut(usize) -> (Result<usize, Errno>, i64),

@@ -1,11 +1,11 @@
-//! Trans: what is mapped at an address (Self-Paging in Nemesis, section 6.3).
+//! Trans: reads what is mapped at an address (Self-Paging in Nemesis, section 6.3).
 //!
-//! Linux shows a process its own page table in `/proc/self/pagemap`: one 64-bit word a
-//! page, and since 6.7 a scan of a range for pages of some kind. The physical frame is
-//! not shown; presence and protection are.
+//! Linux exposes a process's page table in `/proc/self/pagemap`: one 64-bit word a page, and since
+//! 6.7 a scan of a range for pages of given categories. It hides the physical frame and shows
+//! presence and protection.
 //!
-//! Measured (`cargo run --release -p translation --example translation_costs`): the pages of 2 MiB with
-//! 512 / 64 / 8 present, by scan 7.6 / 2.1 / 1.4 us, by reading 16.9 / 3.9 / 2.5 us.
+//! Measured (`cargo run --release -p translation --example translation_costs`): the pages of 2 MiB
+//! with 512 / 64 / 8 present, by scan 7.6 / 2.1 / 1.4 us, by reading 16.9 / 3.9 / 2.5 us.
 
 use crate::capability::{Capabilities, Feature};
 use crate::uapi;
@@ -22,27 +22,27 @@ const SWAPPED: u64 = 1 << 62;
 const FILE_OR_SHARED: u64 = 1 << 61;
 const WRITE_PROTECTED: u64 = 1 << 57;
 
-/// Words read at once: the entry runs on small stacks.
+/// Words of one read: entry threads run on small stacks.
 const WORDS: usize = 256;
 
-/// What the page table says of one page.
+/// The page table's state of one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
     /// A page is mapped.
     pub present: bool,
-    /// The kernel swapped the page out, or left a mark in its place: poison looks so too.
+    /// The kernel swapped the page out or left a marker in its place: poison reads as swapped, too.
     pub swapped: bool,
     /// Stores fault by userfaultfd.
     pub write_protected: bool,
-    /// Whether the page was stored to since it was last marked clean, where the memory is
-    /// tracked ([`crate::UserfaultOptions::async_write_protect`]); else unknown.
+    /// True if the page was stored to since it was last marked clean. Known only where stores are
+    /// tracked ([`crate::UserfaultOptions::async_write_protect`]).
     pub dirty: Option<bool>,
-    /// The page is a file's or shared memory's.
+    /// The page belongs to a file or to shared memory.
     pub file_or_shared: bool,
 }
 
-/// The page table of the address space that opened it: after fork the child opens its
-/// own. Opening is for early: a process that changed its user may not any more.
+/// The page table of the address space that opened it: after fork the child opens its own. Open it
+/// early: a process that changed its user may lack permission.
 #[derive(Debug)]
 pub struct Pagemap {
     fd: OwnedFd,
@@ -63,7 +63,7 @@ impl Pagemap {
         })
     }
 
-    /// What is mapped at `addr`.
+    /// Reads what is mapped at `addr`.
     pub fn trans(&self, addr: usize) -> Result<Translation, Errno> {
         let mut word = [0];
         self.entries(addr, &mut word)?;
@@ -94,12 +94,11 @@ impl Pagemap {
         Ok(dirty)
     }
 
-    /// Sets a bit for each page of the range that has contents (present, or swapped out by
-    /// the kernel), clears the others, and returns how many have. `bitmap` holds 64 pages
-    /// a word.
+    /// Sets a bit for each page of the range that has contents (present, or swapped out by the
+    /// kernel), clears the others, and returns how many have. `bitmap` holds 64 pages a word.
     ///
     /// # Panics
-    /// Where the bitmap is smaller than the range.
+    /// If the bitmap is smaller than the range.
     pub fn present_pages(
         &self,
         addr: usize,
@@ -118,7 +117,7 @@ impl Pagemap {
         Ok(bitmap.iter().map(|word| word.count_ones() as usize).sum())
     }
 
-    /// Tells `each` the runs of pages with contents, by page index in the range, rising.
+    /// Passes the runs of pages with contents to `each`, by page index in the range, rising.
     pub fn runs_with_contents(
         &self,
         addr: usize,
@@ -148,10 +147,10 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Tells `each` the runs of pages stored to since they were last marked clean, and
-    /// marks them clean in the same step. For memory registered for write protection with
-    /// a descriptor of [`crate::UserfaultOptions::async_write_protect`]; EPERM elsewhere. ENOSYS
-    /// without [`Feature::PagemapScan`].
+    /// Passes the runs of pages stored to since they were last marked clean to `each`, and marks
+    /// them clean in the same step. For memory registered for write protection with a descriptor of
+    /// [`crate::UserfaultOptions::async_write_protect`]; EPERM elsewhere. ENOSYS without
+    /// [`Feature::PagemapScan`].
     pub fn take_dirty(
         &self,
         addr: usize,
@@ -178,9 +177,9 @@ impl Pagemap {
         )
     }
 
-    /// The words of the pages from `addr` on.
+    /// Reads the words of the pages from `addr` on.
     pub(crate) fn entries(&self, addr: usize, words: &mut [u64]) -> Result<(), Errno> {
-        // SAFETY: eight bytes each, every pattern a value.
+        // SAFETY: eight bytes each; every bit pattern is a valid value.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(words))
         };
@@ -188,7 +187,7 @@ impl Pagemap {
         let mut read = 0;
         while read < bytes.len() {
             match pread(&self.fd, &mut bytes[read..], offset + read as u64) {
-                // Past the end of user addresses.
+                // The address lies past the end of user addresses.
                 Ok(0) => return Err(Errno::FAULT),
                 Ok(n) => read += n,
                 Err(Errno::INTR) => {}
@@ -243,7 +242,7 @@ impl Pagemap {
     }
 }
 
-/// What a scan looks for.
+/// Categories of a scan, as in `struct pm_scan_arg`.
 struct Scan {
     required: u64,
     any_of: u64,
@@ -251,12 +250,12 @@ struct Scan {
     flags: u64,
 }
 
-/// Whether a page has contents that stores cannot reach.
+/// Returns true if a page has contents that stores cannot reach.
 pub(crate) fn protected_contents(word: u64) -> bool {
     word & (PRESENT | SWAPPED) != 0 && word & WRITE_PROTECTED != 0
 }
 
-/// The maximal runs of words of a kind, by index.
+/// Maximal runs of words that satisfy `kind`, by index.
 pub(crate) fn runs(
     words: &[u64],
     kind: impl Fn(u64) -> bool,

@@ -1,14 +1,13 @@
-//! Pages that a device may be writing to: told apart, and put back.
+//! Detects pages that a device may be writing to, and puts them back.
 //!
-//! A page pinned for direct I/O that is copied out and discarded loses what the device
-//! writes later (KERNEL, "Pinned pages": 50 of 50). The sound way: stage the range, so
-//! that no new pin can arise, then move every page on to a second area; `UFFDIO_MOVE`
-//! refuses exactly the pages that are pinned. Those go back to where the program has
-//! them, the same physical pages, and are nailed.
+//! A page pinned for direct I/O that is copied out and discarded loses what the device writes later
+//! (50 of 50 trials). The sound way: stage the range, so that no new pin can arise, then move every
+//! page on to a second area; `UFFDIO_MOVE` refuses exactly the pages that are pinned. Those return
+//! to the program's addresses, the same physical pages, and are nailed.
 //!
 //! What `UFFDIO_MOVE` does with each kind of page (`tests/pinned.rs`, Linux 6.18):
 //!
-//! | page | answer |
+//! | page | result |
 //! |---|---|
 //! | held by io_uring's registered buffers, or by a direct read in flight | EBUSY, stays |
 //! | shared with a child since a fork, the child's end notwithstanding | EBUSY, until it is written |
@@ -16,14 +15,14 @@
 //! | a hole | skipped |
 //! | a mark without contents: a guard, poison | EFAULT, stays |
 //!
-//! So every page that refuses is kept, pinned or not; after a fork these may be many. Not
-//! seen by it: references that are no pins (`vmsplice`), whose holder only reads, and
-//! reads what was there at the time of the eviction.
+//! So every page that refuses is kept, pinned or not; after a fork these may be many. References
+//! that are no pins (`vmsplice`) go undetected; their holder only reads, and reads the contents at
+//! the time of the eviction.
 //!
-//! Measured (`cargo run --release -p translation --example translation_costs`, one thread running, 2
-//! vCPU EPYC, Linux 6.18): a page of 512 / 64 / 8 scattered in 2 MiB costs 0.08 / 1.7 /
-//! 11.4 us by [`separate_pinned`] and 0.10 / 0.87 / 1.2 us by [`separate_pinned_sparse`], the
-//! better way unless ranges are full; [`restore_pinned`] 5.5 us. With a second thread running each run of
+//! Measured (`cargo run --release -p translation --example translation_costs`, one thread running,
+//! 2 vCPU EPYC, Linux 6.18): a page of 512 / 64 / 8 scattered in 2 MiB costs 0.08 / 1.7 / 11.4 us
+//! by [`separate_pinned`] and 0.10 / 0.87 / 1.2 us by [`separate_pinned_sparse`], the better way
+//! unless ranges are full; [`restore_pinned`] 5.5 us. With a second thread running each run of
 //! pages adds a flush (`examples/translation_costs`).
 
 use crate::capability::Feature;
@@ -35,29 +34,29 @@ use crate::userfault::Userfault;
 use rustix::io::Errno;
 use wired::PAGE;
 
-/// A separation that ended before its end.
+/// An error that ended a separation early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at {done} bytes of the range: {error}")]
 pub struct SeparateError {
-    /// Why.
+    /// The cause.
     pub error: MapError,
-    /// Bytes of the range that were dealt with: pages before this moved on or refused, those
-    /// from here on are where they were.
+    /// Bytes of the range that were processed: pages before this moved on or refused, pages from
+    /// here on are where they were.
     pub done: usize,
 }
 
-/// Moves every page of the staged range at `slot_src` on to `slot_dst`, which must be
-/// registered with `userfault` for missing pages, be empty, and not adjoin a staging slot
-/// ([`crate::reserve_staging`] gives either). Holes are skipped. Pages
-/// that refuse (pinned, or shared with a child since a fork) stay in `slot_src`;
-/// `pinned` learns their index in the range. Returns how many did.
+/// Moves every page of the staged range at `slot_src` on to `slot_dst`, which must be registered
+/// with `userfault` for missing pages, be empty, and not adjoin a staging slot
+/// ([`crate::reserve_staging`] provides both). Holes are skipped. Pages that refuse (pinned, or
+/// shared with a child since a fork) stay in `slot_src`; `pinned` receives their index in the
+/// range. Returns their number.
 ///
 /// The staged range may be several mappings, as the stretch was; the kernel moves within one.
 ///
-/// An error says how far it came: pages are in both areas then.
+/// On an error both areas hold pages.
 ///
 /// # Safety
-/// Both areas must be the caller's and unknown to anybody else.
+/// Only the caller may know or use the two areas.
 pub unsafe fn separate_pinned(
     userfault: &Userfault,
     slot_src: usize,
@@ -81,7 +80,7 @@ pub unsafe fn separate_pinned(
                 at += span;
                 span = len;
             }
-            // Across mappings, or with a mark in it: the first half, which is one page in the end.
+            // Across mappings, or with a marker in it: tries the first half, in the end one page.
             Err(MapError::Other(Errno::INVAL | Errno::FAULT)) if span > PAGE => {
                 span = (span / 2).next_multiple_of(PAGE);
             }
@@ -112,8 +111,8 @@ pub unsafe fn separate_pinned(
     Ok(refused)
 }
 
-/// As [`separate_pinned`], for ranges with few pages: `pagemap` tells where they are, and
-/// only those runs are moved.
+/// Like [`separate_pinned`], for ranges with few pages: `pagemap` finds the runs with contents, and
+/// only those are moved.
 ///
 /// # Safety
 /// As for [`separate_pinned`].
@@ -130,7 +129,7 @@ pub unsafe fn separate_pinned_sparse(
     let looked = pagemap.runs_with_contents(slot_src, len, |run| {
         let Ok(refused) = result else { return };
         let (at, bytes) = (run.start * PAGE, run.len() * PAGE);
-        // SAFETY: parts of what the caller promised.
+        // SAFETY: parts of the areas that the caller promised.
         let part = unsafe {
             separate_pinned(userfault, slot_src + at, slot_dst + at, bytes, |page| {
                 pinned(run.start + page)
@@ -146,7 +145,7 @@ pub unsafe fn separate_pinned_sparse(
     });
     match looked {
         Ok(()) => result,
-        // The runs that were told were dealt with, unless one of them failed already.
+        // The runs that were reported are processed, unless one of them failed already.
         Err(errno) => result.and(Err(SeparateError {
             error: MapError::Other(errno),
             done: looked_at,
@@ -154,17 +153,17 @@ pub unsafe fn separate_pinned_sparse(
     }
 }
 
-/// How often a move that meets a change of the address space is tried again before the
-/// caller hears of it: the change is another thread's call and ends by itself.
+/// Retries of a move that meets a change of the address space: the change is another thread's call
+/// and ends by itself.
 const AGAIN_TRIES: usize = 1000;
 
-/// Puts one page back from `slot` to `src`, the same physical page, and registers `src`
-/// again, which also merges the mapping that the move split. The slot stays mapped and
-/// empty. `write_protect` as `src` was registered. Waiters are woken.
+/// Puts one page back from `slot` to `src`, the same physical page, and registers `src` again,
+/// which also merges the mapping that the move split. The slot stays mapped and empty.
+/// `write_protect` is the mode that `src` was registered with. Wakes waiting threads.
 ///
 /// # Safety
-/// `src` must be the page's place, missing, and the caller must keep the pager from
-/// mapping it meanwhile.
+/// `src` must be the page's own address, missing, and the caller must keep the pager from mapping
+/// it meanwhile.
 pub unsafe fn restore_pinned(
     slot: usize,
     src: usize,
@@ -175,13 +174,13 @@ pub unsafe fn restore_pinned(
     unsafe { put(slot, src, PAGE, userfault, write_protect) }
 }
 
-/// Moves pages from `src` to `dst` by way of `slot`: the same physical pages, whoever holds
-/// them. All three areas are `len` bytes; `src` is registered and stays so, its pages missing;
-/// `dst` is registered, and is so again afterwards, with the protection that `src` has. On an
-/// error the pages are where they were.
+/// Moves pages from `src` to `dst` by way of `slot`: the same physical pages, pinned or not. All
+/// three areas are `len` bytes; `src` is registered and stays so, its pages missing; `dst` is
+/// registered, and is registered again afterwards, with the protection that `src` has. On an error
+/// the pages are where they were.
 ///
-/// Two moves, since a mapping that is made as a copy of a registered one must not come to lie
-/// beside registered memory ([`crate::stage`](mod@crate::stage)).
+/// Two moves, because a mapping that `mremap` copies from a registered one must not lie beside
+/// registered memory ([`crate::stage`](mod@crate::stage)).
 ///
 /// # Safety
 /// As for [`fn@crate::stage`] on `src` and `slot`; the pages at `dst` are missing, and the caller
@@ -196,10 +195,10 @@ pub unsafe fn relocate(
 ) -> Result<(), RelocateError> {
     // SAFETY: the caller's promise.
     unsafe { crate::stage(src, len, slot) }?;
-    // SAFETY: what is in the slot belongs there.
+    // SAFETY: the pages in the slot belong at `dst`.
     match unsafe { put(slot, dst, len, userfault, write_protect) } {
         Ok(()) => Ok(()),
-        // SAFETY: it has just come from there.
+        // SAFETY: the pages came from `src` just now.
         Err(why) => match unsafe { put(slot, src, len, userfault, write_protect) } {
             Ok(()) => Err(RelocateError::Refused(why)),
             Err(stuck) => Err(RelocateError::Stuck(stuck)),
@@ -207,17 +206,17 @@ pub unsafe fn relocate(
     }
 }
 
-/// Why pages were not carried.
+/// Why pages were not relocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelocateError {
-    /// They could not be taken; nothing has moved.
+    /// Staging failed; nothing has moved.
     #[error(transparent)]
     NotTaken(#[from] crate::StageError),
-    /// They could not be put in their new place, and are in the old one.
+    /// The destination refused the pages; they are at the source again.
     #[error(transparent)]
     Refused(TranslationError),
-    /// They could be put in neither place, and are in the slot.
-    #[error("{0}; the pages are in a slot of the pager's")]
+    /// Destination and source refused the pages; they are in the slot.
+    #[error("{0}; the pages stay in a staging slot")]
     Stuck(TranslationError),
 }
 
@@ -230,9 +229,9 @@ unsafe fn put(
     userfault: &Userfault,
     write_protect: bool,
 ) -> Result<(), TranslationError> {
-    // SAFETY: the caller's promise; the contents come with the pages.
+    // SAFETY: the caller's promise; the contents move with the pages.
     unsafe { remap(slot, len, at) }.map_err(|errno| TranslationError {
-        operation: "putting pinned pages in their place",
+        operation: "restoring pinned pages",
         addr: at,
         len,
         errno,

@@ -1,7 +1,7 @@
-//! Pages whose contents are lost: the access fails, never reads something else.
+//! Pages whose contents are lost: an access fails and never reads something else.
 //!
-//! A store that fails, or returns what it was not given, is told to the program at the
-//! access that needs the page: SIGBUS there, an error from a system call.
+//! When a store fails or returns other bytes than were written, the program gets the error at the
+//! access that needs the page: SIGBUS in user mode, an error from a system call.
 
 use crate::capability::Feature;
 use crate::register::{TranslationError, range};
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::ffi::c_void;
 
-/// How a range was made to fail.
+/// How the range was poisoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoisonMethod {
-    /// `UFFDIO_POISON`: marks in the page table; the mapping and its registration stay.
+    /// `UFFDIO_POISON`: markers in the page table; the mapping and its registration stay.
     Marked,
     /// A mapping of an empty file instead: the registration of these pages is gone and
     /// the mapping is split, until [`Userfault::unpoison`].
@@ -25,10 +25,9 @@ pub enum PoisonMethod {
 }
 
 impl Userfault {
-    /// Makes accesses to the missing pages of the range fail: SIGBUS in user mode, an
-    /// error (EFAULT, EHWPOISON) from system calls. Waiters are woken into it. The
-    /// fallback replaces the mapping, so that pages present there are lost too: give it
-    /// missing pages only.
+    /// Makes accesses to the missing pages of the range fail: SIGBUS in user mode, an error
+    /// (EFAULT, EHWPOISON) from system calls. Wakes waiting threads, which then fail. The fallback
+    /// replaces the mapping and loses present pages too: pass missing pages only.
     pub fn poison(&self, addr: usize, len: usize) -> Result<PoisonMethod, TranslationError> {
         let failed = |errno| TranslationError {
             operation: "poisoning",
@@ -52,8 +51,8 @@ impl Userfault {
         Ok(PoisonMethod::Replaced)
     }
 
-    /// Takes the poison away: the pages are missing again, registered for missing pages and,
-    /// if so asked, for write protection.
+    /// Removes the poison: the pages are missing again, registered for missing pages and, with
+    /// `write_protect`, for write protection.
     ///
     /// # Safety
     /// The range must have been poisoned by `method`.
@@ -65,7 +64,7 @@ impl Userfault {
         write_protect: bool,
     ) -> Result<(), TranslationError> {
         let failed = |errno| TranslationError {
-            operation: "taking poison away",
+            operation: "removing poison",
             addr,
             len,
             errno,
@@ -93,8 +92,7 @@ impl Userfault {
 /// Every page of the mapping lies past the end of its file: SIGBUS at access.
 fn replace_by_empty_file(addr: usize, len: usize) -> Result<*mut c_void, Errno> {
     let empty = memfd_create(c"selfpage-lost", MemfdFlags::CLOEXEC)?;
-    // SAFETY: the caller of `poison` gives missing pages: nothing is lost by replacing
-    // them.
+    // SAFETY: the caller of `poison` passes missing pages, so replacing them loses nothing.
     unsafe {
         mmap(
             std::ptr::with_exposed_provenance_mut(addr),

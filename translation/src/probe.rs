@@ -1,12 +1,13 @@
-//! What works here, found by trying it.
+//! Finds by trial which kernel features work.
 //!
-//! A kernel's version or feature bits do not tell: calls are filtered by seccomp,
-//! forbidden by sysctl, and were broken in some kernels. So each feature is performed on
-//! a scratch mapping and its result is looked at. The descriptor of the runs is
-//! user-mode-only with SIGBUS and all accesses to missing pages go through system calls:
-//! whatever fails, fails with an error and never with a hang or a signal.
+//! A kernel's version or feature bits do not tell: seccomp filters calls, sysctls forbid them, and
+//! some kernels had them broken. So each feature is performed on a scratch mapping and its result
+//! is checked. The descriptor of the trials is user-mode-only with SIGBUS, and all accesses to
+//! missing pages go through system calls: a trial fails with an error, never with a hang or a
+//! signal.
 
 use crate::capability::{Capabilities, Feature};
+use crate::fault_event::FaultEvent;
 use crate::map::Wake;
 use crate::pagemap::Pagemap;
 use crate::uapi;
@@ -18,20 +19,20 @@ use crate::{
     KeyRights, ProtectionKey, Reservation, reserve, separate_pinned, stage, unmap_reservation,
 };
 use linux_raw_sys::general as sys;
-use rustix::fd::{AsFd, FromRawFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use wired::PAGE;
 
-/// By which way a descriptor that resolves faults inside system calls is had.
+/// How this process opens a descriptor that resolves faults inside system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UffdSource {
     /// `userfaultfd(2)`, by CAP_SYS_PTRACE or `vm.unprivileged_userfaultfd=1`.
     Syscall,
     /// `USERFAULTFD_IOC_NEW` on `/dev/userfaultfd`.
     Device,
-    /// Only user-mode-only ones: upcalls work, the thread entry cannot serve system calls.
+    /// Only user-mode-only descriptors: upcalls work, entry threads cannot serve system calls.
     UserModeOnly,
-    /// None at all.
+    /// No descriptor can be opened.
     Nothing,
 }
 
@@ -51,14 +52,14 @@ pub struct Probe {
     pub capabilities: Capabilities,
     /// The kernel's release, as `uname -r`.
     pub kernel: String,
-    /// How descriptors are had.
+    /// How descriptors are opened.
     pub source: UffdSource,
     /// What does not work.
     pub missing: Vec<MissingFeature>,
 }
 
 impl Capabilities {
-    /// Tries everything, and says of each feature that is missing why and what mends it.
+    /// Tries every feature and records the error of each one that is missing.
     pub fn probe() -> Probe {
         let runs = ProbeRuns::all();
         let missing = Feature::ALL
@@ -80,11 +81,11 @@ impl Capabilities {
         }
     }
 
-    /// The same runs without the texts and without those features the pager can start
-    /// without knowing ([`Feature::EventFork`], [`Feature::PerfPageFaultSignal`],
-    /// [`Feature::ProtectionKeys`], [`Feature::WpAsync`], [`Feature::WpUnpopulated`]),
-    /// which it leaves off: for the start of every process of a tree. 58 us, where the whole
-    /// probe takes 170 (p50, `cargo run --release -p translation --example translation_costs`).
+    /// Probes without those features that the pager can start without ([`Feature::EventFork`],
+    /// [`Feature::PerfPageFaultSignal`], [`Feature::ProtectionKeys`], [`Feature::WpAsync`],
+    /// [`Feature::WpUnpopulated`]); they stay off. For the start of every process of a tree: 58 us,
+    /// where the whole probe takes 170 (p50, `cargo run --release -p translation --example
+    /// translation_costs`).
     pub fn probe_fast() -> Self {
         ProbeRuns::needed_at_start().capabilities
     }
@@ -92,10 +93,10 @@ impl Capabilities {
 
 /// Pages of the scratch mapping.
 const SCRATCH_PAGES: usize = 32;
-/// Byte that marks the pages of the runs.
+/// Byte that fills the pages of the trials.
 const PATTERN: u8 = 0xA5;
 
-/// What the runs have found so far.
+/// Results of the trials so far.
 struct ProbeRuns {
     capabilities: Capabilities,
     source: UffdSource,
@@ -112,7 +113,7 @@ impl ProbeRuns {
         );
         runs.record(Feature::PerfPageFaultSignal, perf_signal());
         if runs.capabilities.has(Feature::PagemapScan) && runs.capabilities.has(Feature::Upcall) {
-            // Opening with it is part of its trial.
+            // Opening a descriptor with the feature is part of its trial.
             let with = runs.capabilities.with(Feature::WpAsync);
             runs.record(Feature::WpAsync, write_protect_async(&with));
             runs.record(Feature::WpUnpopulated, write_protect_holes());
@@ -139,7 +140,7 @@ impl ProbeRuns {
         if let Err(errno) = runs.paging(scratch) {
             runs.errors[Feature::Stage as usize] = errno;
         }
-        // SAFETY: the scratch mapping is ours alone.
+        // SAFETY: only this function knows the scratch mapping.
         let _ = unsafe { unmap_reservation(scratch) };
         runs
     }
@@ -155,7 +156,7 @@ impl ProbeRuns {
         }
     }
 
-    /// Which descriptors can be had, and the features their API announces.
+    /// Records which descriptors can be opened and which features their API announces.
     fn descriptors(&mut self) {
         let (full, how) = match by_syscall(false) {
             Ok(fd) => (Ok(fd), UffdSource::Syscall),
@@ -187,7 +188,7 @@ impl ProbeRuns {
                 Err(Errno::NOSYS)
             }
         };
-        // Announced; the runs that follow switch them on and take back what fails.
+        // The kernel announces these; the trials below switch them on and clear those that fail.
         self.record(Feature::Upcall, has(sys::UFFD_FEATURE_SIGBUS));
         self.record(Feature::ThreadId, has(sys::UFFD_FEATURE_THREAD_ID));
         self.record(Feature::Poison, has(sys::UFFD_FEATURE_POISON));
@@ -220,7 +221,7 @@ impl ProbeRuns {
             .register(src, 8 * PAGE, true, false)
             .and_then(|()| userfault.register(second, 8 * PAGE, true, false))
             .map_err(|e| e.errno);
-        // A missing page is refused to the kernel: the fault came to the descriptor.
+        // A system call fails on a missing page once the descriptor receives the fault.
         let delivered = registered.and_then(|()| refused(src));
         if let Err(errno) = delivered {
             for feature in [Feature::Upcall, Feature::Move, Feature::Poison] {
@@ -254,16 +255,16 @@ fn refused(addr: usize) -> Result<(), Errno> {
 }
 
 fn byte(addr: usize) -> u8 {
-    // SAFETY: called with pages of the scratch mapping that were seen to be readable.
+    // SAFETY: callers pass pages of the scratch mapping after a check that they are readable.
     unsafe { std::ptr::with_exposed_provenance::<u8>(addr).read_volatile() }
 }
 
 fn set_byte(addr: usize, value: u8) {
-    // SAFETY: called with pages of the scratch mapping that are not registered.
+    // SAFETY: callers pass pages of the scratch mapping that are not registered.
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(addr).write_volatile(value) }
 }
 
-/// Map a page, stage its range: contents arrive, the source is missing *and registered*.
+/// Maps a page and stages its range: contents arrive, the source is missing *and registered*.
 fn try_stage(userfault: &Userfault, src: usize, slot: usize) -> Result<(), Errno> {
     let page = [PATTERN; PAGE];
     userfault
@@ -276,7 +277,7 @@ fn try_stage(userfault: &Userfault, src: usize, slot: usize) -> Result<(), Errno
     refused(src + PAGE)
 }
 
-/// Move the staged page on: it arrives, and the slot has a hole (which reads as zero).
+/// Moves the staged page on: it arrives, and the slot has a hole (which reads as zero).
 fn try_move(userfault: &Userfault, slot: usize, second: usize) -> Result<(), Errno> {
     // SAFETY: both areas are scratch.
     let pinned = unsafe { separate_pinned(userfault, slot, second, 4 * PAGE, |_| {}) }
@@ -286,11 +287,11 @@ fn try_move(userfault: &Userfault, slot: usize, second: usize) -> Result<(), Err
     expect_that(byte(slot + PAGE) == 0)
 }
 
-/// Poison a missing page: access fails; take it away: the page can be mapped.
+/// Poisons a missing page: access fails; unpoisons it: the page can be mapped.
 fn try_poison(userfault: &Userfault, addr: usize) -> Result<(), Errno> {
     let method = userfault.poison(addr, PAGE).map_err(|e| e.errno)?;
     refused(addr)?;
-    // SAFETY: just poisoned so.
+    // SAFETY: poisoned above by `method`.
     unsafe { userfault.unpoison(addr, PAGE, method, false) }.map_err(|e| e.errno)?;
     userfault
         .zero(addr, PAGE, Wake::No)
@@ -347,19 +348,19 @@ fn write_protect_async(capabilities: &Capabilities) -> Result<(), Errno> {
         userfault
             .write_protect(scratch.addr, 4 * PAGE, true)
             .map_err(|e| e.errno)?;
-        // By the kernel: were the protection synchronous this would fail, not trap.
+        // The kernel writes: under synchronous protection this would fail, not trap.
         // SAFETY: scratch.
         unsafe { uapi::kernel_writes(scratch.addr + PAGE) }?;
         expect_that(pagemap.trans(scratch.addr)?.dirty == Some(false))?;
         expect_that(pagemap.trans(scratch.addr + PAGE)?.dirty == Some(true))
     };
     let result = trial();
-    // SAFETY: the scratch mapping is ours alone.
+    // SAFETY: only this function knows the scratch mapping.
     let _ = unsafe { unmap_reservation(scratch) };
     result
 }
 
-/// With the feature a hole that is write-protected is marked so.
+/// With the feature, the kernel marks a write-protected hole.
 fn write_protect_holes() -> Result<(), Errno> {
     let fd = by_syscall(true)?;
     handshake(
@@ -385,52 +386,12 @@ fn write_protect_holes() -> Result<(), Errno> {
         expect_that(pagemap.trans(scratch.addr)?.write_protected)
     };
     let result = trial();
-    // SAFETY: the scratch mapping is ours alone.
+    // SAFETY: only this function knows the scratch mapping.
     let _ = unsafe { unmap_reservation(scratch) };
     result
 }
 
-/// A page-fault event with `sigtrap`, opened disabled and closed again.
+/// Opens a page-fault event of this thread, which stays disabled, and closes it.
 fn perf_signal() -> Result<(), Errno> {
-    /// The part of `struct perf_event_attr` up to `sig_data` (PERF_ATTR_SIZE_VER7).
-    #[repr(C)]
-    struct Attributes {
-        kind: u32,
-        size: u32,
-        config: u64,
-        period: u64,
-        sample_and_read: [u64; 2],
-        flags: u64,
-        rest: [u64; 10],
-    }
-    const _: () = assert!(size_of::<Attributes>() == 128);
-    const SOFTWARE: u32 = 1;
-    const PAGE_FAULTS: u64 = 2;
-    const DISABLED: u64 = 1;
-    const EXCLUDE_KERNEL: u64 = 1 << 5;
-    const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
-    const REMOVE_ON_EXEC: u64 = 1 << 36;
-    const SIGTRAP: u64 = 1 << 37;
-    /// `PERF_FLAG_FD_CLOEXEC`.
-    const CLOEXEC: usize = 8;
-    let attributes = Attributes {
-        kind: SOFTWARE,
-        size: 128,
-        config: PAGE_FAULTS,
-        period: 100,
-        sample_and_read: [0; 2],
-        flags: DISABLED | EXCLUDE_KERNEL | EXCLUDE_HYPERVISOR | REMOVE_ON_EXEC | SIGTRAP,
-        rest: [0; 10],
-    };
-    let any = usize::MAX;
-    // SAFETY: an attribute structure of the size it says; this thread, any processor.
-    let fd = unsafe {
-        uapi::syscall(
-            sys::__NR_perf_event_open,
-            [&raw const attributes as usize, 0, any, any, CLOEXEC, 0],
-        )
-    }?;
-    // SAFETY: a descriptor the kernel just made for us; dropped at once.
-    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
-    Ok(())
+    FaultEvent::open_disabled(0, 100, 0).map(drop)
 }

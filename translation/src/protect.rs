@@ -1,4 +1,4 @@
-//! Protection: of pages against stores (userfaultfd), of ranges by rights (mprotect).
+//! Protection: of pages against stores (userfaultfd), of ranges by access rights (mprotect).
 //!
 //! Nemesis changes a right in 0.4 us by protection domain (table 1); here `mprotect`
 //! takes 2.6 us a page and write-protecting by userfaultfd 0.65 us, 12.4 us where a
@@ -11,7 +11,7 @@ use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
 use rustix::mm::{MprotectFlags, mprotect};
 
-/// What a range may be used for.
+/// Allowed kinds of access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Access {
     /// Loads.
@@ -51,10 +51,10 @@ impl Access {
     }
 }
 
-/// Sets the rights of whole pages. A range inside a mapping splits it.
+/// Sets the access rights of whole pages. A range inside a mapping splits it.
 ///
 /// # Safety
-/// Nobody may hold references that the rights would break.
+/// No code may hold references that the new rights would break.
 pub unsafe fn set_access(addr: usize, len: usize, access: Access) -> Result<(), TranslationError> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -65,26 +65,26 @@ pub unsafe fn set_access(addr: usize, len: usize, access: Access) -> Result<(), 
         )
     }
     .map_err(|errno| TranslationError {
-        operation: "setting the rights",
+        operation: "setting access rights",
         addr,
         len,
         errno,
     })
 }
 
-/// Makes whole pages readable and writeable for every thread, whatever their rights were, and
-/// takes a protection key off them: `mprotect` alone leaves the key, and a thread that did not
-/// get its rights from the program has none to it.
+/// Makes whole pages readable and writable for every thread and removes their protection key:
+/// `mprotect` alone leaves the key, and a thread that did not inherit its rights from the program
+/// has none to it.
 ///
 /// # Safety
-/// Nobody may rely on the pages' rights.
+/// No code may rely on the pages' former rights.
 pub unsafe fn open_access(addr: usize, len: usize) -> Result<(), TranslationError> {
     let flags = Access::READ_WRITE.flags().bits() as usize;
-    // SAFETY: the caller's promise; key 0 is every thread's.
+    // SAFETY: the caller's promise; every thread has the rights of key 0.
     let opened = unsafe { uapi::syscall(sys::__NR_pkey_mprotect, [addr, len, flags, 0, 0, 0]) };
     match opened {
         Ok(_) => Ok(()),
-        // The processor or the kernel has no keys: there is none to take off.
+        // The processor or the kernel has no keys: there is none to remove.
         // SAFETY: the caller's promise.
         Err(_) => unsafe { set_access(addr, len, Access::READ_WRITE) },
     }
@@ -98,8 +98,8 @@ pub(crate) enum ProtectMode {
 }
 
 impl Userfault {
-    /// Makes stores to the present pages of the range fault (`on`), or lets them through
-    /// again and wakes who waits. The range must be registered for write protection.
+    /// Makes stores to the present pages of the range fault (`on`), or permits them again and wakes
+    /// the waiting threads. The range must be registered for write protection.
     pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> Result<(), TranslationError> {
         self.write_protect_mode(
             addr,

@@ -1,4 +1,4 @@
-//! Which memory's faults come to a descriptor.
+//! Registration: which memory's faults a descriptor receives.
 
 use crate::uapi;
 use crate::userfault::Userfault;
@@ -10,13 +10,13 @@ use rustix::io::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} of {len} bytes at {addr:#x}: {errno}; {}", hint(*errno))]
 pub struct TranslationError {
-    /// What was asked.
+    /// The operation.
     pub operation: &'static str,
     /// First byte.
     pub addr: usize,
     /// Bytes.
     pub len: usize,
-    /// What the kernel said.
+    /// The kernel's error.
     pub errno: Errno,
 }
 
@@ -27,15 +27,15 @@ fn hint(errno: Errno) -> &'static str {
         Errno::NOENT => "the range is not registered here, or nothing is mapped there",
         Errno::NOMEM => "too many mappings (vm.max_map_count), or memory is short",
         Errno::PERM => "the mapping is a file's or may not be written",
-        Errno::AGAIN => "the address space is changing; ask again",
+        Errno::AGAIN => "the address space is changing; try again",
         _ => "see `selfpage doctor`",
     }
 }
 
 impl Userfault {
-    /// Delivers faults of whole pages in `addr..addr + len` here: accesses to pages that
-    /// are `missing`, stores to pages that are under `write_protect`, or both.
-    /// Registering again adds nothing and merges mappings that were split.
+    /// Registers the whole pages in `addr..addr + len`: the descriptor receives accesses to pages
+    /// that are `missing`, stores to pages under `write_protect`, or both. Registering again adds
+    /// nothing and merges mappings that were split.
     pub fn register(
         &self,
         addr: usize,
@@ -66,8 +66,7 @@ impl Userfault {
             })
     }
 
-    /// Ends the delivery and wakes who waits there. Pages that are missing read as zeros
-    /// from now on.
+    /// Ends the registration and wakes waiting threads. Missing pages read as zeros afterwards.
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
         let mut argument = range(addr, len);
         // SAFETY: the argument of UFFDIO_UNREGISTER; contents stay as they are.

@@ -4,12 +4,12 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use wired::{PAGE, RANGE};
 
-/// Why no address space was had.
+/// Why no address space was reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
-    /// Something is mapped where the address was asked for.
+    /// The address range is mapped already.
     #[error(
-        "something is mapped already within {len} bytes at {addr:#x}; ask for another address or none"
+        "the {len} bytes at {addr:#x} are partly mapped already; request another address or none"
     )]
     Taken {
         /// First byte asked for.
@@ -19,18 +19,18 @@ pub enum ReserveError {
     },
     /// The kernel refused.
     #[error(
-        "{len} bytes of address space were refused ({errno}); see `ulimit -v` and vm.max_map_count"
+        "cannot reserve {len} bytes of address space ({errno}); see `ulimit -v` and vm.max_map_count"
     )]
     Refused {
         /// Bytes asked for.
         len: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// Private anonymous address space without memory behind it until touched. A plain value:
-/// given back by [`unmap_reservation`], not when dropped.
+/// Private anonymous address space, without memory until touched. A plain value: released by
+/// [`unmap_reservation`], not on drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// First byte.
@@ -39,9 +39,9 @@ pub struct Reservation {
     pub len: usize,
 }
 
-/// Reserves `len` bytes (rounded up to whole pages) at `addr_hint` exactly, or where the
-/// kernel chooses. `writable` gives loads and stores, else neither. Not charged to the
-/// kernel's commit limit, and without huge pages: one would take 512 frames at a fault.
+/// Reserves `len` bytes (rounded up to whole pages) at `addr_hint` exactly, or where the kernel
+/// chooses. `writable` allows loads and stores, else neither. The reservation is not charged to the
+/// kernel's commit limit and gets no huge pages: one would take 512 frames at a fault.
 pub fn reserve(
     addr_hint: Option<usize>,
     len: usize,
@@ -82,14 +82,14 @@ pub fn reserve(
         addr: start.expose_provenance(),
         len,
     };
-    // A kernel without huge pages refuses the advice, and needs none.
+    // A kernel without huge pages refuses the advice and needs none.
     let _ = advise_no_huge(reservation.addr, len);
     Ok(reservation)
 }
 
-/// Reserves `len` bytes for staging slots, writable, aligned so that a huge page can be moved
-/// there whole, with a page on either side that nobody may touch. The guards are needed:
-/// see [`crate::stage`](mod@crate::stage) on neighbours.
+/// Reserves `len` bytes for staging slots, writable, aligned so that a huge page can move there
+/// whole, with an inaccessible guard page on either side. The guards are needed: see
+/// [`crate::stage`](mod@crate::stage) on neighbours.
 pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
     let refused = |errno| ReserveError::Refused { len, errno };
     let whole = len
@@ -102,7 +102,7 @@ pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
         len: spacious.len - RANGE - 2 * PAGE,
     };
     trim(spacious, addr - PAGE..addr + inner.len + PAGE);
-    // SAFETY: just reserved; nobody knows it.
+    // SAFETY: just reserved; no other code knows it.
     let opened = unsafe { crate::set_access(inner.addr, inner.len, crate::Access::READ_WRITE) };
     opened.map(|()| inner).map_err(|e| {
         // SAFETY: as above.
@@ -128,12 +128,12 @@ pub fn reserve_aligned(len: usize) -> Result<Reservation, ReserveError> {
     Ok(Reservation { addr, len: rounded })
 }
 
-/// Gives back what of a reservation lies outside `kept`.
+/// Unmaps what lies outside `kept`.
 fn trim(reservation: Reservation, kept: std::ops::Range<usize>) {
     let before = reservation.addr..kept.start;
     let after = kept.end..reservation.addr + reservation.len;
     for rest in [before, after].into_iter().filter(|r| !r.is_empty()) {
-        // SAFETY: just reserved; nobody knows it. What stays mapped is only address space.
+        // SAFETY: just reserved; no other code knows it. What stays mapped is only address space.
         let _ = unsafe {
             unmap_reservation(Reservation {
                 addr: rest.start,
@@ -143,11 +143,11 @@ fn trim(reservation: Reservation, kept: std::ops::Range<usize>) {
     }
 }
 
-/// Replaces a part of what [`reserve_staging`] gave by memory of the same kind with nothing in it,
-/// so that what were several mappings is one with its neighbours.
+/// Replaces a part of a reservation of [`reserve_staging`] by empty memory of the same kind, so
+/// that several mappings become one with their neighbours.
 ///
 /// # Safety
-/// Nobody may use what is there any more.
+/// No code may use the old contents any more.
 pub unsafe fn renew(addr: usize, len: usize) -> Result<(), Errno> {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
@@ -157,10 +157,10 @@ pub unsafe fn renew(addr: usize, len: usize) -> Result<(), Errno> {
     advise_no_huge(addr, len).or(Ok(()))
 }
 
-/// Gives back what [`reserve_staging`] gave, guards included.
+/// Unmaps a reservation of [`reserve_staging`], guards included.
 ///
 /// # Safety
-/// Nobody may use it any more.
+/// No code may use it any more.
 pub unsafe fn unmap_staging(staging: Reservation) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -171,10 +171,10 @@ pub unsafe fn unmap_staging(staging: Reservation) -> Result<(), Errno> {
     }
 }
 
-/// Gives address space back.
+/// Unmaps a reservation.
 ///
 /// # Safety
-/// Nobody may use it any more.
+/// No code may use it any more.
 pub unsafe fn unmap_reservation(reservation: Reservation) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -185,7 +185,7 @@ pub unsafe fn unmap_reservation(reservation: Reservation) -> Result<(), Errno> {
     }
 }
 
-/// Base pages only, so that a fault takes one frame.
+/// Forbids huge pages, so that a fault takes one frame.
 pub fn advise_no_huge(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents.
     unsafe {
@@ -197,7 +197,7 @@ pub fn advise_no_huge(addr: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Huge pages where the kernel finds them.
+/// Requests huge pages where the kernel has them.
 pub fn advise_huge(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: changes no contents.
     unsafe {

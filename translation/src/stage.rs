@@ -1,21 +1,21 @@
-//! Unmap with contents kept: a whole range leaves the stretch for a staging slot.
+//! Unmap with contents preserved: a whole range leaves the stretch for a staging slot.
 //!
-//! The staging slots are the standby list. `mremap(MREMAP_DONTUNMAP)` takes a range,
-//! holes and all, with one TLB flush, atomically against the program's writes; the
-//! source keeps its registration and faults again (KERNEL, "Staging"; no write lost in
-//! 139,000 rounds). Its cost is per call: 2 MiB with two running threads 14 to 20 us,
-//! one page 16 us. So it is asked for 2 MiB ranges, clipped to mappings.
+//! The staging slots are the standby list. `mremap(MREMAP_DONTUNMAP)` takes a range, holes
+//! included, with one TLB flush, atomically against the program's writes; the source keeps its
+//! registration and faults again (no write lost in 139,000 rounds). It costs per call: 2 MiB with
+//! two running threads 14 to 20 us, one page 16 us. So callers stage ranges of 2 MiB, clipped to
+//! mappings.
 //!
-//! Rule: a range across two mappings is refused whole ([`StageError::CrossesMappings`])
-//! and is then halved ([`stage_across_mappings`]). mlocked ranges are left alone: one `mremap` of
-//! a part clears VM_LOCKED on all of it.
+//! Rule: the kernel refuses a range across two mappings whole ([`StageError::CrossesMappings`]);
+//! [`stage_across_mappings`] then halves it. mlocked ranges are left alone: one `mremap` of a part
+//! clears VM_LOCKED on all of it.
 //!
-//! Rule: a slot never adjoins registered memory ([`crate::reserve_staging`] sees to it).
-//! The kernel makes the slot's mapping as a copy of the source's, registration and all,
-//! and lets it *merge* with a neighbour; then it takes the registration off the merged
-//! mapping, the neighbour's with it, whose missing pages from then on read as zeros.
-//! It happens where the source mapping has no page and the neighbour is registered with
-//! the same descriptor (found by a lost write; Linux 6.18; `tests/stage_beside.rs`).
+//! Rule: a slot never adjoins registered memory ([`crate::reserve_staging`] ensures it). The kernel
+//! makes the slot's mapping as a copy of the source's, registration included, and *merges* it with
+//! a neighbour; then it clears the registration of the merged mapping, the neighbour's with it,
+//! whose missing pages from then on read as zeros. It happens where the source mapping has no page
+//! and the neighbour is registered with the same descriptor (found by a lost write; Linux 6.18;
+//! `tests/stage_beside.rs`).
 
 use crate::pagemap::Pagemap;
 use crate::protect::ProtectMode;
@@ -29,17 +29,17 @@ use wired::PAGE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
     /// The range lies across two mappings, or is not mapped (EFAULT).
-    #[error("the range crosses mappings or is not mapped; stage it piecewise")]
+    #[error("the range crosses mappings or is not mapped; stage its parts")]
     CrossesMappings,
-    /// No further mapping can be made (ENOMEM): within about six of `vm.max_map_count`.
-    #[error("no further mapping can be made; raise it with `sysctl -w vm.max_map_count=262144`")]
+    /// The process has too many mappings (ENOMEM): within about six of `vm.max_map_count`.
+    #[error("too many mappings; raise the limit with `sysctl -w vm.max_map_count=262144`")]
     NoMappings,
     /// The range is not registered for write protection, which [`stage_by_copy`] needs.
     #[error(
-        "the range is not registered for write protection, without which it cannot be copied out soundly"
+        "the range is not registered for write protection; without it pages cannot be copied out soundly"
     )]
     NotProtectable,
-    /// Anything else.
+    /// Any other error.
     #[error("the kernel refused to stage: {0}")]
     Other(Errno),
 }
@@ -52,14 +52,14 @@ fn classify(errno: Errno) -> StageError {
     }
 }
 
-/// Takes `len` bytes at `src` (one mapping, whole pages) to the staging area at `slot`,
-/// whose mapping is replaced. The source stays mapped and registered, all its pages
-/// missing; the slot is not registered.
+/// Moves `len` bytes at `src` (one mapping, whole pages) to the staging area at `slot`, whose
+/// mapping is replaced. The source stays mapped and registered, all its pages missing; the slot is
+/// not registered.
 ///
 /// # Safety
-/// `slot..slot + len` must be the caller's, with nothing in it, and must not adjoin
-/// memory that is registered with any userfaultfd (module documentation). The program
-/// must be able to fault its pages at `src` back in.
+/// `slot..slot + len` must be the caller's, empty, and must not adjoin memory that is registered
+/// with any userfaultfd (module documentation). The program must be able to fault its pages at
+/// `src` back in.
 pub unsafe fn stage(src: usize, len: usize, slot: usize) -> Result<(), StageError> {
     // SAFETY: the caller's promise.
     unsafe { remap(src, len, slot) }.map_err(classify)
@@ -83,31 +83,31 @@ pub(crate) unsafe fn remap(src: usize, len: usize, dst: usize) -> Result<(), Err
     .map(drop)
 }
 
-/// What became of a piece of a range.
+/// The result for one part of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageResult {
-    /// It is in the slot, at the same offset.
+    /// The part is in the slot, at the same offset.
     Moved,
     /// Nothing is mapped there.
     NotMapped,
-    /// It stayed where it is.
+    /// The part stayed where it is.
     Refused(StageError),
 }
 
-/// A piece of a range and what became of it.
+/// A part of a range and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagedRange {
     /// First byte, from the start of the range.
     pub offset: usize,
     /// Bytes.
     pub len: usize,
-    /// What became of it.
+    /// Whether the part moved.
     pub outcome: StageResult,
 }
 
-/// Stages a range that may lie across mappings: whole if it goes, else by halves, down
-/// to one page. `each` learns every piece in rising order. Depth is the logarithm of the
-/// pages: 10 calls deep for 2 MiB.
+/// Stages a range that may lie across mappings: whole if possible, else by halves, down to one
+/// page. `each` receives every part in rising order. Recursion depth is the logarithm of the pages:
+/// 10 calls for 2 MiB.
 ///
 /// # Safety
 /// As for [`stage`].
@@ -130,12 +130,12 @@ unsafe fn halve(
     offset: usize,
     each: &mut dyn FnMut(StagedRange),
 ) {
-    // SAFETY: a piece of what the caller promised.
+    // SAFETY: a part of the range that the caller promised.
     let outcome = match unsafe { stage(src + offset, len, slot + offset) } {
         Ok(()) => StageResult::Moved,
         Err(StageError::CrossesMappings) if len > PAGE => {
             let half = (len / 2).next_multiple_of(PAGE);
-            // SAFETY: the two halves of the piece.
+            // SAFETY: the two halves of the part.
             unsafe {
                 halve(src, half, slot, offset, each);
                 halve(src, len - half, slot, offset + half, each);
@@ -152,14 +152,13 @@ unsafe fn halve(
     });
 }
 
-/// Pages copied out before they are discarded. Bounds the memory held twice.
+/// Pages copied out before they are discarded; bounds the memory held twice.
 const COPY_BATCH: usize = 64;
 
-/// The way out for kernels without [`crate::Feature::Stage`]: write-protects the range,
-/// copies its pages to `slot` at the same offsets, discards them. Returns the pages
-/// taken. Sound against the program's writes: a store meets the protection until the
-/// page is missing, and its thread is woken to fault again. Not sound against direct
-/// I/O: [`crate::Capabilities::may_evict`].
+/// Fallback for kernels without [`crate::Feature::Stage`]: write-protects the range, copies its
+/// pages to `slot` at the same offsets and discards them. Returns the pages copied. Sound against
+/// the program's writes: a store meets the protection until the page is missing, and its thread is
+/// woken to fault again. Not sound against direct I/O: [`crate::Capabilities::may_evict`].
 ///
 /// Fails with [`StageError::NotProtectable`] unless the range is registered for
 /// (synchronous) write protection with `userfault`. 2 MiB with 512 / 64 / 8 scattered pages
@@ -167,11 +166,11 @@ const COPY_BATCH: usize = 64;
 /// `cargo run --release -p translation --example translation_costs`).
 ///
 /// # Safety
-/// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must
-/// keep the pager from mapping pages in the range meanwhile. A thread that faults on
-/// the protection must be left waiting; it is woken here. One that was still on its way
-/// to sleep misses that, so an entry thread that reads a fault with `write_protected`
-/// waits for the end of the eviction and then wakes the page itself.
+/// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must keep the
+/// pager from mapping pages in the range meanwhile. A thread that faults on the protection must be
+/// left waiting; this function wakes it. A thread still on its way to sleep misses that wake-up, so
+/// an entry thread that reads a fault with `write_protected` waits for the end of the eviction and
+/// then wakes the page itself.
 pub unsafe fn stage_by_copy(
     userfault: &Userfault,
     pagemap: &Pagemap,
@@ -190,7 +189,7 @@ pub unsafe fn stage_by_copy(
         })?;
     // SAFETY: the caller's promise; the range is protected.
     let result = unsafe { copy_out(pagemap, src, len, slot) };
-    // Where it failed midway, the pages left must be writable again.
+    // After a failure the remaining pages must become writable again.
     let unprotect = match result {
         Ok(_) => Ok(()),
         Err(_) => userfault
@@ -222,8 +221,8 @@ unsafe fn copy_out(
             .map_err(StageError::Other)?;
         for run in crate::pagemap::runs(entries, crate::pagemap::protected_contents) {
             let (at, bytes) = (start + run.start * PAGE, run.len() * PAGE);
-            // SAFETY: the pages are present and no store can reach them; the slot is the
-            // caller's and apart from the source.
+            // SAFETY: the pages are present and no store can reach them; the slot is the caller's
+            // and does not overlap the source.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     std::ptr::with_exposed_provenance::<u8>(src + at),

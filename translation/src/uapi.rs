@@ -1,9 +1,9 @@
 //! Numbers, layouts and calls of the kernel interface that `rustix` does not wrap.
 //!
-//! Constants come from `linux-raw-sys`, not from the builder's headers: which of them
-//! the running kernel honours is found by trial. The ioctl numbers it missing are
-//! derived from their definitions in `include/uapi/linux/userfaultfd.h` and
-//! `include/uapi/linux/fs.h` and asserted below against their known values.
+//! Constants come from `linux-raw-sys`, not from the builder's headers: [`crate::probe`] finds by
+//! trial which of them the running kernel honours. The ioctl numbers it lacks are derived from
+//! their definitions in `include/uapi/linux/userfaultfd.h` and `include/uapi/linux/fs.h` and
+//! asserted below against their known values.
 
 use linux_raw_sys::general as sys;
 use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -27,7 +27,7 @@ pub(crate) const ZEROPAGE: Opcode = opcode::read_write::<uffdio_zeropage>(GROUP,
 pub(crate) const MOVE: Opcode = opcode::read_write::<uffdio_move>(GROUP, 0x05);
 pub(crate) const WRITEPROTECT: Opcode = opcode::read_write::<uffdio_writeprotect>(GROUP, 0x06);
 pub(crate) const POISON: Opcode = opcode::read_write::<uffdio_poison>(GROUP, 0x08);
-/// On `/dev/userfaultfd`: a new userfaultfd.
+/// On `/dev/userfaultfd`: opens a userfaultfd.
 pub(crate) const IOC_NEW: Opcode = opcode::none(GROUP, 0x00);
 pub(crate) const PAGEMAP_SCAN: Opcode = opcode::read_write::<pm_scan_arg>(b'f', 16);
 
@@ -39,7 +39,7 @@ const _: () = {
     assert!(COPY == linux_raw_sys::ioctl::UFFDIO_COPY as Opcode);
     assert!(ZEROPAGE == linux_raw_sys::ioctl::UFFDIO_ZEROPAGE as Opcode);
     assert!(WRITEPROTECT == linux_raw_sys::ioctl::UFFDIO_WRITEPROTECT as Opcode);
-    // Not in linux-raw-sys; values of the kernel's headers on x86-64 and arm64.
+    // Missing in linux-raw-sys; values of the kernel's headers on x86-64 and arm64.
     assert!(MOVE == 0xC028_AA05);
     assert!(POISON == 0xC020_AA08);
     assert!(IOC_NEW == 0x0000_AA00);
@@ -51,14 +51,14 @@ pub(crate) const WRITEPROTECT_MODE_WP: u64 = 1;
 pub(crate) const MOVE_MODE_DONTWAKE: u64 = 1;
 pub(crate) const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 2;
 
-/// The process itself, where a call wants a pidfd (Linux 6.14).
+/// Names the process itself where a call takes a pidfd (Linux 6.14).
 const PIDFD_SELF: i32 = sys::PIDFD_SELF_THREAD_GROUP;
 
-/// An ioctl that takes a pointer and answers with a count.
+/// An ioctl that takes a pointer and returns a count.
 struct CountingIoctl<'a, const OP: Opcode, T>(&'a mut T);
 
-// SAFETY: the opcodes above are paired with their argument types by `call`'s callers;
-// the kernel reads and writes exactly one `T`.
+// SAFETY: `call`'s callers pair the opcodes above with their argument types; the kernel reads and
+// writes exactly one `T`.
 unsafe impl<const OP: Opcode, T> Ioctl for CountingIoctl<'_, OP, T> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -76,7 +76,7 @@ unsafe impl<const OP: Opcode, T> Ioctl for CountingIoctl<'_, OP, T> {
 /// Performs `OP` with `argument`, which the kernel updates on failure too.
 ///
 /// # Safety
-/// `T` must be the argument type of `OP`, and what the argument asks for must be sound.
+/// `T` must be the argument type of `OP`, and the requested effect must be sound.
 pub(crate) unsafe fn call<const OP: Opcode, T>(
     fd: BorrowedFd<'_>,
     argument: &mut T,
@@ -85,7 +85,7 @@ pub(crate) unsafe fn call<const OP: Opcode, T>(
     unsafe { rustix::ioctl::ioctl(fd, CountingIoctl::<OP, T>(argument)) }
 }
 
-/// `USERFAULTFD_IOC_NEW`: flags by value, a descriptor back.
+/// `USERFAULTFD_IOC_NEW`: takes flags by value, returns a descriptor.
 struct New(u32);
 
 // SAFETY: the kernel takes the argument as a number and returns a descriptor.
@@ -99,21 +99,21 @@ unsafe impl Ioctl for New {
         std::ptr::without_provenance_mut(self.0 as usize)
     }
     unsafe fn output_from_ptr(fd: IoctlOutput, _: *mut c_void) -> Result<OwnedFd> {
-        // SAFETY: a descriptor the kernel just made for us.
+        // SAFETY: a descriptor that the kernel just returned.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
-/// A userfaultfd from an open `/dev/userfaultfd`.
+/// Opens a userfaultfd through an open `/dev/userfaultfd`.
 pub(crate) fn userfaultfd_from_device(device: BorrowedFd<'_>, flags: u32) -> Result<OwnedFd> {
     // SAFETY: the argument is a number.
     unsafe { rustix::ioctl::ioctl(device, New(flags)) }
 }
 
-/// A system call by number, for the few that `rustix` does not have.
+/// Makes a system call that `rustix` does not wrap.
 ///
 /// # Safety
-/// As the call demands.
+/// The call's own conditions.
 pub(crate) unsafe fn syscall(number: u32, a: [usize; 6]) -> Result<usize> {
     let result: isize;
     #[cfg(target_arch = "x86_64")]
@@ -145,10 +145,10 @@ pub(crate) unsafe fn syscall(number: u32, a: [usize; 6]) -> Result<usize> {
     }
 }
 
-/// `process_madvise` on this process. Returns the bytes advised.
+/// Calls `process_madvise` on this process. Returns the bytes advised.
 ///
 /// # Safety
-/// As `madvise` on every piece.
+/// As for `madvise` on every range.
 pub(crate) unsafe fn advise_self(pieces: &[crate::IoVec], advice: u32) -> Result<usize> {
     // SAFETY: `IoVec` has the layout of `struct iovec`; the rest is the caller's promise.
     unsafe {
@@ -166,21 +166,21 @@ pub(crate) unsafe fn advise_self(pieces: &[crate::IoVec], advice: u32) -> Result
     }
 }
 
-/// Whether the kernel can read user memory at `address` without help: EFAULT where the
-/// page is missing from a user-mode-only registration, or poisoned.
+/// Returns true if the kernel can read user memory at `address` without help. EFAULT: the page is
+/// missing from a user-mode-only registration, or poisoned.
 pub(crate) fn kernel_can_read(address: usize) -> bool {
-    // SAFETY: looks up a path that starts at the address: the kernel only reads it.
+    // SAFETY: looks up a path that starts at the address; the kernel only reads it.
     let answer = unsafe {
         syscall(
             sys::__NR_faccessat,
             [sys::AT_FDCWD as isize as usize, address, 0, 0, 0, 0],
         )
     };
-    // Poison is answered by EHWPOISON or EFAULT.
+    // A poisoned page yields EHWPOISON or EFAULT.
     !matches!(answer, Err(Errno::FAULT | Errno::HWPOISON))
 }
 
-/// Lets the kernel write to user memory at `address` (a `timespec`, 16 bytes).
+/// Makes the kernel write a `timespec`, 16 bytes, to user memory at `address`.
 ///
 /// # Safety
 /// The memory must be the caller's to overwrite.

@@ -1,7 +1,7 @@
-//! Faults read from a descriptor of [`crate::EntryKind::Thread`].
+//! Fault messages read from a descriptor of [`crate::EntryKind::Thread`].
 //!
-//! Rule: nothing but faults ever comes: `EVENT_*` features stay off. The same fault may
-//! come twice (after a signal to its thread), so answering one twice must be harmless.
+//! Rule: a descriptor delivers faults only: `EVENT_*` features stay off. The kernel may deliver the
+//! same fault twice (after a signal to its thread), so resolving one twice must be harmless.
 
 use crate::uapi;
 use crate::userfault::Userfault;
@@ -9,18 +9,18 @@ use linux_raw_sys::general as sys;
 use rustix::fd::AsFd;
 use rustix::io::{Errno, read};
 
-/// A fault that a thread waits in.
+/// A fault whose thread sleeps until the fault is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     /// The page's first byte.
     pub addr: usize,
     /// The access was a store.
     pub write: bool,
-    /// The page is there and write-protected.
+    /// The page is present and write-protected.
     pub write_protected: bool,
-    /// The page is in the page cache and only not mapped.
+    /// The page is in the page cache and not mapped.
     pub minor: bool,
-    /// Who faulted, as a thread id of the reader's; 0 without
+    /// Thread id of the faulting thread, in the reader's pid namespace; 0 without
     /// [`crate::Feature::ThreadId`].
     pub thread: u32,
 }
@@ -29,16 +29,16 @@ pub struct Fault {
 const BATCH: usize = 16;
 
 impl Userfault {
-    /// Reads the faults that wait, as many as `out` holds (16 at most a call). None waiting
-    /// is `Ok(0)`: wait with poll.
+    /// Reads pending faults, at most as many as `out` holds and 16 a call. Returns `Ok(0)` when no
+    /// fault is pending: wait with poll.
     pub fn read_faults(&self, out: &mut [Fault]) -> std::io::Result<usize> {
-        // SAFETY: the messages are plain old data; all zeros is a value.
+        // SAFETY: the messages are plain old data; all zeros is a valid value.
         let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
         let wanted = out.len().min(BATCH);
         if wanted == 0 {
             return Ok(0);
         }
-        // SAFETY: plain bytes of the array; any the kernel writes are values.
+        // SAFETY: the bytes of the array; any bytes the kernel writes are valid.
         let buffer = unsafe {
             std::slice::from_raw_parts_mut(
                 messages.as_mut_ptr().cast::<u8>(),
@@ -65,7 +65,7 @@ fn decode(message: &uapi::uffd_msg) -> Option<Fault> {
     if u32::from(message.event) != sys::UFFD_EVENT_PAGEFAULT {
         return None;
     }
-    // SAFETY: the event says which member of the union is in use.
+    // SAFETY: the event selects the union's member.
     let fault = unsafe { message.arg.pagefault };
     let flag = |bit: u32| fault.flags & u64::from(bit) != 0;
     Some(Fault {

@@ -1,8 +1,8 @@
-//! Unmap without keeping contents: one range, or many with one TLB flush.
+//! Unmap without preserving contents: one range, or many with one TLB flush.
 //!
-//! One page costs 1.25 us, and 11.3 us where a second thread runs (the flush); 64
-//! scattered pages in one `process_madvise` 0.76 us each (`examples/translation_costs`). Page tables are only
-//! freed for whole 2 MiB ranges: end with such a sweep.
+//! One page costs 1.25 us, and 11.3 us where a second thread runs (the flush); 64 scattered pages
+//! in one `process_madvise` 0.76 us each (`examples/translation_costs`). The kernel frees page
+//! tables only for whole 2 MiB ranges: end with such a sweep.
 
 use crate::capability::{Capabilities, Feature};
 use crate::uapi;
@@ -20,14 +20,14 @@ pub struct IoVec {
     pub len: usize,
 }
 
-/// Pieces one call takes (`UIO_MAXIOV`).
+/// Ranges that one call takes (`UIO_MAXIOV`).
 const MAX_IOVECS: usize = 1024;
 
-/// Drops the pages of the range. They are missing afterwards: registered memory faults,
-/// other memory reads as zeros. Write protection and poison go too.
+/// Drops the pages of the range. They are missing afterwards: registered memory faults, other
+/// memory reads as zeros. Write protection and poison are dropped too.
 ///
 /// # Safety
-/// The contents are lost: nobody may rely on them.
+/// The contents are lost: no code may rely on them.
 pub unsafe fn discard(addr: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
@@ -39,7 +39,7 @@ pub unsafe fn discard(addr: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Drops the pages of all pieces, with one TLB flush where the kernel can.
+/// Drops the pages of all ranges, with one TLB flush where the kernel can.
 ///
 /// # Safety
 /// As for [`discard`].
@@ -53,7 +53,7 @@ pub unsafe fn discard_batch(pieces: &[IoVec], capabilities: &Capabilities) -> Re
                 Ok(bytes) => {
                     let whole = whole_pieces(batch, bytes);
                     rest = &rest[whole..];
-                    // A part was done: its next piece gives the error below.
+                    // The call did a part: the loop below returns the next range's error.
                     if whole < batch.len() {
                         break;
                     }
@@ -62,13 +62,13 @@ pub unsafe fn discard_batch(pieces: &[IoVec], capabilities: &Capabilities) -> Re
             }
         }
     }
-    // The fallback, and the way to a failing piece's own error.
+    // The fallback, which also returns a failing range's own error.
     // SAFETY: the caller's promise.
     rest.iter()
         .try_for_each(|piece| unsafe { discard(piece.addr, piece.len) })
 }
 
-/// How many pieces `bytes` cover wholly; discarding a piece twice is harmless.
+/// The number of ranges that `bytes` cover wholly; discarding a range twice is harmless.
 fn whole_pieces(pieces: &[IoVec], bytes: usize) -> usize {
     let mut left = bytes;
     pieces

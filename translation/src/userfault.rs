@@ -1,13 +1,13 @@
 //! The descriptor through which the kernel delivers this process's faults to itself.
 //!
-//! Nemesis dispatches a fault to the domain that caused it (section 5.2). On Linux
-//! that is a userfaultfd in one of two kinds: *upcall*, delivered as SIGBUS on the
-//! faulting thread (4.6 us with the page copied in, no privilege, but a system call
-//! handed a missing page fails with EFAULT), and *thread*, read by entry threads
-//! (10.9 us pinned and polling, faults inside system calls resolve too).
+//! Nemesis dispatches a fault to the domain that caused it (section 5.2). On Linux that is a
+//! userfaultfd of one of two kinds: *upcall*, delivered as SIGBUS on the faulting thread (4.6 us
+//! with the page copied in, no privilege, but a system call on a missing page fails with EFAULT),
+//! and *thread*, read by entry threads (10.9 us pinned and polling; faults inside system calls
+//! resolve too).
 //!
-//! Rule: `EVENT_*` features are never switched on. A pending event makes every ioctl
-//! fail with EAGAIN, and an unread one blocks the program in fork or munmap.
+//! Rule: `EVENT_*` features stay off. A pending event makes every ioctl fail with EAGAIN, and an
+//! unread one blocks the program in fork or munmap.
 
 use crate::capability::{Capabilities, Feature};
 use crate::uapi;
@@ -22,18 +22,18 @@ use rustix::mm::UserfaultfdFlags;
 pub enum EntryKind {
     /// SIGBUS on the faulting thread itself.
     Upcall,
-    /// An entry thread reads them; the faulting thread sleeps.
+    /// An entry thread reads faults from the descriptor; the faulting thread sleeps.
     Thread,
 }
 
-/// What a descriptor is opened for, beyond its kind.
+/// Options of a descriptor beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserfaultOptions {
-    /// Accept that faults taken inside system calls cannot be resolved. Always so for
+    /// Accepts that faults inside system calls cannot be resolved. Always set for
     /// [`EntryKind::Upcall`].
     pub user_mode_only: bool,
-    /// Write-protect faults are resolved and recorded by the kernel
-    /// ([`Feature::WpAsync`]), for all memory registered with the descriptor.
+    /// The kernel resolves and records write-protect faults ([`Feature::WpAsync`]), for all memory
+    /// registered with the descriptor.
     pub async_write_protect: bool,
 }
 
@@ -42,43 +42,43 @@ pub struct UserfaultOptions {
 pub enum OpenError {
     /// The kernel has no userfaultfd.
     #[error(
-        "userfaultfd(2) is not there ({0}): the kernel is built without CONFIG_USERFAULTFD, or a seccomp filter \
+        "userfaultfd(2) is unavailable ({0}): the kernel is built without CONFIG_USERFAULTFD, or a seccomp filter \
          forbids it; run outside the container's filter or on a kernel with it"
     )]
     Unavailable(Errno),
-    /// Only faults of user mode could be resolved.
+    /// Only faults in user mode can be resolved.
     #[error(
-        "faults taken inside system calls can't be resolved: userfaultfd(2) says {syscall}, /dev/userfaultfd says \
-         {device}; either of these, as root, mends it: `sysctl -w vm.unprivileged_userfaultfd=1`, or \
+        "faults taken inside system calls can't be resolved: userfaultfd(2): {syscall}, /dev/userfaultfd: \
+         {device}; either of these, as root, enables it: `sysctl -w vm.unprivileged_userfaultfd=1`, or \
          `chmod 666 /dev/userfaultfd`"
     )]
     UserModeOnly {
-        /// What the system call said.
+        /// The system call's error.
         syscall: Errno,
-        /// What opening or using the device said.
+        /// The error of opening or using the device.
         device: Errno,
     },
-    /// The kernel missing what the kind of entry needs.
+    /// The kernel lacks a feature that the kind of entry needs.
     #[error(
-        "the kernel missing {0}, which this kind of entry needs; `selfpage doctor` says what works here"
+        "the kernel lacks {0}, which this kind of entry needs; `selfpage doctor` lists what works here"
     )]
     Lacks(Feature),
-    /// The descriptor was made but would not take the features asked for.
+    /// The kernel refused the features requested of a new descriptor.
     #[error(
-        "UFFDIO_API refused features {features:#x}: {errno}; `selfpage doctor` says what works here"
+        "UFFDIO_API refused features {features:#x}: {errno}; `selfpage doctor` lists what works here"
     )]
     Api {
-        /// The feature bits asked for.
+        /// The requested feature bits.
         features: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
 /// An open userfaultfd, ready to register memory.
 ///
-/// It belongs to the address space that opened it: in the child of a fork it still
-/// speaks of the parent's memory, and the child must open its own.
+/// It belongs to the address space that opened it: in the child of a fork it still refers to the
+/// parent's memory, and the child must open its own.
 #[derive(Debug)]
 pub struct Userfault {
     fd: OwnedFd,
@@ -88,14 +88,14 @@ pub struct Userfault {
 }
 
 impl Userfault {
-    /// Opens a descriptor of `kind`. For [`EntryKind::Thread`] it must resolve faults
-    /// taken inside system calls; a caller who can do without opens it with
-    /// [`Userfault::open_with`] after [`OpenError::UserModeOnly`].
+    /// Opens a descriptor of `kind`. For [`EntryKind::Thread`] it must resolve faults inside system
+    /// calls; a caller that can do without opens it with [`Userfault::open_with`] after
+    /// [`OpenError::UserModeOnly`].
     pub fn open(kind: EntryKind, capabilities: &Capabilities) -> Result<Self, OpenError> {
         Self::open_with(kind, capabilities, UserfaultOptions::default())
     }
 
-    /// As [`Userfault::open`], with [`UserfaultOptions`].
+    /// Opens a descriptor with [`UserfaultOptions`].
     pub fn open_with(
         kind: EntryKind,
         capabilities: &Capabilities,
@@ -110,8 +110,8 @@ impl Userfault {
         Self::adopt(fd, kind, capabilities, options)
     }
 
-    /// Opens a descriptor through an open `/dev/userfaultfd`: for a process that gave
-    /// up its privileges after opening the device.
+    /// Opens a descriptor through an open `/dev/userfaultfd`, for a process that dropped its
+    /// privileges after opening the device.
     pub fn from_device(
         device: BorrowedFd<'_>,
         kind: EntryKind,
@@ -130,8 +130,8 @@ impl Userfault {
         Self::adopt(fd, kind, capabilities, options)
     }
 
-    /// Takes over a descriptor that has done its `UFFDIO_API` with these properties:
-    /// one kept across exec or received from another process.
+    /// Takes over a descriptor that completed its `UFFDIO_API` with these properties: one kept
+    /// across exec or received from another process.
     pub fn from_owned(
         fd: OwnedFd,
         kind: EntryKind,
@@ -172,7 +172,7 @@ impl Userfault {
         self.options
     }
 
-    /// Whether faults taken inside system calls are delivered too.
+    /// Returns true if the descriptor receives faults inside system calls, too.
     pub fn resolves_kernel_faults(&self) -> bool {
         !self.options.user_mode_only
     }
@@ -202,8 +202,8 @@ impl From<Userfault> for OwnedFd {
     }
 }
 
-/// The feature bits to ask for. Those that only announce an ioctl are asked for too:
-/// the interface's documentation demands it.
+/// The feature bits to request. Features that only announce an ioctl are requested too: the
+/// interface's documentation demands it.
 fn features_for(
     kind: EntryKind,
     capabilities: &Capabilities,
@@ -233,14 +233,14 @@ fn features_for(
     Ok(features)
 }
 
-/// Switches `features` on and returns those the kernel has.
+/// Requests `features` and returns those the kernel has.
 pub(crate) fn handshake(fd: BorrowedFd<'_>, features: u64) -> Result<u64, Errno> {
     let mut api = uapi::uffdio_api {
         api: u64::from(sys::UFFD_API),
         features,
         ioctls: 0,
     };
-    // SAFETY: the argument of UFFDIO_API; it touches no memory of ours.
+    // SAFETY: the argument of UFFDIO_API; it touches no memory of this process.
     unsafe { uapi::call::<{ uapi::API }, _>(fd, &mut api) }?;
     Ok(api.features)
 }
@@ -272,7 +272,7 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// A descriptor that is not user-mode-only, by whichever way works.
+/// Opens a descriptor that is not user-mode-only, by the system call or the device.
 fn open_full(capabilities: &Capabilities) -> Result<OwnedFd, OpenError> {
     if !capabilities.has(Feature::KernelFaults) {
         return Err(OpenError::UserModeOnly {

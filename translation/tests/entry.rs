@@ -40,7 +40,7 @@ fn an_upcall_resolves_each_fault_on_its_own_thread() {
 #[test]
 fn an_ordinary_user_pages_by_upcall() {
     if !is_root() {
-        return skipped("already an ordinary user: the other tests show it");
+        return skipped("already an ordinary user: the other tests cover it");
     }
     let capabilities = capabilities();
     let end = in_child(|| {
@@ -79,7 +79,7 @@ fn page_by_thread(userfault: Userfault, area: &Area) -> (Entry, Arc<AtomicU32>) 
     let entry = Entry::new(Arc::new(userfault), move |userfault, fault| {
         seen.store(fault.thread, Ordering::Relaxed);
         let value = ((fault.addr - base) / PAGE) as u8;
-        // The same fault may come twice.
+        // The kernel may deliver the same fault twice.
         let _ = userfault.copy(fault.addr, page_of(value).as_ptr(), PAGE, Wake::Yes);
     });
     (entry, last)
@@ -154,7 +154,7 @@ fn a_device_opened_before_setuid_gives_a_full_descriptor_after_it() {
         Err(errno) => return skipped(&format!("/dev/userfaultfd: {errno}")),
     };
     if !is_root() {
-        return skipped("needs root, to give it up");
+        return skipped("needs root, to drop it");
     }
     let capabilities = capabilities();
     let end = in_child(|| {
@@ -173,7 +173,7 @@ fn a_device_opened_before_setuid_gives_a_full_descriptor_after_it() {
 }
 
 #[test]
-fn a_descriptor_survives_being_handed_over_as_a_bare_one() {
+fn a_descriptor_works_after_transfer_as_a_plain_file_descriptor() {
     let capabilities = capabilities();
     let userfault = Userfault::open(EntryKind::Upcall, &capabilities).unwrap();
     let bare = rustix::fd::OwnedFd::from(userfault);

@@ -44,7 +44,7 @@ fn the_source_of_a_copy_need_not_be_aligned() {
 }
 
 #[test]
-fn mapping_never_overwrites_and_says_what_was_done_before() {
+fn mapping_never_overwrites_and_reports_the_bytes_done_before() {
     let (userfault, area) = upcall_area(6);
     userfault
         .copy(area.at(4), page_of(9).as_ptr(), PAGE, Wake::No)

@@ -1,5 +1,5 @@
-//! Operations on the page path take nothing from the heap. Alone in its program: it
-//! counts every allocation.
+//! Operations on the page path allocate nothing. The only test of its program: it counts every
+//! allocation.
 
 mod common;
 use common::*;
@@ -15,7 +15,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: the system's allocator, counted.
+// SAFETY: the system's allocator behind a counter.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);

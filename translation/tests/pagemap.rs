@@ -1,4 +1,4 @@
-//! Trans on the real kernel: the scan and its fallback say the same.
+//! Trans on the real kernel: the scan and its fallback agree.
 
 mod common;
 use common::*;
@@ -39,7 +39,7 @@ fn pages_with_contents_are_found_by_scan_and_by_reading() {
 }
 
 #[test]
-fn a_translation_says_what_is_mapped() {
+fn a_translation_shows_what_is_mapped() {
     each_way(|capabilities| {
         let pagemap = Pagemap::open(capabilities).unwrap();
         let userfault = Userfault::open(EntryKind::Upcall, capabilities).unwrap();
@@ -70,7 +70,7 @@ fn a_translation_says_what_is_mapped() {
 }
 
 #[test]
-fn a_page_of_a_file_is_told_from_private_memory() {
+fn a_page_of_a_file_differs_from_private_memory() {
     let (shared, _fd) = wired::Region::shared(PAGE, "selfpage-test").unwrap();
     let at = shared.as_ptr() as usize;
     store(at, 1);
@@ -115,7 +115,7 @@ fn stores_are_tracked_where_the_kernel_resolves_protection() {
 }
 
 #[test]
-fn without_the_features_stores_are_not_tracked_and_this_is_said() {
+fn without_the_features_tracking_stores_is_an_error() {
     let capabilities = capabilities();
     let options = UserfaultOptions {
         async_write_protect: true,
@@ -165,7 +165,7 @@ fn a_store_without_the_right_is_a_fault() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_key_restrains_the_thread_that_says_so() {
+fn a_key_restrains_only_the_thread_that_sets_its_rights() {
     let key = match ProtectionKey::new(KeyRights::ReadWrite) {
         Ok(key) => key,
         Err(errno) => return skipped(&format!("this processor has no protection keys: {errno}")),
@@ -186,7 +186,7 @@ fn a_key_restrains_the_thread_that_says_so() {
 }
 
 #[test]
-fn pages_are_opened_whatever_their_rights_and_keys() {
+fn open_access_overrides_any_rights_and_keys() {
     let area = Area::new(1);
     store(area.at(0), 6);
     // SAFETY: the test's memory.
@@ -215,7 +215,7 @@ fn pages_are_opened_whatever_their_rights_and_keys() {
 }
 
 #[test]
-fn address_space_is_had_where_it_is_asked_for_and_never_taken_from_others() {
+fn a_reservation_at_an_address_never_replaces_a_mapping() {
     let area = Area::new(4);
     let wanted = area.at(0);
     assert_eq!(

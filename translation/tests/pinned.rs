@@ -1,4 +1,4 @@
-//! Pages a device may write to are told from the others, and go back unharmed.
+//! Pages that a device may write to are detected, and return unharmed.
 
 mod common;
 use common::*;
@@ -31,7 +31,7 @@ impl Setting {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let capabilities = capabilities();
         if !capabilities.may_evict(true) {
-            skipped("the kernel cannot tell pinned pages");
+            skipped("the kernel cannot detect pinned pages");
             return None;
         }
         let userfault = Userfault::open(EntryKind::Upcall, &capabilities).unwrap();
@@ -57,7 +57,7 @@ impl Setting {
             .unwrap();
     }
 
-    /// Stages the area and separates, knowing where pages are; those that refused.
+    /// Stages the area and separates it by pagemap; returns the pages that refused.
     fn separate_sparse(&self) -> Vec<usize> {
         let pagemap = Pagemap::open(&capabilities()).unwrap();
         let (mut refused, len) = (Vec::new(), PAGES * PAGE);
@@ -79,7 +79,7 @@ impl Setting {
         refused
     }
 
-    /// Stages the area and separates; the pages that refused.
+    /// Stages the area and separates it; returns the pages that refused.
     fn separate(&self) -> Vec<usize> {
         let mut refused = Vec::new();
         // SAFETY: all three are the test's.
@@ -137,10 +137,10 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
     }
     assert_eq!((load(set.area.at(6)), load(set.area.at(7))), (7, 70));
     assert!(!kernel_reads(set.area.at(5)) && !kernel_reads(set.area.at(8)));
-    // The slot is mapped still, and empty.
+    // The slot is still mapped, and empty.
     assert_eq!((load(set.slot.at(6)), load(set.slot.at(7))), (0, 0));
 
-    // What the device writes now, the program reads.
+    // The program reads what the device writes now.
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&[0xDD; 2 * PAGE]).unwrap();
     let read = opcode::ReadFixed::new(
@@ -158,11 +158,11 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
         (0xDD, 0xDD)
     );
 
-    // Once nothing pins them they go like others.
+    // Once unpinned they move like the others.
     ring.submitter().unregister_buffers().unwrap();
-    // SAFETY: looked at above.
+    // SAFETY: checked above.
     unsafe { discard(set.second.at(0), PAGES * PAGE) }.unwrap();
-    // The ring lets go of its buffers a little later.
+    // The ring releases its buffers a little later.
     let mut refused = set.separate();
     for _ in 0..100 {
         if refused.is_empty() {
@@ -190,13 +190,13 @@ fn a_buffer_registered_for_direct_io_is_reported_and_takes_the_devices_data_afte
 }
 
 #[test]
-fn a_separation_that_fails_says_how_far_it_came() {
+fn a_failed_separation_reports_the_bytes_done() {
     for sparse in [false, true] {
         let Some(set) = Setting::new() else { return };
         (0..PAGES)
             .filter(|page| *page != 3)
             .for_each(|page| set.fill(page, page as u8 + 1));
-        // Something is in the way of page 9.
+        // A page at the destination blocks page 9.
         let other = page_of(99);
         (set.userfault
             .copy(set.second.at(9), other.as_ptr(), PAGE, Wake::No))
@@ -230,7 +230,7 @@ fn a_separation_that_fails_says_how_far_it_came() {
 }
 
 #[test]
-fn the_sparse_way_finds_the_same_pins() {
+fn sparse_separation_finds_the_same_pins() {
     let Some(set) = Setting::new() else { return };
     for page in [1, 2, 6, 7, 12] {
         set.fill(page, page as u8);
@@ -267,7 +267,7 @@ fn a_page_put_back_is_one_mapping_with_its_neighbours_again() {
 }
 
 #[test]
-fn holes_and_pages_of_zeros_are_no_pins() {
+fn holes_and_zero_pages_do_not_count_as_pinned() {
     let Some(set) = Setting::new() else { return };
     set.userfault
         .zero(set.area.at(0), 4 * PAGE, Wake::No)
@@ -281,7 +281,7 @@ fn holes_and_pages_of_zeros_are_no_pins() {
 #[test]
 fn a_page_shared_with_a_child_refuses_until_it_is_written_again() {
     let Some(set) = Setting::new() else { return };
-    // Fork's gate would be closed around this.
+    // Outside of this test the fork gate would be closed here.
     (0..3).for_each(|p| set.fill(p, p as u8 + 1));
     assert_eq!(in_child(|| 0), End::Exit(0));
     // SAFETY: the test's areas; a store to a page ends its sharing.
@@ -295,7 +295,7 @@ fn a_page_shared_with_a_child_refuses_until_it_is_written_again() {
         ),
         (20, 1, 3)
     );
-    // A store in the slot makes the page the process's own, and it goes.
+    // A store in the slot gives the process its own copy of the page, which then moves.
     store(set.slot.at(0), 10);
     let mut refused = Vec::new();
     // SAFETY: the test's areas.
@@ -343,7 +343,7 @@ fn a_read_by_direct_io_in_flight_is_never_lost() {
             set.area.at(0) as *mut u8,
             len,
         );
-        // SAFETY: the buffer is mapped until the completion, if not always there.
+        // SAFETY: the buffer stays mapped until the completion, if not present.
         unsafe { ring.submission().push(&read.build()) }.unwrap();
         ring.submit().unwrap();
         let refused = set.separate();
@@ -360,7 +360,7 @@ fn a_read_by_direct_io_in_flight_is_never_lost() {
             }
             .unwrap();
         }
-        // The others were complete, or are not the read's any more.
+        // The other pages were complete, or the read no longer uses them.
         for page in (0..PAGES).filter(|p| !refused.contains(p)) {
             set.userfault
                 .copy(
@@ -373,8 +373,8 @@ fn a_read_by_direct_io_in_flight_is_never_lost() {
         }
         ring.submit_and_wait(1).unwrap();
         let result = ring.completion().next().unwrap().result();
-        // A read that had not pinned its buffer yet finds it gone: upcalls serve no system
-        // call. It says so, and has written nothing to lose.
+        // A read that has not pinned its buffer yet finds it missing: upcalls serve no system call.
+        // It fails with EFAULT and has written nothing that could be lost.
         assert!([len as i32, -libc::EFAULT].contains(&result), "{result}");
         let expected = if result < 0 { 0x11 } else { 0xEE };
         for page in 0..PAGES {
@@ -389,7 +389,7 @@ fn a_read_by_direct_io_in_flight_is_never_lost() {
             discard(set.second.at(0), PAGES * PAGE).unwrap();
         }
     }
-    eprintln!("{pinned} pinned pages met");
+    eprintln!("met {pinned} pinned pages");
 }
 
 #[test]

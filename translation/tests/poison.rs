@@ -1,4 +1,4 @@
-//! A lost page fails at access, by mark and by the fallback.
+//! A lost page fails on access, with the marker and with the fallback.
 
 mod common;
 use common::*;
@@ -58,7 +58,7 @@ fn touching_a_poisoned_page_is_a_sigbus() {
 fn poison_taken_away_leaves_a_missing_page_that_can_be_mapped() {
     each_way(|capabilities, method| {
         let (userfault, area) = poisoned(capabilities, method);
-        // SAFETY: poisoned so.
+        // SAFETY: poisoned above by `method`.
         unsafe { userfault.unpoison(area.at(1), PAGE, method, false) }.unwrap();
         assert!(!kernel_reads(area.at(1)));
         userfault
@@ -82,7 +82,7 @@ fn a_page_marked_as_lost_cannot_be_mapped_over() {
 }
 
 #[test]
-fn a_thread_that_waits_for_a_page_is_told_that_it_is_lost() {
+fn a_thread_that_waits_for_a_lost_page_gets_sigbus() {
     each_way(|capabilities, _| {
         let userfault = match Userfault::open(EntryKind::Thread, capabilities) {
             Ok(userfault) => userfault,

@@ -1,4 +1,4 @@
-//! A range leaves memory with its contents, and nothing the program stores is lost.
+//! A range leaves memory with its contents, and no store of the program is lost.
 
 mod common;
 use common::*;
@@ -88,7 +88,7 @@ fn copying_out_takes_the_same_pages_as_staging() {
 }
 
 #[test]
-fn copying_out_of_memory_that_cannot_be_protected_is_refused() {
+fn copying_out_memory_that_is_not_registered_for_protection_is_refused() {
     let capabilities = capabilities();
     let userfault = upcall(&capabilities);
     let pagemap = Pagemap::open(&capabilities).unwrap();
@@ -107,7 +107,7 @@ fn copying_out_of_memory_that_cannot_be_protected_is_refused() {
 }
 
 #[test]
-fn a_batch_discards_each_piece_and_nothing_else_with_and_without_the_feature() {
+fn a_batch_discards_its_ranges_only_with_and_without_the_feature() {
     let capabilities = capabilities();
     for capabilities in [capabilities, capabilities.without(Feature::BatchDiscard)] {
         let area = Area::new(2200);
@@ -129,7 +129,7 @@ fn a_batch_discards_each_piece_and_nothing_else_with_and_without_the_feature() {
 }
 
 #[test]
-fn a_batch_says_which_error_its_failing_piece_has() {
+fn a_batch_returns_the_error_of_its_failing_range() {
     let capabilities = capabilities();
     for capabilities in [capabilities, capabilities.without(Feature::BatchDiscard)] {
         let area = Area::new(2);
@@ -155,13 +155,13 @@ fn a_batch_says_which_error_its_failing_piece_has() {
     }
 }
 
-/// A toy pager: contents live in `backing` while a page is out.
+/// A toy pager: `backing` holds the contents of staged pages.
 struct Pager {
     userfault: Userfault,
     pagemap: Pagemap,
     base: usize,
     slot: usize,
-    /// Held while pages go out and while one comes in.
+    /// Held while pages leave and while a page returns.
     backing: Lock<Vec<u8>>,
     evictions: AtomicU64,
 }
@@ -172,11 +172,11 @@ impl Pager {
     fn page_in(&self, page: usize) {
         let backing = self.backing.lock();
         let source = backing[page - self.base..].as_ptr();
-        // There already: another thread's fault on it was first.
+        // Another thread's fault may have mapped the page first.
         let _ = self.userfault.copy(page, source, PAGE, Wake::Yes);
     }
 
-    /// Takes the whole area out by `method` and keeps its contents.
+    /// Evicts the whole area by `method` and keeps its contents.
     fn evict(&self, method: UnmapMethod) {
         let mut backing = self.backing.lock();
         let len = PAGES * PAGE;
@@ -196,7 +196,7 @@ impl Pager {
             .present_pages(self.slot, len, &mut bitmap)
             .unwrap();
         for page in (0..PAGES).filter(|page| bitmap[page / 64] >> (page % 64) & 1 == 1) {
-            // SAFETY: the slot's page is present and nobody else's.
+            // SAFETY: the slot's page is present and no other thread uses it.
             let contents =
                 unsafe { std::slice::from_raw_parts((self.slot + page * PAGE) as *const u8, PAGE) };
             backing[page * PAGE..][..PAGE].copy_from_slice(contents);
@@ -207,8 +207,8 @@ impl Pager {
     }
 }
 
-/// Writers count in every page, each in a word of its own, and find their last count
-/// there; the area is taken out under them all the time.
+/// Each writer counts in a word of its own in every page and expects its last count there, while
+/// the area is evicted again and again.
 fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
     const WRITERS: usize = 3;
     const EVICTIONS: u64 = 300;
@@ -241,13 +241,12 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
             None
         }
         EntryKind::Thread => {
-            // The entry reads a duplicate of the descriptor.
+            // The entry thread reads a duplicate of the descriptor.
             let fd = rustix::io::dup(&pager.userfault).unwrap();
             let reader = Userfault::from_owned(fd, kind, &capabilities, pager.userfault.options());
             Some(Entry::new(Arc::new(reader), |_, fault| {
                 pager.page_in(fault.addr);
-                // A store on its way to sleep on the protection misses the wake of the
-                // eviction.
+                // A store on its way to sleep on the protection misses the eviction's wake-up.
                 if fault.write_protected {
                     pager.userfault.wake(fault.addr, PAGE).unwrap();
                 }
@@ -263,7 +262,7 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
                     while pager.evictions.load(Ordering::Relaxed) < EVICTIONS {
                         let round = rounds.next().unwrap();
                         for page in 0..PAGES {
-                            // Pages in an order of the writer's own.
+                            // Each writer visits the pages in its own order.
                             let page = (page * (2 * writer + 3)) % PAGES;
                             let word = (area.at(page) + writer * 8) as *mut u64;
                             // SAFETY: the writer's own word.
@@ -283,7 +282,7 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 pager.evict(method);
-                // Let the writers get somewhere.
+                // Gives the writers time to run.
                 std::thread::sleep(std::time::Duration::from_micros(300));
             }
         });

@@ -1,5 +1,5 @@
-//! Staging a range that has a hole in it. Alone in its program: a hole in the address
-//! space would be filled by whatever another test maps.
+//! Staging a range with a hole. The only test of its program: another test's mapping could fill a
+//! hole in the address space.
 
 mod common;
 use common::*;
@@ -45,7 +45,7 @@ fn a_range_across_mappings_is_refused_whole_and_goes_by_halves() {
     };
     let mut next = 0;
     for piece in &pieces {
-        assert_eq!(piece.offset, next, "pieces cover the range in order");
+        assert_eq!(piece.offset, next, "parts cover the range in order");
         next += piece.len;
         let outcome = if piece.offset == 9 * PAGE {
             StageResult::NotMapped

@@ -1,4 +1,4 @@
-//! A staging slot beside registered memory: the trap, and that guards keep clear of it.
+//! A staging slot beside registered memory: the kernel's trap, and the guards that avoid it.
 
 mod common;
 use common::*;
@@ -7,8 +7,8 @@ use wired::PAGE;
 
 const PAGES: usize = 8;
 
-/// Registers `src`, stages it `rounds` times into `slot` with one page at first and none
-/// later, and says whether faults still come.
+/// Registers `src`, stages it `rounds` times into `slot`, with one page at first and none later,
+/// and returns whether faults still arrive.
 fn still_registered(src: usize, slot: usize) -> bool {
     let userfault = Userfault::open(EntryKind::Upcall, &capabilities()).unwrap();
     userfault.register(src, PAGES * PAGE, true, false).unwrap();
@@ -31,7 +31,7 @@ fn memory_beside_a_guarded_slot_stays_registered() {
 }
 
 #[test]
-fn a_slot_that_adjoins_its_source_makes_the_kernel_forget_the_registration() {
+fn a_slot_that_adjoins_its_source_loses_its_registration_in_the_kernel() {
     let both = Area::new(2 * PAGES);
     if still_registered(both.at(0), both.at(PAGES)) {
         // The rule stays: other kernels have the trap.

@@ -1,4 +1,4 @@
-//! What the tests on the real kernel share: memory, an entry of each kind, children.
+//! Shared by the tests on the real kernel: memory, an entry of each kind, children.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,7 +11,7 @@ use translation::{
 };
 use wired::PAGE;
 
-/// What this machine gives.
+/// The features of this machine.
 pub fn capabilities() -> Capabilities {
     Capabilities::probe().capabilities
 }
@@ -86,7 +86,8 @@ pub fn page_of(value: u8) -> [u8; PAGE] {
     [value; PAGE]
 }
 
-/// Whether a system call may read the address: false where it answers EFAULT or the like.
+/// Returns true if a system call may read the address: false where it fails with EFAULT or the
+/// like.
 pub fn kernel_reads(addr: usize) -> bool {
     let (_reader, writer) = rustix::pipe::pipe().unwrap();
     // SAFETY: the kernel checks the address.
@@ -99,7 +100,7 @@ pub fn kernel_reads(addr: usize) -> bool {
     }
 }
 
-/// An entry thread that hands each fault to a closure, until dropped.
+/// An entry thread that passes each fault to a closure, until dropped.
 pub struct Entry {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -145,7 +146,7 @@ impl Drop for Entry {
 
 type Answer = Box<dyn Fn(usize) + Sync>;
 
-/// Ranges whose SIGBUS goes to a closure.
+/// Ranges whose SIGBUS a closure handles.
 static RANGES: [[AtomicUsize; 3]; 16] = [const { [const { AtomicUsize::new(0) }; 3] }; 16];
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -158,12 +159,12 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
             return answer(addr & !(PAGE - 1));
         }
     }
-    // Not of a test: the default action at the next try.
+    // Not an address of a test: the next access takes the default action.
     // SAFETY: async-signal-safe.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 
-/// Lets `answer` deal with SIGBUS in a range, for ever.
+/// Makes `answer` handle SIGBUS in a range, for the life of the process.
 pub fn on_upcall(addr: usize, len: usize, answer: impl Fn(usize) + Sync + 'static) {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
@@ -242,7 +243,7 @@ pub fn in_child(body: impl FnOnce() -> i32) -> End {
     }
 }
 
-/// Gives up root for nobody, in a child.
+/// Changes the user from root to an unprivileged one, in a child.
 pub fn become_nobody() {
     // SAFETY: plain system calls.
     unsafe {
@@ -256,7 +257,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says that a test could not run here, and why.
+/// Reports that a test could not run here, and why.
 pub fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
