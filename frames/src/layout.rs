@@ -8,7 +8,7 @@ use crate::limit::Limit;
 use crate::ramtab::{Frame, Owner, RamTab};
 use crate::set::FrameSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
-use wired::{PAGE, Plain, Region};
+use wired::{PAGE, Plain, WiredMemory};
 
 /// "selfledg", and the version of this layout.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg02");
@@ -121,7 +121,7 @@ impl Layout {
 
     /// Of the ledger of `length` bytes that has this `first` page, if it is one: what the
     /// page says may be anybody's invention.
-    pub(crate) fn read(first: &Region, length: u64) -> Option<Self> {
+    pub(crate) fn read(first: &WiredMemory, length: u64) -> Option<Self> {
         let header = &first.slice::<Header>(0, 1)[0];
         let (total, slots) = (header.total.load(SeqCst), header.slots.load(SeqCst));
         let sane =
@@ -137,12 +137,12 @@ impl Layout {
 
 /// The ledger's memory, seen by its parts.
 pub(crate) struct Memory {
-    region: Region,
+    region: WiredMemory,
     layout: Layout,
 }
 
 impl Memory {
-    pub(crate) fn new(region: Region, layout: Layout) -> Self {
+    pub(crate) fn new(region: WiredMemory, layout: Layout) -> Self {
         Self { region, layout }
     }
 

@@ -15,7 +15,7 @@ use crate::ramtab::{Entry, Frame, Owner};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Why a ledger could not be made or attached, or a domain not found in it.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ impl Ledger {
     ) -> Result<(Self, OwnedFd), LedgerError> {
         let slots = check(total, max_domains)?;
         let layout = Layout::new(total, slots);
-        let (region, fd) = Region::shared(layout.length, "selfpage-ledger")
+        let (region, fd) = WiredMemory::shared(layout.length, "selfpage-ledger")
             .map_err(|e| LedgerError::Map(e.into()))?;
         let memory = Memory::new(region, layout);
         memory.set(0).fill(total);
@@ -83,7 +83,8 @@ impl Ledger {
 
     /// The books behind a descriptor from [`Ledger::create`], in another process.
     pub fn attach(fd: impl AsFd) -> Result<Self, LedgerError> {
-        let map = |len| Region::attach(fd.as_fd(), len).map_err(|e| LedgerError::Map(e.into()));
+        let map =
+            |len| WiredMemory::attach(fd.as_fd(), len).map_err(|e| LedgerError::Map(e.into()));
         let small = std::fs::File::from(fd.as_fd().try_clone_to_owned().map_err(LedgerError::Map)?);
         let length = small.metadata().map_err(LedgerError::Map)?.len();
         if length < PAGE as u64 {

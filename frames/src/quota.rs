@@ -12,7 +12,7 @@ use crate::ramtab::Frame;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// How often the limit is tried to be lowered against a tenant that takes and gives frames at
 /// the same time: each attempt fails only for one that took or gave.
@@ -57,7 +57,7 @@ impl From<rustix::io::Errno> for QuotaError {
 
 /// The limit of one tenant's ledger, for the frames allocator that moves it.
 pub struct Quota {
-    first: Region,
+    first: WiredMemory,
     total: u32,
     limit: u32,
 }
@@ -79,7 +79,7 @@ impl Quota {
         if length < PAGE as u64 {
             return Err(QuotaError::NotALedger { length });
         }
-        let first = Region::attach(fd, PAGE)?;
+        let first = WiredMemory::attach(fd, PAGE)?;
         let layout = Layout::read(&first, length).ok_or(QuotaError::NotALedger { length })?;
         let total = layout.total().min(Frame::MOST);
         let mut quota = Self {

@@ -243,7 +243,7 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 0u32..200), 1..60),
     ) {
         let (_ledger, fd) = Ledger::create_limited(100, 40, 2).unwrap();
-        let hostile = wired::Region::attach(&fd, wired::PAGE).unwrap();
+        let hostile = wired::WiredMemory::attach(&fd, wired::PAGE).unwrap();
         let mut quota = Quota::attach(&fd).unwrap();
         let mut limit = 40;
         for ((word, value), (raise, k)) in words.into_iter().zip(steps) {

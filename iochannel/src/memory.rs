@@ -12,7 +12,7 @@ use rustix::fs::{
     memfd_create,
 };
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Says that the memory is a channel's.
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgioc");
@@ -30,7 +30,7 @@ const SEALS: SealFlags = SealFlags::SHRINK
 
 /// The memory, mapped.
 pub(crate) struct Memory {
-    region: Region,
+    region: WiredMemory,
     pub shape: Shape,
 }
 
@@ -41,7 +41,7 @@ impl Memory {
         let fd = memfd_create("selfpage-channel", flags).map_err(needs("memory"))?;
         ftruncate(&fd, shape.bytes() as u64).map_err(needs("memory"))?;
         fcntl_add_seals(&fd, SEALS).map_err(needs("sealed memory"))?;
-        let region = Region::attach(&fd, shape.bytes()).map_err(needs("a mapping"))?;
+        let region = WiredMemory::attach(&fd, shape.bytes()).map_err(needs("a mapping"))?;
         let word = |at| &region.slice::<AtomicU32>(at, 1)[0];
         word(at::VERSION).store(VERSION, Ordering::Relaxed);
         word(at::SLOTS).store(shape.slots() as u32, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Memory {
             let said = least;
             return Err(ChannelError::Size { there, said });
         }
-        let region = Region::attach(&fd, there as usize).map_err(needs("a mapping"))?;
+        let region = WiredMemory::attach(&fd, there as usize).map_err(needs("a mapping"))?;
         let word = |at| region.slice::<AtomicU32>(at, 1)[0].load(Ordering::Relaxed);
         let magic = region.slice::<AtomicU64>(at::MAGIC, 1)[0].load(Ordering::Acquire);
         let version = word(at::VERSION);

@@ -6,15 +6,15 @@
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use std::sync::atomic::{AtomicU32, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// A mark that a fork's child does not see.
-pub struct Origin(Region);
+pub struct Origin(WiredMemory);
 
 impl Origin {
     /// Made here.
     pub fn here() -> Result<Self, Errno> {
-        let page = Region::private(PAGE)?;
+        let page = WiredMemory::private(PAGE)?;
         // SAFETY: memory of ours that nothing else uses.
         unsafe { madvise(page.as_ptr().cast(), PAGE, Advice::LinuxWipeOnFork)? };
         let origin = Self(page);

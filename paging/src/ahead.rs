@@ -16,7 +16,7 @@ use crate::page::State;
 use crate::stream::{Advice, WIDEST};
 use crate::table::Table;
 use store::{Channel, Completion, Handle, ReadPage, Store, StoreError, Wait};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Streams one reader reads ahead for at once.
 const LANES: usize = 4;
@@ -100,7 +100,7 @@ pub(crate) struct Tally {
 pub(crate) struct Ahead {
     channel: Box<dyn Channel>,
     lanes: Box<[Lane; LANES]>,
-    memory: Region,
+    memory: WiredMemory,
     /// Pages in each lane: a power of two.
     length: usize,
     clock: u32,
@@ -125,7 +125,8 @@ impl Ahead {
         Ok(Self {
             channel: store.channel(DEPTH)?,
             lanes: Box::new([Lane::NONE; LANES]),
-            memory: Region::private(LANES * length * PAGE).map_err(crate::DomainError::Memory)?,
+            memory: WiredMemory::private(LANES * length * PAGE)
+                .map_err(crate::DomainError::Memory)?,
             length,
             clock: 0,
             batch: Vec::with_capacity(LONGEST),

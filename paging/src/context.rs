@@ -11,7 +11,7 @@ use crate::stream::WIDEST;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, Store, StoreError, Wait};
-use wired::{PAGE, Region, futex};
+use wired::{PAGE, WiredMemory, futex};
 
 /// Pages one entry thread has on their way from the store at once, at most. Each
 /// faulting thread has one; beyond this, faults wait in the kernel's queue.
@@ -31,7 +31,7 @@ pub(crate) struct InFlight {
 /// Buffers and a channel.
 pub(crate) struct Context {
     pub(crate) channel: Option<Box<dyn Channel>>,
-    buffers: Region,
+    buffers: WiredMemory,
     pub(crate) flights: [InFlight; DEPTH],
     free: u64,
     depth: usize,
@@ -57,7 +57,7 @@ impl Context {
         };
         Ok(Self {
             channel: store.map(|s| s.channel(depth)).transpose()?,
-            buffers: Region::private(depth * PAGE).map_err(no_memory)?,
+            buffers: WiredMemory::private(depth * PAGE).map_err(no_memory)?,
             flights: [InFlight::default(); DEPTH],
             free: u64::MAX >> (64 - depth),
             depth,

@@ -7,7 +7,7 @@
 use crate::stretch::Inner;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use wired::Region;
+use wired::WiredMemory;
 
 /// Stretches a domain can have at once.
 pub const MOST_STRETCHES: usize = 1 << 16;
@@ -16,10 +16,10 @@ pub const MOST_STRETCHES: usize = 1 << 16;
 pub(crate) struct Directory {
     sequence: AtomicU32,
     count: AtomicUsize,
-    bases: Region,
-    inners: Region,
+    bases: WiredMemory,
+    inners: WiredMemory,
     /// By id, modulo the table's size.
-    by_id: Region,
+    by_id: WiredMemory,
     /// Live stretches that found their place by id taken, by one that is so many younger or
     /// older.
     displaced: AtomicUsize,
@@ -31,9 +31,9 @@ impl Directory {
         Ok(Self {
             sequence: AtomicU32::new(0),
             count: AtomicUsize::new(0),
-            bases: Region::private(MOST_STRETCHES * 8)?,
-            inners: Region::private(MOST_STRETCHES * 8)?,
-            by_id: Region::private(MOST_STRETCHES * 8)?,
+            bases: WiredMemory::private(MOST_STRETCHES * 8)?,
+            inners: WiredMemory::private(MOST_STRETCHES * 8)?,
+            by_id: WiredMemory::private(MOST_STRETCHES * 8)?,
             displaced: AtomicUsize::new(0),
         })
     }

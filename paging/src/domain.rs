@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use store::SharedStore;
 use translation::{Feature, Reservation};
-use wired::{PAGE, RANGE_PAGES};
+use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// A domain: a contract, a store, stretches, and the entry that deals with their faults.
 ///
@@ -71,10 +71,10 @@ impl Domain {
         }
         let pager = self.shared.pager();
         let frames = pager.frames().contract().x;
-        if pager.unit_pages != RANGE_PAGES {
+        if pager.unit_pages != HUGE_RANGE_PAGES {
             return Err(StretchError::NoHugeFrames(format!(
                 "the contract allows {frames} frames, and 2 MiB at once take 512: at least {} are needed",
-                8 * RANGE_PAGES
+                8 * HUGE_RANGE_PAGES
             )));
         }
         if !pager.capabilities.has(Feature::Move) {

@@ -17,7 +17,7 @@ use rate::Class;
 use rate::tasks::Key;
 use store::{Handle, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
-use wired::{PAGE, RANGE_PAGES};
+use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// How an attempt to resolve a fault ended.
 #[derive(Debug)]
@@ -216,7 +216,7 @@ impl Activation<'_> {
     /// as a fault. Else the unit is split.
     fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
         let pager = self.pager;
-        let rest = RANGE_PAGES as u32 - 1;
+        let rest = HUGE_RANGE_PAGES as u32 - 1;
         let (granted, when) = pager.pace.more(self.task, rest, pager.counters());
         let outcome = match granted == rest {
             true => self.fill_huge(),
@@ -226,7 +226,7 @@ impl Activation<'_> {
             Some(Outcome::Success) => {
                 self.context.handled = Handled {
                     class: Class::ZeroFill,
-                    pages: RANGE_PAGES as u32,
+                    pages: HUGE_RANGE_PAGES as u32,
                 }
             }
             _ => pager.pace.give_back(self.task, when, granted),

@@ -28,7 +28,7 @@ use crate::pager::Pager;
 use frames::Frame;
 use store::ReadPage;
 use translation::{Reservation, Wake};
-use wired::{Lock, PAGE, RANGE, RANGE_PAGES};
+use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
 
 /// Huge faults that are resolved at once; more wait their turn.
 const SCRATCHES: usize = 4;
@@ -52,15 +52,15 @@ unsafe impl Send for Scratch {}
 
 impl Scratch {
     fn new() -> Result<Self, translation::ReserveError> {
-        let buffer = translation::reserve_staging(RANGE)?;
+        let buffer = translation::reserve_staging(HUGE_RANGE)?;
         // Without huge pages small ones are moved, one by one.
         let _ = translation::advise_huge(buffer.addr, buffer.len);
         Ok(Self {
             buffer,
             used: false,
-            frames: Vec::with_capacity(RANGE_PAGES),
-            seen: Vec::with_capacity(RANGE_PAGES),
-            batch: Vec::with_capacity(RANGE_PAGES),
+            frames: Vec::with_capacity(HUGE_RANGE_PAGES),
+            seen: Vec::with_capacity(HUGE_RANGE_PAGES),
+            batch: Vec::with_capacity(HUGE_RANGE_PAGES),
         })
     }
 
@@ -74,7 +74,7 @@ impl Scratch {
     fn take_over(&mut self, slot: usize) -> bool {
         // SAFETY: the buffer is the scratch's own, guarded, and what it holds is nothing;
         // nobody needs what is in the slot.
-        self.used = unsafe { translation::stage(slot, RANGE, self.buffer.addr) }.is_ok();
+        self.used = unsafe { translation::stage(slot, HUGE_RANGE, self.buffer.addr) }.is_ok();
         self.used
     }
 
@@ -115,25 +115,26 @@ impl Activation<'_> {
         let unit = table.unit_of(self.index);
         let first = table.unit_pages(unit).start;
         let in_order = self.in_order || self.at_bind();
-        if table.unit_pages(unit).len() != RANGE_PAGES || !table.fillable_whole(unit, in_order) {
+        if table.unit_pages(unit).len() != HUGE_RANGE_PAGES || !table.fillable_whole(unit, in_order)
+        {
             return None;
         }
         let scratches = self.pager.scratches()?;
-        let mut scratch = scratches[first / RANGE_PAGES % SCRATCHES].lock();
+        let mut scratch = scratches[first / HUGE_RANGE_PAGES % SCRATCHES].lock();
         let scratch = &mut *scratch;
         scratch.frames.clear();
         scratch.frames.extend(self.held.take());
-        while scratch.frames.len() < RANGE_PAGES {
+        while scratch.frames.len() < HUGE_RANGE_PAGES {
             let Some(frame) = self.pager.take_frame(State::Empty) else {
                 self.pager.put_all(&scratch.frames);
-                self.context.wanted = RANGE_PAGES as u32;
+                self.context.wanted = HUGE_RANGE_PAGES as u32;
                 return Some(Outcome::Retry);
             };
             scratch.frames.push(frame);
         }
         self.pager.wake_evictor_below_spare();
         scratch.seen.clear();
-        for index in first..first + RANGE_PAGES {
+        for index in first..first + HUGE_RANGE_PAGES {
             let word = table.word(index);
             let seen = word.load();
             let fillable = matches!(seen.state(), State::Empty | State::Stored);
@@ -162,7 +163,7 @@ impl Activation<'_> {
     /// Reads what is stored into the buffer. False where a page cannot be read.
     fn read_whole(&mut self, scratch: &mut Scratch) -> bool {
         scratch.batch.clear();
-        for at in 0..RANGE_PAGES {
+        for at in 0..HUGE_RANGE_PAGES {
             let into = scratch.page(at);
             match scratch.seen[at].handle() {
                 Some(handle) => scratch.batch.push(ReadPage {
@@ -216,13 +217,18 @@ impl Activation<'_> {
         // A page table that small pages left behind, though empty, would have the huge page
         // split. Nothing is mapped there: every page of the unit is this fault's to fill.
         // SAFETY: as said, and behind the gate nobody else fills.
-        let _ = unsafe { translation::discard(table.address(first), RANGE) };
+        let _ = unsafe { translation::discard(table.address(first), HUGE_RANGE) };
         // SAFETY: the buffer's contents are nobody else's.
         let moved = unsafe {
-            userfault.move_pages(table.address(first), scratch.buffer.addr, RANGE, Wake::Yes)
+            userfault.move_pages(
+                table.address(first),
+                scratch.buffer.addr,
+                HUGE_RANGE,
+                Wake::Yes,
+            )
         };
         let done = match moved {
-            Ok(()) => RANGE_PAGES,
+            Ok(()) => HUGE_RANGE_PAGES,
             Err(error) => error.done() / PAGE,
         };
         for (at, (frame, seen)) in scratch.frames.iter().zip(&scratch.seen).enumerate() {

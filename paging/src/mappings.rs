@@ -7,13 +7,13 @@
 
 use rustix::mm::{Advice, madvise};
 use std::ops::Range;
-use wired::RANGE;
+use wired::HUGE_RANGE;
 
 /// Mappings a stretch is made of at most. `vm.max_map_count` is 65,530.
 const MOST: usize = 16;
 
 /// What a mapping covers at least: more than the few ranges that are evicted together.
-const LEAST: usize = 4 * RANGE;
+const LEAST: usize = 4 * HUGE_RANGE;
 
 /// Divides the memory at `base` into several mappings, where it is large. A kernel that
 /// will not leaves it as it is, which is only slower.
@@ -27,9 +27,9 @@ pub(crate) fn divide(base: usize, len: usize) {
 
 /// Every other part.
 fn odd_parts(base: usize, len: usize) -> impl Iterator<Item = Range<usize>> {
-    let size = len.div_ceil(MOST).next_multiple_of(RANGE).max(LEAST);
+    let size = len.div_ceil(MOST).next_multiple_of(HUGE_RANGE).max(LEAST);
     let end = base + len;
-    let first = (base + size).next_multiple_of(RANGE);
+    let first = (base + size).next_multiple_of(HUGE_RANGE);
     (first..end)
         .step_by(2 * size)
         .map(move |start| start..(start + size).min(end))
@@ -41,14 +41,22 @@ mod tests {
 
     #[test]
     fn borders_lie_between_ranges_and_are_few() {
-        for (base, len) in [(4096, 1 << 20), (RANGE, 256 << 20), (12 * 4096, 1 << 34)] {
+        for (base, len) in [
+            (4096, 1 << 20),
+            (HUGE_RANGE, 256 << 20),
+            (12 * 4096, 1 << 34),
+        ] {
             let parts: Vec<_> = odd_parts(base, len).collect();
             assert!(2 * parts.len() <= MOST + 1, "{} parts", parts.len());
             for part in &parts {
-                assert!(part.start.is_multiple_of(RANGE) && part.end <= base + len);
-                assert!(part.end.is_multiple_of(RANGE) || part.end == base + len);
+                assert!(part.start.is_multiple_of(HUGE_RANGE) && part.end <= base + len);
+                assert!(part.end.is_multiple_of(HUGE_RANGE) || part.end == base + len);
             }
         }
-        assert_eq!(odd_parts(RANGE, LEAST).count(), 0, "small ones are one");
+        assert_eq!(
+            odd_parts(HUGE_RANGE, LEAST).count(),
+            0,
+            "small ones are one"
+        );
     }
 }

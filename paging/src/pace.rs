@@ -25,7 +25,7 @@ use rate::{Class, Handler, Limits, Nanos, Setting, Ticket, Units};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wired::clock::thread_time;
-use wired::{Region, clock, futex};
+use wired::{WiredMemory, clock, futex};
 
 /// Now, on the clock that the limits' periods are of.
 pub(crate) use wired::clock::now;
@@ -42,7 +42,7 @@ const COARSE: u32 = 6;
 /// What a domain's faults pass.
 pub(crate) struct Pace {
     limits: Limits<'static>,
-    tasks: Region,
+    tasks: WiredMemory,
     /// Frames to make room for: the swapper was called.
     swap: AtomicU32,
 }
@@ -116,7 +116,7 @@ impl Pace {
         clock::prepare();
         Ok(Self {
             limits,
-            tasks: Region::private(TASKS * size_of::<AtomicU64>())?,
+            tasks: WiredMemory::private(TASKS * size_of::<AtomicU64>())?,
             swap: AtomicU32::new(0),
         })
     }

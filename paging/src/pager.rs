@@ -37,7 +37,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{Handle, Holder, Store};
 use translation::{Capabilities, Pagemap, Userfault};
-use wired::{Guard, Lock, PAGE, PiLock, RANGE_PAGES};
+use wired::{Guard, HUGE_RANGE_PAGES, Lock, PAGE, PiLock};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
@@ -146,7 +146,7 @@ pub(crate) struct Pager {
     unallocated: AtomicPtr<Box<Handler>>,
     /// As many pages of zeros as the widest window has. Never written, so that all are one
     /// page of the kernel's.
-    pub(crate) zeros: wired::Region,
+    pub(crate) zeros: wired::WiredMemory,
     /// Where huge frames are made, once a stretch has asked for them.
     scratches: OnceLock<Box<Scratches>>,
     /// Which entry threads wait for faults.
@@ -214,7 +214,7 @@ impl Pager {
             spare: spare_frames(contract.x),
             reserve: if contract.x < 64 { 0 } else { 2 },
             unallocated: AtomicPtr::default(),
-            zeros: wired::Region::private(WIDEST as usize * PAGE)
+            zeros: wired::WiredMemory::private(WIDEST as usize * PAGE)
                 .map_err(crate::DomainError::Memory)?,
             scratches: OnceLock::new(),
             entries: Entries::default(),
@@ -405,7 +405,7 @@ impl Drop for Pager {
 fn unit_pages(frames: u32) -> usize {
     let eighth = (frames as usize / 8).max(1);
     let power = 1 << eighth.ilog2();
-    power.min(RANGE_PAGES)
+    power.min(HUGE_RANGE_PAGES)
 }
 
 /// Pages of the widest window: a small part of the frames, so that windows of several

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use wired::Region;
+use wired::WiredMemory;
 
 /// Requests that may wait; those beyond are dropped, they would come too late.
 const WAITING: usize = 256;
@@ -224,7 +224,7 @@ impl Prefetcher {
 
 /// The pages of a stretch in the order they came in, while they are recorded.
 pub(crate) struct Log {
-    pages: Region,
+    pages: WiredMemory,
     room: usize,
     count: AtomicUsize,
 }
@@ -233,7 +233,7 @@ impl Log {
     /// Room for `room` pages.
     pub(crate) fn new(room: usize) -> rustix::io::Result<Self> {
         Ok(Self {
-            pages: Region::private(room * size_of::<AtomicU32>())?,
+            pages: WiredMemory::private(room * size_of::<AtomicU32>())?,
             room,
             count: AtomicUsize::new(0),
         })

@@ -17,7 +17,7 @@ pub(crate) mod ring;
 
 use ring::{PIECE, Ring};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Where a frame's page belongs and where it is staged.
 #[derive(Default)]
@@ -27,12 +27,15 @@ struct Place {
 }
 
 /// For every frame of the contract: the page it holds.
-pub(crate) struct Places(Region, usize);
+pub(crate) struct Places(WiredMemory, usize);
 
 impl Places {
     /// For frames numbered below `frames`.
     pub(crate) fn new(frames: usize) -> rustix::io::Result<Self> {
-        Ok(Self(Region::private(frames * size_of::<Place>())?, frames))
+        Ok(Self(
+            WiredMemory::private(frames * size_of::<Place>())?,
+            frames,
+        ))
     }
 
     fn of(&self, frame: u32) -> &Place {
@@ -76,7 +79,7 @@ pub(crate) struct Staging {
     unit_pages: usize,
     slots: usize,
     /// `slots * unit_pages` words: the frame at each page of each slot, plus one.
-    frames: Region,
+    frames: WiredMemory,
     /// Slots whose memory is one huge page, as far as is known: to be used again whole.
     whole: Box<[AtomicBool]>,
     /// Slots that are several mappings of the kernel's, as far as is known.
@@ -96,7 +99,7 @@ impl Staging {
             sieve: AtomicU64::new(0),
             unit_pages,
             slots,
-            frames: Region::private(slots * unit_pages * 4)?,
+            frames: WiredMemory::private(slots * unit_pages * 4)?,
             whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             split: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             standby: AtomicU32::new(0),

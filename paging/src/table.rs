@@ -12,7 +12,7 @@
 use crate::page::{PageWord, RangeGate, State};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// What a unit's bookkeeping costs, beside the page words.
 struct Unit {
@@ -36,8 +36,8 @@ pub(crate) struct Table {
     base: usize,
     pages: usize,
     unit_pages: usize,
-    words: Region,
-    units: Region,
+    words: WiredMemory,
+    units: WiredMemory,
     unit_count: usize,
     /// Pages where something else is mapped now.
     foreign: AtomicUsize,
@@ -54,8 +54,8 @@ impl Table {
             base,
             pages,
             unit_pages,
-            words: Region::private(pages * size_of::<AtomicU64>())?,
-            units: Region::private(unit_count * size_of::<Unit>())?,
+            words: WiredMemory::private(pages * size_of::<AtomicU64>())?,
+            units: WiredMemory::private(unit_count * size_of::<Unit>())?,
             unit_count,
             foreign: AtomicUsize::new(0),
         })

@@ -10,7 +10,7 @@
 use crate::mappings::Span;
 use crate::{raw, space};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use wired::{PAGE, RANGE, RANGE_PAGES, Region};
+use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE, WiredMemory};
 
 /// Arenas that can have marks; in those beyond, every address counts as mapped.
 const ARENAS: usize = 256;
@@ -20,7 +20,7 @@ const ALL: u8 = 1;
 const MIXED: u8 = 2;
 
 /// Words of bits for one range.
-const WORDS: usize = RANGE_PAGES / 64;
+const WORDS: usize = HUGE_RANGE_PAGES / 64;
 
 /// Readers find an arena here by its addresses; entries are only added.
 static TABLE: [AtomicPtr<Marks>; ARENAS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS];
@@ -32,15 +32,15 @@ static CLOSING: AtomicUsize = AtomicUsize::new(0);
 /// One arena's marks.
 struct Marks {
     span: Span,
-    coarse: Region,
-    mapped: Region,
-    closed: Region,
+    coarse: WiredMemory,
+    mapped: WiredMemory,
+    closed: WiredMemory,
     any_closed: AtomicBool,
 }
 
 impl Marks {
     fn ranges(&self) -> usize {
-        self.span.len().div_ceil(RANGE)
+        self.span.len().div_ceil(HUGE_RANGE)
     }
 
     fn coarse(&self) -> &[AtomicU8] {
@@ -60,7 +60,7 @@ impl Marks {
     }
 
     fn is_mapped(&self, page: usize) -> bool {
-        match self.coarse()[page / RANGE_PAGES].load(Ordering::Acquire) {
+        match self.coarse()[page / HUGE_RANGE_PAGES].load(Ordering::Acquire) {
             NONE => false,
             MIXED => self.mapped()[page / 64].load(Ordering::Acquire) & 1 << (page % 64) != 0,
             _ => true,
@@ -71,10 +71,10 @@ impl Marks {
         let (first, end) = (self.page(span.start), self.page(span.end - 1) + 1);
         let mut page = first;
         while page < end {
-            let range = page / RANGE_PAGES;
-            let stop = ((range + 1) * RANGE_PAGES).min(end);
+            let range = page / HUGE_RANGE_PAGES;
+            let stop = ((range + 1) * HUGE_RANGE_PAGES).min(end);
             let coarse = &self.coarse()[range];
-            if stop - page == RANGE_PAGES {
+            if stop - page == HUGE_RANGE_PAGES {
                 coarse.store(if mapped { ALL } else { NONE }, Ordering::Release);
             } else {
                 self.spell_out(range);
@@ -119,12 +119,12 @@ pub fn add(span: &Span) -> rustix::io::Result<()> {
     if at == ARENAS {
         return Ok(());
     }
-    let ranges = span.len().div_ceil(RANGE);
+    let ranges = span.len().div_ceil(HUGE_RANGE);
     let marks = Box::new(Marks {
         span: span.clone(),
-        coarse: Region::private(ranges)?,
-        mapped: Region::private(ranges * WORDS * 8)?,
-        closed: Region::private(ranges * WORDS * 8)?,
+        coarse: WiredMemory::private(ranges)?,
+        mapped: WiredMemory::private(ranges * WORDS * 8)?,
+        closed: WiredMemory::private(ranges * WORDS * 8)?,
         any_closed: AtomicBool::new(false),
     });
     TABLE[at].store(Box::leak(marks), Ordering::Release);
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_page_counts_as_mapped_exactly_while_it_is_marked() {
         let base = 0x5000_0000_0000;
-        add_one(&(base..base + 4 * RANGE));
+        add_one(&(base..base + 4 * HUGE_RANGE));
         let page = |n: usize| base + n * PAGE;
         assert!(!allocated(page(0)) && allocated(base - PAGE));
         mark(&(page(3)..page(700)), true);
@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn a_closed_page_keeps_its_place_until_it_is_mapped_again() {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let base = space::map(0, RANGE, space::RW, flags, -1, 0) as usize;
-        let span = base..base + RANGE;
+        let base = space::map(0, HUGE_RANGE, space::RW, flags, -1, 0) as usize;
+        let span = base..base + HUGE_RANGE;
         add_one(&span);
         close(base + PAGE + 8);
         assert!(usable(base) && !usable(base + PAGE) && usable(base + 2 * PAGE));
@@ -297,10 +297,12 @@ mod tests {
     #[test]
     fn a_span_over_two_arenas_is_marked_in_both() {
         let base = 0x5200_0000_0000;
-        add_one(&(base..base + RANGE));
-        add_one(&(base + RANGE..base + 2 * RANGE));
-        mark(&(base + PAGE..base + 2 * RANGE - PAGE), true);
-        assert!(!allocated(base) && allocated(base + RANGE - PAGE) && allocated(base + RANGE));
-        assert!(!allocated(base + 2 * RANGE - PAGE));
+        add_one(&(base..base + HUGE_RANGE));
+        add_one(&(base + HUGE_RANGE..base + 2 * HUGE_RANGE));
+        mark(&(base + PAGE..base + 2 * HUGE_RANGE - PAGE), true);
+        assert!(
+            !allocated(base) && allocated(base + HUGE_RANGE - PAGE) && allocated(base + HUGE_RANGE)
+        );
+        assert!(!allocated(base + 2 * HUGE_RANGE - PAGE));
     }
 }

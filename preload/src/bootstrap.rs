@@ -3,7 +3,7 @@
 //! The dynamic loader switches to the program's `malloc` before any constructor runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Bytes of the pool. What the loader and early constructors allocate is some tens of
 /// kilobytes; untouched pages cost nothing.
@@ -20,7 +20,7 @@ fn pool() -> Option<usize> {
     if start != 0 {
         return Some(start);
     }
-    let fresh = Region::private(POOL).ok()?;
+    let fresh = WiredMemory::private(POOL).ok()?;
     let address = fresh.as_ptr() as usize;
     match START.compare_exchange(0, address, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {

@@ -21,7 +21,7 @@ unsafe impl Allocator for Mapped {
         if raw::failed(start) {
             return (std::ptr::null_mut(), 0, 0);
         }
-        // As `wired::Region` marks the pager's own memory.
+        // As `wired::WiredMemory` marks the pager's own memory.
         // SAFETY: the mapping just made; the advice changes no contents.
         let _ = unsafe {
             raw::call3(

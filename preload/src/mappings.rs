@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use wired::{PAGE, RANGE};
+use wired::{HUGE_RANGE, PAGE};
 
 /// Addresses, both ends page aligned.
 pub type Span = Range<usize>;
@@ -404,7 +404,7 @@ impl Mappings {
 /// The alignment a mapping of `len` bytes is given: whole ranges are paged together, so
 /// large mappings should not share one.
 pub fn alignment(len: usize) -> usize {
-    if len >= RANGE { RANGE } else { PAGE }
+    if len >= HUGE_RANGE { HUGE_RANGE } else { PAGE }
 }
 
 #[cfg(test)]
@@ -551,12 +551,12 @@ mod tests {
     #[test]
     fn a_place_is_aligned_where_that_can_be_had() {
         let mut map = Mappings::new();
-        map.add_reserved(BASE + PAGE..BASE + 8 * RANGE);
-        assert_eq!(map.place(RANGE, RANGE), Some(BASE + RANGE));
-        map.set(BASE + PAGE..BASE + 7 * RANGE + PAGE, Traits::paged(3));
+        map.add_reserved(BASE + PAGE..BASE + 8 * HUGE_RANGE);
+        assert_eq!(map.place(HUGE_RANGE, HUGE_RANGE), Some(BASE + HUGE_RANGE));
+        map.set(BASE + PAGE..BASE + 7 * HUGE_RANGE + PAGE, Traits::paged(3));
         assert_eq!(
-            map.place(RANGE - PAGE, RANGE),
-            Some(BASE + 7 * RANGE + PAGE)
+            map.place(HUGE_RANGE - PAGE, HUGE_RANGE),
+            Some(BASE + 7 * HUGE_RANGE + PAGE)
         );
     }
 

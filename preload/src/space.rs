@@ -8,7 +8,7 @@ use crate::mappings::{Kind, Locked, Mappings, Origin, Piece, Span, Traits, What,
 use crate::{allocated, pager, pager_process, raw};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use wired::{PAGE, PiGuard, PiLock, RANGE};
+use wired::{HUGE_RANGE, PAGE, PiGuard, PiLock};
 
 /// Access an arena's free addresses have in the kernel.
 pub const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
@@ -102,7 +102,7 @@ pub fn fit_arenas(limit: Option<usize>, strict_overcommit: bool) {
     let mut size = ARENA;
     if let Some(limit) = limit {
         // Room for a second arena, and the program's files, stacks and libraries.
-        size = size.min((limit / 4).next_multiple_of(RANGE));
+        size = size.min((limit / 4).next_multiple_of(HUGE_RANGE));
     }
     if strict_overcommit {
         // MAP_NORESERVE does not count there: every reserved byte is committed.
@@ -134,7 +134,9 @@ impl Space {
 
     /// A further arena that holds `len` bytes.
     pub fn grow(&mut self, len: usize) -> Option<()> {
-        let least = len.checked_add(RANGE)?.checked_next_multiple_of(RANGE)?;
+        let least = len
+            .checked_add(HUGE_RANGE)?
+            .checked_next_multiple_of(HUGE_RANGE)?;
         let mut size = ARENA_SIZE.load(Ordering::Relaxed).max(least);
         loop {
             if let Ok(span) = pager::reserve(size)
@@ -146,7 +148,7 @@ impl Space {
             if size == least {
                 return None;
             }
-            size = (size / 2).next_multiple_of(RANGE).max(least);
+            size = (size / 2).next_multiple_of(HUGE_RANGE).max(least);
         }
     }
 

@@ -8,7 +8,7 @@ use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
 use system::client::{Connection, Port};
 use system::wire::Hello;
-use wired::RANGE;
+use wired::HUGE_RANGE;
 
 /// Addresses of the heap mimalloc gets at once: what it maps beyond goes the program's
 /// way. A multiple of its 32 MiB segments.
@@ -147,7 +147,7 @@ fn fit() {
 /// The first arena, and mimalloc's part of it.
 fn first_arena() -> Option<std::ops::Range<usize>> {
     let space = &mut space::hold();
-    space.grow(RANGE)?;
+    space.grow(HUGE_RANGE)?;
     let mut size = HEAP;
     while size >= 2 * SEGMENT {
         // Only what is there: no further arena for this.

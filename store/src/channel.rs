@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// A channel. Its file holds what the pager sees; how pages lie in RAM is in `ram`, how
 /// they come back in `read`, how they move to disk in `tier`, operations on the disk are in
@@ -42,7 +42,7 @@ pub(crate) struct Mover {
     /// Where the last run on disk ended: the next goes there if it can.
     pub(crate) near: Option<u32>,
     pub(crate) demotion: Option<Demotion>,
-    pub(crate) bounce: Option<Region>,
+    pub(crate) bounce: Option<WiredMemory>,
     done: Done,
 }
 
@@ -97,7 +97,7 @@ impl Mover {
         }
         if tiered {
             let bytes = HALVES * RUN * PAGE;
-            bounce = Some(Region::private(bytes).map_err(fail("its buffer"))?);
+            bounce = Some(WiredMemory::private(bytes).map_err(fail("its buffer"))?);
         }
         let mut idle_ops = [0; MAX_OPS / 64];
         (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));

@@ -16,7 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// What is unusual about a swap file, as bits: told by `describe`.
 pub(crate) mod notes {
@@ -204,7 +204,7 @@ fn set_direct(fd: &OwnedFd) -> bool {
     if fcntl_setfl(fd, flags | OFlags::DIRECT).is_err() {
         return false;
     }
-    let Ok(page) = Region::private(PAGE) else {
+    let Ok(page) = WiredMemory::private(PAGE) else {
         return false;
     };
     // SAFETY: fresh memory of a page, used only here.

@@ -8,7 +8,7 @@ use crate::error::SetupError;
 use crate::{Holder, StoreConfig};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use wired::{PAGE, Plain, Region};
+use wired::{PAGE, Plain, WiredMemory};
 
 /// Says that the memory is a store's, of this layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst3");
@@ -179,14 +179,14 @@ impl Header {
 /// The shared memory, mapped. The slices handed out borrow from it without saying so: they
 /// live beside it, in one structure (see `Parts`).
 pub(crate) struct Tables {
-    region: Region,
+    region: WiredMemory,
     pub geometry: Geometry,
     pub offsets: Offsets,
 }
 
 impl Tables {
     /// Writes the header of fresh memory.
-    pub fn create(region: Region, geometry: Geometry, line: &str) -> Self {
+    pub fn create(region: WiredMemory, geometry: Geometry, line: &str) -> Self {
         let words = region.slice::<AtomicU64>(0, PAGE / 8);
         for (at, value) in [
             (word::HOLDERS, geometry.holders),
@@ -281,8 +281,8 @@ impl Tables {
     }
 }
 
-fn map(fd: impl AsFd, bytes: usize) -> Result<Region, SetupError> {
-    Region::attach(fd, bytes).map_err(|errno| SetupError::Memory {
+fn map(fd: impl AsFd, bytes: usize) -> Result<WiredMemory, SetupError> {
+    WiredMemory::attach(fd, bytes).map_err(|errno| SetupError::Memory {
         what: "tables",
         bytes: bytes as u64,
         errno,

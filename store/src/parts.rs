@@ -12,7 +12,7 @@ use crate::layout::{Header, INTENTS, LANES, STATS, Tables};
 use crate::segment::Segments;
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use wired::Region;
+use wired::WiredMemory;
 
 /// What is counted, for each holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,13 +60,13 @@ pub(crate) struct Parts {
     pub backing: Backing,
     pub holder: AtomicU16,
     pub tables: Tables,
-    _arena: Option<Region>,
+    _arena: Option<WiredMemory>,
 }
 
 impl Parts {
     pub fn new(
         tables: Tables,
-        arena: Option<Region>,
+        arena: Option<WiredMemory>,
         swap: Option<OwnedFd>,
         holder: Holder,
     ) -> Result<Self, SetupError> {
@@ -77,13 +77,15 @@ impl Parts {
             errno,
         };
         let backing = Backing::new(g.by_system, swap).map_err(mark)?;
-        let arena_bytes = arena.as_ref().map_or(0, Region::len);
+        let arena_bytes = arena.as_ref().map_or(0, WiredMemory::len);
         if arena_bytes < g.segments * g.segment_size {
             return Err(SetupError::NotAStore(
                 "the arena is smaller than its tables say",
             ));
         }
-        let start = arena.as_ref().map_or(std::ptr::null_mut(), Region::as_ptr);
+        let start = arena
+            .as_ref()
+            .map_or(std::ptr::null_mut(), WiredMemory::as_ptr);
         // SAFETY: the views are used by the parts only, which live no longer than `tables`
         // and `arena` beside them; the arena's size was just checked.
         unsafe {

@@ -20,7 +20,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// A store in shared memory, as one process has it; a clone is the same.
 #[derive(Clone)]
@@ -112,7 +112,7 @@ impl SharedStore {
                 ));
             }
             arena = Some(
-                Region::attach(fd, bytes).map_err(|errno| SetupError::Memory {
+                WiredMemory::attach(fd, bytes).map_err(|errno| SetupError::Memory {
                     what: "compressed RAM",
                     bytes: bytes as u64,
                     errno,
@@ -207,13 +207,13 @@ impl SharedStore {
     }
 }
 
-fn shared(what: &'static str, bytes: usize) -> Result<(Region, OwnedFd), SetupError> {
+fn shared(what: &'static str, bytes: usize) -> Result<(WiredMemory, OwnedFd), SetupError> {
     let name = if what == "tables" {
         "selfpage-tables"
     } else {
         "selfpage-store"
     };
-    Region::shared(bytes, name).map_err(|errno| SetupError::Memory {
+    WiredMemory::shared(bytes, name).map_err(|errno| SetupError::Memory {
         what,
         bytes: bytes as u64,
         errno,

@@ -9,7 +9,7 @@ use translation::{
     discard_batch, reserve, reserve_staging, restore_pinned, separate_pinned,
     separate_pinned_sparse, stage, stage_by_copy,
 };
-use wired::{PAGE, RANGE, RANGE_PAGES};
+use wired::{PAGE, HUGE_RANGE, HUGE_RANGE_PAGES};
 
 struct Bench {
     capabilities: Capabilities,
@@ -25,11 +25,11 @@ impl Bench {
         let capabilities = Capabilities::probe().capabilities;
         let userfault =
             Userfault::open(EntryKind::Upcall, &capabilities).expect("upcall works here");
-        let memory = || reserve_staging(2 * RANGE).expect("address space");
+        let memory = || reserve_staging(2 * HUGE_RANGE).expect("address space");
         // Ranges of one page table each, as the pager uses them.
         let aligned = |r: Reservation| Reservation {
-            addr: r.addr.next_multiple_of(RANGE),
-            len: RANGE,
+            addr: r.addr.next_multiple_of(HUGE_RANGE),
+            len: HUGE_RANGE,
         };
         let bench = Self {
             pagemap: Pagemap::open(&capabilities).expect("pagemap"),
@@ -41,11 +41,11 @@ impl Bench {
         };
         bench
             .userfault
-            .register(bench.area.addr, RANGE, true, true)
+            .register(bench.area.addr, HUGE_RANGE, true, true)
             .expect("registered");
         bench
             .userfault
-            .register(bench.second.addr, RANGE, true, false)
+            .register(bench.second.addr, HUGE_RANGE, true, false)
             .expect("registered");
         bench
     }
@@ -53,7 +53,7 @@ impl Bench {
     fn fill(&self, pages: usize) {
         let page = [1; PAGE];
         for index in 0..pages {
-            let at = self.area.addr + index * (RANGE_PAGES / pages) * PAGE;
+            let at = self.area.addr + index * (HUGE_RANGE_PAGES / pages) * PAGE;
             self.userfault
                 .copy(at, page.as_ptr(), PAGE, Wake::No)
                 .expect("missing page");
@@ -162,7 +162,7 @@ fn main() {
         let staged = || {
             b.fill(pages);
             // SAFETY: the benchmark's own.
-            unsafe { stage(b.area.addr, RANGE, b.slot.addr) }.expect("one mapping");
+            unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
         };
         b.time(
             &format!("stage 2 MiB with {pages} pages, the call"),
@@ -170,7 +170,7 @@ fn main() {
             || b.fill(pages),
             || {
                 // SAFETY: the benchmark's own.
-                unsafe { stage(b.area.addr, RANGE, b.slot.addr) }.expect("one mapping");
+                unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
             },
         );
         b.time(
@@ -179,7 +179,7 @@ fn main() {
             || b.fill(pages),
             || {
                 // SAFETY: the benchmark's own.
-                unsafe { stage_by_copy(&b.userfault, &b.pagemap, b.area.addr, RANGE, b.slot.addr) }
+                unsafe { stage_by_copy(&b.userfault, &b.pagemap, b.area.addr, HUGE_RANGE, b.slot.addr) }
                     .expect("protectable");
             },
         );
@@ -191,7 +191,7 @@ fn main() {
                 || {
                     // SAFETY: the benchmark's own.
                     unsafe {
-                        separate_pinned(&b.userfault, b.slot.addr, b.second.addr, RANGE, |_| {})
+                        separate_pinned(&b.userfault, b.slot.addr, b.second.addr, HUGE_RANGE, |_| {})
                     }
                     .expect("moved");
                 },
@@ -206,7 +206,7 @@ fn main() {
                     let (src, dst) = (b.slot.addr, b.second.addr);
                     // SAFETY: the benchmark's own.
                     unsafe {
-                        separate_pinned_sparse(&b.userfault, &b.pagemap, src, dst, RANGE, |_| {})
+                        separate_pinned_sparse(&b.userfault, &b.pagemap, src, dst, HUGE_RANGE, |_| {})
                     }
                     .expect("moved");
                 },
@@ -234,9 +234,9 @@ fn main() {
                 1,
                 || b.fill(pages),
                 || {
-                    let mut bitmap = [0; RANGE_PAGES / 64];
+                    let mut bitmap = [0; HUGE_RANGE_PAGES / 64];
                     pagemap
-                        .present_pages(b.area.addr, RANGE, &mut bitmap)
+                        .present_pages(b.area.addr, HUGE_RANGE, &mut bitmap)
                         .expect("readable");
                 },
             );
@@ -264,7 +264,7 @@ fn main() {
         b.userfault.poison(b.area.addr, PAGE).expect("missing page");
     });
     b.time("reserve and unmap", 1, nothing, || {
-        let got = reserve(None, RANGE, true).expect("address space");
+        let got = reserve(None, HUGE_RANGE, true).expect("address space");
         // SAFETY: just reserved.
         unsafe { translation::unmap_reservation(got) }.expect("mapped");
     });

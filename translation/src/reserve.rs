@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use wired::{PAGE, RANGE};
+use wired::{HUGE_RANGE, PAGE};
 
 /// Why no address space was reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,12 +94,12 @@ pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
     let refused = |errno| ReserveError::Refused { len, errno };
     let whole = len
         .checked_next_multiple_of(PAGE)
-        .and_then(|len| len.checked_add(RANGE + 2 * PAGE));
+        .and_then(|len| len.checked_add(HUGE_RANGE + 2 * PAGE));
     let spacious = reserve(None, whole.ok_or(refused(Errno::NOMEM))?, false)?;
-    let addr = (spacious.addr + PAGE).next_multiple_of(RANGE);
+    let addr = (spacious.addr + PAGE).next_multiple_of(HUGE_RANGE);
     let inner = Reservation {
         addr,
-        len: spacious.len - RANGE - 2 * PAGE,
+        len: spacious.len - HUGE_RANGE - 2 * PAGE,
     };
     trim(spacious, addr - PAGE..addr + inner.len + PAGE);
     // SAFETY: just reserved; no other code knows it.
@@ -116,14 +116,16 @@ pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
 pub fn reserve_aligned(len: usize) -> Result<Reservation, ReserveError> {
     let refused = |errno| ReserveError::Refused { len, errno };
     let rounded = len
-        .checked_next_multiple_of(RANGE)
+        .checked_next_multiple_of(HUGE_RANGE)
         .ok_or(refused(Errno::NOMEM))?;
     let spacious = reserve(
         None,
-        rounded.checked_add(RANGE).ok_or(refused(Errno::NOMEM))?,
+        rounded
+            .checked_add(HUGE_RANGE)
+            .ok_or(refused(Errno::NOMEM))?,
         true,
     )?;
-    let addr = spacious.addr.next_multiple_of(RANGE);
+    let addr = spacious.addr.next_multiple_of(HUGE_RANGE);
     trim(spacious, addr..addr + rounded);
     Ok(Reservation { addr, len: rounded })
 }

@@ -71,7 +71,7 @@ fn a_translation_shows_what_is_mapped() {
 
 #[test]
 fn a_page_of_a_file_differs_from_private_memory() {
-    let (shared, _fd) = wired::Region::shared(PAGE, "selfpage-test").unwrap();
+    let (shared, _fd) = wired::WiredMemory::shared(PAGE, "selfpage-test").unwrap();
     let at = shared.as_ptr() as usize;
     store(at, 1);
     let trans = Pagemap::open(&capabilities()).unwrap().trans(at).unwrap();

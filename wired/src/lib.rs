@@ -12,22 +12,22 @@
 pub mod clock;
 pub mod futex;
 pub mod lock;
+pub mod memory;
 pub mod pi;
-pub mod region;
 
 pub use lock::{Guard, Lock};
+pub use memory::{Plain, WiredMemory};
 pub use pi::{PiGuard, PiLock};
-pub use region::{Plain, Region};
 
 /// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and says so at
 /// start where the kernel has others.
 pub const PAGE: usize = 4096;
 
 /// Bytes in the range that one page table covers, the unit of eviction sweeps.
-pub const RANGE: usize = 2 << 20;
+pub const HUGE_RANGE: usize = 2 << 20;
 
-/// Pages in a [`RANGE`].
-pub const RANGE_PAGES: usize = RANGE / PAGE;
+/// Pages in a [`HUGE_RANGE`].
+pub const HUGE_RANGE_PAGES: usize = HUGE_RANGE / PAGE;
 
 /// Writes a word with what it holds: the page becomes this process's own. A write to the same
 /// bytes goes before or after it.

@@ -22,7 +22,7 @@ const FREE: u32 = 0;
 
 /// How long to wait where the kernel does not: one built without priority inheritance, or a
 /// holder that is gone, which only [`PiLock::reset`] ends.
-const PATIENCE: Duration = Duration::from_micros(50);
+const RETRY_DELAY: Duration = Duration::from_micros(50);
 
 /// A lock around a value.
 pub struct PiLock<T> {
@@ -35,7 +35,7 @@ unsafe impl<T: Send> Sync for PiLock<T> {}
 // SAFETY: it owns its value.
 unsafe impl<T: Send> Send for PiLock<T> {}
 
-fn own_number() -> u32 {
+fn current_tid() -> u32 {
     Pid::as_raw(Some(gettid())) as u32
 }
 
@@ -50,7 +50,7 @@ impl<T> PiLock<T> {
 
     /// Waits until nobody else holds the lock, then holds it until the guard is dropped.
     pub fn lock(&self) -> PiGuard<'_, T> {
-        while !self.take() {
+        while !self.try_acquire() {
             match futex::lock_pi(&self.word, futex::Flags::PRIVATE, None) {
                 Ok(()) => {
                     // The kernel wrote the word: what its last holder wrote is seen from here.
@@ -58,31 +58,31 @@ impl<T> PiLock<T> {
                     break;
                 }
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => pause(),
+                Err(_) => sleep_before_retry(),
             }
         }
-        self.held()
+        self.guard()
     }
 
     /// Holds the lock if nobody else does.
     pub fn try_lock(&self) -> Option<PiGuard<'_, T>> {
         // Made only where the lock was had: a guard ends it even when it is thrown away.
-        self.take().then(|| self.held())
+        self.try_acquire().then(|| self.guard())
     }
 
-    fn held(&self) -> PiGuard<'_, T> {
+    fn guard(&self) -> PiGuard<'_, T> {
         PiGuard {
             lock: self,
-            _of_this_thread: PhantomData,
+            _not_send: PhantomData,
         }
     }
 
-    fn take(&self) -> bool {
+    fn try_acquire(&self) -> bool {
         if self.word.load(Ordering::Relaxed) != FREE {
             return false;
         }
         self.word
-            .compare_exchange(FREE, own_number(), Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(FREE, current_tid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -96,8 +96,8 @@ impl<T> PiLock<T> {
     }
 }
 
-fn pause() {
-    let nanos = PATIENCE.subsec_nanos().into();
+fn sleep_before_retry() {
+    let nanos = RETRY_DELAY.subsec_nanos().into();
     let time = rustix::thread::Timespec {
         tv_sec: 0,
         tv_nsec: nanos,
@@ -108,7 +108,7 @@ fn pause() {
 /// Holds a [`PiLock`] until dropped, by the thread that took it: the kernel refuses another's.
 pub struct PiGuard<'a, T> {
     lock: &'a PiLock<T>,
-    _of_this_thread: PhantomData<*const T>,
+    _not_send: PhantomData<*const T>,
 }
 
 impl<T> Deref for PiGuard<'_, T> {
@@ -192,7 +192,7 @@ mod tests {
                 assert!(lock.try_lock().is_none());
             });
         });
-        assert_eq!(lock.word.load(Ordering::Relaxed), own_number());
+        assert_eq!(lock.word.load(Ordering::Relaxed), current_tid());
         drop(held);
         assert!(lock.try_lock().is_some());
     }
@@ -228,7 +228,7 @@ mod tests {
             assert_eq!(status, 0);
             assert_eq!(
                 lock.word.load(Ordering::Relaxed) & !futex::WAITERS,
-                own_number()
+                current_tid()
             );
             assert_eq!(*held, 0);
             *held = 10;
@@ -261,7 +261,7 @@ mod tests {
         let lock = PiLock::new(());
         let (refused, risen) = (AtomicBool::new(false), AtomicBool::new(false));
         let held = lock.lock();
-        let holder = own_number();
+        let holder = current_tid();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let five = Parameters { priority: 5 };

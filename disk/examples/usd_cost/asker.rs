@@ -7,7 +7,7 @@ use disk::usd::{Backing, Usd};
 use iochannel::{Client, Doorbell, Piece, Shape, create};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Requests that a client has outstanding at most.
 pub const DEPTH: usize = 32;
@@ -16,7 +16,7 @@ pub struct Asker {
     pub id: ClientId,
     pub client: Client,
     pub doorbell: OwnedFd,
-    memory: Region,
+    memory: WiredMemory,
     random: u64,
 }
 
@@ -33,7 +33,7 @@ impl Asker {
             id,
             client,
             doorbell: own,
-            memory: Region::private(DEPTH * PAGE)?,
+            memory: WiredMemory::private(DEPTH * PAGE)?,
             random: u64::from(id.number()) + 1,
         })
     }

@@ -7,7 +7,7 @@ use disk::usd::{Settings, Usd};
 use rustix::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Bytes of the file.
 const FILE: u64 = 256 << 20;
@@ -33,7 +33,7 @@ impl Ground {
         }
         let extents = fs.extents(file)?;
         // What was never written costs no disk.
-        let buffer = Region::private(1 << 20)?;
+        let buffer = WiredMemory::private(1 << 20)?;
         // SAFETY: fresh memory of that size, used only here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), 1 << 20) };
         let fill = |(at, byte): (usize, &mut u8)| *byte = at as u8;

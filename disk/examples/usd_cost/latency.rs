@@ -7,7 +7,7 @@ use crate::{Outcome, median};
 use disk::atropos::Share;
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 const TURNS: usize = 20;
 const READS: usize = 200;
@@ -17,7 +17,7 @@ pub fn print(ground: &Ground) -> Outcome {
         let usd = ground.usd(spin)?;
         let mut asker = Asker::new(&usd, contract(Share::percent(10), 100, true), ground)?;
         let pieces = asker.pieces();
-        let memory = Region::private(PAGE)?;
+        let memory = WiredMemory::private(PAGE)?;
         // SAFETY: fresh memory of that size, used only here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), PAGE) };
         let (mut by_channel, mut direct, mut random) = (Vec::new(), Vec::new(), 99);

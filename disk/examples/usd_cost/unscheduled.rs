@@ -7,7 +7,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 use wired::clock::thread_time;
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// What so many clients had.
 pub struct Had {
@@ -43,7 +43,7 @@ pub fn run(ground: &Ground, clients: u64, depth: usize, time: Duration) -> Outco
 
 fn client(ground: &Ground, seed: u64, depth: usize, time: Duration) -> Outcome<(u64, Duration)> {
     let mut ring = IoUring::new(DEPTH as u32)?;
-    let memory = Region::private(DEPTH * PAGE)?;
+    let memory = WiredMemory::private(DEPTH * PAGE)?;
     let file = types::Fd(ground.fs.medium().as_fd().as_raw_fd());
     let mut random = seed;
     let mut start = |ring: &mut IoUring, slot: usize| -> Outcome {

@@ -15,7 +15,7 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
-use wired::Region;
+use wired::WiredMemory;
 
 const MOST: usize = DEPTHS[DEPTHS.len() - 1] as usize;
 const _: () = assert!(
@@ -41,7 +41,7 @@ pub(super) struct Load<'fd> {
     /// Where each [`PLACE`] bytes begin on the device.
     places: Vec<u64>,
     ring: ManuallyDrop<IoUring>,
-    buffers: ManuallyDrop<Region>,
+    buffers: ManuallyDrop<WiredMemory>,
     /// Buffers in use, as bits.
     busy: u128,
     started: [Instant; MOST],
@@ -64,7 +64,8 @@ impl<'fd> Load<'fd> {
             });
         }
         let ring = own_ring::build(MOST as u32, 2 * MOST as u32).map_err(CalibrateError::Ring)?;
-        let buffers = Region::private(MOST * PLACE as usize).map_err(CalibrateError::Memory)?;
+        let buffers =
+            WiredMemory::private(MOST * PLACE as usize).map_err(CalibrateError::Memory)?;
         let mut load = Self {
             fd,
             places,

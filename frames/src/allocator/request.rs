@@ -8,7 +8,7 @@
 use super::{Allocator, Order, Refused, TenantId};
 use crate::contract::Contract;
 use std::time::Duration;
-use wired::RANGE_PAGES;
+use wired::HUGE_RANGE_PAGES;
 
 /// More frames for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Places {
 impl Places {
     /// Refuses what the machine does not have.
     pub fn check(self, request: Request) -> Result<(), Refused> {
-        let (asked, unit) = (request.k, RANGE_PAGES as u32);
+        let (asked, unit) = (request.k, HUGE_RANGE_PAGES as u32);
         match request.kind {
             Kind::Huge if !self.huge => Err(Refused::NoHuge { asked }),
             Kind::Huge if !asked.is_multiple_of(unit) => Err(Refused::Huge { asked, unit }),

@@ -19,7 +19,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Checksum, StoreError};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Backs a stretch with a file.
 pub struct Mapped {
@@ -30,7 +30,7 @@ pub struct Mapped {
     length: u64,
     writeable: bool,
     /// Two words a page: the checksum of its bytes in the file when it came in.
-    sums: Region,
+    sums: WiredMemory,
     pages: usize,
 }
 
@@ -56,7 +56,7 @@ impl Mapped {
             offset,
             length,
             writeable,
-            sums: Region::private(pages * 16)?,
+            sums: WiredMemory::private(pages * 16)?,
             pages,
         })
     }

@@ -12,7 +12,7 @@
 use crate::pace::{Standing, Suspended};
 use rate::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Threads that one entry can have asleep. The fault of one more is sent back, so that its
 /// thread faults again.
@@ -31,7 +31,7 @@ pub(crate) struct Sleeper {
 
 /// The faults, in memory that is never paged.
 pub(crate) struct Asleep {
-    words: Region,
+    words: WiredMemory,
     count: usize,
     /// When the first is due.
     first: Nanos,
@@ -40,7 +40,7 @@ pub(crate) struct Asleep {
 impl Asleep {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         Ok(Self {
-            words: Region::private(MOST * WORDS * size_of::<AtomicU64>())?,
+            words: WiredMemory::private(MOST * WORDS * size_of::<AtomicU64>())?,
             count: 0,
             first: Nanos::MAX,
         })

@@ -28,7 +28,7 @@ use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
 use rate::tasks::Key;
-use wired::{PAGE, RANGE, RANGE_PAGES};
+use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE};
 
 /// Numbers of units as the recogniser knows them, apart from those of pages.
 const UNITS: usize = 1 << 60;
@@ -70,12 +70,12 @@ impl Pager {
         if !stretch.huge() {
             return false;
         }
-        let unit = UNITS + addr / RANGE;
+        let unit = UNITS + addr / HUGE_RANGE;
         let advice = self.recogniser.fault(thread, unit, 2);
         advice.is_some_and(|advice| {
             self.recogniser.brought(&advice, 1);
-            let page = addr % RANGE / PAGE;
-            advice.stride.abs() == 1 && (page == 0 || page == RANGE_PAGES - 1)
+            let page = addr % HUGE_RANGE / PAGE;
+            advice.stride.abs() == 1 && (page == 0 || page == HUGE_RANGE_PAGES - 1)
         })
     }
 

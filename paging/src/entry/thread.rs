@@ -34,7 +34,7 @@ use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::Wait;
-use wired::{PAGE, RANGE_PAGES};
+use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// Faults that wait for a frame while reads are under way, per entry.
 const PARKED: usize = 64;
@@ -328,7 +328,7 @@ impl Entry {
                 }
                 Outcome::Retry if std::mem::take(&mut self.context.wanted) > 0 => {
                     // Once: a second time the unit is split.
-                    pager.obtain_room(RANGE_PAGES as u32);
+                    pager.obtain_room(HUGE_RANGE_PAGES as u32);
                     whole = !std::mem::replace(&mut asked, true);
                 }
                 Outcome::Retry => match pager.obtain_frame(

@@ -13,7 +13,7 @@ use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use translation::{StageError, StageResult, UnmapMethod};
-use wired::{PAGE, RANGE_PAGES};
+use wired::{PAGE, HUGE_RANGE_PAGES};
 
 impl Pager {
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
@@ -65,7 +65,7 @@ impl Pager {
         if count > 0 {
             table.went(unit, count);
             // A huge page that a device may hold was taken apart.
-            let whole = stretch.huge() && count as usize == RANGE_PAGES && !self.is_careful();
+            let whole = stretch.huge() && count as usize == HUGE_RANGE_PAGES && !self.is_careful();
             self.staging.set_whole(slot, whole);
             self.staging.count(count, 0);
             self.staging.push(slot);

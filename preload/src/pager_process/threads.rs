@@ -10,7 +10,7 @@ use crate::{next, pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Threads that read faults, at most: one per processor, all on one userfaultfd; more
 /// wake for nothing.
@@ -64,7 +64,7 @@ pub fn prepare() -> Result<(), String> {
     }
     for n in 0..Task::Handler as usize + handlers() {
         if STACKS[n].load(Ordering::Acquire) == 0 {
-            let stack = Region::private(PAGE + STACK).map_err(memory)?.leak() as usize;
+            let stack = WiredMemory::private(PAGE + STACK).map_err(memory)?.leak() as usize;
             crate::space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
             STACKS[n].store(stack, Ordering::Release);
         }
@@ -139,7 +139,7 @@ fn storage() -> Option<usize> {
     unsafe { std::mem::transmute::<*mut c_void, StaticTls>(sizes)(&mut size, &mut align) };
     let align = align.max(64);
     let vector = (LIBRARIES + 2) * size_of::<Entry>();
-    let region = Region::private(vector + size + align + DESCRIPTOR).ok()?;
+    let region = WiredMemory::private(vector + size + align + DESCRIPTOR).ok()?;
     let end = region.as_ptr() as usize + region.len();
     let block = (end - DESCRIPTOR) & !(align - 1);
     let entries = region.leak().cast::<Entry>();

@@ -81,7 +81,7 @@ impl Daemon {
         let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
         let kind = frames.map_or(Kind::Any, |frames| frames.kind);
         let k = match kind {
-            Kind::Huge => k.next_multiple_of(wired::RANGE_PAGES as u32),
+            Kind::Huge => k.next_multiple_of(wired::HUGE_RANGE_PAGES as u32),
             Kind::Any | Kind::Node(_) => k,
         };
         let request = Request { k, kind };

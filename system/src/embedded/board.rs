@@ -11,7 +11,7 @@ use crate::wire::Slot;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use wired::Region;
+use wired::WiredMemory;
 
 /// Bytes of the header: the rest of its page is left alone.
 const HEADER: usize = wired::PAGE;
@@ -154,21 +154,21 @@ const _: () = assert!((Figure::KernelUncounted as usize) < ROOM);
 
 /// The board, mapped.
 pub struct Board {
-    region: Region,
+    region: WiredMemory,
     slots: Slot,
 }
 
 impl Board {
     /// A board of `slots` blocks, and the descriptor others map it by.
     pub fn create(slots: Slot) -> io::Result<(Self, OwnedFd)> {
-        let (region, fd) = Region::shared(bytes(slots), "selfpage-board")?;
+        let (region, fd) = WiredMemory::shared(bytes(slots), "selfpage-board")?;
         Ok((Self { region, slots }, fd))
     }
 
     /// The board behind a descriptor.
     pub fn attach(fd: impl AsFd, slots: Slot) -> io::Result<Self> {
         Ok(Self {
-            region: Region::attach(fd, bytes(slots))?,
+            region: WiredMemory::attach(fd, bytes(slots))?,
             slots,
         })
     }

@@ -260,7 +260,7 @@ pub(crate) fn rollup(pid: Pid) -> Option<(u64, u64)> {
 }
 
 /// Anonymous memory of a process that is its pager's own, in bytes, pages shared after a
-/// fork counted once: what [`wired::Region`] marks, and the library's data.
+/// fork counted once: what [`wired::WiredMemory`] marks, and the library's data.
 fn pagers_own(pid: Pid) -> u64 {
     std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
         .map_or(0, |text| marked(&text))
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_kernel_shows_the_mark() {
-        let own = wired::Region::private(1 << 20).unwrap();
+        let own = wired::WiredMemory::private(1 << 20).unwrap();
         let words = own.slice::<std::sync::atomic::AtomicU64>(0, (1 << 20) / 8);
         let before = pagers_own(rustix::process::getpid());
         words

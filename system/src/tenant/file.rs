@@ -11,7 +11,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
-use wired::{PAGE, Region};
+use wired::{PAGE, WiredMemory};
 
 /// Why a file cannot be used under a contract.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum FileError {
 /// outlive the daemon.
 pub struct ReservedFile {
     channel: Client,
-    memory: Region,
+    memory: WiredMemory,
     pieces: Vec<Vec<Piece>>,
     size: u64,
     _connection: OwnedFd,
@@ -79,7 +79,8 @@ impl ReservedFile {
         let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
         let channel = Client::attach(memory?, doorbell?, bell?)?;
         let depth = depth.min(channel.slots());
-        let memory = Region::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;
+        let memory =
+            WiredMemory::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;
         let piece = |slot: usize, at: usize| Piece {
             start: memory.as_ptr().wrapping_add((slot * pages + at) * PAGE),
             len: PAGE,

@@ -214,7 +214,7 @@ pub fn scribble(path: &Path, seed: u64) {
     let (_ledger, fd) = frames::Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
     ask(&connection, &Ask::Ledger, &[fd.as_fd()]);
     hear(&connection);
-    let ledger = wired::Region::attach(&fd, 4096).unwrap();
+    let ledger = wired::WiredMemory::attach(&fd, 4096).unwrap();
     let mut memories = Vec::new();
     for cookie in 0..4 {
         ask(&connection, &Ask::Open { depth: 8, cookie }, &[]);
@@ -228,7 +228,7 @@ pub fn scribble(path: &Path, seed: u64) {
     let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size as usize;
     let regions: Vec<_> = memories
         .iter()
-        .map(|ends| wired::Region::attach(&ends[0], size(&ends[0])).unwrap())
+        .map(|ends| wired::WiredMemory::attach(&ends[0], size(&ends[0])).unwrap())
         .collect();
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(4) {

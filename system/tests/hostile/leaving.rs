@@ -224,7 +224,7 @@ pub fn hostile(path: &Path) {
     // Twice at once: once is enough.
     assert!(ask(&connection, &Ask::Leave, &[]));
     assert_eq!(leaves_in_the_end(&connection), Say::Left);
-    let shared = wired::Region::attach(&ends[0], PAGE).unwrap();
+    let shared = wired::WiredMemory::attach(&ends[0], PAGE).unwrap();
     for word in shared.slice::<std::sync::atomic::AtomicU32>(0, PAGE / 4) {
         word.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
     }

@@ -29,13 +29,13 @@ const WINDOW: u64 = 1_000_000;
 
 /// Ticks between which clock and counter are read together, at most: else something came in
 /// between, and the two do not belong together.
-const TOGETHER: u64 = 512;
+const MAX_GAP: u64 = 512;
 
 /// The part of a rate by which the next may differ: beyond, it is another counter's.
-const STEADY: u64 = 1000;
+const MAX_DRIFT: u64 = 1000;
 
 /// Where the kernel says what it keeps time by.
-const SOURCE: &CStr = c"/sys/devices/system/clocksource/clocksource0/current_clocksource";
+const CLOCKSOURCE: &CStr = c"/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 /// Whether the counter may be used.
 static ALLOWED: AtomicBool = AtomicBool::new(false);
@@ -57,7 +57,7 @@ struct Anchor {
 /// Allows the counter, where it can be had.
 pub(super) fn prepare() {
     let mut text = [0; 16];
-    let source = open(SOURCE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let source = open(CLOCKSOURCE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let len = source.and_then(|source| read(&source, &mut text));
     let tsc = len.is_ok_and(|len| text[..len].trim_ascii() == b"tsc");
     ALLOWED.store(tsc, Relaxed);
@@ -68,7 +68,7 @@ pub(super) fn prepare() {
 pub(super) fn now() -> u64 {
     match ANCHOR.extrapolate(counter()) {
         Some(nanos) => nanos,
-        None => anew(),
+        None => read_and_anchor(),
     }
 }
 
@@ -81,14 +81,14 @@ fn counter() -> u64 {
 
 /// Reads the clock, and sets the anchor by it.
 #[cold]
-fn anew() -> u64 {
+fn read_and_anchor() -> u64 {
     if !ALLOWED.load(Relaxed) {
         return monotonic();
     }
     let before = counter();
     let nanos = monotonic();
     let between = counter().wrapping_sub(before);
-    if between < TOGETHER {
+    if between < MAX_GAP {
         ANCHOR.set(before.wrapping_add(between / 2), nanos);
     }
     nanos
@@ -138,7 +138,7 @@ impl Anchor {
         if first || nanos.saturating_sub(was) >= WINDOW {
             let scale = rate(passed, nanos.saturating_sub(was));
             let known = self.scale.load(Relaxed);
-            let steady = !first && (known == 0 || scale.abs_diff(known) <= known / STEADY);
+            let steady = !first && (known == 0 || scale.abs_diff(known) <= known / MAX_DRIFT);
             let scale = if steady { scale } else { 0 };
             self.scale.store(scale, Relaxed);
             let good = (u128::from(WINDOW) << 32).checked_div(u128::from(scale));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     /// It says that the clock is this, but for what is rounded.
-    fn says(anchor: &Anchor, ticks: u64, nanos: u64) {
+    fn assert_reads(anchor: &Anchor, ticks: u64, nanos: u64) {
         let said = anchor.extrapolate(ticks).unwrap();
         assert!(said.abs_diff(nanos) <= 1, "{said}, not {nanos}");
     }
@@ -181,7 +181,7 @@ mod tests {
     fn between_anchors_the_counter_tells_the_time() {
         let anchor = known();
         for ticks in [0, 3, 3000, 2_999_000] {
-            says(&anchor, 6_000_005 + ticks, 11_000_000 + ticks / 3);
+            assert_reads(&anchor, 6_000_005 + ticks, 11_000_000 + ticks / 3);
         }
     }
 
@@ -200,7 +200,7 @@ mod tests {
         anchor.set(9_000_005, 5_000_000);
         assert_eq!(anchor.extrapolate(9_000_006), None);
         anchor.set(12_000_005, 6_000_000);
-        says(&anchor, 12_003_005, 6_001_000);
+        assert_reads(&anchor, 12_003_005, 6_001_000);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(anchor.extrapolate(200), None);
         // 2 GHz now.
         anchor.set(2_000_100, 13_000_000);
-        says(&anchor, 2_002_100, 13_001_000);
+        assert_reads(&anchor, 2_002_100, 13_001_000);
         // Another jump in the rate, not noticed as one in the counter.
         anchor.set(5_000_100, 14_000_000);
         assert_eq!(anchor.extrapolate(5_000_200), None);
@@ -229,7 +229,7 @@ mod tests {
     fn anchors_too_near_change_nothing() {
         let anchor = known();
         anchor.set(6_000_305, 11_000_900);
-        says(&anchor, 6_000_305, 11_000_100);
+        assert_reads(&anchor, 6_000_305, 11_000_100);
     }
 
     #[test]

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// A mapping that is unmapped when dropped. Zero until written; its pages are taken
 /// from the kernel as they are touched, so a sparse table costs what is used of it.
-pub struct Region {
+pub struct WiredMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: a region is plain memory; what is shared through it is `Plain`.
-unsafe impl Send for Region {}
+unsafe impl Send for WiredMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for WiredMemory {}
 
 /// Types whose every bit pattern is a value and which many threads and processes may
 /// touch at once.
@@ -35,7 +35,7 @@ unsafe impl Plain for AtomicU32 {}
 // SAFETY: atomics accept every bit pattern.
 unsafe impl Plain for AtomicU64 {}
 
-impl Region {
+impl WiredMemory {
     /// Private memory, copied on write at fork, no huge pages, not reserved, not in core
     /// dumps. The last is also how the kernel's own figures tell it from the program's.
     pub fn private(len: usize) -> io::Result<Self> {
@@ -72,7 +72,7 @@ impl Region {
         Ok((Self::attach(&fd, len)?, fd))
     }
 
-    /// The memory behind a descriptor made by [`Region::shared`].
+    /// The memory behind a descriptor made by [`WiredMemory::shared`].
     pub fn attach(fd: impl AsFd, len: usize) -> io::Result<Self> {
         let len = round(len)?;
         // SAFETY: a fresh mapping at an address the kernel chooses.
@@ -136,7 +136,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for WiredMemory {
     fn drop(&mut self) {
         // SAFETY: the region owns its mapping, and borrows of it have ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn no_region_is_in_core_dumps() {
-        let private = Region::private(crate::PAGE).unwrap();
-        let (shared, fd) = Region::shared(crate::PAGE, "selfpage-test").unwrap();
-        let attached = Region::attach(&fd, crate::PAGE).unwrap();
+        let private = WiredMemory::private(crate::PAGE).unwrap();
+        let (shared, fd) = WiredMemory::shared(crate::PAGE, "selfpage-test").unwrap();
+        let attached = WiredMemory::attach(&fd, crate::PAGE).unwrap();
         for region in [&private, &shared, &attached] {
             let flags = flags(region.as_ptr());
             assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
