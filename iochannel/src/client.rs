@@ -13,9 +13,7 @@ use crate::asking::Asking;
 use crate::bell::{check_bell, clear_bell, ring_doorbell};
 use crate::bits::Bits;
 use crate::error::{ChannelError, needs};
-use crate::look::Look;
 use crate::memory::Memory;
-use crate::origin::Origin;
 use crate::pool::Pool;
 use crate::request::{Op, Piece};
 use crate::shape::{MAX_SLOTS, RUN};
@@ -25,7 +23,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
-use wired::PAGE;
+use wired::{AdaptivePoll, ForkGuard, PAGE};
 
 /// How long a client sleeps before it looks at all its slots and rings again, in case a
 /// server died with the bell in its hand.
@@ -65,13 +63,13 @@ pub struct Client {
     jobs: Box<[Job]>,
     waiting: Waiting,
     failed: Bits<{ MAX_SLOTS / 64 }>,
-    look: Look,
+    poll: AdaptivePoll,
     doorbell: ManuallyDrop<OwnedFd>,
     bell: ManuallyDrop<OwnedFd>,
     /// Something was submitted that the server has not been rung for.
     unsaid: bool,
     dead: Option<Errno>,
-    origin: Origin,
+    fork_guard: ForkGuard,
     /// What `asking` points into: dropped last.
     memory: Memory,
 }
@@ -105,12 +103,12 @@ impl Client {
                 len: 0,
             },
             failed: Bits::EMPTY,
-            look: Look::default(),
+            poll: AdaptivePoll::default(),
             doorbell: ManuallyDrop::new(doorbell),
             bell: ManuallyDrop::new(bell),
             unsaid: false,
             dead: None,
-            origin: Origin::here().map_err(needs("a mark"))?,
+            fork_guard: ForkGuard::new().map_err(needs("a mark"))?,
             memory,
         })
     }
@@ -193,7 +191,7 @@ impl Client {
 
     /// The next operation that is over, with the server's answer: bytes moved, whole pages,
     /// or a negative error number. With `wait`, waits until one is, if any is under way:
-    /// looks for it for a moment if that pays ([`Look`]), then sleeps.
+    /// looks for it for a moment if that pays ([`AdaptivePoll`]), then sleeps.
     ///
     /// After `None`, and after any other answer too, [`Client::poll_fd`] becomes readable
     /// when there is another.
@@ -238,7 +236,7 @@ impl Client {
             return None;
         }
         let awake = |client: &Self| !client.server_sleeps();
-        Look::for_one(self, |client| &mut client.look, Self::hear, awake)
+        AdaptivePoll::poll(self, |client| &mut client.poll, Self::hear, awake)
     }
 
     fn server_sleeps(&self) -> bool {
@@ -333,7 +331,7 @@ fn buffer(memory: &Memory, page: u16) -> *mut u8 {
 impl Drop for Client {
     fn drop(&mut self) {
         // In a fork's child the descriptors' numbers may be other files'.
-        if self.origin.is_here() {
+        if self.fork_guard.is_same_process() {
             // SAFETY: dropped once, here.
             unsafe {
                 ManuallyDrop::drop(&mut self.doorbell);

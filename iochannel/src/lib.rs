@@ -35,7 +35,6 @@ mod alarm;
 mod asking;
 mod bits;
 mod fifo;
-mod look;
 mod request;
 mod serving;
 mod shape;
@@ -56,13 +55,11 @@ mod error;
 #[cfg(not(all(test, loom)))]
 mod memory;
 #[cfg(not(all(test, loom)))]
-mod origin;
 #[cfg(not(all(test, loom)))]
 mod pool;
 #[cfg(not(all(test, loom)))]
 mod server;
 
-pub use look::Look;
 pub use request::{Corrupt, Op, Piece, Request};
 pub use shape::{BadShape, MAX_PAGES, MAX_SLOTS, RUN, Shape};
 
@@ -73,6 +70,5 @@ pub use client::Client;
 #[cfg(not(all(test, loom)))]
 pub use error::ChannelError;
 #[cfg(not(all(test, loom)))]
-pub use origin::Origin;
 #[cfg(not(all(test, loom)))]
 pub use server::{Ends, Server, create};

@@ -4,11 +4,11 @@ use crate::disk::wait_for_io;
 use crate::engine::Engine;
 use crate::outlet::Outlet;
 use crate::{StoreError, lockword};
-use iochannel::Origin;
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
+use wired::ForkGuard;
 
 /// Longer than a device takes to answer.
 const ANY_IO: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(crate) struct Backing {
     swap: AtomicI32,
     outlet: AtomicPtr<Box<dyn Outlet>>,
     /// The process that mapped the store.
-    origin: Origin,
+    fork_guard: ForkGuard,
 }
 
 impl Backing {
@@ -31,7 +31,7 @@ impl Backing {
             by_system,
             swap: AtomicI32::new(swap.map_or(-1, IntoRawFd::into_raw_fd)),
             outlet: AtomicPtr::new(std::ptr::null_mut()),
-            origin: Origin::here()?,
+            fork_guard: ForkGuard::new()?,
         })
     }
 
@@ -98,7 +98,7 @@ impl Backing {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if !self.origin.is_here() {
+        if !self.fork_guard.is_same_process() {
             return;
         }
         if let Some(swap) = self.take_swap() {

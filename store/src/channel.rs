@@ -10,13 +10,12 @@ use crate::read::Incoming;
 use crate::segment::Open;
 use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
 use crate::{Checksum, Handle, Holder, StoreError};
-use iochannel::Origin;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use wired::{PAGE, WiredMemory};
+use wired::{ForkGuard, PAGE, WiredMemory};
 
 /// A channel. Its file holds what the pager sees; how pages lie in RAM is in `ram`, how
 /// they come back in `read`, how they move to disk in `tier`, operations on the disk are in
@@ -26,7 +25,7 @@ pub(crate) struct Mover {
     pub(crate) holder: Holder,
     pub(crate) lane: Lane,
     /// The process that made it: the child of a fork has a copy that must not act.
-    origin: Origin,
+    fork_guard: ForkGuard,
     pub(crate) claims: Claims,
     pub(crate) open: Option<Open>,
     pub(crate) codec: Codec,
@@ -106,7 +105,7 @@ impl Mover {
             lane: parts.lane(),
             parts,
             holder,
-            origin: Origin::here().map_err(fail("its mark"))?,
+            fork_guard: ForkGuard::new().map_err(fail("its mark"))?,
             claims: Claims::default(),
             open: None,
             codec: Codec::new(),
@@ -291,7 +290,7 @@ impl Drop for Mover {
     fn drop(&mut self) {
         // In a fork's child nothing of this is ours: not the segment, not the entries, not
         // the descriptor of the ring. Only private memory goes.
-        if self.origin.is_here() {
+        if self.fork_guard.is_same_process() {
             self.shut_down();
         }
     }

@@ -9,12 +9,16 @@
 //!
 //! Rule: nothing here allocates on the heap after construction.
 
+pub mod adaptive_poll;
 pub mod clock;
+pub mod fork_guard;
 pub mod futex;
 pub mod lock;
 pub mod memory;
 pub mod pi;
 
+pub use adaptive_poll::AdaptivePoll;
+pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use memory::{Plain, WiredMemory};
 pub use pi::{PiGuard, PiLock};

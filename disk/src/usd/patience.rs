@@ -13,11 +13,11 @@
 //! Rule: a thread that is told not to look never does.
 
 use crate::time::{Nanos, Time};
-use iochannel::Look;
+use wired::AdaptivePoll;
 
 pub(super) struct Patience {
     told: Nanos,
-    look: Look,
+    poll: AdaptivePoll,
     /// When something happened last.
     since: Time,
     /// When it was seen last that nothing had.
@@ -31,7 +31,7 @@ impl Patience {
     pub fn new(told: Nanos) -> Self {
         Self {
             told,
-            look: Look::default(),
+            poll: AdaptivePoll::default(),
             since: Time(0),
             seen: Time(0),
             pays: None,
@@ -41,7 +41,7 @@ impl Patience {
     /// Something that was in flight has ended.
     pub fn ended(&mut self) {
         if self.pays.take() == Some(true) {
-            self.look.came();
+            self.poll.on_completed_in_time();
         }
     }
 
@@ -57,20 +57,20 @@ impl Patience {
         if self.told == Nanos::ZERO {
             return false;
         }
-        let disturbed = now - self.seen > Look::DISTURBED.into();
+        let disturbed = now - self.seen > AdaptivePoll::PREEMPTED.into();
         self.seen = now;
         let passed = now - self.since;
         if passed < self.told.max(full.unwrap_or(Nanos::ZERO)) {
             return true;
         }
-        let look = &mut self.look;
-        if !in_flight || !*self.pays.get_or_insert_with(|| look.is_worth_it()) {
+        let poll = &mut self.poll;
+        if !in_flight || !*self.pays.get_or_insert_with(|| poll.should_poll()) {
             return false;
         }
-        if passed < Look::LONGEST.into() && !disturbed {
+        if passed < AdaptivePoll::MAX_POLL.into() && !disturbed {
             return true;
         }
-        self.look.in_vain();
+        self.poll.on_timeout();
         self.pays = Some(false);
         false
     }
@@ -98,7 +98,7 @@ mod tests {
             looked(&mut patience, 500, false, Some(Nanos::micros(90))),
             89
         );
-        let longest = Look::LONGEST.as_micros() as u64;
+        let longest = AdaptivePoll::MAX_POLL.as_micros() as u64;
         assert_eq!(looked(&mut patience, 1000, true, None), longest - 1);
         // That was in vain: not the next time, and then again.
         assert_eq!(looked(&mut patience, 2000, true, None), 19);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_ends_while_it_looks_makes_up_for_looks_in_vain() {
         let mut patience = Patience::new(TOLD);
-        let longest = Look::LONGEST.as_micros() as u64 - 1;
+        let longest = AdaptivePoll::MAX_POLL.as_micros() as u64 - 1;
         let three = |patience: &mut Patience| [(); 3].map(|()| looked(patience, 0, true, None));
         assert_eq!(three(&mut patience)[..2], [longest, 19]);
         // The third was in vain, too: of the next three none is worth it.
@@ -131,7 +131,7 @@ mod tests {
     fn it_stops_where_another_has_the_processor() {
         let mut patience = Patience::new(TOLD);
         patience.happened(Time(0));
-        let late = Time(0) + TOLD + Look::DISTURBED.into() + Nanos::micros(1);
+        let late = Time(0) + TOLD + AdaptivePoll::PREEMPTED.into() + Nanos::micros(1);
         assert!(!patience.looks(late, true, None));
         // What it is told to, it does all the same.
         patience.happened(Time(0));

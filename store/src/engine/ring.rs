@@ -6,11 +6,11 @@
 
 use super::{MAX_OPS, Piece};
 use io_uring::{IoUring, opcode, types};
-use iochannel::Look;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
 use std::mem::ManuallyDrop;
+use wired::AdaptivePoll;
 
 /// A ring, and what was given to it.
 pub(crate) struct Ring {
@@ -18,7 +18,7 @@ pub(crate) struct Ring {
     queued: u32,
     /// Operations given to the ring and not over, as bits.
     under_way: [u64; MAX_OPS / 64],
-    look: Look,
+    poll: AdaptivePoll,
     dead: Option<Errno>,
 }
 
@@ -29,7 +29,7 @@ impl Ring {
             ring: Some(ManuallyDrop::new(build(fd, ops)?)),
             queued: 0,
             under_way: [0; MAX_OPS / 64],
-            look: Look::default(),
+            poll: AdaptivePoll::default(),
             dead: None,
         })
     }
@@ -103,7 +103,7 @@ impl Ring {
     }
 
     /// The next operation that is over, with what the system said; with `wait`, waits until
-    /// one is, if any is under way: looks for it for a moment if that pays ([`Look`]), then
+    /// one is, if any is under way: looks for it for a moment if that pays ([`AdaptivePoll`]), then
     /// sleeps.
     pub fn over(&mut self, wait: bool) -> Option<(usize, i32)> {
         loop {
@@ -135,7 +135,7 @@ impl Ring {
 
     /// Looks for the end of the one operation under way.
     fn look(&mut self) -> Option<(usize, i32)> {
-        Look::for_one(self, |ring| &mut ring.look, Self::hear, |_| true)
+        AdaptivePoll::poll(self, |ring| &mut ring.poll, Self::hear, |_| true)
     }
 
     fn fail_one(&mut self, errno: Errno) -> Option<(usize, i32)> {
