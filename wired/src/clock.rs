@@ -1,24 +1,23 @@
-//! The clocks that are read while a fault is resolved, as one number of nanoseconds: it fits an
-//! atomic word, and means the same to every process that shares the word. (An `Instant` does
-//! for what stays within a process.)
+//! The clocks that a fault reads, as one number of nanoseconds: it fits an atomic word and means
+//! the same to every process that shares the word. (`Instant` suits what stays within a process.)
 //!
-//! Rule: reading one costs no more than it must. Both are inlined; the monotonic one takes no
-//! system call, the thread's own takes one.
+//! Rule: a reading costs as little as possible. Both clocks are inlined; the monotonic one takes
+//! no system call, the thread's own takes one.
 
 #[cfg(target_arch = "x86_64")]
 mod ticks;
 
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
 
-/// Makes [`now`] as cheap as it can be here. It opens a file, so it is called before faults
-/// are handled; without it the kernel's clock is read.
+/// Makes [`now`] as cheap as this machine allows. It opens a file, so it is called before faults
+/// are handled; without it [`now`] reads the kernel's clock.
 pub fn prepare() {
     #[cfg(target_arch = "x86_64")]
     ticks::prepare();
 }
 
-/// Nanoseconds that the machine has been up, its sleep left out: the same in all processes, to
-/// less than a microsecond. By as much it may go back.
+/// Nanoseconds since boot without suspend: the same in all processes, to less than a
+/// microsecond. The clock may go back by as much.
 #[inline]
 pub fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -27,7 +26,7 @@ pub fn now() -> u64 {
     monotonic()
 }
 
-/// The kernel's own.
+/// The kernel's monotonic clock.
 #[inline]
 fn monotonic() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
@@ -43,7 +42,7 @@ pub fn thread_time() -> Option<u64> {
 
 #[inline]
 fn nanos(time: Timespec) -> u64 {
-    // Neither clock is ever below zero.
+    // Neither clock is negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -52,11 +51,11 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// Nanoseconds by which [`now`] may be wrong.
-    const WRONG: u64 = 1_000;
+    /// Most nanoseconds by which [`now`] may be off.
+    const ERROR: u64 = 1_000;
 
     #[test]
-    fn it_agrees_with_the_kernels_in_all_threads() {
+    fn the_clock_agrees_with_the_kernels_in_all_threads() {
         prepare();
         let agrees = || {
             let begun = Instant::now();
@@ -65,7 +64,7 @@ mod tests {
                 let now = now();
                 let after = monotonic();
                 assert!(
-                    (before..=after + 2 * WRONG).contains(&(now + WRONG)),
+                    (before..=after + 2 * ERROR).contains(&(now + ERROR)),
                     "{now} is not from {before} to {after}"
                 );
             }
@@ -79,8 +78,8 @@ mod tests {
         let (before, used) = (now(), thread_time().unwrap());
         std::thread::sleep(Duration::from_millis(20));
         let (used, passed) = (thread_time().unwrap() - used, now() - before);
-        let most = begun.elapsed().as_nanos() as u64 + 2 * WRONG;
-        let least = 20_000_000 - 2 * WRONG;
+        let most = begun.elapsed().as_nanos() as u64 + 2 * ERROR;
+        let least = 20_000_000 - 2 * ERROR;
         assert!((least..=most).contains(&passed), "{passed} of {most}");
         assert!(used < passed, "{used} of {passed}");
     }

@@ -4,10 +4,10 @@ use rustix::thread::futex;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Sleeps while `word` holds `expected`, at most `limit`. Returns on a wake, on a
-/// changed word, on a signal and at the limit alike: callers look again.
+/// Sleeps while `word` holds `expected`, at most `limit`. Returns alike on a wake, a changed
+/// word, a signal and the limit: callers check their condition again.
 pub fn wait(word: &AtomicU32, expected: u32, limit: Option<Duration>) {
-    // A limit beyond what the kernel's times can say is none.
+    // A limit beyond the range of the kernel's times is no limit.
     let limit = limit.and_then(|limit| futex::Timespec::try_from(limit).ok());
     let _ = futex::wait(word, futex::Flags::empty(), expected, limit.as_ref());
 }
@@ -17,7 +17,7 @@ pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, futex::Flags::empty(), count);
 }
 
-/// Wakes everyone waiting on `word`.
+/// Wakes all waiters on `word`.
 pub fn wake_all(word: &AtomicU32) {
     // The kernel reads the count as a signed integer.
     wake(word, i32::MAX as u32);

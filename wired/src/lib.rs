@@ -1,11 +1,10 @@
-//! Memory and waiting that never page: what the pager itself stands on.
+//! Memory and waiting that never page: the base that the pager itself stands on.
 //!
-//! The pager resolves faults. Whatever it touches while it does so must not fault
-//! on a stretch, and whatever it waits for must not need the program to run. So its
-//! tables come from here and from nowhere else: mappings made by raw system calls (a
-//! preloaded library interposes `mmap`, and the pager must not meet its own
-//! interposer), locks and waiting built on futexes alone (no thread-local storage:
-//! entry threads are raw clones), both usable across processes.
+//! The pager resolves faults. What it touches meanwhile must not fault on a stretch, and what it
+//! waits for must not need the program to run. So its tables come from this crate only: mappings
+//! made by raw system calls (a preloaded library interposes `mmap`, and the pager must not call
+//! its own interposer), locks and waiting built on futexes alone (entry threads are raw clones
+//! without thread-local storage), both usable across processes.
 //!
 //! Rule: nothing here allocates on the heap after construction.
 
@@ -23,30 +22,29 @@ pub use lock::{Guard, Lock};
 pub use memory::{Plain, WiredMemory};
 pub use pi::{PiGuard, PiLock};
 
-/// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and says so at
-/// start where the kernel has others.
+/// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and refuses to start on a
+/// kernel with others.
 pub const PAGE: usize = 4096;
 
-/// Bytes in the range that one page table covers, the unit of eviction sweeps.
+/// Bytes that one page table of the kernel covers, or one huge page: what eviction takes at once.
 pub const HUGE_RANGE: usize = 2 << 20;
 
 /// Pages in a [`HUGE_RANGE`].
 pub const HUGE_RANGE_PAGES: usize = HUGE_RANGE / PAGE;
 
-/// Writes a word with what it holds: the page becomes this process's own. A write to the same
-/// bytes goes before or after it.
+/// Writes a word's own value back, which gives this process a private copy of the page. Atomic
+/// against other writes of the word.
 ///
-/// An `or` with zero would do, were it not that the compiler takes one whose result is unused
-/// for a mere fence.
+/// An `or` with zero would do, but the compiler turns one whose result is unused into a fence.
 ///
 /// # Safety
-/// The word is mapped.
+/// The word is mapped and aligned.
 pub unsafe fn rewrite(word: *mut u64) {
     use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-    // SAFETY: the caller's; aligned, since it is the page that counts.
+    // SAFETY: mapped, by the caller's promise, and a `u64` pointer is aligned.
     let word = unsafe { AtomicU64::from_ptr(word) };
     let seen = word.load(SeqCst);
-    // Where it has changed meanwhile, it has been written.
+    // A failed exchange means that another thread has written the word.
     let _ = word.compare_exchange(seen, seen, SeqCst, SeqCst);
 }
 
@@ -55,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rewritten_word_lies_in_a_page_of_its_own() {
+    fn rewriting_a_word_makes_its_page_private() {
         use rustix::mm::{MapFlags, ProtFlags};
         let file = rustix::fs::memfd_create("page", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::io::pwrite(&file, &[1; PAGE], 0).unwrap();
@@ -73,7 +71,7 @@ mod tests {
         unsafe { rewrite(word) };
         rustix::io::pwrite(&file, &[3; 8], 0).unwrap();
         assert_eq!(read(), u64::from_ne_bytes([2; 8]), "not shared any more");
-        // SAFETY: mapped above, and used no more.
+        // SAFETY: mapped above, and no longer used.
         unsafe { rustix::mm::munmap(word.cast(), PAGE) }.unwrap();
     }
 }

@@ -1,9 +1,9 @@
 //! A mutual exclusion lock of one word, without thread-local storage or poisoning.
 //!
-//! `std::sync::Mutex` consults a thread-local panic count; an entry thread has no
-//! thread-local storage of its own making. This lock is also usable in memory shared
-//! between processes, where it is *not* robust: a holder that is killed leaves it
-//! held. Shared structures therefore avoid it and use compare-and-swap words.
+//! `std::sync::Mutex` reads a thread-local panic count; an entry thread has no thread-local
+//! storage. This lock also works in memory shared between processes, but is *not* robust there:
+//! a holder that is killed leaves it held. Shared structures therefore use compare-and-swap
+//! words instead.
 
 use crate::futex;
 use std::cell::UnsafeCell;
@@ -14,8 +14,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// How often to look again before sleeping: a holder keeps the lock for well under a
-/// microsecond, a futex sleep and wake costs several.
+/// Attempts before sleeping: a holder keeps the lock for well under a microsecond, a futex sleep
+/// and wake costs several.
 const SPINS: u32 = 100;
 
 /// A lock around a value.
@@ -38,7 +38,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits until nobody else holds the lock, then holds it until the guard is dropped.
+    /// Waits until the lock is free, then holds it until the guard is dropped.
     pub fn lock(&self) -> Guard<'_, T> {
         for _ in 0..SPINS {
             if let Some(guard) = self.try_lock() {
@@ -52,7 +52,7 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Holds the lock if nobody else does.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
@@ -60,11 +60,11 @@ impl<T> Lock<T> {
             .map(|_| Guard { lock: self })
     }
 
-    /// Makes the lock free whoever held it.
+    /// Releases the lock without being its holder.
     ///
     /// # Safety
-    /// Nobody may hold or wait for the lock: for the child of a fork, whose other
-    /// threads are gone, when the value is known to be whole.
+    /// No thread may hold or wait for the lock, and the value must be consistent: for the child
+    /// of a fork, whose other threads are gone.
     pub unsafe fn reset(&self) {
         self.word.store(FREE, Ordering::Release);
     }

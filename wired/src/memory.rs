@@ -1,4 +1,4 @@
-//! Memory of the pager's own, mapped by raw system calls.
+//! The pager's own memory, mapped by raw system calls.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -7,20 +7,20 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// A mapping that is unmapped when dropped. Zero until written; its pages are taken
-/// from the kernel as they are touched, so a sparse table costs what is used of it.
+/// A mapping that is unmapped when dropped. Zero until written; its pages are allocated as they
+/// are touched, so a sparse table costs what is used of it.
 pub struct WiredMemory {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a region is plain memory; what is shared through it is `Plain`.
+// SAFETY: the mapping is plain memory; what is shared through it is `Plain`.
 unsafe impl Send for WiredMemory {}
 // SAFETY: as above.
 unsafe impl Sync for WiredMemory {}
 
-/// Types whose every bit pattern is a value and which many threads and processes may
-/// touch at once.
+/// Types for which every bit pattern is a value and which many threads and processes may access
+/// at once.
 ///
 /// # Safety
 /// All-zero bytes, and any bytes another process may write, must be valid values, and
@@ -36,8 +36,8 @@ unsafe impl Plain for AtomicU32 {}
 unsafe impl Plain for AtomicU64 {}
 
 impl WiredMemory {
-    /// Private memory, copied on write at fork, no huge pages, not reserved, not in core
-    /// dumps. The last is also how the kernel's own figures tell it from the program's.
+    /// Private memory, copied on write at fork, without huge pages, not reserved, not in core
+    /// dumps. The last also tells it from the program's memory in the kernel's statistics.
     pub fn private(len: usize) -> io::Result<Self> {
         let len = round(len)?;
         // SAFETY: a fresh mapping at an address the kernel chooses.
@@ -59,11 +59,10 @@ impl WiredMemory {
         })
     }
 
-    /// Memory shared with every process that holds the descriptor and across fork, not in core
-    /// dumps: they would hold what other processes keep in it, and a dump allocates every page of it
-    /// that nothing has touched.
-    /// `name` is what /proc shows. Its size is sealed: nobody who holds the descriptor can
-    /// take the memory away under the others, whose next access would end them.
+    /// Memory shared with every process that holds the descriptor and across fork. It is not in
+    /// core dumps, which would contain other processes' data and would allocate every page that
+    /// is still untouched. `name` is what /proc shows. The size is sealed: no holder of the
+    /// descriptor can truncate the memory, which would kill the others at their next access.
     pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)> {
         let len = round(len)?;
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -104,7 +103,7 @@ impl WiredMemory {
         self.len
     }
 
-    /// Whether the region has no bytes; never so for one that was made.
+    /// Returns true if the mapping has no bytes, which no constructor makes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -112,8 +111,8 @@ impl WiredMemory {
     /// `count` values of `T` that start `offset` bytes in.
     ///
     /// # Panics
-    /// Where they would not lie wholly inside the region, or not aligned: an error of
-    /// the layout's author.
+    /// Where they do not lie wholly inside the mapping, or are not aligned: an error of the
+    /// layout's author.
     pub fn slice<T: Plain>(&self, offset: usize, count: usize) -> &[T] {
         let bytes = count
             .checked_mul(size_of::<T>())
@@ -127,8 +126,7 @@ impl WiredMemory {
         unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset).cast(), count) }
     }
 
-    /// Forgets the mapping without unmapping it and returns its start: for tables that
-    /// live as long as the process.
+    /// Leaks the mapping and returns its start: for tables that live as long as the process.
     pub fn leak(self) -> *mut u8 {
         let start = self.as_ptr();
         std::mem::forget(self);
@@ -138,7 +136,7 @@ impl WiredMemory {
 
 impl Drop for WiredMemory {
     fn drop(&mut self) {
-        // SAFETY: the region owns its mapping, and borrows of it have ended.
+        // SAFETY: the value owns its mapping, and borrows of it have ended.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

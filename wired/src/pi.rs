@@ -1,14 +1,15 @@
-//! A lock whose holder inherits the priority of who waits for it.
+//! A lock whose holder inherits the priority of its waiters.
 //!
-//! Threads of one program may be of different priority classes: a real-time one that faults,
-//! and an evictor that runs when it can. If the second holds a lock that the
-//! first waits for, a third between them must not keep it from going on. *Self-Paging*,
-//! section 6.2, leaves frames to contracts; this keeps what guards them from undoing it.
+//! Threads of one program may be of different priority classes: a real-time thread that faults,
+//! and an evictor that runs when it can. Where the evictor holds a lock that the real-time thread
+//! waits for, a thread of a priority in between must not keep the evictor from running.
+//! *Self-Paging*, section 6.2, leaves frames to contracts; priority inheritance keeps the locks
+//! that guard them from undoing the contracts.
 //!
-//! Rule: the word is the holder's thread number, as the kernel wants it (`FUTEX_LOCK_PI`).
-//! Finding that out is a system call, so this is for locks that are held over other system
-//! calls; [`crate::Lock`] is for those that are held for well under a microsecond. Only the
-//! thread that took the lock ends it, but for the child of a fork, where nobody waits.
+//! Rule: the word is the holder's thread id, as the kernel requires (`FUTEX_LOCK_PI`). Reading the
+//! id is a system call, so this lock is for sections that make other system calls;
+//! [`crate::Lock`] is for sections of well under a microsecond. Only the thread that took the
+//! lock releases it, except in the child of a fork, which has no other threads.
 
 use rustix::io::Errno;
 use rustix::thread::{Pid, futex, gettid};
@@ -20,8 +21,8 @@ use std::time::Duration;
 
 const FREE: u32 = 0;
 
-/// How long to wait where the kernel does not: one built without priority inheritance, or a
-/// holder that is gone, which only [`PiLock::reset`] ends.
+/// Pause between attempts where the kernel does not wait: a kernel built without priority
+/// inheritance, or a dead holder, whose lock only [`PiLock::reset`] releases.
 const RETRY_DELAY: Duration = Duration::from_micros(50);
 
 /// A lock around a value.
@@ -48,12 +49,12 @@ impl<T> PiLock<T> {
         }
     }
 
-    /// Waits until nobody else holds the lock, then holds it until the guard is dropped.
+    /// Waits until the lock is free, then holds it until the guard is dropped.
     pub fn lock(&self) -> PiGuard<'_, T> {
         while !self.try_acquire() {
             match futex::lock_pi(&self.word, futex::Flags::PRIVATE, None) {
                 Ok(()) => {
-                    // The kernel wrote the word: what its last holder wrote is seen from here.
+                    // The kernel wrote the word: the last holder's writes are visible from here.
                     fence(Ordering::Acquire);
                     break;
                 }
@@ -64,9 +65,9 @@ impl<T> PiLock<T> {
         self.guard()
     }
 
-    /// Holds the lock if nobody else does.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<PiGuard<'_, T>> {
-        // Made only where the lock was had: a guard ends it even when it is thrown away.
+        // Made only once the lock is taken: dropping a guard releases the lock.
         self.try_acquire().then(|| self.guard())
     }
 
@@ -86,11 +87,11 @@ impl<T> PiLock<T> {
             .is_ok()
     }
 
-    /// Makes the lock free whoever held it.
+    /// Releases the lock without being its holder.
     ///
     /// # Safety
-    /// Nobody may hold or wait for the lock: for the child of a fork, whose other
-    /// threads are gone, when the value is known to be whole.
+    /// No thread may hold or wait for the lock, and the value must be consistent: for the child
+    /// of a fork, whose other threads are gone.
     pub unsafe fn reset(&self) {
         self.word.store(FREE, Ordering::Release);
     }
@@ -105,7 +106,7 @@ fn sleep_before_retry() {
     let _ = rustix::thread::nanosleep(&time);
 }
 
-/// Holds a [`PiLock`] until dropped, by the thread that took it: the kernel refuses another's.
+/// Holds a [`PiLock`] until dropped by the thread that took it: the kernel refuses any other.
 pub struct PiGuard<'a, T> {
     lock: &'a PiLock<T>,
     _not_send: PhantomData<*const T>,
@@ -138,8 +139,8 @@ impl<T> Drop for PiGuard<'_, T> {
             return;
         }
         fence(Ordering::Release);
-        // The kernel hands it to who waits, the most urgent first. In the child of a fork the
-        // word names a thread of the parent's, and nobody waits.
+        // The kernel hands the lock to its most urgent waiter. In the child of a fork the word
+        // names a thread of the parent's, and there are no waiters.
         if futex::unlock_pi(word, futex::Flags::PRIVATE).is_err() {
             word.store(FREE, Ordering::Release);
         }
@@ -152,7 +153,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
     #[test]
-    fn every_increment_under_the_lock_counts_tried_for_or_waited_for() {
+    fn every_increment_under_the_lock_counts_by_try_lock_and_lock() {
         let lock = PiLock::new(0u64);
         let inside = AtomicBool::new(false);
         let had = AtomicU64::new(0);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_held_is_not_had_and_stays_held() {
+    fn try_lock_on_a_held_lock_fails_and_leaves_it_held() {
         let lock = PiLock::new(());
         let held = lock.lock();
         std::thread::scope(|scope| {
@@ -204,12 +205,12 @@ mod tests {
     }
 
     #[test]
-    fn the_child_of_a_fork_ends_what_its_parent_held_and_the_parent_keeps_it() {
+    fn the_child_of_a_fork_can_drop_its_parents_guard_and_the_parent_keeps_the_lock() {
         let lock = PiLock::new(0u32);
         let mut held = lock.lock();
         std::thread::scope(|scope| {
             scope.spawn(|| *lock.lock() += 1);
-            // The child's copy of the word says that somebody waits, who is not there.
+            // The child's copy of the word has the waiters bit, without a waiter.
             while lock.word.load(Ordering::Relaxed) & futex::WAITERS == 0 {
                 std::thread::yield_now();
             }
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(*lock.lock(), 11);
     }
 
-    /// Priority of a thread as the scheduler sees it, inherited or its own: field 18 of stat,
+    /// Priority of a thread as the scheduler has it, inherited or its own: field 18 of stat,
     /// below 0 for real-time classes.
     fn priority(thread: u32) -> i32 {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_inherits_the_priority_of_who_waits() {
+    fn a_holder_inherits_its_waiters_priority() {
         let lock = PiLock::new(());
         let (refused, risen) = (AtomicBool::new(false), AtomicBool::new(false));
         let held = lock.lock();

@@ -1,19 +1,19 @@
-//! The monotonic clock by the processor's time stamp counter, in half the time.
+//! The monotonic clock read from the processor's time stamp counter, in half the time.
 //!
-//! The kernel's own reading of it orders the counter with the instructions around, which
-//! waits for them, and scales it with the figures of the last tick. A fault's check needs no
-//! order. So the clock and the counter are read together once in a while, the *anchor*, and in
-//! between the counter alone is, scaled by what the last two anchors say (`cargo run --release
-//! -p rate --example rate_cost` has both clocks).
+//! The kernel's own reading orders the counter with the instructions around it, which waits for
+//! them, and scales it by the last tick's figures. A fault's check needs no order. So clock and
+//! counter are read together now and then, which makes an *anchor*; in between only the counter
+//! is read and scaled by the rate that the last two anchors give (`cargo run --release -p rate
+//! --example rate_cost` has both clocks).
 //!
 //! Rules:
-//! - Only where the kernel itself keeps time by the counter, which says that all processors
-//!   have the same and that it goes on at one rate. Whoever wants it asks before
-//!   ([`prepare`]): that opens a file.
-//! - An anchor is good for [`WINDOW`]. A counter that has jumped, with a virtual machine or a
-//!   process that was moved, is beyond that, and the clock is read.
-//! - Nobody waits: who finds the anchor being changed, be it by a thread that a signal has
-//!   interrupted, reads the clock. A child forked in just that moment does so for good.
+//! - The counter is used only where the kernel itself keeps time by it, which means that all
+//!   processors have the same counter and that it runs at one rate. [`prepare`] checks that
+//!   beforehand, since the check opens a file.
+//! - An anchor is valid for [`WINDOW`]. A counter that has jumped, because a virtual machine or a
+//!   process was moved, is outside the window, and the clock is read.
+//! - No reader waits. A reader that finds the anchor being changed, even by the thread that its
+//!   signal handler interrupted, reads the clock. A child forked at that moment always does.
 
 use super::monotonic;
 use rustix::fs::{Mode, OFlags, open};
@@ -23,38 +23,38 @@ use std::ffi::CStr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-/// Nanoseconds for which an anchor is good. A rate that is wrong by two in ten thousand, as one
-/// from two anchors a window apart may be, makes 200 of them by then.
+/// Nanoseconds for which an anchor is valid. A rate that is wrong by two in ten thousand, as one
+/// from two anchors a window apart may be, is 200 ns off by then.
 const WINDOW: u64 = 1_000_000;
 
-/// Ticks between which clock and counter are read together, at most: else something came in
-/// between, and the two do not belong together.
+/// Most ticks between two readings of the counter around one of the clock. With more, something
+/// ran in between and the readings do not belong together.
 const MAX_GAP: u64 = 512;
 
-/// The part of a rate by which the next may differ: beyond, it is another counter's.
+/// One part in this many by which a rate may differ from the last; beyond, the counter changed.
 const MAX_DRIFT: u64 = 1000;
 
-/// Where the kernel says what it keeps time by.
+/// The kernel's current clock source.
 const CLOCKSOURCE: &CStr = c"/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
-/// Whether the counter may be used.
+/// True where the counter may be used.
 static ALLOWED: AtomicBool = AtomicBool::new(false);
 
 static ANCHOR: Anchor = Anchor::new();
 
-/// What clock and counter were together.
+/// One reading of clock and counter together.
 struct Anchor {
-    /// Odd while the others change.
+    /// Sequence number: odd while the other fields change.
     turn: AtomicU32,
     ticks: AtomicU64,
     nanos: AtomicU64,
-    /// Nanoseconds of a tick, times 2^32; zero while that is not known.
+    /// Nanoseconds of a tick, times 2^32; zero while unknown.
     scale: AtomicU64,
-    /// Ticks for which it is good; zero where the scale is.
+    /// Ticks for which the anchor is valid; zero where the scale is.
     good: AtomicU64,
 }
 
-/// Allows the counter, where it can be had.
+/// Allows the counter where the kernel keeps time by it.
 pub(super) fn prepare() {
     let mut text = [0; 16];
     let source = open(CLOCKSOURCE, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
@@ -74,12 +74,12 @@ pub(super) fn now() -> u64 {
 
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: reads the counter. Where that is forbidden (PR_SET_TSC), reading the kernel's
-    // clock by it is, too.
+    // SAFETY: reads the counter. PR_SET_TSC, which forbids that, forbids reading the kernel's
+    // clock in user space, too.
     unsafe { _rdtsc() }
 }
 
-/// Reads the clock, and sets the anchor by it.
+/// Reads the clock and sets the anchor from it.
 #[cold]
 fn read_and_anchor() -> u64 {
     if !ALLOWED.load(Relaxed) {
@@ -105,7 +105,7 @@ impl Anchor {
         }
     }
 
-    /// What the clock is when the counter is `ticks`, if that can be said.
+    /// The clock at counter value `ticks`; none outside the anchor's window.
     #[inline]
     fn extrapolate(&self, ticks: u64) -> Option<u64> {
         let turn = self.turn.load(Acquire);
@@ -114,11 +114,11 @@ impl Anchor {
         let good = passed < self.good.load(Relaxed);
         fence(Acquire);
         let whole = turn.is_multiple_of(2) && self.turn.load(Relaxed) == turn;
-        // A good anchor's ticks and scale make far less than 2^64.
+        // Within the window the product of ticks and scale is far below 2^64.
         (good && whole).then(|| nanos + (passed.wrapping_mul(scale) >> 32))
     }
 
-    /// The clock and the counter are this together.
+    /// Sets the anchor, unless another thread is setting it.
     fn set(&self, ticks: u64, nanos: u64) {
         let turn = self.turn.load(Relaxed);
         let mine = turn.is_multiple_of(2)
@@ -132,9 +132,9 @@ impl Anchor {
         fence(Release);
         let was = self.nanos.load(Relaxed);
         let passed = ticks.wrapping_sub(self.ticks.load(Relaxed));
-        // The first, or of a clock that was set back with the process: what it was says nothing.
+        // The first anchor, or a clock set back with the process: the old values give no rate.
         let first = was == 0 || nanos.saturating_add(WINDOW) < was;
-        // Nearer anchors say too little of the rate.
+        // Nearer anchors give too imprecise a rate.
         if first || nanos.saturating_sub(was) >= WINDOW {
             let scale = rate(passed, nanos.saturating_sub(was));
             let known = self.scale.load(Relaxed);
@@ -150,10 +150,10 @@ impl Anchor {
     }
 }
 
-/// Nanoseconds of a tick, times 2^32; zero for what no counter does.
+/// Nanoseconds of a tick, times 2^32; zero for a rate that no counter has.
 fn rate(ticks: u64, nanos: u64) -> u64 {
     let scale = (u128::from(nanos) << 32).checked_div(u128::from(ticks));
-    // A counter has 100 MHz to 40 GHz, at which a window's product is below 2^64.
+    // Counters run at 100 MHz to 40 GHz, at which a window's product is below 2^64.
     let sane = |scale: &u128| (1 << 32) / 40 <= *scale && *scale <= 10 << 32;
     scale.filter(sane).unwrap_or(0) as u64
 }
@@ -162,7 +162,7 @@ fn rate(ticks: u64, nanos: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// An anchor that knows a counter of 3 GHz, set at 10 and 11 ms of the clock.
+    /// An anchor with the rate of a 3 GHz counter, set at 10 and 11 ms of the clock.
     fn known() -> Anchor {
         let anchor = Anchor::new();
         anchor.set(5, 9_000_000);
@@ -171,14 +171,14 @@ mod tests {
         anchor
     }
 
-    /// It says that the clock is this, but for what is rounded.
+    /// The anchor extrapolates to `nanos`, but for rounding.
     fn assert_reads(anchor: &Anchor, ticks: u64, nanos: u64) {
         let said = anchor.extrapolate(ticks).unwrap();
         assert!(said.abs_diff(nanos) <= 1, "{said}, not {nanos}");
     }
 
     #[test]
-    fn between_anchors_the_counter_tells_the_time() {
+    fn the_counter_extrapolates_between_anchors() {
         let anchor = known();
         for ticks in [0, 3, 3000, 2_999_000] {
             assert_reads(&anchor, 6_000_005 + ticks, 11_000_000 + ticks / 3);
@@ -186,16 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_before_the_rate_is_known() {
+    fn one_anchor_gives_no_rate() {
         let anchor = Anchor::new();
         assert_eq!(anchor.extrapolate(0), None);
-        // Clock and counter did not begin together, so that one anchor says nothing.
+        // Clock and counter did not start together, so that one anchor gives no rate.
         anchor.set(3_060_000_000_000, 1_000_000_000_000);
         assert_eq!(anchor.extrapolate(3_060_000_000_005), None);
     }
 
     #[test]
-    fn a_clock_that_was_set_back_is_learned_anew() {
+    fn the_rate_is_measured_again_after_the_clock_was_set_back() {
         let anchor = known();
         anchor.set(9_000_005, 5_000_000);
         assert_eq!(anchor.extrapolate(9_000_006), None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_beyond_the_window_or_before_the_anchor() {
+    fn an_anchor_is_invalid_outside_its_window() {
         let anchor = known();
         for ticks in [6_000_004, 0, u64::MAX, 9_000_009] {
             assert_eq!(anchor.extrapolate(ticks), None, "{ticks}");
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_jumped_or_became_another_is_learned_anew() {
+    fn the_rate_is_measured_again_after_the_counter_jumped_or_changed() {
         let anchor = known();
         // Back to zero, while the clock goes on.
         anchor.set(100, 12_000_000);
@@ -226,14 +226,14 @@ mod tests {
     }
 
     #[test]
-    fn anchors_too_near_change_nothing() {
+    fn anchors_too_close_together_change_nothing() {
         let anchor = known();
         anchor.set(6_000_305, 11_000_900);
         assert_reads(&anchor, 6_000_305, 11_000_100);
     }
 
     #[test]
-    fn who_finds_it_being_changed_reads_the_clock_and_who_comes_to_change_it_leaves() {
+    fn an_anchor_under_change_is_neither_read_nor_set() {
         let anchor = known();
         anchor.turn.fetch_add(1, Relaxed);
         assert_eq!(anchor.extrapolate(6_000_006), None);
