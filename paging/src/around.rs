@@ -14,7 +14,7 @@ use crate::pace::Handled;
 use crate::page::{PageState, State};
 use crate::stream::Advice;
 use frames::Frame;
-use rate::Class;
+use rate::FaultClass;
 use store::Handle;
 use translation::{MapError, Wake};
 use wired::{Guard, PAGE};
@@ -58,7 +58,7 @@ impl Activation<'_> {
             window: 1 + granted,
             ..advice
         };
-        let mut class = Class::ZeroFill;
+        let mut class = FaultClass::ZeroFill;
         let mut reading = None;
         let mut from = None;
         if let Some(handle) = seen.handle().filter(|_| seen.state() == State::Stored) {
@@ -76,7 +76,7 @@ impl Activation<'_> {
                 pager.pace.give_back(self.task, when, granted);
                 return self.fetch(seen, frame);
             }
-            class = Class::Memory;
+            class = FaultClass::Memory;
             before.add(Counter::from_ahead, 1);
         } else {
             before.add(Counter::zero_filled, 1);

@@ -8,7 +8,7 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
-use rate::tasks::Key;
+use rate::thread_counters::ThreadKey;
 use wired::PAGE;
 
 /// A page to be brought in, and what else may come with it.
@@ -23,7 +23,7 @@ pub(crate) struct Wanted {
     /// Tells callers apart: who goes through pages in order uses one number.
     pub(crate) caller: u32,
     /// Whose faults it counts among, where it does.
-    pub(crate) task: Option<Key>,
+    pub(crate) task: Option<ThreadKey>,
 }
 
 /// Why a page was not brought in.

@@ -20,7 +20,7 @@ use crate::mappings;
 use crate::stretch::{Fault, Handled, Inner};
 use crate::table::Table;
 use frames::{Contract, Frame};
-use rate::{Limits, Setting};
+use rate::{FaultLimits, SharedLimits};
 use shared::Shared;
 use std::ops::Range;
 use std::sync::Arc;
@@ -188,15 +188,15 @@ impl Domain {
         frames.n().saturating_sub(frames.unused())
     }
 
-    /// Limits the rate of the domain's faults from now on: of each thread, and of all. Who is
+    /// SharedLimits the rate of the domain's faults from now on: of each thread, and of all. Who is
     /// past a limit sleeps in its fault until the next period. Sleepers are judged by the new
     /// limits at once.
-    pub fn set_fault_rate(&self, setting: Setting) {
+    pub fn set_fault_rate(&self, setting: FaultLimits) {
         self.shared.pager().set_fault_rate(setting);
     }
 
     /// The limits in force, what has been counted, and what faults cost.
-    pub fn limits(&self) -> Limits<'_> {
+    pub fn limits(&self) -> SharedLimits<'_> {
         self.shared.pager().pace.limits()
     }
 

@@ -13,8 +13,8 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
-use rate::Class;
-use rate::tasks::Key;
+use rate::FaultClass;
+use rate::thread_counters::ThreadKey;
 use store::{Handle, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
 use wired::{HUGE_RANGE_PAGES, PAGE};
@@ -109,7 +109,7 @@ pub struct Activation<'a> {
     /// The program goes through the stretch's units in order.
     pub(crate) in_order: bool,
     /// The thread whose fault it is, where faults are counted.
-    pub(crate) task: Option<Key>,
+    pub(crate) task: Option<ThreadKey>,
     pub(crate) context: &'a mut Context,
 }
 
@@ -158,7 +158,7 @@ impl Activation<'_> {
     /// Demand zero, staged and stored pages: what the physical and paged drivers do.
     pub(crate) fn fill(&mut self) -> Outcome {
         self.context.handled = Handled {
-            class: Class::Memory,
+            class: FaultClass::Memory,
             pages: 1,
         };
         loop {
@@ -195,7 +195,7 @@ impl Activation<'_> {
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
-                    self.context.handled.class = Class::Memory;
+                    self.context.handled.class = FaultClass::Memory;
                     self.pager.counters().add(Counter::from_standby, 1);
                     self.publish(seen, frame, None)
                 }
@@ -225,7 +225,7 @@ impl Activation<'_> {
         match outcome {
             Some(Outcome::Success) => {
                 self.context.handled = Handled {
-                    class: Class::ZeroFill,
+                    class: FaultClass::ZeroFill,
                     pages: HUGE_RANGE_PAGES as u32,
                 }
             }
@@ -254,7 +254,7 @@ impl Activation<'_> {
             return Outcome::Busy;
         };
         self.context.handled = Handled {
-            class: Class::File,
+            class: FaultClass::File,
             pages: 1,
         };
         let buffer = self.context.buffer(flight);
@@ -309,7 +309,7 @@ impl Activation<'_> {
         self.context.flights[flight].used = 0;
         self.context.pending = flight;
         self.context.handled = Handled {
-            class: Class::Disk,
+            class: FaultClass::Disk,
             pages: 1,
         };
         let Some(channel) = self.context.channel.as_mut() else {
@@ -317,7 +317,7 @@ impl Activation<'_> {
         };
         let mut result = match channel.submit_read(handle, into, flight as u64) {
             Ok(Submitted::Done) => {
-                self.context.handled.class = Class::Compressed;
+                self.context.handled.class = FaultClass::Compressed;
                 self.pager.counters().add(Counter::from_ram, 1);
                 Ok(())
             }
@@ -493,7 +493,7 @@ impl Pager {
         activation.context.end_flight(flight);
         if let Some(begin) = begin {
             let handled = Handled {
-                class: Class::Disk,
+                class: FaultClass::Disk,
                 pages: 1,
             };
             self.pace

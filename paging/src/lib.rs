@@ -59,7 +59,7 @@ pub use frames::{Contract, Frame, Ledger};
 pub use page::{PageState, State};
 pub use page_set::{PageSet, PageSetError};
 pub use pager::{FEWEST_FRAMES, Hooks, StandardError};
-pub use rate::{Limits, Setting};
+pub use rate::{FaultLimits, SharedLimits};
 pub use replacement::{Key, Replacement, ScanResistant};
 pub use rights::{Denied, Rights};
 pub use store::{SharedStore, StoreConfig, StoreError};

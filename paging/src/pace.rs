@@ -2,7 +2,7 @@
 //!
 //! RAPHA (Ko and Yoo), section 4.2: a task past its limit is suspended in its own fault until
 //! its next period; past the system's limit the swapper is called. The logic is
-//! [`rate::Handler`]; here are the clock, the words of this process's tasks, what was counted,
+//! [`rate::Limiter`]; here are the clock, the words of this process's tasks, what was counted,
 //! and the cost of faults, measured.
 //!
 //! What counts: each fault once, however often it is tried, and each page that comes with
@@ -20,8 +20,8 @@
 
 use crate::counters::{Counter, Counters};
 use crate::pager::Pager;
-use rate::tasks::{Key, Tasks};
-use rate::{Class, Handler, Limits, Nanos, Setting, Ticket, Units};
+use rate::thread_counters::{ThreadCounters, ThreadKey};
+use rate::{ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, Nanos, SharedLimits};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wired::clock::thread_time;
@@ -41,7 +41,7 @@ const COARSE: u32 = 6;
 
 /// What a domain's faults pass.
 pub(crate) struct Pace {
-    limits: Limits<'static>,
+    limits: SharedLimits<'static>,
     tasks: WiredMemory,
     /// Frames to make room for: the swapper was called.
     swap: AtomicU32,
@@ -50,7 +50,7 @@ pub(crate) struct Pace {
 /// Where a fault stands with the limits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Standing {
-    ticket: Ticket,
+    token: ChargeToken,
     /// When it was suspended first; zero if it was not.
     since: Nanos,
 }
@@ -85,7 +85,7 @@ impl Suspended {
 #[derive(Clone, Copy)]
 pub(crate) struct Handled {
     /// From where.
-    pub(crate) class: Class,
+    pub(crate) class: FaultClass,
     /// Pages that came.
     pub(crate) pages: u32,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Handled {
 impl Default for Handled {
     fn default() -> Self {
         Self {
-            class: Class::ZeroFill,
+            class: FaultClass::ZeroFill,
             pages: 1,
         }
     }
@@ -112,7 +112,7 @@ fn raise(counters: Counters, task: u32, tree: u32) {
 }
 
 impl Pace {
-    pub(crate) fn new(limits: Limits<'static>) -> rustix::io::Result<Self> {
+    pub(crate) fn new(limits: SharedLimits<'static>) -> rustix::io::Result<Self> {
         clock::prepare();
         Ok(Self {
             limits,
@@ -121,24 +121,24 @@ impl Pace {
         })
     }
 
-    fn handler(&self) -> Handler<'_> {
-        Handler::new(self.limits, Tasks::new(self.tasks.slice(0, TASKS)))
+    fn limiter(&self) -> Limiter<'_> {
+        Limiter::new(self.limits, ThreadCounters::new(self.tasks.slice(0, TASKS)))
     }
 
     /// The limits.
-    pub(crate) fn limits(&self) -> Limits<'static> {
+    pub(crate) fn limits(&self) -> SharedLimits<'static> {
         self.limits
     }
 
     /// What faults cost.
-    pub(crate) fn units(&self) -> Units<'static> {
+    pub(crate) fn units(&self) -> FaultUnits<'static> {
         self.limits.units()
     }
 
     /// A fault of a task asks whether it is to be handled.
-    pub(crate) fn ask(&self, task: Key, standing: &mut Standing, counters: Counters) -> Told {
+    pub(crate) fn ask(&self, task: ThreadKey, standing: &mut Standing, counters: Counters) -> Told {
         let before = standing.since;
-        let told = self.judge(self.handler(), task, standing, counters);
+        let told = self.judge(self.limiter(), task, standing, counters);
         match &told {
             Told::Suspend(_) if before == 0 => counters.add(Counter::paced, 1),
             Told::Handle(Some(now)) if before != 0 => {
@@ -154,11 +154,11 @@ impl Pace {
     pub(crate) fn ask_after(
         &self,
         batch: u32,
-        task: Key,
+        task: ThreadKey,
         standing: &mut Standing,
         counters: Counters,
     ) -> Told {
-        let told = self.judge(self.handler().after(batch), task, standing, counters);
+        let told = self.judge(self.limiter().in_batches(batch), task, standing, counters);
         if let (Told::Handle(Some(now)), true) = (&told, standing.was_suspended()) {
             counters.add(Counter::kernel_paced_us, standing.slept_us(*now));
         }
@@ -166,30 +166,39 @@ impl Pace {
     }
 
     /// How many of `want` more of the batch fit the period.
-    pub(crate) fn more_after(&self, batch: u32, task: Key, want: u32, counters: Counters) -> u32 {
-        if !self.limits.is_some() {
+    pub(crate) fn more_after(
+        &self,
+        batch: u32,
+        task: ThreadKey,
+        want: u32,
+        counters: Counters,
+    ) -> u32 {
+        if !self.limits.is_limited() {
             return want;
         }
-        let more = self.handler().after(batch).take_more(task, now(), want);
+        let more = self
+            .limiter()
+            .in_batches(batch)
+            .charge_extra(task, now(), want);
         raise(counters, more.task_count, more.tree_count);
         more.granted
     }
 
     fn judge(
         &self,
-        handler: Handler<'_>,
-        task: Key,
+        limiter: Limiter<'_>,
+        task: ThreadKey,
         standing: &mut Standing,
         counters: Counters,
     ) -> Told {
-        if !self.limits.is_some() && standing.since == 0 {
+        if !self.limits.is_limited() && standing.since == 0 {
             return Told::Handle(None);
         }
         let now = now();
-        let answer = handler.page_fault(task, now, standing.ticket);
-        standing.ticket = answer.ticket;
+        let answer = limiter.page_fault(task, now, standing.token);
+        standing.token = answer.token;
         if answer.call_swapper {
-            let setting = self.limits.seen().setting;
+            let setting = self.limits.snapshot().limits;
             self.swap
                 .store(setting.system_limit.max(1), Ordering::Release);
         }
@@ -207,21 +216,26 @@ impl Pace {
     }
 
     /// How many pages may come with the one of a task's fault, of `want`, and when that was.
-    pub(crate) fn more(&self, task: Option<Key>, want: u32, counters: Counters) -> (u32, Nanos) {
-        let Some(task) = task.filter(|_| self.limits.is_some()) else {
+    pub(crate) fn more(
+        &self,
+        task: Option<ThreadKey>,
+        want: u32,
+        counters: Counters,
+    ) -> (u32, Nanos) {
+        let Some(task) = task.filter(|_| self.limits.is_limited()) else {
             return (want, 0);
         };
         let now = now();
-        let more = self.handler().take_more(task, now, want);
+        let more = self.limiter().charge_extra(task, now, want);
         counters.add(Counter::cut, u64::from(want - more.granted));
         raise(counters, more.task_count, more.tree_count);
         (more.granted, now)
     }
 
     /// Pages of [`Pace::more`] that did not come.
-    pub(crate) fn give_back(&self, task: Option<Key>, when: Nanos, count: u32) {
+    pub(crate) fn give_back(&self, task: Option<ThreadKey>, when: Nanos, count: u32) {
         if let Some(task) = task.filter(|_| when != 0 && count != 0) {
-            self.handler().give_back(task, when, count);
+            self.limiter().refund(task, when, count);
         }
     }
 
@@ -260,7 +274,7 @@ impl Pace {
 
 impl Pager {
     /// Puts other limits in force, and wakes who sleeps by the old ones.
-    pub(crate) fn set_fault_rate(&self, setting: Setting) {
+    pub(crate) fn set_fault_rate(&self, setting: FaultLimits) {
         let _one = self.control.lock();
         if self.pace.limits.set(setting, now()) {
             futex::wake_all(self.pace.limits.generation());
@@ -281,14 +295,14 @@ impl Standing {
 
     /// As words, for tables of atomics.
     pub(crate) fn words(self) -> [u64; 3] {
-        let [generation, period] = self.ticket.words();
+        let [generation, period] = self.token.words();
         [generation, period, self.since]
     }
 
     /// From [`Standing::words`].
     pub(crate) fn from_words([generation, period, since]: [u64; 3]) -> Self {
         Self {
-            ticket: Ticket::from_words([generation, period]),
+            token: ChargeToken::from_words([generation, period]),
             since,
         }
     }
@@ -297,7 +311,7 @@ impl Standing {
 impl Suspended {
     /// Sleeps until it is time, or the limits change, or a signal comes: the caller asks
     /// again. Holds nothing but the words of the limits, which outlive every domain.
-    pub(crate) fn sleep(&self, limits: Limits<'static>) {
+    pub(crate) fn sleep(&self, limits: SharedLimits<'static>) {
         let left = self.until.saturating_sub(now());
         if left > 0 {
             let left = Some(Duration::from_nanos(left));

@@ -100,7 +100,7 @@ pub(crate) struct Parts {
     /// Faults that upcalls resolve at once.
     pub(crate) contexts: usize,
     /// How fast faults may come.
-    pub(crate) limits: rate::Limits<'static>,
+    pub(crate) limits: rate::SharedLimits<'static>,
 }
 
 pub(crate) struct Pager {

@@ -11,7 +11,7 @@ use crate::pace::{self, Standing, Told};
 use crate::page::State;
 use crate::page_set::PageSet;
 use crate::pager::Pager;
-use rate::tasks::Key;
+use rate::thread_counters::ThreadKey;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ const WAITING: usize = 256;
 const CALLER: u32 = 0x7072_6560;
 
 /// What this thread counts its pages as.
-const TASK: Key = Key::LAST;
+const TASK: ThreadKey = ThreadKey::LAST;
 
 /// Sequences of requests that are told apart: a program that asks for the next of each of
 /// its arrays in turn goes through each of them in order.

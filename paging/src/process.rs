@@ -49,7 +49,7 @@ pub struct Config {
     /// Set to a new value of `careful` once the pager acts by it.
     pub careful_seen: &'static AtomicU32,
     /// How fast faults may come: of the whole tree.
-    pub limits: rate::Limits<'static>,
+    pub limits: rate::SharedLimits<'static>,
     /// What the pager asks and tells.
     pub hooks: &'static dyn Hooks,
 }
@@ -419,7 +419,7 @@ impl Process {
     }
 
     /// The limits of the fault rate.
-    pub fn limits(&self) -> rate::Limits<'static> {
+    pub fn limits(&self) -> rate::SharedLimits<'static> {
         self.pager.pace.limits()
     }
 

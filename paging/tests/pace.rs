@@ -1,6 +1,6 @@
 //! Faults past their limit wait, and nothing else does.
 
-use selfpage::{Contract, Counter, Domain, EntryKind, Paged, Setting, Stretch};
+use selfpage::{Contract, Counter, Domain, EntryKind, FaultLimits, Paged, Stretch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PAGE: usize = 4096;
@@ -8,14 +8,14 @@ const MS: u64 = 1_000_000;
 const KINDS: [EntryKind; 2] = [EntryKind::Upcall, EntryKind::Thread];
 
 /// One fault of each thread in ten seconds: who is past that sleeps until it is lifted.
-const STANDSTILL: Setting = Setting {
+const STANDSTILL: FaultLimits = FaultLimits {
     fault_period: 10_000 * MS,
     task_limit: 1,
     tree_limit: 0,
     system_limit: 0,
 };
 
-fn domain(entry: EntryKind, frames: u32, setting: Setting) -> Option<Domain> {
+fn domain(entry: EntryKind, frames: u32, setting: FaultLimits) -> Option<Domain> {
     let made = Domain::builder()
         .frames(Contract {
             g: frames,
@@ -66,7 +66,7 @@ fn counter(domain: &Domain, counter: Counter) -> u64 {
 fn no_period_has_more_faults_than_the_limit_and_every_page_comes() {
     const PAGES: usize = 600;
     for kind in KINDS {
-        let setting = Setting {
+        let setting = FaultLimits {
             fault_period: 5 * MS,
             task_limit: 20,
             tree_limit: 30,
@@ -95,7 +95,7 @@ fn no_period_has_more_faults_than_the_limit_and_every_page_comes() {
         assert!((1..=20).contains(&counter(&domain, Counter::most_task_faults)));
         assert!((1..=30).contains(&counter(&domain, Counter::most_tree_faults)));
         assert!(counter(&domain, Counter::swapper_calls) > 0, "{kind:?}");
-        domain.set_fault_rate(Setting::default());
+        domain.set_fault_rate(FaultLimits::default());
         for page in 0..PAGES {
             assert_eq!(read(&stretch, page), page as u8 | 1);
         }
@@ -107,7 +107,7 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
     for kind in KINDS {
         let (Some(paced), Some(free)) = (
             domain(kind, 128, STANDSTILL),
-            domain(kind, 128, Setting::default()),
+            domain(kind, 128, FaultLimits::default()),
         ) else {
             continue;
         };
@@ -132,8 +132,8 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
             drop(paced.allocate(PAGE).unwrap());
             drop(free);
             assert_eq!(written.load(Ordering::SeqCst), 1, "it sleeps still");
-            // Limits that are lifted wake who sleeps by them.
-            paced.set_fault_rate(Setting::default());
+            // SharedLimits that are lifted wake who sleeps by them.
+            paced.set_fault_rate(FaultLimits::default());
         });
         assert_eq!(written.load(Ordering::SeqCst), 2);
         assert_eq!((read(&ours, 32), read(&ours, 48)), (7, 9));
@@ -162,7 +162,7 @@ fn what_is_prefetched_counts_and_its_thread_ends_though_it_sleeps() {
 
 #[test]
 fn without_limits_nothing_is_counted_or_measured() {
-    let domain = domain(EntryKind::Upcall, 256, Setting::default()).unwrap();
+    let domain = domain(EntryKind::Upcall, 256, FaultLimits::default()).unwrap();
     let stretch = stretch(&domain, 512);
     (0..512).for_each(|page| write(&stretch, page, 1));
     for none in [
@@ -180,10 +180,10 @@ fn without_limits_nothing_is_counted_or_measured() {
 #[test]
 fn what_faults_cost_is_measured_where_there_is_a_limit() {
     for kind in KINDS {
-        let setting = Setting {
+        let setting = FaultLimits {
             fault_period: 10 * MS,
             system_limit: 1 << 19,
-            ..Setting::default()
+            ..FaultLimits::default()
         };
         let Some(domain) = domain(kind, 128, setting) else {
             continue;
@@ -196,8 +196,8 @@ fn what_faults_cost_is_measured_where_there_is_a_limit() {
         let units = domain.limits().units();
         assert!(units.samples() > 20, "{kind:?}: {}", units.samples());
         assert!(units.fault_unit() > 0);
-        assert!(units.of(rate::Class::Compressed) > 0);
-        assert_eq!(units.of(rate::Class::Disk), 0);
+        assert!(units.of(rate::FaultClass::Compressed) > 0);
+        assert_eq!(units.of(rate::FaultClass::Disk), 0);
         assert_eq!(counter(&domain, Counter::paced), 0);
     }
 }

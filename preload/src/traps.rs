@@ -99,7 +99,7 @@ impl Traps {
         if PRIVATE_SIGNALS.load(Ordering::Acquire) {
             return None;
         }
-        let batch = process.limits().seen().setting.batch();
+        let batch = process.limits().snapshot().limits.batch();
         let every = batch.unwrap_or(ANY);
         process.set_fault_batch(every);
         let event = FaultEvent::open(first, every, Process::fault_signal()).ok()?;
@@ -113,7 +113,7 @@ impl Traps {
 
     /// Does what the limits ask for now. The program has the handler of the signals.
     pub fn follow(&mut self) {
-        let batch = self.process.limits().seen().setting.batch();
+        let batch = self.process.limits().snapshot().limits.batch();
         if batch == self.batch {
             return;
         }

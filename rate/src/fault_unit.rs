@@ -1,29 +1,28 @@
-//! fault_unit: the processor time that handling one fault takes (section 4.1), measured of
-//! real faults all the time.
+//! fault_unit: the processor time that one fault takes (section 4.1), measured continuously on
+//! real faults.
 //!
-//! The paper takes it for constant. It is not: a page of zeros, one that is decompressed and
-//! one that is read from a disk differ by an order of magnitude, and so do machines. What a
-//! limit needs is the mean over the faults that really come, since it bounds their sum. So
-//! each class has its mean, and all have one, into which the classes enter as often as they
-//! are sampled.
+//! The paper takes it as constant. It is not: a zero page, a decompressed one and one read from
+//! a disk differ by an order of magnitude, and so do machines. A limit needs the mean over the
+//! faults that really happen, since it bounds their sum. So each class has a mean, and there is
+//! one mean of all faults, in which a class counts as often as it is sampled.
 //!
-//! A sample may be spoiled (by an interrupt that is charged to whom it hits, a processor just
-//! woken, a hypervisor): it counts as at most [`OUTLIER`] times the class's mean. So one bad
-//! sample moves a mean by a half of it at the most, and a cost that has really changed is
-//! followed within some tens of samples.
+//! A sample may be an outlier (an interrupt charged to the thread it hits, a processor just
+//! woken, a hypervisor): it counts as at most [`OUTLIER_FACTOR`] times the class's mean. So one
+//! outlier moves a mean by at most half of it, and a real change of the cost is followed within
+//! some tens of samples.
 
-use crate::quantities::Nanos;
+use crate::units::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a fault takes to be handled.
+/// How a fault gets its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub enum Class {
-    /// A page of zeros.
+pub enum FaultClass {
+    /// A zero page.
     ZeroFill = 0,
-    /// A page that was still in memory, or was read ahead.
+    /// A page still in memory, or read ahead.
     Memory = 1,
-    /// A page of compressed RAM.
+    /// A page from compressed RAM.
     Compressed = 2,
     /// A page read from a disk.
     Disk = 3,
@@ -31,48 +30,48 @@ pub enum Class {
     File = 4,
 }
 
-impl Class {
-    /// All.
-    pub const ALL: [Class; 5] = [
-        Class::ZeroFill,
-        Class::Memory,
-        Class::Compressed,
-        Class::Disk,
-        Class::File,
+impl FaultClass {
+    /// All classes.
+    pub const ALL: [FaultClass; 5] = [
+        FaultClass::ZeroFill,
+        FaultClass::Memory,
+        FaultClass::Compressed,
+        FaultClass::Disk,
+        FaultClass::File,
     ];
 
-    /// Its name in data.
+    /// Its name in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
-            Class::ZeroFill => "zero_fill",
-            Class::Memory => "memory",
-            Class::Compressed => "compressed",
-            Class::Disk => "disk",
-            Class::File => "file",
+            FaultClass::ZeroFill => "zero_fill",
+            FaultClass::Memory => "memory",
+            FaultClass::Compressed => "compressed",
+            FaultClass::Disk => "disk",
+            FaultClass::File => "file",
         }
     }
 }
 
-/// How often a fault's class mean a sample counts at most.
-pub const OUTLIER: u64 = 8;
+/// A sample counts as at most so many times the mean of its class.
+pub const OUTLIER_FACTOR: u64 = 8;
 
-/// A sample's part in the mean of its class, and in that of all.
-const OF_CLASS: u64 = 16;
-const OF_ALL: u64 = 64;
+/// A sample has one part in so many in the mean of its class, and in the mean of all.
+const CLASS_WEIGHT: u64 = 16;
+const TOTAL_WEIGHT: u64 = 64;
 
-/// Means are kept in this part of a nanosecond, so that small ones move.
-const FINE: u64 = 256;
+/// Fractions of a nanosecond in which means are kept, so that small means can move.
+const FRACTION: u64 = 256;
 
-/// Words that the means take: of each class, of all, and how many samples.
-pub const WORDS: usize = Class::ALL.len() + 2;
-const ALL: usize = Class::ALL.len();
+/// Number of words: a mean for each class, one of all, and the number of samples.
+pub const WORDS: usize = FaultClass::ALL.len() + 2;
+const ALL: usize = FaultClass::ALL.len();
 const SAMPLES: usize = ALL + 1;
 
 /// The means, in words that processes share.
 #[derive(Clone, Copy)]
-pub struct Units<'a>(&'a [AtomicU64]);
+pub struct FaultUnits<'a>(&'a [AtomicU64]);
 
-impl<'a> Units<'a> {
+impl<'a> FaultUnits<'a> {
     /// Means in [`WORDS`] words, all zero at first.
     ///
     /// # Panics
@@ -82,31 +81,31 @@ impl<'a> Units<'a> {
         Self(words)
     }
 
-    /// What to take until there are samples. Those that there are stay.
-    pub fn begin_with(&self, unit: Nanos) {
-        let fine = unit.saturating_mul(FINE);
+    /// Sets the mean of all until the first sample; an existing mean stays.
+    pub fn set_initial(&self, unit: Nanos) {
+        let fine = unit.saturating_mul(FRACTION);
         let _ = self.0[ALL].compare_exchange(0, fine, Relaxed, Relaxed);
     }
 
-    /// A fault took so much processor time. Two that come at once may count as one.
-    pub fn sample(&self, class: Class, time: Nanos) {
+    /// Adds the processor time of one fault. Two concurrent samples may count as one.
+    pub fn sample(&self, class: FaultClass, time: Nanos) {
         let of_class = &self.0[class as usize];
         let mean = of_class.load(Relaxed);
-        // The first of its class stands beside the mean of all, if that is known.
+        // The first sample of a class is bounded by the mean of all, if that is known.
         let known = if mean == 0 {
             self.0[ALL].load(Relaxed)
         } else {
             mean
         };
-        let fine = time.max(1).saturating_mul(FINE);
+        let fine = time.max(1).saturating_mul(FRACTION);
         let fine = match known {
             0 => fine,
-            known => fine.min(known.saturating_mul(OUTLIER)),
+            known => fine.min(known.saturating_mul(OUTLIER_FACTOR)),
         };
         of_class.store(
             match mean {
                 0 => fine,
-                mean => toward(mean, fine, OF_CLASS),
+                mean => toward(mean, fine, CLASS_WEIGHT),
             },
             Relaxed,
         );
@@ -114,35 +113,36 @@ impl<'a> Units<'a> {
         self.0[ALL].store(
             match all {
                 0 => fine,
-                all => toward(all, fine, OF_ALL),
+                all => toward(all, fine, TOTAL_WEIGHT),
             },
             Relaxed,
         );
         self.0[SAMPLES].fetch_add(1, Relaxed);
     }
 
-    /// fault_unit: the mean of all classes, as often as they come. Zero before the first
-    /// sample where nothing was given to begin with.
+    /// fault_unit: the mean of all faults. Zero before the first sample where no initial value
+    /// was set.
     pub fn fault_unit(&self) -> Nanos {
-        self.0[ALL].load(Relaxed).div_ceil(FINE)
+        self.0[ALL].load(Relaxed).div_ceil(FRACTION)
     }
 
-    /// The mean of a class; zero where there was none of it.
-    pub fn of(&self, class: Class) -> Nanos {
-        self.0[class as usize].load(Relaxed).div_ceil(FINE)
+    /// The mean of a class; zero without samples of it.
+    pub fn of(&self, class: FaultClass) -> Nanos {
+        self.0[class as usize].load(Relaxed).div_ceil(FRACTION)
     }
 
-    /// Samples so far.
+    /// Number of samples.
     pub fn samples(&self) -> u64 {
         self.0[SAMPLES].load(Relaxed)
     }
 }
 
-/// A mean after another sample, which has a part in it of one to `part`. It never stands
-/// still short of what is sampled for want of precision.
+/// Moves a mean by one part in `part` towards a sample, by at least 1, so that rounding never
+/// stops it short of the samples.
 fn toward(mean: u64, sample: u64, part: u64) -> u64 {
-    match sample >= mean {
-        true => mean + (sample - mean).div_ceil(part),
-        false => mean - (mean - sample).div_ceil(part),
+    if sample >= mean {
+        mean + (sample - mean).div_ceil(part)
+    } else {
+        mean - (mean - sample).div_ceil(part)
     }
 }

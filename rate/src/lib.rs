@@ -1,29 +1,27 @@
-//! Rate-based fault handling: how many faults a task, and all of them, may have handled in
+//! Rate-based fault handling: how many faults a task, and all tasks together, may have handled in
 //! a period, so that a burst of faults takes no processor time that was reserved.
 //!
 //! *RAPHA: Rate-Based Page Fault Handling Mechanism in Virtual Memory System* (Ko and Yoo),
-//! section 4. Section 4.1 (resource allocation) is [`quantities`], [`equations`], [`mod@unit`],
-//! [`roster`] and [`admission`]; section 4.2 (page fault handling) is [`account`], [`tasks`],
-//! [`limits`] and [`handler`].
+//! section 4. Section 4.1 (resource allocation) is [`units`], [`equations`], [`fault_unit`] and
+//! [`reservations`]; section 4.2 (page fault handling) is [`window_counter`], [`thread_counters`],
+//! [`shared_limits`] and [`limiter`].
 //!
-//! Rule: no clock and no waiting here. Time comes in as nanoseconds of any clock that goes
-//! back by less than a fault takes, so that no thread meets a period again, and decisions come
-//! out; so the code that a simulation runs is the code that a pager runs. What a fault passes is
+//! Rule: this crate reads no clock and never waits. Time comes in as nanoseconds of any clock
+//! that goes back by less than a fault takes, so that no thread sees a period twice, and
+//! decisions come out; so a simulation runs the code that a pager runs. What a fault passes is
 //! lock-free, allocates nothing, and may lie in memory that processes share.
 
-pub mod account;
-pub mod admission;
 pub mod equations;
-pub mod handler;
-pub mod limits;
-pub mod quantities;
-pub mod roster;
-pub mod tasks;
-pub mod unit;
+pub mod fault_unit;
+pub mod limiter;
+pub mod reservations;
+pub mod shared_limits;
+pub mod thread_counters;
+pub mod units;
+pub mod window_counter;
 
-pub use admission::Refused;
-pub use handler::{Answer, Handler, Ticket};
-pub use limits::{Limits, Setting};
-pub use quantities::{Capacity, Nanos, Reservation, Share};
-pub use roster::{Roster, TaskId};
-pub use unit::{Class, Units};
+pub use fault_unit::{FaultClass, FaultUnits};
+pub use limiter::{ChargeToken, Decision, Limiter};
+pub use reservations::{OverCommitted, ReservationTable, TaskId};
+pub use shared_limits::{FaultLimits, SharedLimits};
+pub use units::{Capacity, Nanos, Reservation, Utilization};

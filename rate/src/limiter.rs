@@ -1,31 +1,31 @@
 //! The page fault handler of figure 7: count, call the swapper, suspend.
 //!
 //! Two differences from the figure. A fault counts in the period in which it is handled (see
-//! [`crate::account`]). And tasks can be limited together, too: who finds the period of all
-//! full is booked into the next that has room, so that each of them is handled in its turn
-//! though all wait; with no fewer faults a period than tasks, every task makes progress in
-//! every period.
+//! [`crate::window_counter`]). And all threads of a tree can be limited together, too: a fault that
+//! finds the tree's period full is booked into the next with room, so that waiting faults are
+//! handled in turn; where a period has at least as many faults as the tree has threads, every
+//! thread makes progress in every period.
 //!
-//! Rule: who is suspended holds nothing but its ticket. It may come back at any time, and
-//! must before its fault is handled: at the time said, or when the limits change.
+//! Rule: a suspended fault holds nothing but its token. It may retry at any time, and must retry
+//! before it is handled: at the time given, or when the limits change.
 
-use crate::account::{Account, FARTHEST};
-use crate::limits::{Limits, Seen, Setting};
-use crate::quantities::Nanos;
-use crate::tasks::{Key, Tasks};
+use crate::shared_limits::{FaultLimits, SharedLimits, Snapshot};
+use crate::thread_counters::{ThreadCounters, ThreadKey};
+use crate::units::Nanos;
+use crate::window_counter::{MAX_BOOKED_AHEAD, WindowCounter};
 
-/// Looks at limits that change meanwhile, at most.
-const TRIES: u32 = 64;
+/// Most attempts while limits change meanwhile.
+const MAX_ATTEMPTS: u32 = 64;
 
-/// What a suspended fault keeps: its place among all that wait.
+/// The state of a suspended fault: its place among the waiting ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct ChargeToken {
     generation: u32,
     period: u64,
 }
 
-impl Default for Ticket {
-    /// Of a fault that has just come.
+impl Default for ChargeToken {
+    /// The token of a new fault.
     fn default() -> Self {
         Self {
             generation: 0,
@@ -34,13 +34,13 @@ impl Default for Ticket {
     }
 }
 
-impl Ticket {
+impl ChargeToken {
     /// As two words, for tables of atomics.
     pub fn words(self) -> [u64; 2] {
         [self.generation.into(), self.period]
     }
 
-    /// From [`Ticket::words`].
+    /// From [`ChargeToken::words`].
     pub fn from_words([generation, period]: [u64; 2]) -> Self {
         Self {
             generation: generation as u32,
@@ -49,207 +49,224 @@ impl Ticket {
     }
 }
 
-/// What is to be done with a fault.
+/// The outcome of a fault's check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// When it is to come again; none where it is to be handled now.
+pub struct Decision {
+    /// When the fault has to retry; none where it is handled now.
     pub until: Option<Nanos>,
-    /// What it is to bring then.
-    pub ticket: Ticket,
-    /// Whether the swapper is to be called: this fault is the first past the system's limit.
+    /// The token to retry with.
+    pub token: ChargeToken,
+    /// True if the swapper is to be called: this fault is the first past the system's limit.
     pub call_swapper: bool,
-    /// task.fault_count, where the fault is handled and its task is limited.
+    /// task.fault_count, where the fault is handled and its thread is limited.
     pub task_count: u32,
-    /// fault_count of all, where the fault is handled and they are counted.
+    /// fault_count of the tree, where the fault is handled and the tree is counted.
     pub tree_count: u32,
 }
 
-/// What may come with a fault.
+/// Pages that may come with a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct More {
-    /// Pages.
+pub struct ExtraPages {
+    /// How many.
     pub granted: u32,
-    /// task.fault_count with them, where the task is limited.
+    /// task.fault_count with them, where the thread is limited.
     pub task_count: u32,
-    /// fault_count of all with them, where they are counted.
+    /// fault_count of the tree with them, where the tree is counted.
     pub tree_count: u32,
 }
 
-/// The handler of one process: limits that the tree shares, and the process's tasks.
-#[derive(Clone, Copy)]
-pub struct Handler<'a> {
-    limits: Limits<'a>,
-    tasks: Tasks<'a>,
-    leave: u32,
+/// The outcome of counting a fault with those of the tree.
+enum TreeCharge {
+    /// Handle it now.
+    Handle,
+    /// Retry then.
+    Wait(Nanos),
+    /// The limits changed meanwhile: check again.
+    LimitsChanged,
 }
 
-impl<'a> Handler<'a> {
-    /// A handler.
-    pub fn new(limits: Limits<'a>, tasks: Tasks<'a>) -> Self {
+/// The limiter of one process: limits that the tree shares, and the process's threads.
+#[derive(Clone, Copy)]
+pub struct Limiter<'a> {
+    limits: SharedLimits<'a>,
+    threads: ThreadCounters<'a>,
+    reserve: u32,
+}
+
+impl<'a> Limiter<'a> {
+    /// A limiter that counts each fault before it is handled.
+    pub fn new(limits: SharedLimits<'a>, threads: ThreadCounters<'a>) -> Self {
         Self {
             limits,
-            tasks,
-            leave: 0,
+            threads,
+            reserve: 0,
         }
     }
 
     /// The same for faults that are counted after they were handled, in batches of `batch`: it
-    /// leaves that much of a task's limit for those of the next batch, which come before
-    /// anybody can say no.
-    pub fn after(self, batch: u32) -> Self {
+    /// reserves that much of a thread's limit for the next batch, which is handled before it can
+    /// be refused.
+    pub fn in_batches(self, batch: u32) -> Self {
         Self {
-            leave: batch,
+            reserve: batch,
             ..self
         }
     }
 
-    /// What a task may have of its limit; zero is no limit.
-    fn task_limit(&self, setting: &Setting) -> u32 {
-        match setting.task_limit {
+    /// The part of a thread's limit that this fault may use; zero is no limit.
+    fn task_limit(&self, limits: &FaultLimits) -> u32 {
+        match limits.task_limit {
             0 => 0,
-            limit => limit.saturating_sub(self.leave).max(1),
+            limit => limit.saturating_sub(self.reserve).max(1),
         }
     }
 
-    /// The limits.
-    pub fn limits(&self) -> Limits<'a> {
+    /// The tree's limits.
+    pub fn limits(&self) -> SharedLimits<'a> {
         self.limits
     }
 
-    /// A fault of a task, new or with the ticket that it was suspended with.
-    pub fn page_fault(&self, task: Key, now: Nanos, ticket: Ticket) -> Answer {
-        let mut answer = Answer {
+    /// Checks and counts a fault of a thread, new or with the token that it was suspended with.
+    pub fn page_fault(&self, task: ThreadKey, now: Nanos, token: ChargeToken) -> Decision {
+        let mut decision = Decision {
             until: None,
-            ticket,
+            token,
             call_swapper: false,
             task_count: 0,
             tree_count: 0,
         };
-        for _ in 0..TRIES {
-            let seen = self.limits.seen();
-            let length = seen.setting.fault_period;
+        for _ in 0..MAX_ATTEMPTS {
+            let snapshot = self.limits.snapshot();
+            let length = snapshot.limits.fault_period;
             if length == 0 {
-                return answer;
+                return decision;
             }
-            let limit = self.task_limit(&seen.setting);
-            let own = seen.periods().apart(task.number());
+            let limit = self.task_limit(&snapshot.limits);
+            let own = snapshot.periods().apart(task.number());
             let period = own.of(now);
             let suspended = Some(own.start(period + 1));
             if limit != 0 {
-                let take = |account: Account| account.take(period, limit, 1);
-                let (account, taken) = self.tasks.update(task, period, take);
-                answer.task_count = account.count;
+                let take = |counter: WindowCounter| counter.take(period, limit, 1);
+                let (counter, taken) = self.threads.update(task, period, take);
+                decision.task_count = counter.count;
                 if taken == 0 {
-                    answer.until = suspended;
-                    return answer;
+                    decision.until = suspended;
+                    return decision;
                 }
             }
-            if seen.counts_tree() {
-                let waits = self.count(&seen, now, &mut answer);
-                // Handled later, it counts later: nobody else uses the task's account.
-                if !matches!(waits, Some(None)) {
-                    self.give_back_own(&seen, task, now, 1);
-                    answer.task_count = 0;
+            if snapshot.counts_tree() {
+                match self.charge_tree(&snapshot, now, &mut decision) {
+                    TreeCharge::Handle => return decision,
+                    TreeCharge::Wait(until) => decision.until = Some(until),
+                    TreeCharge::LimitsChanged => {}
                 }
-                match waits {
-                    Some(until) => answer.until = until,
-                    None => continue,
+                // A fault handled later counts later; no other fault uses the thread's counter.
+                self.refund_thread(&snapshot, task, now, 1);
+                decision.task_count = 0;
+                if decision.until.is_none() {
+                    continue;
                 }
             }
-            return answer;
+            return decision;
         }
-        // Who changes the limits was stopped in between.
-        let periods = self.limits.seen().periods();
-        answer.until = Some(periods.start(periods.of(now) + 1));
-        answer
+        // The process that changes the limits is stopped in the middle of it.
+        let periods = self.limits.snapshot().periods();
+        decision.until = Some(periods.start(periods.of(now) + 1));
+        decision
     }
 
-    /// Counts a fault with those of all tasks, unless its ticket says that it was. Until when
-    /// it is to wait, if it is; none where the limits have changed.
-    fn count(&self, seen: &Seen, now: Nanos, answer: &mut Answer) -> Option<Option<Nanos>> {
-        let periods = seen.periods();
+    /// Counts a fault with those of the tree, unless its token shows that it is counted.
+    fn charge_tree(&self, snapshot: &Snapshot, now: Nanos, decision: &mut Decision) -> TreeCharge {
+        let periods = snapshot.periods();
         let period = periods.of(now);
-        let ticket = answer.ticket;
-        if ticket.generation == seen.generation && ticket.period >= period {
-            match ticket.period - period {
-                0 => return Some(None),
-                1..=FARTHEST => return Some(Some(periods.start(ticket.period))),
+        let token = decision.token;
+        if token.generation == snapshot.generation && token.period >= period {
+            match token.period - period {
+                0 => return TreeCharge::Handle,
+                1..=MAX_BOOKED_AHEAD => return TreeCharge::Wait(periods.start(token.period)),
                 _ => {}
             }
         }
-        let limit = match seen.setting.tree_limit {
+        let limit = match snapshot.limits.tree_limit {
             0 => u32::MAX,
             limit => limit,
         };
-        let book = |account: Account| (account.book(period, limit), ());
-        let (account, ()) = self.limits.update(seen, book)?;
-        let system = seen.setting.system_limit;
-        answer.call_swapper |= system != 0 && account.count == system.saturating_add(1);
-        // Sleeping at the limit, nobody gets past it; the swapper is to be called even so.
-        answer.call_swapper |= system != 0 && account.period > period && account.count == 1;
-        answer.ticket = Ticket {
-            generation: seen.generation,
-            period: account.period,
+        let book = |counter: WindowCounter| (counter.book(period, limit), ());
+        let Some((counter, ())) = self.limits.update(snapshot, book) else {
+            return TreeCharge::LimitsChanged;
         };
-        answer.tree_count = account.count;
-        Some((account.period > period).then(|| periods.start(account.period)))
+        let system = snapshot.limits.system_limit;
+        decision.call_swapper |= system != 0 && counter.count == system.saturating_add(1);
+        // Where the tree's limit is the lower one no fault passes the system's; the first that
+        // waits calls the swapper instead.
+        decision.call_swapper |= system != 0 && counter.period > period && counter.count == 1;
+        decision.token = ChargeToken {
+            generation: snapshot.generation,
+            period: counter.period,
+        };
+        decision.tree_count = counter.count;
+        if counter.period > period {
+            TreeCharge::Wait(periods.start(counter.period))
+        } else {
+            TreeCharge::Handle
+        }
     }
 
-    /// How many more pages than one may come with a task's fault now, of `want`: each counts
-    /// as a fault of its own, and none is waited for.
-    pub fn take_more(&self, task: Key, now: Nanos, want: u32) -> More {
-        let seen = self.limits.seen();
-        let length = seen.setting.fault_period;
-        let mut more = More {
+    /// Counts up to `want` more pages that come with a thread's fault at `now`. Each counts as a
+    /// fault of its own, and none is waited for.
+    pub fn charge_extra(&self, task: ThreadKey, now: Nanos, want: u32) -> ExtraPages {
+        let snapshot = self.limits.snapshot();
+        let length = snapshot.limits.fault_period;
+        let mut more = ExtraPages {
             granted: want,
-            ..More::default()
+            ..ExtraPages::default()
         };
         if length == 0 || want == 0 {
             return more;
         }
-        let limit = self.task_limit(&seen.setting);
+        let limit = self.task_limit(&snapshot.limits);
         if limit != 0 {
-            let period = seen.periods().apart(task.number()).of(now);
-            let take = |account: Account| account.take(period, limit, want);
-            let (account, granted) = self.tasks.update(task, period, take);
-            (more.task_count, more.granted) = (account.count, granted);
+            let period = snapshot.periods().apart(task.number()).of(now);
+            let take = |counter: WindowCounter| counter.take(period, limit, want);
+            let (counter, granted) = self.threads.update(task, period, take);
+            (more.task_count, more.granted) = (counter.count, granted);
         }
-        if more.granted != 0 && seen.counts_tree() {
-            let limit = match seen.setting.tree_limit {
+        if more.granted != 0 && snapshot.counts_tree() {
+            let limit = match snapshot.limits.tree_limit {
                 0 => u32::MAX,
                 limit => limit,
             };
-            let period = seen.periods().of(now);
+            let period = snapshot.periods().of(now);
             let own = more.granted;
-            let take = |account: Account| account.take(period, limit, own);
-            let taken = self.limits.update(&seen, take);
-            let (count, granted) = taken.map_or((0, 0), |(account, taken)| (account.count, taken));
-            self.give_back_own(&seen, task, now, own - granted);
+            let take = |counter: WindowCounter| counter.take(period, limit, own);
+            let taken = self.limits.update(&snapshot, take);
+            let (count, granted) = taken.map_or((0, 0), |(counter, taken)| (counter.count, taken));
+            self.refund_thread(&snapshot, task, now, own - granted);
             more.task_count = more.task_count.saturating_sub(own - granted);
             (more.tree_count, more.granted) = (count, granted);
         }
         more
     }
 
-    /// Pages of [`Handler::take_more`], taken at `now`, that did not come.
-    pub fn give_back(&self, task: Key, now: Nanos, count: u32) {
-        let seen = self.limits.seen();
-        if !seen.setting.is_some() || count == 0 {
+    /// Takes back pages of [`Limiter::charge_extra`], counted at `now`, that did not come.
+    pub fn refund(&self, task: ThreadKey, now: Nanos, count: u32) {
+        let snapshot = self.limits.snapshot();
+        if !snapshot.limits.is_limited() || count == 0 {
             return;
         }
-        self.give_back_own(&seen, task, now, count);
-        if seen.counts_tree() {
-            let period = seen.periods().of(now);
-            let back = |account: Account| (account.give_back(period, count), ());
-            let _ = self.limits.update(&seen, back);
+        self.refund_thread(&snapshot, task, now, count);
+        if snapshot.counts_tree() {
+            let period = snapshot.periods().of(now);
+            let back = |counter: WindowCounter| (counter.refund(period, count), ());
+            let _ = self.limits.update(&snapshot, back);
         }
     }
 
-    fn give_back_own(&self, seen: &Seen, task: Key, now: Nanos, count: u32) {
-        if seen.setting.task_limit != 0 && count != 0 {
-            let period = seen.periods().apart(task.number()).of(now);
-            let back = |account: Account| (account.give_back(period, count), ());
-            self.tasks.update(task, period, back);
+    fn refund_thread(&self, snapshot: &Snapshot, task: ThreadKey, now: Nanos, count: u32) {
+        if snapshot.limits.task_limit != 0 && count != 0 {
+            let period = snapshot.periods().apart(task.number()).of(now);
+            let back = |counter: WindowCounter| (counter.refund(period, count), ());
+            self.threads.update(task, period, back);
         }
     }
 }

@@ -1,23 +1,24 @@
-//! The resource manager (section 4.1, figure 6): who has reserved what, and what each task's
-//! fault_limit is in consequence.
+//! The resource manager and admission controller (section 4.1, figure 6): the reservations, and
+//! the fault_limit that they leave each task.
 //!
-//! A task here is whatever is limited as one: a tree of processes, or a program. Equation (4)
-//! gives system.fault_limit beside the reservations; the tasks have it among them, by weight
-//! and with a floor for each, so that the sum of their limits is the system's and each makes
-//! progress in every period. Admission keeps the floors.
+//! A task here is what is limited as one: a tree of processes, or a program. Equation (4) gives
+//! system.fault_limit beside the reservations; the tasks share it by weight, with a floor for
+//! each, so that the sum of their limits is the system's and each makes progress in every period.
+//! Admission keeps the floors.
 //!
-//! A task with a reservation has its faults handled in its own processor time, which task.pc
-//! counts already: it has no share of the system's limit, and no limit.
+//! The faults of a task with a reservation are handled in its own processor time, which task.pc
+//! includes already: it has no share of the system's limit, and no limit.
 //!
-//! fault_unit is measured and may rise after tasks were admitted by it. The floors are kept
-//! even then, since a task that cannot go on frees nothing; [`Roster::is_over`] says so.
+//! fault_unit is measured and may rise after tasks were admitted by it. The floors are kept even
+//! then, since a task that makes no progress frees nothing;
+//! [`ReservationTable::is_overcommitted`] reports it.
 
-use crate::admission::Refused;
 use crate::equations::{fault_limit, fault_pc, fits};
-use crate::quantities::{Capacity, Nanos};
+use crate::units::{Capacity, Nanos};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// Names a task.
+/// A task's number in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskId(pub u64);
 
@@ -26,17 +27,71 @@ pub struct TaskId(pub u64);
 pub struct Task {
     /// task.pc: zero without a reservation.
     pub pc: Capacity,
-    /// Its part of system.fault_limit against the others'; at least 1.
+    /// Its weight in the division of system.fault_limit; at least 1.
     pub weight: u32,
 }
 
-/// The faults in a period that every task without a reservation is promised.
-pub const FLOOR: u32 = 8;
+/// Faults in a period that each task without a reservation is promised.
+pub const FAULT_FLOOR: u32 = 8;
 
-/// Who there is.
+/// Why a task is refused, with the quantities of equation (3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OverCommitted {
+    /// The reservation would leave the faults less than their promised floor.
+    #[error(
+        "cannot reserve {asked}: {there} can be reserved; of the {total} for reservations and faults, {reserved} are \
+         reserved and {faults} are kept for page faults ({floor} faults in every {period:?} for each of {tasks}, at {unit} ns \
+         a fault); ask for less, or end a program with a reservation",
+        unit = fault_unit, period = Duration::from_nanos(*fault_period)
+    )]
+    Reservation {
+        /// Its task.pc.
+        asked: Capacity,
+        /// What is left for reservations.
+        there: Capacity,
+        /// The capacity for reservations and faults: the 1 of the equations.
+        total: Capacity,
+        /// The sum of task.pc so far.
+        reserved: Capacity,
+        /// The least system.fault_pc.
+        faults: Capacity,
+        /// Faults in a period that each task is promised.
+        floor: u32,
+        /// Tasks with that promise.
+        tasks: u32,
+        /// fault_unit as measured.
+        fault_unit: Nanos,
+        /// system.fault_period.
+        fault_period: Nanos,
+    },
+    /// The floors of one more task would not fit.
+    #[error(
+        "cannot promise page faults to one more program: {there} in every {period:?} fit beside the {reserved} reserved of \
+         {total}, at {unit} ns a fault, and {tasks} programs are promised {floor} each; end one, or a reservation",
+        unit = fault_unit, period = Duration::from_nanos(*fault_period)
+    )]
+    Faults {
+        /// system.fault_limit.
+        there: u64,
+        /// The capacity for reservations and faults.
+        total: Capacity,
+        /// The sum of task.pc.
+        reserved: Capacity,
+        /// Faults in a period that each task is promised.
+        floor: u32,
+        /// Tasks with that promise so far.
+        tasks: u32,
+        /// fault_unit as measured.
+        fault_unit: Nanos,
+        /// system.fault_period.
+        fault_period: Nanos,
+    },
+}
+
+/// The admitted tasks.
 #[derive(Clone, Debug)]
-pub struct Roster {
-    whole: Capacity,
+pub struct ReservationTable {
+    total: Capacity,
     fault_period: Nanos,
     fault_unit: Nanos,
     floor: u32,
@@ -44,21 +99,21 @@ pub struct Roster {
     next: u64,
 }
 
-impl Roster {
-    /// Nobody yet. `whole` is the 1 of the equations, `fault_unit` what a fault is taken to
-    /// cost until it is measured.
-    pub fn new(whole: Capacity, fault_period: Nanos, fault_unit: Nanos) -> Self {
+impl ReservationTable {
+    /// An empty table. `total` is the capacity for reservations and faults, the 1 of the
+    /// equations; `fault_unit` is the assumed cost of a fault until one is measured.
+    pub fn new(total: Capacity, fault_period: Nanos, fault_unit: Nanos) -> Self {
         Self {
-            whole,
+            total,
             fault_period: fault_period.max(1),
             fault_unit: fault_unit.max(1),
-            floor: FLOOR,
+            floor: FAULT_FLOOR,
             tasks: BTreeMap::new(),
             next: 1,
         }
     }
 
-    /// Another floor.
+    /// The same with another floor.
     pub fn with_floor(mut self, floor: u32) -> Self {
         self.floor = floor.max(1);
         self
@@ -70,9 +125,9 @@ impl Roster {
         pcs.fold(Capacity::ZERO, Capacity::plus)
     }
 
-    /// The 1 of the equations.
-    pub fn whole(&self) -> Capacity {
-        self.whole
+    /// The capacity for reservations and faults: the 1 of the equations.
+    pub fn total(&self) -> Capacity {
+        self.total
     }
 
     /// system.fault_period.
@@ -80,22 +135,22 @@ impl Roster {
         self.fault_period
     }
 
-    /// What a fault costs.
+    /// The cost of a fault.
     pub fn fault_unit(&self) -> Nanos {
         self.fault_unit
     }
 
-    /// What a fault costs by now.
-    pub fn measure(&mut self, fault_unit: Nanos) {
+    /// Sets the cost of a fault as measured since.
+    pub fn set_fault_unit(&mut self, fault_unit: Nanos) {
         self.fault_unit = fault_unit.max(1);
     }
 
     /// system.fault_limit, by equation (4).
     pub fn fault_limit(&self) -> u64 {
-        fault_limit(self.pc(), self.whole, self.fault_period, self.fault_unit)
+        fault_limit(self.pc(), self.total, self.fault_period, self.fault_unit)
     }
 
-    /// Tasks that share the limit.
+    /// Number of tasks that share the limit.
     fn sharing(&self) -> u32 {
         self.tasks
             .values()
@@ -103,63 +158,65 @@ impl Roster {
             .count() as u32
     }
 
-    /// system.fault_pc at the least: what the floors of so many tasks take.
-    fn least_fault_pc(&self, tasks: u32) -> Capacity {
+    /// The least system.fault_pc: the cost of so many tasks' floors.
+    fn min_fault_pc(&self, tasks: u32) -> Capacity {
         let faults = u64::from(tasks) * u64::from(self.floor);
         fault_pc(faults, self.fault_period, self.fault_unit)
     }
 
-    /// Whether a task fits, and why not.
+    /// Checks that a task fits.
     ///
     /// # Errors
-    /// [`Refused`] with equation (3)'s figures.
-    pub fn check(&self, task: Task) -> Result<(), Refused> {
+    /// [`OverCommitted`] with the quantities of equation (3).
+    pub fn check(&self, task: Task) -> Result<(), OverCommitted> {
         let tasks = self.sharing();
         let reserved = self.pc();
         if task.pc == Capacity::ZERO {
-            let least = self.least_fault_pc(tasks + 1);
-            return match fits(reserved, least, self.whole) {
-                true => Ok(()),
-                false => Err(Refused::Faults {
+            let least = self.min_fault_pc(tasks + 1);
+            return if fits(reserved, least, self.total) {
+                Ok(())
+            } else {
+                Err(OverCommitted::Faults {
                     there: self.fault_limit(),
-                    whole: self.whole,
+                    total: self.total,
                     reserved,
                     floor: self.floor,
                     tasks,
                     fault_unit: self.fault_unit,
                     fault_period: self.fault_period,
-                }),
+                })
             };
         }
-        // Whoever comes next has to fault, too.
+        // Room for the floor of at least one task, which may come later.
         let tasks = tasks.max(1);
-        let faults = self.least_fault_pc(tasks);
-        match fits(reserved.plus(task.pc), faults, self.whole) {
-            true => Ok(()),
-            false => Err(Refused::Reservation {
+        let faults = self.min_fault_pc(tasks);
+        if fits(reserved.plus(task.pc), faults, self.total) {
+            Ok(())
+        } else {
+            Err(OverCommitted::Reservation {
                 asked: task.pc,
-                there: self.whole.less(reserved).less(faults),
-                whole: self.whole,
+                there: self.total.less(reserved).less(faults),
+                total: self.total,
                 reserved,
                 faults,
                 floor: self.floor,
                 tasks,
                 fault_unit: self.fault_unit,
                 fault_period: self.fault_period,
-            }),
+            })
         }
     }
 
     /// Admits a task.
     ///
     /// # Errors
-    /// As [`Roster::check`].
-    pub fn admit(&mut self, task: Task) -> Result<TaskId, Refused> {
+    /// As [`ReservationTable::check`].
+    pub fn admit(&mut self, task: Task) -> Result<TaskId, OverCommitted> {
         self.check(task)?;
         Ok(self.restore(task))
     }
 
-    /// A task that was admitted before and is there still.
+    /// Enters a task that was admitted before, without a check.
     pub fn restore(&mut self, task: Task) -> TaskId {
         let id = TaskId(self.next);
         self.next += 1;
@@ -168,19 +225,18 @@ impl Roster {
         id
     }
 
-    /// A task has ended. Whether it was there.
-    pub fn leave(&mut self, id: TaskId) -> bool {
+    /// Removes a task. Returns true if it was in the table.
+    pub fn remove(&mut self, id: TaskId) -> bool {
         self.tasks.remove(&id).is_some()
     }
 
-    /// Whether the floors alone take more than there is.
-    pub fn is_over(&self) -> bool {
-        let least = self.least_fault_pc(self.sharing());
-        !fits(self.pc(), least, self.whole)
+    /// Returns true if reservations and floors take more than the total.
+    pub fn is_overcommitted(&self) -> bool {
+        let least = self.min_fault_pc(self.sharing());
+        !fits(self.pc(), least, self.total)
     }
 
-    /// task.fault_limit of a task. None for one that has none: it has a reservation, or is
-    /// not there.
+    /// task.fault_limit of a task; none where it has a reservation, or is not in the table.
     pub fn limit_of(&self, id: TaskId) -> Option<u32> {
         let task = self.tasks.get(&id)?;
         if task.pc != Capacity::ZERO {
@@ -195,18 +251,18 @@ impl Roster {
             .sum();
         let floors = u64::from(self.sharing()) * u64::from(self.floor);
         let beyond = self.fault_limit().saturating_sub(floors);
-        // Rounded down: the sum is never more than the system's.
+        // Rounded down: the sum never exceeds the system's limit.
         let part = u128::from(beyond) * u128::from(task.weight) / weights;
         let part = u32::try_from(part).unwrap_or(u32::MAX);
         Some(self.floor.saturating_add(part))
     }
 
-    /// A task that is there.
+    /// A task of the table.
     pub fn task(&self, id: TaskId) -> Option<Task> {
         self.tasks.get(&id).copied()
     }
 
-    /// The tasks there are.
+    /// All tasks of the table.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskId, Task)> + '_ {
         self.tasks.iter().map(|(id, task)| (*id, *task))
     }

@@ -2,18 +2,18 @@
 //!
 //! | paper | here |
 //! |---|---|
-//! | fault_unit | [`Nanos`] of processor time, measured: [`crate::unit::Units`] |
+//! | fault_unit | [`Nanos`] of processor time, measured: [`crate::fault_unit::FaultUnits`] |
 //! | task.pc | [`Capacity`] of a [`Reservation`] |
-//! | task.fault_period, system.fault_period | [`Nanos`]; one for all: [`crate::limits::Setting`] |
-//! | task.fault_count, system.fault_count | [`crate::account::Account`] |
-//! | task.fault_limit, system.fault_limit | faults in a period: [`crate::roster::Roster`] |
-//! | system.pc | [`crate::roster::Roster::pc`] |
+//! | task.fault_period, system.fault_period | [`Nanos`]; one for all: [`crate::shared_limits::FaultLimits`] |
+//! | task.fault_count, system.fault_count | [`crate::window_counter::WindowCounter`] |
+//! | task.fault_limit, system.fault_limit | faults in a period: [`crate::reservations::ReservationTable`] |
+//! | system.pc | [`crate::reservations::ReservationTable::pc`] |
 //! | system.fault_pc | [`Capacity`], equation (1) |
 
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds: of processor time, of a period, or of a clock ([`crate`] says which).
+/// Nanoseconds: of processor time, of a period, or of a clock ([`crate`] names which).
 pub type Nanos = u64;
 
 const WHOLE: u64 = 1_000_000_000;
@@ -23,10 +23,10 @@ const WHOLE: u64 = 1_000_000_000;
 pub struct Capacity(pub u64);
 
 impl Capacity {
-    /// None.
+    /// No capacity.
     pub const ZERO: Self = Self(0);
 
-    /// `runtime` in every `period`, rounded up: who is promised it gets no less.
+    /// `runtime` in every `period`, rounded up: a reservation gets no less than it asked for.
     ///
     /// # Panics
     /// For a period of zero, which no [`Reservation`] has.
@@ -35,18 +35,18 @@ impl Capacity {
         Self(u64::try_from(parts).unwrap_or(u64::MAX))
     }
 
-    /// Processor time in so much time, rounded down.
+    /// Processor time in a length of time, rounded down.
     pub fn within(self, time: Nanos) -> Nanos {
         let time = u128::from(self.0) * u128::from(time) / u128::from(WHOLE);
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 
-    /// Both.
+    /// The sum.
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left without the other.
+    /// The difference, at least zero.
     pub fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -59,20 +59,20 @@ impl fmt::Display for Capacity {
     }
 }
 
-/// The part of the processors that real-time work and faults may use together, in
-/// thousandths: the rest is the machine's own.
+/// The part of the processors that real-time work and faults may use together, in thousandths;
+/// the machine keeps the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share(u16);
+pub struct Utilization(u16);
 
-impl Default for Share {
-    /// 0.95: what Linux lets real-time tasks have (`sched_rt_runtime_us` of its period).
+impl Default for Utilization {
+    /// 0.95: Linux's own bound for real-time tasks (`sched_rt_runtime_us` of its period).
     fn default() -> Self {
         Self(950)
     }
 }
 
-impl Share {
-    /// From a number above 0 and up to 1.
+impl Utilization {
+    /// From a number above 0 and up to 1, else none.
     pub fn new(share: f64) -> Option<Self> {
         let thousandths = (share * 1000.0).round();
         (1.0..=1000.0)
@@ -86,37 +86,37 @@ impl Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for Utilization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", f64::from(self.0) / 1000.0)
     }
 }
 
-/// Processor time that a program asks to have in every period.
+/// Processor time in every period that a program reserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     runtime: Duration,
     period: Duration,
 }
 
-/// What is wrong with a reservation.
+/// Why a reservation is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoReservation {
+pub enum InvalidReservation {
     /// A period of zero.
-    #[error("a period of zero has no processor time in it: give one of {MIN:?} to {MAX:?}", MIN = Reservation::SHORTEST, MAX = Reservation::LONGEST)]
+    #[error("invalid period: zero; expected {MIN:?} to {MAX:?}", MIN = Reservation::MIN_PERIOD, MAX = Reservation::MAX_PERIOD)]
     NoPeriod,
-    /// No time.
-    #[error("a runtime of zero reserves nothing: leave the reservation out")]
+    /// A runtime of zero.
+    #[error("invalid runtime: zero, which reserves nothing; leave the reservation out")]
     NoRuntime,
-    /// Less than a scheduler keeps.
-    #[error("a runtime of {runtime:?} is too short to be kept: give at least {LEAST:?}, in a longer period if need be", LEAST = Reservation::LEAST)]
+    /// A runtime below what a scheduler keeps.
+    #[error("invalid runtime: {runtime:?} is too short for a scheduler; expected at least {MIN:?}, in a longer period if need be", MIN = Reservation::MIN_RUNTIME)]
     TooShort {
         /// As asked.
         runtime: Duration,
     },
-    /// More than there is.
+    /// A runtime longer than its period.
     #[error(
-        "a runtime of {runtime:?} is longer than its period of {period:?}: at most the period can be had"
+        "invalid runtime: {runtime:?} is longer than its period of {period:?}; expected at most the period"
     )]
     Overrun {
         /// As asked.
@@ -125,7 +125,7 @@ pub enum NoReservation {
         period: Duration,
     },
     /// A period that no scheduler keeps.
-    #[error("a period of {period:?} cannot be kept: give one of {MIN:?} to {MAX:?}", MIN = Reservation::SHORTEST, MAX = Reservation::LONGEST)]
+    #[error("invalid period: {period:?}; expected {MIN:?} to {MAX:?}", MIN = Reservation::MIN_PERIOD, MAX = Reservation::MAX_PERIOD)]
     Period {
         /// As asked.
         period: Duration,
@@ -133,33 +133,33 @@ pub enum NoReservation {
 }
 
 impl Reservation {
-    /// Shortest runtime: below it a program hardly gets further than its own switching in and
-    /// out, and a tick of the kernel is longer.
-    pub const LEAST: Duration = Duration::from_micros(100);
+    /// Shortest runtime: with less, a program spends most of it on being switched in and out, and
+    /// a tick of the kernel is longer.
+    pub const MIN_RUNTIME: Duration = Duration::from_micros(100);
     /// Shortest period: below it switching is most of the work.
-    pub const SHORTEST: Duration = Duration::from_millis(1);
+    pub const MIN_PERIOD: Duration = Duration::from_millis(1);
     /// Longest period: SCHED_DEADLINE's own limit is 4 s.
-    pub const LONGEST: Duration = Duration::from_secs(4);
+    pub const MAX_PERIOD: Duration = Duration::from_secs(4);
 
-    /// `runtime` in every `period`.
+    /// A reservation of `runtime` in every `period`.
     ///
     /// # Errors
-    /// [`NoReservation`] says what cannot be.
-    pub fn new(runtime: Duration, period: Duration) -> Result<Self, NoReservation> {
+    /// [`InvalidReservation`] names what is out of range.
+    pub fn new(runtime: Duration, period: Duration) -> Result<Self, InvalidReservation> {
         if period.is_zero() {
-            return Err(NoReservation::NoPeriod);
+            return Err(InvalidReservation::NoPeriod);
         }
         if runtime.is_zero() {
-            return Err(NoReservation::NoRuntime);
+            return Err(InvalidReservation::NoRuntime);
         }
-        if runtime < Self::LEAST {
-            return Err(NoReservation::TooShort { runtime });
+        if runtime < Self::MIN_RUNTIME {
+            return Err(InvalidReservation::TooShort { runtime });
         }
         if runtime > period {
-            return Err(NoReservation::Overrun { runtime, period });
+            return Err(InvalidReservation::Overrun { runtime, period });
         }
-        if !(Self::SHORTEST..=Self::LONGEST).contains(&period) {
-            return Err(NoReservation::Period { period });
+        if !(Self::MIN_PERIOD..=Self::MAX_PERIOD).contains(&period) {
+            return Err(InvalidReservation::Period { period });
         }
         Ok(Self { runtime, period })
     }

@@ -9,7 +9,7 @@ use translation::{
     discard_batch, reserve, reserve_staging, restore_pinned, separate_pinned,
     separate_pinned_sparse, stage, stage_by_copy,
 };
-use wired::{PAGE, HUGE_RANGE, HUGE_RANGE_PAGES};
+use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE};
 
 struct Bench {
     capabilities: Capabilities,
@@ -179,8 +179,16 @@ fn main() {
             || b.fill(pages),
             || {
                 // SAFETY: the benchmark's own.
-                unsafe { stage_by_copy(&b.userfault, &b.pagemap, b.area.addr, HUGE_RANGE, b.slot.addr) }
-                    .expect("protectable");
+                unsafe {
+                    stage_by_copy(
+                        &b.userfault,
+                        &b.pagemap,
+                        b.area.addr,
+                        HUGE_RANGE,
+                        b.slot.addr,
+                    )
+                }
+                .expect("protectable");
             },
         );
         if b.capabilities.has(Feature::Move) {
@@ -191,7 +199,13 @@ fn main() {
                 || {
                     // SAFETY: the benchmark's own.
                     unsafe {
-                        separate_pinned(&b.userfault, b.slot.addr, b.second.addr, HUGE_RANGE, |_| {})
+                        separate_pinned(
+                            &b.userfault,
+                            b.slot.addr,
+                            b.second.addr,
+                            HUGE_RANGE,
+                            |_| {},
+                        )
                     }
                     .expect("moved");
                 },
@@ -206,7 +220,14 @@ fn main() {
                     let (src, dst) = (b.slot.addr, b.second.addr);
                     // SAFETY: the benchmark's own.
                     unsafe {
-                        separate_pinned_sparse(&b.userfault, &b.pagemap, src, dst, HUGE_RANGE, |_| {})
+                        separate_pinned_sparse(
+                            &b.userfault,
+                            &b.pagemap,
+                            src,
+                            dst,
+                            HUGE_RANGE,
+                            |_| {},
+                        )
                     }
                     .expect("moved");
                 },

@@ -66,17 +66,17 @@ struct FaultRate {
 }
 
 impl FaultRate {
-    fn gather(limits: rate::Limits<'_>, counted: u64, uncounted: u64) -> Option<Self> {
-        let setting = limits.seen().setting;
+    fn gather(limits: rate::SharedLimits<'_>, counted: u64, uncounted: u64) -> Option<Self> {
+        let setting = limits.snapshot().limits;
         let units = limits.units();
-        let of = |class: &rate::Class| (class.name(), units.of(*class));
-        setting.is_some().then(|| Self {
+        let of = |class: &rate::FaultClass| (class.name(), units.of(*class));
+        setting.is_limited().then(|| Self {
             period_ns: setting.fault_period,
             task_limit: setting.task_limit,
             tree_limit: setting.tree_limit,
             system_limit: setting.system_limit,
             fault_unit_ns: units.fault_unit(),
-            fault_unit_ns_of: rate::Class::ALL
+            fault_unit_ns_of: rate::FaultClass::ALL
                 .iter()
                 .map(of)
                 .filter(|(_, unit)| *unit > 0)

@@ -5,7 +5,7 @@ use super::{Domain, DomainError};
 use crate::counters::{Counter, Counters};
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
 use frames::{Contract, Ledger};
-use rate::{Limits, Setting};
+use rate::{FaultLimits, SharedLimits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use store::{SharedStore, Store, StoreConfig};
@@ -42,7 +42,7 @@ pub struct Builder {
     capabilities: Option<Capabilities>,
     concurrent_faults: usize,
     track_dirty: bool,
-    fault_rate: Setting,
+    fault_rate: FaultLimits,
 }
 
 impl Builder {
@@ -60,7 +60,7 @@ impl Builder {
             capabilities: None,
             concurrent_faults: 32,
             track_dirty: false,
-            fault_rate: Setting::default(),
+            fault_rate: FaultLimits::default(),
         }
     }
 
@@ -124,7 +124,7 @@ impl Builder {
 
     /// How fast the domain's faults may be handled: without limits by default. See
     /// [`Domain::set_fault_rate`].
-    pub fn fault_rate(mut self, setting: Setting) -> Self {
+    pub fn fault_rate(mut self, setting: FaultLimits) -> Self {
         self.fault_rate = setting;
         self
     }
@@ -217,11 +217,11 @@ impl Builder {
 
 /// Words for the limits of its faults, which outlive it, too: a thread may sleep by them when
 /// it goes.
-fn limits() -> Limits<'static> {
-    let words: Box<[AtomicU64]> = (0..rate::limits::WORDS)
+fn limits() -> SharedLimits<'static> {
+    let words: Box<[AtomicU64]> = (0..rate::shared_limits::WORDS)
         .map(|_| AtomicU64::new(0))
         .collect();
-    Limits::new(Box::leak(Box::new(AtomicU32::new(0))), Box::leak(words))
+    SharedLimits::new(Box::leak(Box::new(AtomicU32::new(0))), Box::leak(words))
 }
 
 /// Words for the domain's figures, which outlive it: handles to them may be kept.

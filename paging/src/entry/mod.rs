@@ -27,7 +27,7 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
-use rate::tasks::Key;
+use rate::thread_counters::ThreadKey;
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE};
 
 /// Numbers of units as the recogniser knows them, apart from those of pages.
@@ -51,7 +51,7 @@ pub(crate) struct Attempt {
     /// Nobody has accessed the page: it is brought in because someone asks.
     pub(crate) at_bind: bool,
     /// The thread whose fault it is; none where nobody's faults are counted.
-    pub(crate) task: Option<Key>,
+    pub(crate) task: Option<ThreadKey>,
 }
 
 impl Pager {

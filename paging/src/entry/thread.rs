@@ -28,7 +28,7 @@ use crate::pager::Pager;
 use crate::stream::Advice;
 use crate::stretch::{Fault, FaultKind, Handled};
 use rate::Nanos;
-use rate::tasks::Key;
+use rate::thread_counters::ThreadKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -193,7 +193,7 @@ impl Entry {
 
     /// Resolves a fault, or puts it off where its task, or all, are past their limit.
     fn admit(&mut self, pager: &Pager, mut fault: Sleeper) {
-        let task = Key::new(fault.thread);
+        let task = ThreadKey::new(fault.thread);
         let told = pager.pace.ask(task, &mut fault.standing, pager.counters());
         if pager.pace.calls_swapper() {
             pager.ring_evictor();
@@ -314,7 +314,7 @@ impl Entry {
                 whole,
                 in_order,
                 at_bind: false,
-                task: Some(Key::new(thread)),
+                task: Some(ThreadKey::new(thread)),
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
                 // Whatever makes a fault a success wakes the threads that wait for the page.

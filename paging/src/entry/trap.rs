@@ -12,7 +12,7 @@
 //!
 //! A batch is counted after its faults were handled. So a thread whose faults are all of this
 //! kind has no more than its limit in a period, since the handler leaves room for one batch
-//! ([`rate::Handler::after`]); one with both kinds may have a batch more, and all threads
+//! ([`rate::Limiter::in_batches`]); one with both kinds may have a batch more, and all threads
 //! together a batch each more than theirs. What a thread faults after its last whole batch,
 //! and what a process does before its pager runs, is not counted.
 //!
@@ -25,7 +25,7 @@ use super::mask;
 use crate::counters::Counter;
 use crate::pace::{Standing, Told};
 use crate::pager::Pager;
-use rate::tasks::Key;
+use rate::thread_counters::ThreadKey;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -110,7 +110,7 @@ impl Pager {
             return;
         }
         let batch = BATCH.load(Ordering::Acquire);
-        let task = Key::new(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        let task = ThreadKey::new(rustix::thread::gettid().as_raw_nonzero().get() as u32);
         let counters = self.counters();
         counters.add(Counter::kernel_faults, batch.into());
         let mut left = batch;

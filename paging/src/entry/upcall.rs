@@ -16,8 +16,8 @@ use crate::gate::DomainGate;
 use crate::pace::{Standing, Suspended, Told};
 use crate::pager::Pager;
 use crate::stretch::{Fault, FaultKind, Handled, Handler};
-use rate::tasks::Key;
-use rate::{Limits, Nanos};
+use rate::thread_counters::ThreadKey;
+use rate::{Nanos, SharedLimits};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -55,7 +55,7 @@ enum Verdict {
     Ask(&'static Handler, FaultKind),
     /// The thread is past its limit, or all are: it is to sleep outside all gates, under the
     /// program's own mask, and come again.
-    Sleep(Suspended, Limits<'static>),
+    Sleep(Suspended, SharedLimits<'static>),
 }
 
 /// An access that faulted, from its signal to its end.
@@ -239,7 +239,7 @@ pub(crate) fn thread_hint() -> usize {
 /// The calling thread as the limits know it: by the address of its control block, which is
 /// at hand for one instruction, where its number would take a system call. Two threads of one
 /// number share a limit.
-fn task_here() -> Key {
+fn task_here() -> ThreadKey {
     let block: usize;
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the first word of a thread control block is its own address.
@@ -251,7 +251,7 @@ fn task_here() -> Key {
         block = rustix::thread::gettid().as_raw_nonzero().get() as usize;
     }
     let mixed = (block as u64 >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    Key::new((mixed >> 40) as u32)
+    ThreadKey::new((mixed >> 40) as u32)
 }
 
 impl Pager {

@@ -13,7 +13,7 @@ use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use translation::{StageError, StageResult, UnmapMethod};
-use wired::{PAGE, HUGE_RANGE_PAGES};
+use wired::{HUGE_RANGE_PAGES, PAGE};
 
 impl Pager {
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.

@@ -299,7 +299,7 @@ impl Config {
             return Some(("disk.depth".into(), why.into()));
         }
         let faults = self.faults;
-        if rate::Share::new(faults.share).is_none() {
+        if rate::Utilization::new(faults.share).is_none() {
             let why = format!(
                 "faults.share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
                 faults.share
@@ -338,12 +338,12 @@ impl Config {
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let there = faults.period.0.mul_f64(faults.share) * processors as u32;
-        let floor = faults.unit.0 * rate::roster::FLOOR;
+        let floor = faults.unit.0 * rate::reservations::FAULT_FLOOR;
         if floor > there {
             let why = format!(
                 "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
                  processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
-                rate::roster::FLOOR,
+                rate::reservations::FAULT_FLOOR,
                 crate::terms::Time(faults.unit.0),
                 faults.share,
                 crate::terms::Time(faults.period.0)

@@ -13,9 +13,9 @@ use super::Daemon;
 use super::config::Faults;
 use super::tenancy::Phase;
 use crate::control::{FaultShare, FaultsHeld, Say, TenantNumber};
-use rate::limits::is_near;
-use rate::roster::{Roster, Task, TaskId};
-use rate::{Capacity, Nanos, Reservation, Share};
+use rate::reservations::{ReservationTable, Task, TaskId};
+use rate::shared_limits::is_near;
+use rate::{Capacity, Nanos, Reservation, Utilization};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ struct Entry {
 /// Who is on the roster, and what each has.
 pub(super) struct FaultRates {
     config: Faults,
-    roster: Roster,
+    roster: ReservationTable,
     entries: BTreeMap<TenantNumber, Entry>,
 }
 
@@ -48,10 +48,10 @@ impl FaultRates {
     /// Nobody yet.
     pub(super) fn new(config: Faults) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        let share = Share::new(config.share).unwrap_or_default();
+        let share = Utilization::new(config.share).unwrap_or_default();
         let whole = share.of_processors(processors);
         Self {
-            roster: Roster::new(whole, nanos(config.period.0), nanos(config.unit.0)),
+            roster: ReservationTable::new(whole, nanos(config.period.0), nanos(config.unit.0)),
             config,
             entries: BTreeMap::new(),
         }
@@ -104,7 +104,7 @@ impl FaultRates {
     /// A tenant is gone. Whether it was there.
     fn leave(&mut self, number: TenantNumber) -> bool {
         let gone = self.entries.remove(&number);
-        gone.is_some_and(|entry| self.roster.leave(entry.task))
+        gone.is_some_and(|entry| self.roster.remove(entry.task))
     }
 
     fn report(&mut self, number: TenantNumber, unit: Nanos) {
@@ -120,7 +120,7 @@ impl FaultRates {
         let mut units: Vec<_> = self.entries.values().map(|entry| entry.unit).collect();
         units.sort_unstable();
         if let Some(median) = units.get(units.len() / 2) {
-            self.roster.measure(*median);
+            self.roster.set_fault_unit(*median);
         }
     }
 
@@ -128,7 +128,7 @@ impl FaultRates {
     pub(super) fn processors(&self) -> (f64, f64) {
         let in_processors = |capacity: Capacity| capacity.within(1_000_000_000) as f64 / 1e9;
         (
-            in_processors(self.roster.whole()),
+            in_processors(self.roster.total()),
             in_processors(self.roster.pc()),
         )
     }
@@ -140,8 +140,8 @@ impl FaultRates {
 
     /// What is to be said where less is to be shared out now than was promised.
     fn over(&self) -> Option<String> {
-        let (reserved, whole) = (self.roster.pc(), self.roster.whole());
-        self.roster.is_over().then(|| {
+        let (reserved, whole) = (self.roster.pc(), self.roster.total());
+        self.roster.is_overcommitted().then(|| {
             format!(
                 "faults.share is {whole} now, and {reserved} are reserved: reservations stay, and every program's faults \
                  have their floor; nothing more is promised until programs with a reservation end"
@@ -307,14 +307,14 @@ mod tests {
     #[test]
     fn over_capacity_is_refused_with_the_figures_and_who_was_there_stays() {
         let mut rates = FaultRates::new(Faults::default());
-        let whole = rates.roster.whole().0;
+        let whole = rates.roster.total().0;
         rates.admit(1, task(whole / 2, 1), None, false).unwrap();
         let why = rates.admit(2, task(whole / 2, 1), None, false).unwrap_err();
         assert!(why.contains("can be reserved"), "{why}");
         // One that was there before is not refused, though nothing is left for floors.
         rates.admit(2, task(whole / 2, 1), None, true).unwrap();
-        assert!(!rates.roster.is_over());
+        assert!(!rates.roster.is_overcommitted());
         rates.admit(3, task(0, 1), None, true).unwrap();
-        assert!(rates.roster.is_over());
+        assert!(rates.roster.is_overcommitted());
     }
 }

@@ -149,7 +149,7 @@ figures! {
     KernelUncounted = "kernel_uncounted" Sum,
 }
 
-const _: () = assert!(LIMITS + rate::limits::WORDS * 8 <= HEADER);
+const _: () = assert!(LIMITS + rate::shared_limits::WORDS * 8 <= HEADER);
 const _: () = assert!((Figure::KernelUncounted as usize) < ROOM);
 
 /// The board, mapped.
@@ -181,9 +181,12 @@ impl Board {
     }
 
     /// The limits of the tree's fault rate.
-    pub fn limits(&self) -> rate::Limits<'_> {
+    pub fn limits(&self) -> rate::SharedLimits<'_> {
         let generation = &self.region.slice(GENERATION, 1)[0];
-        rate::Limits::new(generation, self.region.slice(LIMITS, rate::limits::WORDS))
+        rate::SharedLimits::new(
+            generation,
+            self.region.slice(LIMITS, rate::shared_limits::WORDS),
+        )
     }
 
     /// The block of one process.

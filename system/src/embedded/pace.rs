@@ -11,9 +11,9 @@
 use crate::board::Board;
 use crate::control::FaultShare;
 use crate::terms::{Time, parse_time};
-use rate::limits::is_near;
-use rate::roster::{Roster, Task, TaskId};
-use rate::{Capacity, Nanos, Refused, Reservation, Setting, Share};
+use rate::reservations::{ReservationTable, Task, TaskId};
+use rate::shared_limits::is_near;
+use rate::{Capacity, FaultLimits, Nanos, OverCommitted, Reservation, Utilization};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// The most faults in a period that are counted.
-const MOST: u32 = rate::tasks::MOST;
+const MOST: u32 = rate::thread_counters::MAX_COUNT;
 
 /// Limits of a tree, as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,33 +145,33 @@ impl fmt::Display for FaultRate {
 /// The limits of a tree, kept on its board.
 pub struct Pace {
     rate: Option<FaultRate>,
-    roster: Roster,
+    roster: ReservationTable,
     me: TaskId,
     reservation: Option<Reservation>,
     /// What the daemon allows, where the tree has a contract with one: the roster is the
     /// daemon's then.
     given: Option<FaultShare>,
     /// What is in force.
-    last: Setting,
+    last: FaultLimits,
 }
 
 impl Pace {
     /// Of a tree that asks for a rate, a reservation, or both.
     ///
     /// # Errors
-    /// [`Refused`] where the reservation and the least of faults do not fit the processors,
+    /// [`OverCommitted`] where the reservation and the least of faults do not fit the processors,
     /// with equation (3)'s figures.
     pub fn admit(
         rate: Option<FaultRate>,
         reservation: Option<Reservation>,
         processors: u32,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, OverCommitted> {
         let period = match rate {
             Some(FaultRate::Auto { period } | FaultRate::Given { period, .. }) => period,
             None => PERIOD,
         };
-        let whole = Share::default().of_processors(processors);
-        let mut roster = Roster::new(whole, period.as_nanos() as Nanos, FIRST_UNIT);
+        let whole = Utilization::default().of_processors(processors);
+        let mut roster = ReservationTable::new(whole, period.as_nanos() as Nanos, FIRST_UNIT);
         let pc = reservation.map_or(Capacity::ZERO, |reservation| reservation.pc());
         let me = roster.admit(Task { pc, weight: 1 })?;
         Ok(Self {
@@ -180,7 +180,7 @@ impl Pace {
             me,
             reservation,
             given: None,
-            last: Setting::default(),
+            last: FaultLimits::default(),
         })
     }
 
@@ -195,14 +195,14 @@ impl Pace {
     }
 
     /// What the daemon allows, in periods of another length.
-    fn given_in(&self, period: Duration) -> Option<Setting> {
+    fn given_in(&self, period: Duration) -> Option<FaultLimits> {
         let share = self.given?;
         let part = period.as_secs_f64() / share.period.as_secs_f64();
         let in_period = |limit: u32| match limit {
             0 => 0,
             limit => ((f64::from(limit) * part) as u32).max(1),
         };
-        Some(Setting {
+        Some(FaultLimits {
             fault_period: period.as_nanos() as Nanos,
             task_limit: 0,
             tree_limit: in_period(share.limit),
@@ -211,14 +211,14 @@ impl Pace {
     }
 
     /// What faults of the tree cost now, and what that makes of the limits.
-    fn setting(&mut self, board: &Board) -> Setting {
+    fn setting(&mut self, board: &Board) -> FaultLimits {
         let units = board.limits().units();
         let given = self.given.map(|share| match self.rate {
             Some(FaultRate::Given { period, .. }) => period,
             _ => share.period,
         });
         if let Some(given) = given.and_then(|period| self.given_in(period)) {
-            units.begin_with(FIRST_UNIT);
+            units.set_initial(FIRST_UNIT);
             let Some(FaultRate::Given { task, tree, .. }) = self.rate else {
                 return given;
             };
@@ -226,15 +226,15 @@ impl Pace {
                 (0, other) | (other, 0) => other,
                 (asked, given) => asked.min(given),
             };
-            return Setting {
+            return FaultLimits {
                 task_limit: task,
                 tree_limit: least(tree.unwrap_or(0), given.tree_limit),
                 ..given
             };
         }
         match self.rate {
-            None => Setting::default(),
-            Some(FaultRate::Given { task, tree, period }) => Setting {
+            None => FaultLimits::default(),
+            Some(FaultRate::Given { task, tree, period }) => FaultLimits {
                 fault_period: period.as_nanos() as Nanos,
                 task_limit: task,
                 tree_limit: tree.unwrap_or(0),
@@ -242,10 +242,10 @@ impl Pace {
                 system_limit: tree.unwrap_or(0),
             },
             Some(FaultRate::Auto { period }) => {
-                units.begin_with(FIRST_UNIT);
-                self.roster.measure(units.fault_unit());
+                units.set_initial(FIRST_UNIT);
+                self.roster.set_fault_unit(units.fault_unit());
                 let system = u32::try_from(self.roster.fault_limit()).unwrap_or(u32::MAX);
-                Setting {
+                FaultLimits {
                     fault_period: period.as_nanos() as Nanos,
                     task_limit: 0,
                     // None where the faults are within the tree's own reservation.
@@ -277,7 +277,7 @@ impl Pace {
 }
 
 /// Puts limits in force on a board, and wakes who sleeps by others.
-pub fn put(board: &Board, setting: Setting) -> bool {
+pub fn put(board: &Board, setting: FaultLimits) -> bool {
     let limits = board.limits();
     let changed = limits.set(setting, wired::clock::now());
     if changed {
@@ -320,15 +320,15 @@ mod tests {
         let mut pace = Pace::admit("auto".parse().ok(), None, 2).unwrap();
         assert!(pace.apply(&board));
         let units = board.limits().units();
-        let first = board.limits().seen().setting;
+        let first = board.limits().snapshot().limits;
         // 1.9 processors at 10 us a fault.
         assert_eq!(first.tree_limit, 1900);
         assert!(!pace.apply(&board));
         for _ in 0..2000 {
-            units.sample(rate::Class::Compressed, 5_000);
+            units.sample(rate::FaultClass::Compressed, 5_000);
         }
         assert!(pace.apply(&board));
-        let now = board.limits().seen().setting;
+        let now = board.limits().snapshot().limits;
         assert!((3700..=3800).contains(&now.tree_limit), "{now:?}");
         assert_eq!(now.system_limit, now.tree_limit);
     }
@@ -340,7 +340,7 @@ mod tests {
         let reserve = |runtime, period| Reservation::new(ms(runtime), ms(period)).ok();
         let mut pace = Pace::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
         pace.apply(&board);
-        let setting = board.limits().seen().setting;
+        let setting = board.limits().snapshot().limits;
         assert_eq!((setting.tree_limit, setting.system_limit), (0, 450));
         let refused = Pace::admit(None, reserve(10, 10), 1).err().unwrap();
         assert!(

@@ -27,7 +27,7 @@ pub mod weight;
 use crate::terms::{Time, parse_time};
 use group::Group;
 use rate::Reservation;
-use rate::quantities::NoReservation;
+use rate::units::InvalidReservation;
 use rustix::io::Errno;
 use std::fmt;
 use std::str::FromStr;
@@ -77,7 +77,7 @@ pub enum CpuError {
     Form(String),
     /// One that cannot be.
     #[error(transparent)]
-    Reservation(#[from] NoReservation),
+    Reservation(#[from] InvalidReservation),
 }
 
 impl FromStr for CpuTerms {
