@@ -360,8 +360,17 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
     }
     let space = &mut space::hold();
     if !space.map.contains(old) {
-        let from = old..old.saturating_add(old_len);
-        return move_foreign(space, &from, new_len, flags, new, through);
+        let whole = span(old, old_len).filter(|from| space.map.touches(from));
+        let len = new_len.checked_next_multiple_of(PAGE).unwrap_or(0);
+        return match whole {
+            Some(from) if old.is_multiple_of(PAGE) && len > 0 && over_edge(space, &from) => {
+                leave_arena(space, &from, flags, new, len, through)
+            }
+            _ => {
+                let from = old..old.saturating_add(old_len);
+                move_foreign(space, &from, new_len, flags, new, through)
+            }
+        };
     }
     let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let (may_move, fixed, keep) = (
@@ -422,6 +431,7 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
                 ..
             },
         ] => *traits,
+        _ if over_edge(space, &from) => Traits::FOREIGN,
         _ => return error(libc::EFAULT),
     };
     if traits.kind == Kind::Foreign {
@@ -442,6 +452,17 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
         },
         None => resize(space, from, len, traits, may_move),
     }
+}
+
+/// Whether all of `from` is the kernel's, on addresses of ours and beside them: one mapping of
+/// its may lie over the edge.
+fn over_edge(space: &Space, from: &Span) -> bool {
+    let pieces = space.map.pieces(from);
+    pieces.iter().all(|piece| match piece.what {
+        What::Outside => true,
+        What::Used(traits, _) => traits.kind == Kind::Foreign,
+        What::Free => false,
+    })
 }
 
 /// Makes room at a given target.
@@ -663,8 +684,10 @@ fn leave_arena(
         from.start
     };
     if kept < from.end && flags & libc::MREMAP_DONTUNMAP == 0 {
-        for piece in space.map.pieces(&(kept..from.end)) {
-            space.release(&piece);
+        // The kernel has unmapped what lies outside.
+        let pieces = space.map.pieces(&(kept..from.end));
+        for piece in pieces.iter().filter(|piece| piece.what != What::Outside) {
+            space.release(piece);
         }
     }
     answer
