@@ -75,13 +75,6 @@ OPERATION at_depth(const struct block *block, long bytes)
     log_restore(&state);
 }
 
-static int child_that_shares(void *argument)
-{
-    /* Its parent may be suspended on the one that they have in common. */
-    take_signal_stack();
-    return child_of_clone(argument);
-}
-
 /* A child that shares memory carries out the block on a stack of its own, while this
  * process waits: clone with CLONE_VM and CLONE_VFORK. */
 OPERATION sharing_child(const struct block *block, long how)
@@ -91,7 +84,7 @@ OPERATION sharing_child(const struct block *block, long how)
     struct { const struct block *block; int number; } it = {block, ++state.children};
     char *stack = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     int own_signal_stack = signal_stack;
-    pid_t child = clone(child_that_shares, stack + 64 * PAGE, CLONE_VM | CLONE_VFORK | (how & 1 ? CLONE_FILES : 0) | SIGCHLD, &it);
+    pid_t child = clone(child_of_clone, stack + 64 * PAGE, CLONE_VM | CLONE_VFORK | (how & 1 ? CLONE_FILES : 0) | SIGCHLD, &it);
     int error = errno;
     if (signal_stack != own_signal_stack)
         atomic_store(&signal_stack_taken[signal_stack], 0);

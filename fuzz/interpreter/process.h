@@ -25,6 +25,9 @@ static void run_in_child(const struct block *block, int number)
 static int child_of_clone(void *argument)
 {
     struct { const struct block *block; int number; } *it = argument;
+    /* Its parent may be in a handler on its own: the child's handlers would overwrite what the
+     * child goes on to use. */
+    take_signal_stack();
     run_in_child(it->block, it->number);
     return 0;
 }

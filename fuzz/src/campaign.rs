@@ -15,6 +15,9 @@ const SHRINKING: Duration = Duration::from_secs(120);
 /// Programs kept of one kind of difference: more would be the same defect.
 const KEPT: u64 = 3;
 
+/// How often a campaign says how far it is.
+const REPORTS: Duration = Duration::from_secs(600);
+
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub struct Campaign {
@@ -35,6 +38,8 @@ pub struct Campaign {
 pub struct Results {
     /// Seeds run.
     pub seeds: u64,
+    /// When that was last said.
+    said: Option<Instant>,
     /// Differences, by kind, and how often each.
     pub differences: BTreeMap<String, u64>,
     /// Programs that are wrong by themselves.
@@ -93,6 +98,14 @@ impl Campaign {
         let outcome = compare(&self.setup, &program);
         let mut counted = results.lock().expect("no thread panics while it counts");
         counted.seeds += 1;
+        if counted.said.get_or_insert_with(Instant::now).elapsed() > REPORTS {
+            counted.said = Some(Instant::now());
+            println!(
+                "{} seeds, {:.2} hours of processor time",
+                counted.seeds,
+                processor_hours()
+            );
+        }
         let difference = match outcome {
             Ok(None) => return Ok(()),
             Ok(Some(difference)) => difference,
@@ -139,6 +152,20 @@ impl Campaign {
         }
         Ok(())
     }
+}
+
+/// The processor time of this process and of all that it has waited for, and they.
+pub fn processor_hours() -> f64 {
+    // utime, stime, cutime and cstime of proc(5), in ticks, which are of 10 ms to programs.
+    const FIRST: usize = 11;
+    const TICKS_AN_HOUR: f64 = 3600.0 * 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let times = after_name.split_whitespace().skip(FIRST).take(4);
+    times
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / TICKS_AN_HOUR
 }
 
 /// The programs that failed once, in a folder: each with its name.

@@ -189,6 +189,8 @@ fn run(setup: &Setup, folder: &Path, mut command: Command, name: &str) -> std::i
         folder.join(format!("{name}.err")),
     );
     std::fs::write(&log, "")?;
+    // SAFETY: one system call, which a child may do before it executes.
+    unsafe { command.pre_exec(end_with_parent) };
     let mut child = command
         .arg(folder.join("program"))
         .arg(&log)
@@ -209,6 +211,12 @@ fn run(setup: &Setup, folder: &Path, mut command: Command, name: &str) -> std::i
         end,
         errors: String::from_utf8_lossy(&std::fs::read(&errors)?).into_owned(),
     })
+}
+
+/// A campaign that is interrupted leaves no programs behind.
+fn end_with_parent() -> std::io::Result<()> {
+    let signal = Some(rustix::process::Signal::KILL);
+    Ok(rustix::process::set_parent_process_death_signal(signal)?)
 }
 
 /// How many times the patience a run without progress has at most, however busy the machine.

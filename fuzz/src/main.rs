@@ -1,7 +1,7 @@
 //! `selfpage-fuzz`: random programs over their address space, with the pager and without.
 
 use clap::{Args, Parser, Subcommand};
-use fuzz::campaign::Campaign;
+use fuzz::campaign::{Campaign, processor_hours};
 use fuzz::execution::{Setup, compare};
 use fuzz::program::Program;
 use fuzz::{emit, generate, interpreter};
@@ -144,8 +144,10 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
             }
             let differing: u64 = results.differences.values().sum();
             println!(
-                "{} seeds, {differing} differences of {} kinds; those kept are in {}",
+                "{} seeds, {:.2} hours of processor time, {differing} differences of {} kinds; those \
+                 kept are in {}",
                 results.seeds,
+                processor_hours(),
                 results.differences.len(),
                 campaign.findings.display()
             );
