@@ -300,11 +300,12 @@ impl Report {
 
     /// Something the user should know.
     fn warning(&self) -> Option<String> {
-        if self.figure(Figure::Lost) > 0 {
+        let lost = self.figure(Figure::Lost);
+        if lost > 0 {
             return Some(format!(
-                "{} pages could not be read back from the store, or found no room; the program got an error (SIGBUS) at \
-                 each",
-                self.figure(Figure::Lost)
+                "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \
+                 at each",
+                if lost == 1 { "page" } else { "pages" }
             ));
         }
         let much = !self.nested
