@@ -112,7 +112,7 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
             folder: options.place.folder.clone(),
         })
     };
-    let built = tempfile::tempdir_in(&options.place.folder)?;
+    let build_in = || tempfile::tempdir_in(&options.place.folder);
     match options.command {
         Command::Run {
             time,
@@ -124,6 +124,7 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 now.map_or(1, |t| t.as_secs() * 1000)
             };
+            let built = build_in()?;
             let campaign = Campaign {
                 setup: setup(built.path())?,
                 seed: seed.unwrap_or_else(by_clock),
@@ -154,6 +155,7 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
             Ok(differing == 0 && results.wrong.is_empty())
         }
         Command::Replay { files, times } => {
+            let built = build_in()?;
             let setup = setup(built.path())?;
             let mut same = true;
             for file in files {
