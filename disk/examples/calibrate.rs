@@ -1,8 +1,8 @@
 //! Measures a disk, and prints what could be promised of it: `calibrate FILE [SECONDS]`.
 //! FILE is made, and removed again.
 
-use disk::calibrate::{Calibration, Doing, TIME};
-use disk::swapfs::{Format, SwapFs};
+use disk::calibrate::{Calibration, CalibrationPhase, TIME};
+use disk::swapfs::{FormatOptions, SwapFs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     };
     let seconds = args.next().and_then(|arg| arg.to_str()?.parse().ok());
     let time = seconds.map_or(TIME, Duration::from_secs_f64);
-    let options = Format {
+    let options = FormatOptions {
         size: Some(272 << 20),
         force: false,
     };
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         .map_err(|error| error.to_string())
         .and_then(|mut fs| {
             let measured = Calibration::of(&mut fs, time, &mut |progress| {
-                if let Doing::Filling = progress.doing {
+                if let CalibrationPhase::Filling = progress.phase {
                     eprintln!("measuring for {:?}", progress.total);
                 }
             });

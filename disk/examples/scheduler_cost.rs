@@ -2,8 +2,8 @@
 //!
 //!     cargo run --release -p disk --example scheduler_cost
 
-use disk::atropos::{Atropos, Contract, Decision, Job, Share, Start};
-use disk::model::Op;
+use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
+use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 use disk::trace::ring;
 use std::collections::VecDeque;
@@ -28,8 +28,8 @@ fn main() {
 
 fn time(active: u64, idle: u64, extra: bool) -> f64 {
     let (writer, _reader) = ring(1 << 16);
-    let mut disk = Atropos::new(Share::WHOLE, Nanos::micros(200), writer);
-    let contract = |share: u64| Contract {
+    let mut disk = Atropos::new(Utilization::WHOLE, Nanos::micros(200), writer);
+    let contract = |share: u64| DiskContract {
         period: Nanos::millis(250),
         slice: Nanos(250_000_000 / share),
         extra,
@@ -41,7 +41,7 @@ fn time(active: u64, idle: u64, extra: bool) -> f64 {
                 .expect("within capacity")
         })
         .collect();
-    let job = |tag| Job {
+    let job = |tag| TransactionDesc {
         op: Op::Read,
         bytes: 4096,
         cost: Nanos::micros(13),
@@ -49,22 +49,22 @@ fn time(active: u64, idle: u64, extra: bool) -> f64 {
     };
     let mut now = Time(0);
     for client in 0..active {
-        (0..16).for_each(|_| _ = disk.arrive(now, clients[client as usize], job(client)));
+        (0..16).for_each(|_| _ = disk.submit(now, clients[client as usize], job(client)));
     }
-    let mut flying: VecDeque<Start> = VecDeque::new();
+    let mut flying: VecDeque<Dispatch> = VecDeque::new();
     let begun = Instant::now();
     let mut done = 0;
     while done < TRANSACTIONS {
         match disk.next(now) {
-            Decision::Start(start) => flying.push_back(start),
+            Decision::Dispatch(start) => flying.push_back(start),
             Decision::WaitUntil(until) if flying.is_empty() => now = until,
             _ => {
                 let Some(start) = flying.pop_front() else {
                     panic!("nothing to do and nobody waits");
                 };
                 now = now + Nanos::micros(13);
-                disk.finish(now, start.ticket, Nanos::micros(180));
-                disk.arrive(now, start.client, job(start.job.tag));
+                disk.complete(now, start.ticket, Nanos::micros(180));
+                disk.submit(now, start.client, job(start.job.tag));
                 done += 1;
             }
         }

@@ -2,7 +2,7 @@
 //! written zeros, as a scrub does, against a range that the file system calls unwritten.
 //! `scrub FILE`: the file is made, and removed again.
 
-use disk::swapfs::{FileName, Format, Medium, SwapFs, UNIT};
+use disk::swapfs::{BlockDevice, FileName, FormatOptions, SwapFs, UNIT};
 use rustix::fd::AsFd;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use std::error::Error;
@@ -44,7 +44,7 @@ fn median(mut times: Vec<Duration>) -> f64 {
 }
 
 fn measure(path: &Path) -> Result<(), Box<dyn Error>> {
-    let options = Format {
+    let options = FormatOptions {
         size: Some(SIZE + 2 * UNIT),
         force: false,
     };
@@ -56,7 +56,7 @@ fn measure(path: &Path) -> Result<(), Box<dyn Error>> {
         let begun = Instant::now();
         if let Some(mut scrub) = fs.scrub(file)? {
             scrub.run()?;
-            fs.scrubbed(scrub)?;
+            fs.complete_scrub(scrub)?;
         }
         scrubs.push(begun.elapsed());
         let device = fs.extents(file)?.list()[0].device;

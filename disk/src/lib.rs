@@ -9,9 +9,9 @@
 
 pub mod atropos;
 pub mod calibrate;
-pub mod model;
-mod own_ring;
+pub mod cost_model;
 pub mod swapfs;
 pub mod time;
 pub mod trace;
+mod uring;
 pub mod usd;

@@ -1,8 +1,8 @@
 //! Calibration on a real file.
 
-use disk::calibrate::{CalibrateError, Calibration, Doing, SIZES};
-use disk::model::Op;
-use disk::swapfs::{Extent, FileName, Format, SwapFs, UNIT};
+use disk::calibrate::{CalibrateError, Calibration, CalibrationPhase, SIZES};
+use disk::cost_model::Op;
+use disk::swapfs::{Extent, FileName, FormatOptions, SwapFs, UNIT};
 use rustix::fd::AsFd;
 use std::fs::File;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const SHORT: Duration = Duration::from_millis(400);
 
 fn format(units: u64) -> (tempfile::TempDir, SwapFs) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let options = Format {
+    let options = FormatOptions {
         size: Some((2 + units) * UNIT),
         force: false,
     };
@@ -30,17 +30,17 @@ fn a_filesystem_is_measured_on_what_is_free_and_is_then_as_before() {
     let mut doings = Vec::new();
     let measured = Calibration::of(&mut fs, SHORT, &mut |progress| {
         assert_eq!(progress.total, SHORT);
-        doings.push(progress.doing);
+        doings.push(progress.phase);
     });
     let measured = measured.unwrap();
     assert_eq!(fs.files(), before);
     assert_eq!(fs.usage().free, 9 * UNIT);
     assert_eq!(fs.file(kept).unwrap().clean(), 0);
 
-    assert_eq!(doings[0], Doing::Filling);
+    assert_eq!(doings[0], CalibrationPhase::Filling);
     for op in [Op::Read, Op::Write] {
         for bytes in SIZES {
-            assert!(doings.contains(&Doing::Loading {
+            assert!(doings.contains(&CalibrationPhase::Loading {
                 op,
                 bytes,
                 depth: 1

@@ -3,20 +3,22 @@
 mod common;
 
 use common::{Client, Device, Habit, contract, run};
-use disk::atropos::{Atropos, ClientId, Contract, Decision, Job, Refusal, Share};
-use disk::model::Op;
+use disk::atropos::{
+    AdmissionError, Atropos, ClientId, Decision, DiskContract, TransactionDesc, Utilization,
+};
+use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 use disk::trace::Event;
 
 type Disk = Atropos<Vec<Event>>;
 
 fn disk(percent: u64) -> Disk {
-    Atropos::new(Share::percent(percent), Nanos::ZERO, Vec::new())
+    Atropos::new(Utilization::percent(percent), Nanos::ZERO, Vec::new())
 }
 
-fn job(cost: u64, tag: u64) -> Job {
+fn job(cost: u64, tag: u64) -> TransactionDesc {
     let cost = Nanos::millis(cost);
-    Job {
+    TransactionDesc {
         op: Op::Write,
         bytes: 4096,
         cost,
@@ -30,16 +32,16 @@ fn at(millis: u64) -> Time {
 
 /// Does what is next, which must be there, for as long as it says it costs.
 fn serve(disk: &mut Disk, millis: &mut u64) -> u64 {
-    let Decision::Start(start) = disk.next(at(*millis)) else {
+    let Decision::Dispatch(start) = disk.next(at(*millis)) else {
         panic!("nothing to do at {millis} ms");
     };
     *millis += start.job.cost.0 / 1_000_000;
-    disk.finish(at(*millis), start.ticket, start.job.cost);
+    disk.complete(at(*millis), start.ticket, start.job.cost);
     start.job.tag
 }
 
 fn backlog(disk: &mut Disk, client: ClientId, count: u64, tag: u64) {
-    (0..count).for_each(|_| assert!(disk.arrive(at(0), client, job(10, tag))));
+    (0..count).for_each(|_| assert!(disk.submit(at(0), client, job(10, tag))));
 }
 
 #[test]
@@ -67,11 +69,11 @@ fn a_contract_that_contradicts_itself_is_refused() {
     for (slice, period, laxity) in [(10, 0, 0), (20, 10, 0), (0, 10, 0), (5, 10, 20)] {
         let refusal = disk.admit(contract(slice, period, laxity));
         assert!(
-            matches!(refusal, Err(Refusal::Contract { .. })),
+            matches!(refusal, Err(AdmissionError::DiskContract { .. })),
             "{refusal:?}"
         );
     }
-    let slack = Contract {
+    let slack = DiskContract {
         extra: true,
         ..contract(0, 10, 0)
     };
@@ -103,7 +105,7 @@ fn a_changed_contract_holds_from_the_next_period_on() {
     serve(&mut disk, &mut now);
     assert!(disk.admit(contract(60, 100, 0)).is_ok());
     let refusal = disk.change(at(now), client, contract(60, 100, 0));
-    assert!(matches!(refusal, Err(Refusal::Capacity { .. })));
+    assert!(matches!(refusal, Err(AdmissionError::Capacity { .. })));
 }
 
 #[test]
@@ -119,17 +121,17 @@ fn a_removed_clients_transactions_end_and_its_others_are_handed_back() {
     let mut disk = disk(100);
     let client = disk.admit(contract(50, 100, 10)).unwrap();
     backlog(&mut disk, client, 3, 8);
-    let Decision::Start(start) = disk.next(at(0)) else {
+    let Decision::Dispatch(start) = disk.next(at(0)) else {
         panic!()
     };
     let left = disk.remove(at(1), client);
     assert_eq!(left, [job(10, 8), job(10, 8)]);
     assert_eq!(disk.client(client), None);
-    assert!(!disk.arrive(at(1), client, job(1, 0)));
+    assert!(!disk.submit(at(1), client, job(1, 0)));
     assert_eq!(disk.next(at(1)), Decision::Full);
     let heir = disk.admit(contract(100, 100, 0)).unwrap();
-    assert!(disk.arrive(at(2), heir, job(10, 9)));
-    disk.finish(at(10), start.ticket, Nanos::millis(10));
+    assert!(disk.submit(at(2), heir, job(10, 9)));
+    disk.complete(at(10), start.ticket, Nanos::millis(10));
     let mut now = 10;
     assert_eq!(serve(&mut disk, &mut now), 9);
     assert_eq!(disk.client(heir).unwrap().totals.charged, Nanos::millis(10));
@@ -138,7 +140,7 @@ fn a_removed_clients_transactions_end_and_its_others_are_handed_back() {
     assert_ne!(other, heir);
     assert_eq!(
         disk.change(at(now), heir, contract(1, 100, 0)),
-        Err(Refusal::Gone)
+        Err(AdmissionError::Gone)
     );
     assert_eq!(disk.next(at(now)), Decision::Idle);
 }
@@ -159,7 +161,7 @@ fn one_clients_transactions_follow_each_other_while_it_has_time() {
 #[test]
 fn slack_is_shared_in_proportion_to_what_was_promised() {
     let client = |slice, extra| Client {
-        contract: Contract {
+        contract: DiskContract {
             extra,
             ..contract(slice, 250, 0)
         },
@@ -178,7 +180,7 @@ fn slack_is_shared_in_proportion_to_what_was_promised() {
         slower: 100,
         latency: Nanos::ZERO,
     };
-    let run = run(device, &clients, Share::WHOLE, Nanos::seconds(20));
+    let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(20));
     let slack: Vec<_> = run
         .views
         .iter()
@@ -193,7 +195,7 @@ fn slack_is_shared_in_proportion_to_what_was_promised() {
 #[test]
 fn who_comes_back_to_the_slack_has_saved_none_up() {
     let extra = |begins| Client {
-        contract: Contract {
+        contract: DiskContract {
             extra: true,
             ..contract(25, 250, 0)
         },
@@ -207,7 +209,7 @@ fn who_comes_back_to_the_slack_has_saved_none_up() {
         latency: Nanos::ZERO,
     };
     let clients = [extra(Time(0)), extra(at(10_000))];
-    let run = run(device, &clients, Share::WHOLE, Nanos::seconds(20));
+    let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(20));
     let [first, second] = [0, 1].map(|client: usize| run.views[client].totals.slack.0);
     // Nine tenths of ten seconds alone, then four tenths of them each.
     assert!(first.abs_diff(13_000_000_000) < 100_000_000, "{first}");
@@ -219,7 +221,7 @@ fn hundreds_of_idle_contracts_are_in_nobodys_way() {
     let mut disk = disk(100);
     let worker = disk.admit(contract(50, 100, 0)).unwrap();
     for _ in 0..400 {
-        disk.admit(Contract {
+        disk.admit(DiskContract {
             extra: true,
             ..contract(1, 1000, 10)
         })

@@ -1,7 +1,7 @@
 //! A process that owns a swap filesystem is killed at any moment, and the next finds every
 //! extent where it was.
 
-use disk::swapfs::{FileName, Format, SwapFs, UNIT};
+use disk::swapfs::{FileName, FormatOptions, SwapFs, UNIT};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn take(fs: &mut SwapFs, step: u64) {
             let file = fs.create(name(step), (1 + step % 4) * UNIT, &[1]).unwrap();
             let mut scrub = fs.scrub(file).unwrap().unwrap();
             scrub.run().unwrap();
-            fs.scrubbed(scrub).unwrap();
+            fs.complete_scrub(scrub).unwrap();
         }
         1 => {
             let file = fs.find(&name(step - 1)).unwrap().id();
@@ -97,7 +97,7 @@ fn parse(line: &str) -> Option<(u64, State)> {
 fn killed_at_any_moment_it_leaves_every_extent_where_it_was() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path: PathBuf = directory.path().join("swap");
-    let options = Format {
+    let options = FormatOptions {
         size: Some(40 * UNIT),
         force: false,
     };

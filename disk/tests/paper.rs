@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Client, Device, Habit, contract, periods, run};
-use disk::atropos::Share;
+use disk::atropos::Utilization;
 use disk::time::{Nanos, Time};
 use disk::trace::Event;
 
@@ -31,7 +31,7 @@ fn pager(slice: u64, habit: Habit, cost: Nanos) -> Client {
 
 /// How far the charges of three clients are from 1:2:4, as a fraction.
 fn error(clients: &[Client], device: Device) -> f64 {
-    let run = run(device, clients, Share::WHOLE, Nanos::seconds(60));
+    let run = run(device, clients, Utilization::WHOLE, Nanos::seconds(60));
     let charged: Vec<_> = run
         .views
         .iter()
@@ -103,9 +103,9 @@ fn without_laxity_a_pager_gets_little_more_than_a_transaction_each_period() {
         Habit::Backlog { outstanding: 4 },
         Nanos::millis(1),
     ));
-    let without = run(CLASSIC, &clients, Share::WHOLE, Nanos::seconds(10));
+    let without = run(CLASSIC, &clients, Utilization::WHOLE, Nanos::seconds(10));
     clients[0].contract.laxity = Nanos::millis(10);
-    let with = run(CLASSIC, &clients, Share::WHOLE, Nanos::seconds(10));
+    let with = run(CLASSIC, &clients, Utilization::WHOLE, Nanos::seconds(10));
     let got = |run: &common::Run| run.views[0].totals.transactions;
     assert!(
         got(&with) * 9 > 10 * got(&without),
@@ -130,8 +130,13 @@ fn a_file_client_keeps_what_it_had_alone_when_pagers_come() {
     let pagers = [25, 50].map(|slice| pager(slice, habit, Nanos::millis(8)));
     for device in [CLASSIC, PARALLEL] {
         let time = Nanos::seconds(60);
-        let alone = run(device, &[file], Share::WHOLE, time);
-        let beside = run(device, &[file, pagers[0], pagers[1]], Share::WHOLE, time);
+        let alone = run(device, &[file], Utilization::WHOLE, time);
+        let beside = run(
+            device,
+            &[file, pagers[0], pagers[1]],
+            Utilization::WHOLE,
+            time,
+        );
         let [alone, beside] = [alone, beside].map(|run| run.views[0].totals.bytes as f64);
         assert!(beside > 0.99 * alone, "{beside} of {alone}");
     }
@@ -147,7 +152,7 @@ fn lax_time_is_charged_and_never_longer_than_the_laxity() {
         pager(50, habit(9_000), Nanos::millis(3)),
         pager(100, habit(14_000), Nanos::millis(1)),
     ];
-    let run = run(CLASSIC, &clients, Share::WHOLE, Nanos::seconds(20));
+    let run = run(CLASSIC, &clients, Utilization::WHOLE, Nanos::seconds(20));
     for (client, view) in run.views.iter().enumerate() {
         let mut lax = Nanos::ZERO;
         for event in &run.events {
@@ -175,7 +180,7 @@ fn three_transactions_of_ten_in_a_slice_of_twenty_five_are_repaid() {
         think: Nanos::micros(200),
     };
     let clients = [pager(25, habit, Nanos::millis(10))];
-    let run = run(CLASSIC, &clients, Share::WHOLE, Nanos::seconds(60));
+    let run = run(CLASSIC, &clients, Utilization::WHOLE, Nanos::seconds(60));
     let periods = periods(&run, 0);
     let charged = |over: u64| {
         periods
@@ -200,7 +205,7 @@ fn at_depth_one_what_is_charged_is_what_was_modelled_within_a_tenth() {
         let run = run(
             Device { slower, ..CLASSIC },
             &clients,
-            Share::WHOLE,
+            Utilization::WHOLE,
             Nanos::seconds(20),
         );
         for view in &run.views {
@@ -225,7 +230,7 @@ fn a_device_that_is_not_as_modelled_is_found_out_and_shared_as_promised_all_the_
     for slower in [60, 140, 200] {
         for device in [CLASSIC, PARALLEL] {
             let device = Device { slower, ..device };
-            let run = run(device, &clients, Share::WHOLE, Nanos::seconds(60));
+            let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(60));
             assert!(
                 (run.factor * 100.0 - slower as f64).abs() < 2.0,
                 "{}",

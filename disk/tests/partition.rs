@@ -1,6 +1,6 @@
 //! The swap filesystem on a block device: a loop device, which needs root.
 
-use disk::swapfs::{FileName, Format, Note, OpenError, SwapFs, UNIT};
+use disk::swapfs::{DeviceWarning, FileName, FormatOptions, OpenError, SwapFs, UNIT};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,8 @@ fn device(size: u64) -> Option<Loop> {
     }
 }
 
-fn forced() -> Format {
-    Format {
+fn forced() -> FormatOptions {
+    FormatOptions {
         size: None,
         force: true,
     }
@@ -69,13 +69,13 @@ fn a_partition_holds_files_and_zeros_them() {
     outside.write_all_at(&vec![0xAA; 4 << 20], 2 << 20).unwrap();
     outside.sync_all().unwrap();
 
-    let mut fs = SwapFs::format(path, &Format::default()).unwrap();
-    assert!(!fs.medium().notes().contains(&Note::Readable));
+    let mut fs = SwapFs::format(path, &FormatOptions::default()).unwrap();
+    assert!(!fs.medium().warnings().contains(&DeviceWarning::Readable));
     let name = FileName::new(b"a tenant's pages").unwrap();
     let file = fs.create(name, 4 * UNIT, b"kept").unwrap();
     let mut scrub = fs.scrub(file).unwrap().unwrap();
     scrub.run().unwrap();
-    fs.scrubbed(scrub).unwrap();
+    fs.complete_scrub(scrub).unwrap();
     let piece = fs.extents(file).unwrap().list()[0];
     let mut bytes = vec![1; piece.len as usize];
     let again = File::open(path).unwrap();
@@ -106,7 +106,7 @@ fn a_partition_is_nobody_elses_while_it_is_open() {
         eprintln!("SKIPPED: no mkswap");
         return;
     }
-    let text = SwapFs::format(path, &Format::default())
+    let text = SwapFs::format(path, &FormatOptions::default())
         .err()
         .unwrap()
         .to_string();

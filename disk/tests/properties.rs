@@ -3,17 +3,17 @@
 mod common;
 
 use common::{Client, Device, Habit, periods, run};
-use disk::atropos::{Contract, Share};
+use disk::atropos::{DiskContract, Utilization};
 use disk::time::{Nanos, Time};
 use disk::trace::Event;
 use proptest::prelude::*;
 
 /// Contracts that sum to at most all of the disk's time, for up to six clients.
-fn contracts() -> impl Strategy<Value = Vec<Contract>> {
+fn contracts() -> impl Strategy<Value = Vec<DiskContract>> {
     let one = (20u64..500, 1u64..100, any::<bool>(), 0u64..20);
     (prop::collection::vec(one, 1..7), 50u64..=100).prop_map(|(all, load)| {
         let weights: u64 = all.iter().map(|one| one.1).sum();
-        let contract = |(period, weight, extra, laxity): (u64, u64, bool, u64)| Contract {
+        let contract = |(period, weight, extra, laxity): (u64, u64, bool, u64)| DiskContract {
             period: Nanos::millis(period),
             slice: Nanos((period * 10_000 * weight * load / weights).max(1000)),
             extra,
@@ -102,8 +102,8 @@ proptest! {
         // Promises are of what the device does at its bound. That this is all it can do is the
         // business of who sets the bound.
         let device = Device { latency: Nanos::ZERO, ..device };
-        let run = run(device, &clients, Share::WHOLE, TIME);
-        let Contract { period, slice, .. } = clients[0].contract;
+        let run = run(device, &clients, Utilization::WHOLE, TIME);
+        let DiskContract { period, slice, .. } = clients[0].contract;
         let own = clients[0].cost;
         // Each of the others may have started a transaction just before, and have another
         // roll over; and as much as may be is in flight.
@@ -130,7 +130,7 @@ proptest! {
                 contract, habit, cost: Nanos::micros(cost), begins: Time(0),
             })
             .collect();
-        let run = run(device, &clients, Share::WHOLE, TIME);
+        let run = run(device, &clients, Utilization::WHOLE, TIME);
         for (at, client) in clients.iter().enumerate() {
             // Alone it is charged the latency too; the correction may have moved a little.
             let one = client.cost + device.latency;
@@ -160,7 +160,7 @@ proptest! {
                 contract, habit, cost: Nanos::micros(cost), begins: Time(0),
             })
             .collect();
-        let run = run(device, &clients, Share::WHOLE, TIME);
+        let run = run(device, &clients, Utilization::WHOLE, TIME);
         for (at, view) in run.views.iter().enumerate() {
             let laxity = view.contract.laxity;
             let mut last = Time(0);
@@ -189,7 +189,7 @@ proptest! {
                 contract, habit, cost: Nanos::micros(cost), begins: Time(0),
             })
             .collect();
-        let run = run(device, &clients, Share::WHOLE, TIME);
+        let run = run(device, &clients, Utilization::WHOLE, TIME);
         for view in &run.views {
             prop_assert!(view.contract.extra || view.totals.slack == Nanos::ZERO);
         }
@@ -203,7 +203,7 @@ proptest! {
         cost in 50u64..9_000,
         neighbour in 10u64..50_000,
     ) {
-        let contract = |slice, laxity| Contract {
+        let contract = |slice, laxity| DiskContract {
             period: Nanos::millis(250),
             slice: Nanos::millis(slice),
             extra: false,
@@ -224,7 +224,7 @@ proptest! {
             },
         ];
         let device = Device { bound: Nanos::ZERO, slower: 100, latency: Nanos::ZERO };
-        let run = run(device, &clients, Share::WHOLE, Nanos::seconds(10));
+        let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(10));
         let most = Nanos::millis(slice * 40);
         let charged = run.views[0].totals.charged;
         // It loses at most what it waits for its neighbour's one transaction each period.
@@ -254,7 +254,7 @@ proptest! {
         clients[last].begins = Time(begins * 1_000_000 + 1);
         // One that fits its slice.
         clients[last].cost = clients[last].cost.min(clients[last].contract.slice);
-        let run = run(device, &clients, Share::WHOLE, TIME);
+        let run = run(device, &clients, Utilization::WHOLE, TIME);
         let most = device.bound.max(Nanos::micros(cost)) + device.latency + clients[last].cost;
         prop_assert!(run.waits[last][0] <= most, "{} of {most}", run.waits[last][0]);
     }

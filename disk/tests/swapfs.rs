@@ -1,6 +1,6 @@
 //! The swap filesystem on real files and partitions.
 
-use disk::swapfs::{FileError, FileName, Format, OpenError, ScrubError, SwapFs, UNIT};
+use disk::swapfs::{FileError, FileName, FormatOptions, OpenError, ScrubError, SwapFs, UNIT};
 use rustix::fd::AsRawFd;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use std::fs::File;
@@ -15,15 +15,15 @@ fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-fn sized(units: u64) -> Format {
-    Format {
+fn sized(units: u64) -> FormatOptions {
+    FormatOptions {
         size: Some(TABLES + units * UNIT),
         force: false,
     }
 }
 
-fn forced() -> Format {
-    Format {
+fn forced() -> FormatOptions {
+    FormatOptions {
         size: None,
         force: true,
     }
@@ -55,7 +55,7 @@ fn files_are_where_they_were_when_it_is_opened_again() {
     std::thread::spawn(move || scrub.run().map(|()| scrub))
         .join()
         .unwrap()
-        .map(|scrub| fs.scrubbed(scrub).unwrap())
+        .map(|scrub| fs.complete_scrub(scrub).unwrap())
         .unwrap();
     let (id, files) = (fs.id(), fs.files().to_vec());
     let extents = fs.extents(file).unwrap();
@@ -85,11 +85,11 @@ fn what_one_owner_wrote_the_next_reads_as_zeros() {
     assert_eq!(fs.extents(second).unwrap().size(), 0);
     let mut scrub = fs.scrub(second).unwrap().unwrap();
     assert_eq!(scrub.step().unwrap().done, UNIT);
-    let half = fs.scrubbed(scrub);
+    let half = fs.complete_scrub(scrub);
     assert_eq!(half, Err(FileError::NotScrubbed(second)));
     let mut scrub = fs.scrub(second).unwrap().unwrap();
     scrub.run().unwrap();
-    fs.scrubbed(scrub).unwrap();
+    fs.complete_scrub(scrub).unwrap();
     let piece = fs.extents(second).unwrap().list()[0];
     let mut bytes = vec![1; piece.len as usize];
     outside.read_exact_at(&mut bytes, piece.device).unwrap();
@@ -109,7 +109,7 @@ fn a_scrub_writes_nothing_once_its_file_is_released() {
     new.step().unwrap();
     fs.release(file).unwrap();
     assert_eq!(new.run(), Err(ScrubError::GivenUp));
-    assert_eq!(fs.scrubbed(new), Err(FileError::NotScrubbed(file)));
+    assert_eq!(fs.complete_scrub(new), Err(FileError::NotScrubbed(file)));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn nothing_is_formatted_over_unless_forced() {
     for (case, (bytes, at, what)) in cases.into_iter().enumerate() {
         let path = file_with(&directory.path().join(case.to_string()), size, bytes, at);
         let before = std::fs::read(&path).unwrap();
-        let text = refusal(SwapFs::format(&path, &Format::default()));
+        let text = refusal(SwapFs::format(&path, &FormatOptions::default()));
         assert!(
             text.contains(what) && text.contains("remove that first"),
             "{text}"
@@ -172,7 +172,7 @@ fn ours_is_formatted_again_only_by_force() {
     let mut fs = SwapFs::format(&path, &sized(2)).unwrap();
     fs.create(name(1), UNIT, &[]).unwrap();
     drop(fs);
-    let text = refusal(SwapFs::format(&path, &Format::default()));
+    let text = refusal(SwapFs::format(&path, &FormatOptions::default()));
     assert!(text.contains("a swap filesystem"), "{text}");
     drop(SwapFs::format(&path, &forced()).unwrap());
     assert_eq!(SwapFs::open(&path).unwrap().files(), []);
@@ -186,14 +186,14 @@ fn places_that_cannot_hold_pages_are_refused_by_name() {
     assert!(refusal(SwapFs::open(&there)).contains("is a directory"));
     assert!(refusal(SwapFs::open(&path)).contains("format it first"));
     assert!(refusal(SwapFs::open(Path::new("/dev/null"))).contains("neither a partition"));
-    assert!(refusal(SwapFs::format(&path, &Format::default())).contains("how large"));
+    assert!(refusal(SwapFs::format(&path, &FormatOptions::default())).contains("how large"));
 
     let memory = rustix::fs::memfd_create("swap", MemfdFlags::CLOEXEC).unwrap();
     let in_memory = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));
     assert!(refusal(SwapFs::format(&in_memory, &sized(2))).contains("memory"));
 
     File::create(&path).unwrap().set_len(8 << 20).unwrap();
-    let text = refusal(SwapFs::format(&path, &Format::default()));
+    let text = refusal(SwapFs::format(&path, &FormatOptions::default()));
     assert!(
         text.contains("holes") && text.contains("fallocate -l 8388608"),
         "{text}"

@@ -2,11 +2,11 @@
 
 mod tenant;
 
-use disk::atropos::{Contract, Refusal};
-use disk::model::Class;
+use disk::atropos::{AdmissionError, DiskContract};
+use disk::cost_model::OpCost;
 use disk::time::Nanos;
 use disk::trace::Event;
-use disk::usd::{Backing, News, Settings, Usd};
+use disk::usd::{IoTarget, Usd, UsdConfig, UsdEvent};
 use iochannel::{Corrupt, RUN};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ fn failed(errno: Errno) -> i32 {
 fn what_is_written_comes_back_also_where_extents_end() {
     let mut machine = Machine::new();
     let backing = machine.file(4 * MIB);
-    let Backing::Swap(extents) = &backing else {
+    let IoTarget::Swap(extents) = &backing else {
         unreachable!()
     };
     assert!(extents.list().len() > 1);
@@ -40,7 +40,7 @@ fn what_is_written_comes_back_also_where_extents_end() {
     channel.check(2, 255, 2);
     channel.check(1, 263, RUN);
     channel.check(1, 1023, 1);
-    let figures = usd.figures(tenant.id).unwrap();
+    let figures = usd.client_stats(tenant.id).unwrap();
     assert_eq!((figures.transactions, figures.failed), (38, 0));
     assert_eq!(figures.latency.unwrap().len(), 38);
 }
@@ -65,7 +65,7 @@ fn many_clients_with_many_channels_each_find_their_own_pages() {
             }
         }
     });
-    assert_eq!(usd.whole().in_flight, 0);
+    assert_eq!(usd.disk_stats().in_flight, 0);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_request_outside_its_file_is_answered_with_an_error_and_harms_nobody() {
     }
     one.channel.write(1, 254, 2);
     other.channel.check(2, 0, 4);
-    assert_eq!(usd.figures(one.id).unwrap().failed, 3);
+    assert_eq!(usd.client_stats(one.id).unwrap().failed, 3);
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn a_client_that_spoils_its_channel_is_cut_off_and_nobody_else_notices() {
     let tail = unsafe { AtomicU32::from_ptr(words.cast::<u32>().add(384 / 4)) };
     tail.fetch_add(100_000, Ordering::SeqCst);
     rustix::io::write(bad.doorbell.share().unwrap(), &1u64.to_ne_bytes()).unwrap();
-    let News::CutOff { channel, why } = news(&usd) else {
+    let UsdEvent::CutOff { channel, why } = news(&usd) else {
         panic!()
     };
     assert_eq!(channel, bad.channel.id);
     assert!(matches!(why, Corrupt::Overrun { .. }), "{why}");
-    assert_eq!(news(&usd), News::Closed(channel));
+    assert_eq!(news(&usd), UsdEvent::Closed(channel));
     good.channel.check(2, 0, 1);
     // Its other channels are its still; that it is removed is the owner's affair.
     Channel::new(&usd, bad.id, &bad.doorbell).check(1, 0, 1);
@@ -154,12 +154,12 @@ fn requests_wait_until_there_is_something_they_can_go_to() {
     unsafe { tenant.channel.client.begin(0, true, &pieces, 0) };
     tenant.channel.client.flush();
     assert_eq!(tenant.channel.client.over(false), None);
-    usd.back(tenant.id, machine.file(MIB), same(&tenant.doorbell));
+    usd.set_target(tenant.id, machine.file(MIB), same(&tenant.doorbell));
     assert_eq!(tenant.channel.client.over(true), Some((0, 2 * PAGE as i32)));
     // It has grown.
     let result = tenant.channel.transfer(true, &mut pages(5, 300, 1), 300);
     assert_eq!(result, failed(Errno::INVAL));
-    usd.back(tenant.id, machine.file(2 * MIB), same(&tenant.doorbell));
+    usd.set_target(tenant.id, machine.file(2 * MIB), same(&tenant.doorbell));
     tenant.channel.write(5, 300, 1);
 }
 
@@ -178,7 +178,7 @@ fn a_file_of_the_clients_own_is_read_to_its_end_and_written_only_if_it_may_be() 
         )
         .unwrap()
     };
-    let file = |flags, writable| Backing::File {
+    let file = |flags, writable| IoTarget::File {
         fd: fd(flags),
         size: 10_000,
         writable,
@@ -209,22 +209,22 @@ fn a_closed_channel_is_told_of_and_a_removed_clients_too() {
     tenant.channel.write(1, 0, 3);
     let second = Channel::new(&usd, tenant.id, &tenant.doorbell);
     usd.close_channel(second.id);
-    assert_eq!(news(&usd), News::Closed(second.id));
-    assert_eq!(usd.news(), None);
+    assert_eq!(news(&usd), UsdEvent::Closed(second.id));
+    assert_eq!(usd.next_event(), None);
     usd.remove(tenant.id);
-    assert_eq!(news(&usd), News::Closed(tenant.channel.id));
-    assert!(usd.figures(tenant.id).is_none());
-    assert_eq!(usd.change(tenant.id, plenty()), Err(Refusal::Gone));
+    assert_eq!(news(&usd), UsdEvent::Closed(tenant.channel.id));
+    assert!(usd.client_stats(tenant.id).is_none());
+    assert_eq!(usd.change(tenant.id, plenty()), Err(AdmissionError::Gone));
     // A channel of one that is gone is closed at once.
     let late = Channel::new(&usd, tenant.id, &tenant.doorbell);
-    assert_eq!(news(&usd), News::Closed(late.id));
+    assert_eq!(news(&usd), UsdEvent::Closed(late.id));
     // What it was promised can be another's.
-    let whole = Contract {
+    let whole = DiskContract {
         laxity: Nanos::ZERO,
         ..contract(100, 100)
     };
     assert!(usd.admit(whole).is_ok());
-    let Err(Refusal::Capacity { clients: 1, .. }) = usd.admit(whole) else {
+    let Err(AdmissionError::Capacity { clients: 1, .. }) = usd.admit(whole) else {
         panic!()
     };
 }
@@ -253,7 +253,7 @@ fn what_was_not_begun_is_done_by_the_next_disk() {
     let usd = machine.start(quick());
     let id = usd.admit(plenty()).unwrap();
     let extents = machine.fs.extents(machine.fs.files()[0].id()).unwrap();
-    usd.back(id, Backing::Swap(extents), same(&tenant.doorbell));
+    usd.set_target(id, IoTarget::Swap(extents), same(&tenant.doorbell));
     usd.add_channel(id, tenant.channel.succeed());
     let mut over = vec![heard.0];
     while over.len() < 12 {
@@ -268,8 +268,8 @@ fn what_was_not_begun_is_done_by_the_next_disk() {
 
 /// Transactions that are modelled to take ten milliseconds, on a disk that is never found full:
 /// how much quicker it is would be noticed, and charged.
-fn slow() -> Settings {
-    let class = Class {
+fn slow() -> UsdConfig {
+    let class = OpCost {
         base: Nanos::millis(10),
         per_kib: Nanos::ZERO,
     };
@@ -285,7 +285,7 @@ fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
     let mut machine = Machine::new();
     let usd = machine.start(slow());
     let tenants = [20, 60].map(|slice| {
-        let contract = Contract {
+        let contract = DiskContract {
             laxity: Nanos::ZERO,
             ..contract(slice, 200)
         };
@@ -317,7 +317,7 @@ fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
         })
     });
     let [one, three] = [one, three].map(|thread| thread.join().unwrap());
-    let figures = [one, three].map(|id| usd.figures(id).unwrap());
+    let figures = [one, three].map(|id| usd.client_stats(id).unwrap());
     assert_eq!(figures[0].charged, Nanos::millis(160));
     assert_eq!(figures[1].charged, Nanos::millis(480));
     assert!(figures.iter().all(|client| client.slack == Nanos::ZERO));
@@ -338,14 +338,14 @@ fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
         [one, three].map(|id| charged(id.number())),
         figures.map(|client| client.charged.0)
     );
-    assert!(usd.whole().sleeps > 0);
-    assert!(usd.whole().processor > Duration::ZERO);
+    assert!(usd.disk_stats().sleeps > 0);
+    assert!(usd.disk_stats().processor > Duration::ZERO);
 }
 
 #[test]
 fn with_a_bound_of_nothing_the_disk_has_one_transaction_at_a_time_and_charges_what_it_took() {
     let mut machine = Machine::new();
-    let settings = Settings {
+    let settings = UsdConfig {
         bound: Nanos::ZERO,
         ..quick()
     };

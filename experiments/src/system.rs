@@ -8,7 +8,7 @@ use crate::keeper::Owed;
 use crate::machine::read;
 use crate::real::launch::ends_with_us;
 use disk::calibrate::Calibration;
-use disk::model::Model;
+use disk::cost_model::CostModel;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -91,7 +91,7 @@ impl Disk {
     }
 
     /// What was measured of it, once a system domain has started.
-    pub fn model(&self) -> Result<Model, ExperimentError> {
+    pub fn model(&self) -> Result<CostModel, ExperimentError> {
         let text = std::fs::read_to_string(&self.calibration)
             .map_err(while_doing(format!("read {}", self.calibration.display())))?;
         let wrong = |why: toml::de::Error| ExperimentError::Worker(why.to_string());

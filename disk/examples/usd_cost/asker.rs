@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::ground::Ground;
-use disk::atropos::{ClientId, Contract};
-use disk::usd::{Backing, Usd};
+use disk::atropos::{ClientId, DiskContract};
+use disk::usd::{IoTarget, Usd};
 use iochannel::{Client, Doorbell, Piece, Shape, create};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +21,13 @@ pub struct Asker {
 }
 
 impl Asker {
-    pub fn new(usd: &Usd, contract: Contract, ground: &Ground) -> Outcome<Self> {
+    pub fn new(usd: &Usd, contract: DiskContract, ground: &Ground) -> Outcome<Self> {
         let id = usd.admit(contract)?;
         let doorbell = Doorbell::new()?;
         let (server, ends) = create(Shape::for_depth(DEPTH))?;
         let client = Client::attach(ends.memory, doorbell.share()?, ends.bell)?;
         let own = doorbell.share()?;
-        usd.back(id, Backing::Swap(ground.extents.clone()), doorbell);
+        usd.set_target(id, IoTarget::Swap(ground.extents.clone()), doorbell);
         usd.add_channel(id, server);
         Ok(Self {
             id,

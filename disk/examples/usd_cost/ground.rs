@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use disk::calibrate::Calibration;
-use disk::swapfs::{Extents, FileName, Format, SwapFs};
-use disk::usd::{Settings, Usd};
+use disk::swapfs::{Extents, FileName, FormatOptions, SwapFs};
+use disk::usd::{Usd, UsdConfig};
 use rustix::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Ground {
 
 impl Ground {
     pub fn new(path: &Path) -> Outcome<Self> {
-        let format = Format {
+        let format = FormatOptions {
             size: Some(2 * FILE),
             force: false,
         };
@@ -29,7 +29,7 @@ impl Ground {
         let file = fs.create(FileName::new(b"of all the clients")?, FILE, &[])?;
         while let Some(mut scrub) = fs.scrub(file)? {
             scrub.run()?;
-            fs.scrubbed(scrub)?;
+            fs.complete_scrub(scrub)?;
         }
         let extents = fs.extents(file)?;
         // What was never written costs no disk.
@@ -53,7 +53,7 @@ impl Ground {
     /// The disk's thread, with the bound that was measured.
     pub fn usd(&self, spin: Duration) -> Outcome<Usd> {
         let model = self.calibration.model;
-        let settings = Settings {
+        let settings = UsdConfig {
             model,
             bound: model.bound,
             spin,

@@ -4,7 +4,7 @@ use crate::asker::Asker;
 use crate::ground::Ground;
 use crate::shares::contract;
 use crate::{Outcome, median};
-use disk::atropos::Share;
+use disk::atropos::Utilization;
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
 use wired::{PAGE, WiredMemory};
@@ -15,13 +15,13 @@ const READS: usize = 200;
 pub fn print(ground: &Ground) -> Outcome {
     for spin in [Duration::from_millis(1), Duration::ZERO] {
         let usd = ground.usd(spin)?;
-        let mut asker = Asker::new(&usd, contract(Share::percent(10), 100, true), ground)?;
+        let mut asker = Asker::new(&usd, contract(Utilization::percent(10), 100, true), ground)?;
         let pieces = asker.pieces();
         let memory = WiredMemory::private(PAGE)?;
         // SAFETY: fresh memory of that size, used only here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), PAGE) };
         let (mut by_channel, mut direct, mut random) = (Vec::new(), Vec::new(), 99);
-        let before = usd.whole().processor;
+        let before = usd.disk_stats().processor;
         let mut busy = Duration::ZERO;
         for _ in 0..TURNS {
             let begun = Instant::now();
@@ -40,7 +40,7 @@ pub fn print(ground: &Ground) -> Outcome {
                 direct.push(begun.elapsed().as_secs_f64() * 1e6);
             }
         }
-        let used = (usd.whole().processor - before).as_secs_f64() / busy.as_secs_f64();
+        let used = (usd.disk_stats().processor - before).as_secs_f64() / busy.as_secs_f64();
         let (by_channel, direct) = (median(by_channel), median(direct));
         println!(
             "spin {spin:?}: a read takes {by_channel:.1} us by the disk's thread, {direct:.1} us \

@@ -3,9 +3,9 @@
 use crate::asker::Asker;
 use crate::ground::Ground;
 use crate::{Outcome, median, unscheduled};
-use disk::atropos::{Contract, Share};
+use disk::atropos::{DiskContract, Utilization};
 use disk::time::Nanos;
-use disk::usd::{Figures, Usd};
+use disk::usd::{ClientStats, Usd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ const UNSCHEDULED: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(130);
 const SPIN: Duration = Duration::from_micros(100);
 
-pub fn contract(share: Share, period: u64, extra: bool) -> Contract {
+pub fn contract(share: Utilization, period: u64, extra: bool) -> DiskContract {
     let period = Nanos::millis(period);
-    Contract {
+    DiskContract {
         period,
         slice: share.in_period(period),
         extra,
@@ -110,12 +110,12 @@ fn error(had: &[f64]) -> f64 {
 
 fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
     let usd = ground.usd(SPIN)?;
-    let newcomers = Share::percent(2);
+    let newcomers = Utilization::percent(2);
     let all = ground.calibration.model.capacity - newcomers;
     let mut askers = Vec::new();
     for part in PARTS {
         let slice = Nanos(all.in_period(Nanos::millis(250)).0 * part / 7);
-        let contract = Contract {
+        let contract = DiskContract {
             slice,
             ..contract(all, 250, true)
         };
@@ -126,7 +126,7 @@ fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
     let noise = match flood {
         true => Some(Asker::new(
             &usd,
-            contract(Share::default(), 100, true),
+            contract(Utilization::default(), 100, true),
             ground,
         )?),
         false => None,
@@ -145,10 +145,11 @@ fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
                 }
             });
         }
-        let figures =
-            |usd: &Usd| -> Vec<Figures> { ids.iter().filter_map(|&id| usd.figures(id)).collect() };
+        let figures = |usd: &Usd| -> Vec<ClientStats> {
+            ids.iter().filter_map(|&id| usd.client_stats(id)).collect()
+        };
         std::thread::sleep(SETTLING);
-        let (begun, before, used) = (Instant::now(), figures(&usd), usd.whole().processor);
+        let (begun, before, used) = (Instant::now(), figures(&usd), usd.disk_stats().processor);
         let (pieces, mut seen) = (newcomer.pieces(), Vec::new());
         while begun.elapsed() < COUNTED {
             std::thread::sleep(PAUSE);
@@ -156,14 +157,16 @@ fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
             newcomer.one(&pieces);
             seen.push(asked.elapsed().as_secs_f64() * 1e6);
         }
-        let (after, whole) = (figures(&usd), usd.whole());
+        let (after, whole) = (figures(&usd), usd.disk_stats());
         let elapsed = begun.elapsed().as_secs_f64();
         stop.store(true, Ordering::Relaxed);
         let both = || before.iter().zip(&after);
         let charged = both().map(|(b, a)| (a.charged - b.charged).0 as f64 / 1e9);
         let charged: Vec<f64> = charged.collect();
         let reads: u64 = both().map(|(b, a)| a.transactions - b.transactions).sum();
-        let wait = usd.figures(newcomer.id).and_then(|figures| figures.wait);
+        let wait = usd
+            .client_stats(newcomer.id)
+            .and_then(|figures| figures.wait);
         let wait = wait.ok_or("the newcomer came")?;
         Ok(Round {
             rate: reads as f64 / elapsed,

@@ -4,7 +4,7 @@ use crate::asker::Asker;
 use crate::ground::Ground;
 use crate::shares::contract;
 use crate::{Outcome, median, unscheduled};
-use disk::atropos::Share;
+use disk::atropos::Utilization;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -31,19 +31,19 @@ pub fn print(ground: &Ground) -> Outcome {
 /// Processor time of the thread a transaction, in microseconds. It never spins.
 fn each(ground: &Ground, idle: usize) -> Outcome<f64> {
     let usd = ground.usd(Duration::ZERO)?;
-    let mut asker = Asker::new(&usd, contract(Share::percent(40), 100, true), ground)?;
+    let mut asker = Asker::new(&usd, contract(Utilization::percent(40), 100, true), ground)?;
     for _ in 0..idle {
-        usd.admit(contract(Share::percent(0), 100, true))?;
+        usd.admit(contract(Utilization::percent(0), 100, true))?;
     }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let id = asker.id;
         scope.spawn(|| asker.keep(DEPTH, &stop));
         std::thread::sleep(TIME / 4);
-        let figures = || usd.figures(id).ok_or("a client");
-        let (before, used) = (figures()?, usd.whole().processor);
+        let figures = || usd.client_stats(id).ok_or("a client");
+        let (before, used) = (figures()?, usd.disk_stats().processor);
         std::thread::sleep(TIME);
-        let (after, whole) = (figures()?, usd.whole());
+        let (after, whole) = (figures()?, usd.disk_stats());
         stop.store(true, Ordering::Relaxed);
         let count = (after.transactions - before.transactions).max(1);
         Ok((whole.processor - used).as_secs_f64() * 1e6 / count as f64)

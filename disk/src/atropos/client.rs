@@ -1,9 +1,9 @@
 //! One client's account: what it has left, and what it had.
 
-use super::Job;
-use super::contract::{Contract, Share};
-use super::correction::Correction;
-use super::slack::Tag;
+use super::TransactionDesc;
+use super::contract::{DiskContract, Utilization};
+use super::correction::CostCorrection;
+use super::slack::VirtualTime;
 use crate::time::{Nanos, Time};
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ impl ClientId {
 
 /// Where a client stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum QueueState {
     /// In no queue: it has nothing to do, or no slice.
     Idle,
     /// In `runnable`: time left, and work or lax time left.
@@ -36,7 +36,7 @@ pub(super) enum Place {
 
 /// What a client had since it was admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct ClientTotals {
     /// Charged to its slices: transactions and lax time.
     pub charged: Nanos,
     /// The part of `charged` in which the disk was kept for it.
@@ -59,11 +59,11 @@ pub struct Totals {
 
 /// A client as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct ClientState {
     /// What holds at present.
-    pub contract: Contract,
+    pub contract: DiskContract,
     /// What will hold from its next period on.
-    pub next_contract: Option<Contract>,
+    pub next_contract: Option<DiskContract>,
     /// Left of its slice in nanoseconds; negative: repaid from the next ones.
     pub remaining: i64,
     /// End of its period, over already if it is idle.
@@ -75,70 +75,70 @@ pub struct View {
     /// Transactions started and not finished.
     pub in_flight: u32,
     /// What it had.
-    pub totals: Totals,
+    pub totals: ClientTotals,
 }
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) number: u32,
-    pub(super) contract: Contract,
-    pub(super) next_contract: Option<Contract>,
-    pub(super) place: Place,
+    pub(super) contract: DiskContract,
+    pub(super) next_contract: Option<DiskContract>,
+    pub(super) place: QueueState,
     pub(super) remaining: i64,
     pub(super) deadline: Time,
-    pub(super) jobs: VecDeque<Job>,
+    pub(super) jobs: VecDeque<TransactionDesc>,
     pub(super) in_flight: u32,
     /// Since when nothing of it is outstanding, if nothing is.
-    pub(super) unready: Time,
+    pub(super) idle_since: Time,
     /// What its last transaction was charged: the best guess for its next.
     pub(super) last_charge: Nanos,
     /// Whether it could have been served at all times since its allocation.
     pub(super) present: bool,
     /// When it last went before others.
     pub(super) preferred: Option<Time>,
-    pub(super) tag: Tag,
-    pub(super) totals: Totals,
+    pub(super) tag: VirtualTime,
+    pub(super) totals: ClientTotals,
 }
 
 /// Jobs that a client's queue takes before it has to grow.
-const JOBS: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 
 impl Client {
-    pub(super) fn new(number: u32, contract: Contract) -> Self {
+    pub(super) fn new(number: u32, contract: DiskContract) -> Self {
         Self {
             number,
             contract,
             next_contract: None,
-            place: Place::Idle,
+            place: QueueState::Idle,
             remaining: 0,
             deadline: Time(0),
-            jobs: VecDeque::with_capacity(JOBS),
+            jobs: VecDeque::with_capacity(QUEUE_CAPACITY),
             in_flight: 0,
-            unready: Time(0),
+            idle_since: Time(0),
             last_charge: Nanos::ZERO,
             present: false,
             preferred: None,
-            tag: Tag::default(),
-            totals: Totals::default(),
+            tag: VirtualTime::default(),
+            totals: ClientTotals::default(),
         }
     }
 
     /// Nothing of it is queued or in flight.
-    pub(super) fn is_unready(&self) -> bool {
+    pub(super) fn has_nothing_outstanding(&self) -> bool {
         self.jobs.is_empty() && self.in_flight == 0
     }
 
     /// Until when it is waited for.
-    pub(super) fn patience(&self) -> Time {
-        self.unready + self.contract.laxity
+    pub(super) fn lax_deadline(&self) -> Time {
+        self.idle_since + self.contract.laxity
     }
 
-    pub(super) fn share(&self) -> Share {
+    pub(super) fn share(&self) -> Utilization {
         self.contract.share()
     }
 
     /// What its next transaction will be charged, if it is like its last when not known.
-    pub(super) fn next_charge(&self, correction: &Correction) -> Nanos {
+    pub(super) fn next_charge(&self, correction: &CostCorrection) -> Nanos {
         match self.jobs.front() {
             Some(job) => correction.of(job.cost),
             None => self.last_charge,
@@ -147,13 +147,13 @@ impl Client {
 
     /// A reasonable amount of time for a transaction: half of what it will take. Less is left
     /// for the next period, in which it counts, so that periods are over and under by the same.
-    fn reasonable(&self, correction: &Correction) -> i64 {
+    fn reasonable(&self, correction: &CostCorrection) -> i64 {
         let whole = self.next_charge(correction).min(self.contract.slice);
         (whole.signed() / 2).max(1)
     }
 
     /// Whether it has time for a transaction.
-    pub(super) fn is_able(&self, correction: &Correction) -> bool {
+    pub(super) fn is_able(&self, correction: &CostCorrection) -> bool {
         self.remaining >= self.reasonable(correction)
     }
 
@@ -163,7 +163,7 @@ impl Client {
         let step = step.0.max(1);
         let left = self.remaining.max(0).unsigned_abs();
         let after = left.saturating_sub(1) / step * step;
-        let Contract { period, slice, .. } = self.contract;
+        let DiskContract { period, slice, .. } = self.contract;
         // As near as a float is: an order of clients, not an account.
         let time = after as f64 * (period.0 as f64 / slice.0.max(1) as f64);
         Time(self.deadline.0.saturating_sub(time as u64))
@@ -171,13 +171,13 @@ impl Client {
 
     /// Starts its next period. Periods that went by are passed over, for who has work all but
     /// the last of them.
-    pub(super) fn allocate(&mut self, now: Time, correction: &Correction) {
+    pub(super) fn allocate(&mut self, now: Time, correction: &CostCorrection) {
         // What it had no reasonable use for counts on; what it did not want does not.
         let left = self.remaining.min(self.reasonable(correction));
         if let Some(contract) = self.next_contract.take() {
             self.contract = contract;
         }
-        let Contract { period, slice, .. } = self.contract;
+        let DiskContract { period, slice, .. } = self.contract;
         let late = (now - self.deadline).0 / period.0;
         let begun = match self.jobs.is_empty() {
             true => 1 + late,
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// Starts a period now, whenever the last one ends.
-    pub(super) fn begin_anew(&mut self, now: Time) {
+    pub(super) fn start_period(&mut self, now: Time) {
         if let Some(contract) = self.next_contract.take() {
             self.contract = contract;
         }
@@ -220,13 +220,13 @@ impl Client {
         self.charge(time);
     }
 
-    pub(super) fn view(&self) -> View {
-        View {
+    pub(super) fn state(&self) -> ClientState {
+        ClientState {
             contract: self.contract,
             next_contract: self.next_contract,
             remaining: self.remaining,
             deadline: self.deadline,
-            idle: self.place == Place::Idle,
+            idle: self.place == QueueState::Idle,
             queued: self.jobs.len(),
             in_flight: self.in_flight,
             totals: self.totals,

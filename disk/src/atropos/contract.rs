@@ -11,7 +11,7 @@ use std::fmt;
 /// (p, s, x, l): what a client may do in every period, and how long it is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Contract {
+pub struct DiskContract {
     /// p: how often it is given its slice.
     pub period: Nanos,
     /// s: the disk's time it is sure of in each period. Nothing, for a client that lives on
@@ -27,11 +27,11 @@ pub struct Contract {
 /// A part of a disk's time, in billionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
-pub struct Share(u64);
+pub struct Utilization(u64);
 
 /// Why a contract was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum AdmissionError {
     /// More than there is would be promised.
     #[error(
         "{contract} is {asked} of the disk's time, but {reserved} of at most {capacity} is already \
@@ -41,13 +41,13 @@ pub enum Refusal {
     )]
     Capacity {
         /// The contract refused.
-        contract: Contract,
+        contract: DiskContract,
         /// Its share.
-        asked: Share,
+        asked: Utilization,
         /// Promised to others.
-        reserved: Share,
+        reserved: Utilization,
         /// What may be promised in all.
-        capacity: Share,
+        capacity: Utilization,
         /// Those it is promised to.
         clients: usize,
     },
@@ -55,7 +55,7 @@ pub enum Refusal {
     #[error("{contract} cannot be kept: {why}")]
     Contract {
         /// The contract refused.
-        contract: Contract,
+        contract: DiskContract,
         /// What is wrong with it, and what would do.
         why: &'static str,
     },
@@ -64,14 +64,14 @@ pub enum Refusal {
     Gone,
 }
 
-impl Contract {
+impl DiskContract {
     /// The share of the disk's time that this promises.
-    pub fn share(&self) -> Share {
-        Share::of(self.slice, self.period)
+    pub fn share(&self) -> Utilization {
+        Utilization::of(self.slice, self.period)
     }
 
     /// Whether it can be kept at all, by anybody.
-    pub fn check(&self) -> Result<(), Refusal> {
+    pub fn check(&self) -> Result<(), AdmissionError> {
         let why = if self.period == Nanos::ZERO {
             "a period is longer than nothing"
         } else if self.slice > self.period {
@@ -83,14 +83,14 @@ impl Contract {
         } else {
             return Ok(());
         };
-        Err(Refusal::Contract {
+        Err(AdmissionError::Contract {
             contract: *self,
             why,
         })
     }
 }
 
-impl fmt::Display for Contract {
+impl fmt::Display for DiskContract {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.slice, self.period)?;
         if self.extra {
@@ -103,7 +103,7 @@ impl fmt::Display for Contract {
     }
 }
 
-impl Share {
+impl Utilization {
     /// All of it.
     pub const WHOLE: Self = Self(1_000_000_000);
 
@@ -130,7 +130,7 @@ impl Share {
     }
 }
 
-impl std::ops::Add for Share {
+impl std::ops::Add for Utilization {
     type Output = Self;
     fn add(self, more: Self) -> Self {
         Self(self.0.saturating_add(more.0))
@@ -138,20 +138,20 @@ impl std::ops::Add for Share {
 }
 
 /// What is left of it, at least nothing.
-impl std::ops::Sub for Share {
+impl std::ops::Sub for Utilization {
     type Output = Self;
     fn sub(self, less: Self) -> Self {
         Self(self.0.saturating_sub(less.0))
     }
 }
 
-impl From<Share> for f64 {
-    fn from(share: Share) -> Self {
-        share.0 as f64 / Share::WHOLE.0 as f64
+impl From<Utilization> for f64 {
+    fn from(share: Utilization) -> Self {
+        share.0 as f64 / Utilization::WHOLE.0 as f64
     }
 }
 
-impl TryFrom<f64> for Share {
+impl TryFrom<f64> for Utilization {
     type Error = String;
     fn try_from(fraction: f64) -> Result<Self, String> {
         if !(0.0..=1.0).contains(&fraction) {
@@ -163,7 +163,7 @@ impl TryFrom<f64> for Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for Utilization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} %", self.0 as f64 / 1e7)
     }

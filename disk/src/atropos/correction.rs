@@ -13,30 +13,30 @@
 
 use crate::time::{Nanos, Time};
 
-/// Busy time that one step of the factor is taken from: many times what is in flight at
+/// BusyTime time that one step of the factor is taken from: many times what is in flight at
 /// once, which is what the two ends of it may be wrong by.
 const WINDOW: Nanos = Nanos::millis(20);
 /// How much of what was seen a step takes on: about a dozen windows settle it.
 const SMOOTH: f64 = 0.25;
 /// Further from its model than this a device is another one.
-const MOST: f64 = 4.0;
+const MAX_FACTOR: f64 = 4.0;
 
 /// Elapsed by modelled busy time.
 #[derive(Clone, Debug)]
-pub struct Correction {
+pub struct CostCorrection {
     factor: f64,
     /// The factor in 65536ths, for sums in whole numbers.
     scaled: u64,
     /// Of transactions that had the device to themselves.
-    alone: Busy,
+    alone: BusyTime,
     /// Of transactions that shared it, as long as it was saturated, taken together.
-    shared: Busy,
-    stretch: Option<Stretch>,
+    shared: BusyTime,
+    stretch: Option<BusyInterval>,
 }
 
 /// A time in which the device was saturated throughout.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct BusyInterval {
     from: Time,
     /// The first and the last end of transactions that began in it: what began before, on a
     /// device with less to do, says nothing of one that is saturated.
@@ -45,24 +45,24 @@ struct Stretch {
 
 /// How long the device was busy, and how long it should have been.
 #[derive(Clone, Copy, Debug, Default)]
-struct Busy {
+struct BusyTime {
     elapsed: Nanos,
     modelled: Nanos,
 }
 
-impl Default for Correction {
+impl Default for CostCorrection {
     fn default() -> Self {
         Self {
             factor: 1.0,
             scaled: 1 << 16,
-            alone: Busy::default(),
-            shared: Busy::default(),
+            alone: BusyTime::default(),
+            shared: BusyTime::default(),
             stretch: None,
         }
     }
 }
 
-impl Correction {
+impl CostCorrection {
     /// What modelled costs are multiplied by: above 1 the device is slower than its model.
     pub fn factor(&self) -> f64 {
         self.factor
@@ -76,7 +76,7 @@ impl Correction {
 
     /// From now on the device has as much as it may have.
     pub(super) fn saturated(&mut self, now: Time) {
-        self.stretch.get_or_insert(Stretch {
+        self.stretch.get_or_insert(BusyInterval {
             from: now,
             ends: None,
         });
@@ -105,7 +105,7 @@ impl Correction {
         self.shared.elapsed += now - last;
         self.shared.modelled += cost;
         if self.step(self.shared) {
-            self.shared = Busy::default();
+            self.shared = BusyTime::default();
         }
     }
 
@@ -114,18 +114,18 @@ impl Correction {
         self.alone.modelled += cost;
         self.alone.elapsed += elapsed;
         if self.step(self.alone) {
-            self.alone = Busy::default();
+            self.alone = BusyTime::default();
         }
     }
 
     /// Takes a full window on.
-    fn step(&mut self, busy: Busy) -> bool {
+    fn step(&mut self, busy: BusyTime) -> bool {
         if busy.elapsed < WINDOW {
             return false;
         }
         let seen = busy.elapsed.0 as f64 / busy.modelled.0.max(1) as f64;
         // Bounded before it is taken on: else one stall of a second would count for all of it.
-        let seen = seen.clamp(1.0 / MOST, MOST);
+        let seen = seen.clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         self.factor += (seen - self.factor) * SMOOTH;
         self.scaled = (self.factor * 65536.0).round() as u64;
         true
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_device_slower_than_its_model_is_found_out() {
-        let mut correction = Correction::default();
+        let mut correction = CostCorrection::default();
         for _ in 0..2000 {
             correction.alone(Nanos::micros(1300), Nanos::millis(1));
         }
@@ -147,14 +147,14 @@ mod tests {
     }
 
     /// Two in flight of 800 us each as modelled, one of which ends every millisecond.
-    fn ended(correction: &mut Correction, now: Time) {
+    fn ended(correction: &mut CostCorrection, now: Time) {
         let started = Time(now.0.saturating_sub(2_000_000));
         correction.shared(now, started, Nanos::micros(800));
     }
 
     #[test]
     fn only_a_saturated_device_is_compared_with_its_model() {
-        let mut correction = Correction::default();
+        let mut correction = CostCorrection::default();
         let mut now = Time(0);
         for turn in 0..2000 {
             now = now + Nanos::millis(1);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn it_is_found_out_in_pieces_and_what_had_begun_before_does_not_count() {
-        let mut correction = Correction::default();
+        let mut correction = CostCorrection::default();
         let mut now = Time(0);
         for _ in 0..1000 {
             let from = now;
@@ -188,16 +188,16 @@ mod tests {
 
     #[test]
     fn the_factor_stays_within_its_bounds_and_one_stall_hardly_moves_it() {
-        let mut correction = Correction::default();
+        let mut correction = CostCorrection::default();
         correction.alone(Nanos::seconds(10), Nanos(1));
         assert!(correction.factor() < 2.0);
         for _ in 0..100 {
             correction.alone(Nanos::seconds(10), Nanos(1));
         }
-        assert!(correction.factor() <= MOST);
+        assert!(correction.factor() <= MAX_FACTOR);
         for _ in 0..100 {
             correction.alone(Nanos::seconds(1), Nanos::seconds(1000));
         }
-        assert!(correction.factor() >= 1.0 / MOST);
+        assert!(correction.factor() >= 1.0 / MAX_FACTOR);
     }
 }

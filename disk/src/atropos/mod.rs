@@ -33,8 +33,8 @@
 //!
 //! The cost in flight is bounded: a request first in line waits for at most the bound, or for
 //! one transaction that is larger. A transaction that has the disk to itself is charged what
-//! it took. Those that share it are charged their modelled cost ([`crate::model`]), corrected
-//! by what is seen ([`Correction`]). A bound of nothing is the paper's disk: one at a time.
+//! it took. Those that share it are charged their modelled cost ([`crate::cost_model`]), corrected
+//! by what is seen ([`CostCorrection`]). A bound of nothing is the paper's disk: one at a time.
 //!
 //! Rule: no clock, no I/O and, once the queues have their working size, no allocation. The
 //! caller says what time it is, which never goes backwards. It calls [`Atropos::next`] until
@@ -42,55 +42,55 @@
 //! that it named.
 //!
 //! ```
-//! use disk::atropos::{Atropos, Contract, Decision, Job, Share};
-//! use disk::{model::Op, time::{Nanos, Time}};
+//! use disk::atropos::{Atropos, DiskContract, Decision, TransactionDesc, Utilization};
+//! use disk::{cost_model::Op, time::{Nanos, Time}};
 //!
-//! let mut disk = Atropos::new(Share::percent(90), Nanos::ZERO, ());
-//! let contract = Contract {
+//! let mut disk = Atropos::new(Utilization::percent(90), Nanos::ZERO, ());
+//! let contract = DiskContract {
 //!     period: Nanos::millis(250),
 //!     slice: Nanos::millis(25),
 //!     extra: false,
 //!     laxity: Nanos::millis(10),
 //! };
 //! let client = disk.admit(contract)?;
-//! let job = Job { op: Op::Read, bytes: 4096, cost: Nanos::millis(2), tag: 7 };
-//! disk.arrive(Time(0), client, job);
-//! let Decision::Start(start) = disk.next(Time(0)) else { panic!("it has a slice") };
+//! let job = TransactionDesc { op: Op::Read, bytes: 4096, cost: Nanos::millis(2), tag: 7 };
+//! disk.submit(Time(0), client, job);
+//! let Decision::Dispatch(start) = disk.next(Time(0)) else { panic!("it has a slice") };
 //! assert_eq!(start.job.tag, 7);
-//! disk.finish(Time(3_000_000), start.ticket, Nanos::millis(3));
+//! disk.complete(Time(3_000_000), start.ticket, Nanos::millis(3));
 //! assert_eq!(disk.client(client).expect("admitted").remaining, 22_000_000);
-//! # Ok::<(), disk::atropos::Refusal>(())
+//! # Ok::<(), disk::atropos::AdmissionError>(())
 //! ```
 
+mod admission;
 mod client;
 mod contract;
 mod correction;
-mod flight;
-mod members;
+mod inflight;
 mod period;
 mod queue;
 mod schedule;
 mod slack;
-mod transactions;
+mod submit_complete;
 
-pub use client::{ClientId, Totals, View};
-pub use contract::{Contract, Refusal, Share};
-pub use correction::Correction;
-pub use flight::Ticket;
+pub use client::{ClientId, ClientState, ClientTotals};
+pub use contract::{AdmissionError, DiskContract, Utilization};
+pub use correction::CostCorrection;
+pub use inflight::InFlightId;
 
-use crate::model::Op;
+use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
 use crate::trace::Trace;
 use client::Client;
-use flight::Flights;
+use inflight::InFlightTable;
 use queue::Queue;
-use schedule::Hold;
+use schedule::LaxityHold;
 use slack::Slack;
 use std::collections::VecDeque;
 
 /// A transaction asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Job {
+pub struct TransactionDesc {
     /// What is to be done.
     pub op: Op,
     /// How much is moved.
@@ -104,8 +104,8 @@ pub struct Job {
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Start this, then ask again.
-    Start(Start),
+    /// Dispatch this, then ask again.
+    Dispatch(Dispatch),
     /// As much as may be is in flight: ask again when something has finished.
     Full,
     /// Nothing before then, unless something arrives or finishes.
@@ -116,13 +116,13 @@ pub enum Decision {
 
 /// A transaction that is to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct Dispatch {
     /// Names it until it is finished.
-    pub ticket: Ticket,
+    pub ticket: InFlightId,
     /// Whose it is.
     pub client: ClientId,
     /// What was asked for.
-    pub job: Job,
+    pub job: TransactionDesc,
     /// What it is charged, until it has ended or for good.
     pub charge: Nanos,
     /// Whether it is done in slack time.
@@ -132,7 +132,7 @@ pub struct Start {
 /// The scheduler of one disk. `T` is told what happens ([`crate::trace`]).
 #[derive(Debug)]
 pub struct Atropos<T> {
-    capacity: Share,
+    capacity: Utilization,
     bound: Nanos,
     clients: Vec<Client>,
     /// Places in `clients` to be used again.
@@ -147,16 +147,16 @@ pub struct Atropos<T> {
     /// Those whose first request after idleness goes next.
     urgent: VecDeque<u32>,
     slack: Slack,
-    hold: Option<Hold>,
-    flights: Flights,
-    correction: Correction,
+    hold: Option<LaxityHold>,
+    in_flight: InFlightTable,
+    correction: CostCorrection,
     trace: T,
 }
 
 impl<T: Trace> Atropos<T> {
     /// A scheduler without clients, which promises at most `capacity` of the disk's time and
     /// has transactions in flight that cost at most `bound`, or one.
-    pub fn new(capacity: Share, bound: Nanos, trace: T) -> Self {
+    pub fn new(capacity: Utilization, bound: Nanos, trace: T) -> Self {
         Self {
             capacity,
             bound,
@@ -169,14 +169,14 @@ impl<T: Trace> Atropos<T> {
             urgent: VecDeque::new(),
             slack: Slack::default(),
             hold: None,
-            flights: Flights::default(),
-            correction: Correction::default(),
+            in_flight: InFlightTable::default(),
+            correction: CostCorrection::default(),
             trace,
         }
     }
 
     /// What may be promised in all.
-    pub fn capacity(&self) -> Share {
+    pub fn capacity(&self) -> Utilization {
         self.capacity
     }
 
@@ -186,18 +186,18 @@ impl<T: Trace> Atropos<T> {
     }
 
     /// How the model is corrected at present.
-    pub fn correction(&self) -> &Correction {
+    pub fn correction(&self) -> &CostCorrection {
         &self.correction
     }
 
     /// Transactions started and not finished.
     pub fn in_flight(&self) -> usize {
-        self.flights.count()
+        self.in_flight.count()
     }
 
     /// What they cost.
     pub fn cost_in_flight(&self) -> Nanos {
-        self.flights.cost()
+        self.in_flight.cost()
     }
 
     /// The trace that it was given.

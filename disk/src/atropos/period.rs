@@ -1,8 +1,8 @@
 //! Where a client stands: runnable, waiting for its next allocation, or idle.
 
-use super::client::Place;
+use super::client::QueueState;
 use super::slack::Slack;
-use super::{Atropos, Job};
+use super::{Atropos, TransactionDesc};
 use crate::time::Time;
 use crate::trace::{Event, Trace};
 
@@ -33,14 +33,16 @@ impl<T: Trace> Atropos<T> {
     /// with the disk to itself, for a transaction or for lax time.
     pub(super) fn was_present(&self, at: u32) -> bool {
         let client = &self.clients[at as usize];
-        client.present && (!client.is_unready() || self.is_held_throughout(at))
+        client.present && (!client.has_nothing_outstanding() || self.is_held_throughout(at))
     }
 
     fn allocate(&mut self, now: Time, at: u32) {
         self.dequeue(at);
         let client = &mut self.clients[at as usize];
         client.allocate(now, &self.correction);
-        let lapsed = client.is_unready() && client.patience() <= now && client.remaining > 0;
+        let lapsed = client.has_nothing_outstanding()
+            && client.lax_deadline() <= now
+            && client.remaining > 0;
         let (without, extra) = (client.contract.slice.0 == 0, client.contract.extra);
         self.allocated(now, at);
         if extra {
@@ -73,7 +75,7 @@ impl<T: Trace> Atropos<T> {
         let fair = client.share().in_period(client.deadline - now).signed();
         let over = client.deadline <= now;
         if over || (client.remaining > fair && fair < charge) {
-            client.begin_anew(now);
+            client.start_period(now);
             self.allocated(now, at);
         } else {
             client.remaining = client.remaining.min(fair);
@@ -82,7 +84,7 @@ impl<T: Trace> Atropos<T> {
         let rested = client
             .preferred
             .is_none_or(|then| then + client.contract.period <= now);
-        let fits = |job: &Job| job.cost.signed() <= client.remaining;
+        let fits = |job: &TransactionDesc| job.cost.signed() <= client.remaining;
         if rested && client.jobs.front().is_some_and(fits) {
             client.preferred = Some(now);
             self.urgent.push_back(at);
@@ -95,8 +97,8 @@ impl<T: Trace> Atropos<T> {
         let client = &mut self.clients[at as usize];
         let able = client.is_able(&self.correction);
         let (queue, place) = match able {
-            true => (&mut self.runnable, Place::Runnable),
-            false => (&mut self.waiting, Place::Waiting),
+            true => (&mut self.runnable, QueueState::Runnable),
+            false => (&mut self.waiting, QueueState::Waiting),
         };
         queue.insert(client.deadline, at);
         client.place = place;
@@ -106,21 +108,21 @@ impl<T: Trace> Atropos<T> {
     pub(super) fn dequeue(&mut self, at: u32) {
         let client = &mut self.clients[at as usize];
         match client.place {
-            Place::Runnable => self.runnable.remove(client.deadline, at),
-            Place::Waiting => self.waiting.remove(client.deadline, at),
-            Place::Idle | Place::Gone => return,
+            QueueState::Runnable => self.runnable.remove(client.deadline, at),
+            QueueState::Waiting => self.waiting.remove(client.deadline, at),
+            QueueState::Idle | QueueState::Gone => return,
         }
-        client.place = Place::Idle;
+        client.place = QueueState::Idle;
     }
 
     /// Moves a client to the other queue if what it has left is for that one.
     pub(super) fn requeue(&mut self, at: u32) {
         let client = &self.clients[at as usize];
         let belongs = match client.is_able(&self.correction) {
-            true => Place::Runnable,
-            false => Place::Waiting,
+            true => QueueState::Runnable,
+            false => QueueState::Waiting,
         };
-        let queued = matches!(client.place, Place::Runnable | Place::Waiting);
+        let queued = matches!(client.place, QueueState::Runnable | QueueState::Waiting);
         if queued && client.place != belongs {
             self.dequeue(at);
             self.enqueue(at);
@@ -130,7 +132,7 @@ impl<T: Trace> Atropos<T> {
     /// Lets a client share slack as long as it has x and work, and only then.
     pub(super) fn share_slack(&mut self, at: u32) {
         let client = &mut self.clients[at as usize];
-        if client.contract.extra && !client.jobs.is_empty() && client.place != Place::Gone {
+        if client.contract.extra && !client.jobs.is_empty() && client.place != QueueState::Gone {
             self.slack.join(at, &mut client.tag);
         } else if let Some((moved, place)) = self.slack.leave(&mut client.tag) {
             Slack::moved(&mut self.clients[moved as usize].tag, place);

@@ -1,14 +1,14 @@
 //! What goes next.
 
-use super::client::Place;
-use super::flight::Flight;
-use super::{Atropos, Decision, Start};
+use super::client::QueueState;
+use super::inflight::InFlight;
+use super::{Atropos, Decision, Dispatch};
 use crate::time::{Nanos, Time};
 use crate::trace::{Event, Trace};
 
 /// The disk is kept for a client that has nothing to submit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
+pub(super) struct LaxityHold {
     client: u32,
     from: Time,
     /// Charged up to then.
@@ -16,13 +16,13 @@ pub(super) struct Hold {
 }
 
 /// As many may be in flight whoever asked for them: what one busy client has outstanding.
-const UNCROWDED: usize = 16;
+const MIN_CROWD: usize = 16;
 
 /// Of more, at most so many times what waits.
-const CHOICE: usize = 2;
+const MAX_IN_FLIGHT_PER_QUEUED: usize = 2;
 
 /// Who is first among those with time left.
-enum First {
+enum EdfHead {
     Ready(u32),
     /// It has nothing to submit, and lax time left.
     Lax(u32),
@@ -32,45 +32,45 @@ enum First {
 impl<T: Trace> Atropos<T> {
     /// Decides what happens now. The caller asks until nothing is started.
     pub fn next(&mut self, now: Time) -> Decision {
-        self.settle(now);
+        self.charge_hold(now);
         if self.is_full() {
-            self.release(None);
+            self.release_hold_except(None);
             return self.full(now);
         }
         self.allocate_due(now);
         if let Some(at) = self.first_urgent() {
-            self.release(None);
+            self.release_hold_except(None);
             return self.start(now, at, false);
         }
         match self.first(now) {
-            First::Ready(at) => {
-                self.release(None);
-                let at = self.most_pressing(at);
+            EdfHead::Ready(at) => {
+                self.release_hold_except(None);
+                let at = self.earliest_step(at);
                 self.start(now, at, false)
             }
-            First::Lax(at) => {
-                self.release(Some(at));
-                self.keep_for(now, at)
+            EdfHead::Lax(at) => {
+                self.release_hold_except(Some(at));
+                self.hold_for(now, at)
             }
-            First::Nobody => {
-                self.release(None);
+            EdfHead::Nobody => {
+                self.release_hold_except(None);
                 let clients = &self.clients;
                 match self.slack.least(|at| clients[at as usize].tag) {
                     Some(at) => self.start(now, at, true),
-                    None => self.nothing(Time::NEVER),
+                    None => self.wait_until(Time::NEVER),
                 }
             }
         }
     }
 
     /// Charges the client that the disk is kept for, up to now or the end of its time.
-    pub(super) fn settle(&mut self, now: Time) {
+    pub(super) fn charge_hold(&mut self, now: Time) {
         let Some(hold) = &mut self.hold else {
             return;
         };
         let client = &mut self.clients[hold.client as usize];
         let left = Nanos(client.remaining.max(0).unsigned_abs());
-        let to = now.min(client.patience()).min(hold.charged + left);
+        let to = now.min(client.lax_deadline()).min(hold.charged + left);
         let time = to - hold.charged;
         hold.charged = hold.charged.max(to);
         client.charge(time);
@@ -82,7 +82,7 @@ impl<T: Trace> Atropos<T> {
     }
 
     /// Keeps the disk for nobody any more, or for nobody but that one.
-    fn release(&mut self, but: Option<u32>) {
+    fn release_hold_except(&mut self, but: Option<u32>) {
         let Some(hold) = self.hold.filter(|hold| Some(hold.client) != but) else {
             return;
         };
@@ -97,21 +97,21 @@ impl<T: Trace> Atropos<T> {
     }
 
     /// Does not keep the disk for that one any more.
-    pub(super) fn let_go_of(&mut self, at: u32) {
+    pub(super) fn release_hold(&mut self, at: u32) {
         if self.hold.is_some_and(|hold| hold.client == at) {
-            self.release(None);
+            self.release_hold_except(None);
         }
     }
 
     /// Whether the disk is kept for it since its last transaction ended.
     pub(super) fn is_held_throughout(&self, at: u32) -> bool {
-        let unready = self.clients[at as usize].unready;
+        let idle_since = self.clients[at as usize].idle_since;
         self.hold
-            .is_some_and(|hold| hold.client == at && hold.from <= unready)
+            .is_some_and(|hold| hold.client == at && hold.from <= idle_since)
     }
 
     fn is_full(&self) -> bool {
-        let bound = self.flights.count() > 0 && self.flights.cost() >= self.bound;
+        let bound = self.in_flight.count() > 0 && self.in_flight.cost() >= self.bound;
         bound || self.is_crowded()
     }
 
@@ -119,13 +119,13 @@ impl<T: Trace> Atropos<T> {
     /// the order in which clients happen to ask again would then be the order they are served
     /// in, and their shares be as many requests as each has outstanding.
     fn is_crowded(&self) -> bool {
-        let (flying, asking) = (self.flights.count(), self.flights.of_several());
-        flying >= UNCROWDED && asking && flying >= CHOICE * self.queued
+        let (flying, asking) = (self.in_flight.count(), self.in_flight.of_several());
+        flying >= MIN_CROWD && asking && flying >= MAX_IN_FLIGHT_PER_QUEUED * self.queued
     }
 
     fn full(&mut self, now: Time) -> Decision {
         // With little in flight before something large the device is not as busy as it may be.
-        match self.flights.cost().0 >= self.bound.0 / 2 || self.is_crowded() {
+        match self.in_flight.cost().0 >= self.bound.0 / 2 || self.is_crowded() {
             true => self.correction.saturated(now),
             false => self.correction.unsaturated(),
         }
@@ -136,7 +136,7 @@ impl<T: Trace> Atropos<T> {
     fn first_urgent(&mut self) -> Option<u32> {
         while let Some(&at) = self.urgent.front() {
             let client = &self.clients[at as usize];
-            if client.place == Place::Runnable && !client.jobs.is_empty() {
+            if client.place == QueueState::Runnable && !client.jobs.is_empty() {
                 return Some(at);
             }
             self.urgent.pop_front();
@@ -145,24 +145,24 @@ impl<T: Trace> Atropos<T> {
     }
 
     /// The earliest deadline of those that can be served or waited for.
-    fn first(&mut self, now: Time) -> First {
+    fn first(&mut self, now: Time) -> EdfHead {
         let mut place = 0;
         while let Some((_, at)) = self.runnable.get(place) {
             let client = &self.clients[at as usize];
-            if client.is_unready() && client.patience() <= now {
+            if client.has_nothing_outstanding() && client.lax_deadline() <= now {
                 self.dequeue(at);
                 self.clients[at as usize].present = false;
             } else if !client.is_able(&self.correction) {
                 self.requeue(at);
             } else if !client.jobs.is_empty() {
-                return First::Ready(at);
+                return EdfHead::Ready(at);
             } else if client.in_flight > 0 {
                 place += 1;
             } else {
-                return First::Lax(at);
+                return EdfHead::Lax(at);
             }
         }
-        First::Nobody
+        EdfHead::Nobody
     }
 
     /// Who is to be served, where `first` has the earliest deadline: itself on a disk that does
@@ -172,7 +172,7 @@ impl<T: Trace> Atropos<T> {
     /// first until its slice is gone leaves the last one alone with what it has outstanding. So
     /// slices are used up in steps, as large as what may be in flight, each due when an even
     /// pace would have it done.
-    fn most_pressing(&self, first: u32) -> u32 {
+    fn earliest_step(&self, first: u32) -> u32 {
         if self.bound == Nanos::ZERO {
             return first;
         }
@@ -188,23 +188,23 @@ impl<T: Trace> Atropos<T> {
             .unwrap_or(first)
     }
 
-    fn keep_for(&mut self, now: Time, at: u32) -> Decision {
+    fn hold_for(&mut self, now: Time, at: u32) -> Decision {
         let client = &self.clients[at as usize];
         let left = Nanos(client.remaining.max(0).unsigned_abs());
-        let mut until = client.patience().min(now + left);
+        let mut until = client.lax_deadline().min(now + left);
         if client.deadline > now {
             until = until.min(client.deadline);
         }
-        self.hold.get_or_insert(Hold {
+        self.hold.get_or_insert(LaxityHold {
             client: at,
             from: now,
             charged: now,
         });
-        self.nothing(until)
+        self.wait_until(until)
     }
 
     /// Nothing is started before `until`, or before somebody's next allocation.
-    fn nothing(&mut self, until: Time) -> Decision {
+    fn wait_until(&mut self, until: Time) -> Decision {
         self.correction.unsaturated();
         let due = self.waiting.get(0).map_or(Time::NEVER, |(due, _)| due);
         match until.min(due) {
@@ -218,7 +218,7 @@ impl<T: Trace> Atropos<T> {
         let Some(&job) = client.jobs.front() else {
             return Decision::Idle;
         };
-        if self.flights.count() > 0 && self.flights.cost() + job.cost > self.bound {
+        if self.in_flight.count() > 0 && self.in_flight.cost() + job.cost > self.bound {
             return self.full(now);
         }
         let charge = client.next_charge(&self.correction);
@@ -230,7 +230,7 @@ impl<T: Trace> Atropos<T> {
             true => {
                 client.totals.slack += charge;
                 let share = client.share();
-                self.slack.served(&mut client.tag, share, charge);
+                self.slack.account(&mut client.tag, share, charge);
             }
             false => client.charge(charge),
         }
@@ -243,14 +243,14 @@ impl<T: Trace> Atropos<T> {
             self.urgent.pop_front();
         }
         self.requeue(at);
-        let ticket = self.flights.add(Flight {
+        let ticket = self.in_flight.add(InFlight {
             client: at,
             job,
             charge,
             slack,
             started: now,
         });
-        Decision::Start(Start {
+        Decision::Dispatch(Dispatch {
             ticket,
             client: self.id(at),
             job,

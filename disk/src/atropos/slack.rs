@@ -8,15 +8,15 @@
 //! Rule: each has a tag, the slack it had divided by its share; the lowest goes next. Who
 //! comes back to the sharing starts at the tag that was served last: nobody saves up.
 
-use super::contract::Share;
+use super::contract::Utilization;
 use crate::time::Nanos;
 
 /// A client with a smaller share, or none, has slack as if it had this.
-const LEAST: Share = Share::percent(1);
+const MIN_UTILIZATION: Utilization = Utilization::percent(1);
 
 /// A client's place in the sharing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tag {
+pub(super) struct VirtualTime {
     value: u64,
     /// Where it is in the list of those that share; itself it is not.
     at: Option<u32>,
@@ -32,7 +32,7 @@ pub(super) struct Slack {
 
 impl Slack {
     /// A client with x has work to do.
-    pub(super) fn join(&mut self, client: u32, tag: &mut Tag) {
+    pub(super) fn join(&mut self, client: u32, tag: &mut VirtualTime) {
         if tag.at.is_none() {
             tag.at = Some(self.sharing.len() as u32);
             tag.value = tag.value.max(self.now);
@@ -42,27 +42,28 @@ impl Slack {
 
     /// It has none, or not x. Returns who has moved to its place, which [`Slack::moved`] tells
     /// to that one's tag.
-    pub(super) fn leave(&mut self, tag: &mut Tag) -> Option<(u32, u32)> {
+    pub(super) fn leave(&mut self, tag: &mut VirtualTime) -> Option<(u32, u32)> {
         let at = tag.at.take()?;
         self.sharing.swap_remove(at as usize);
         self.sharing.get(at as usize).map(|&moved| (moved, at))
     }
 
-    pub(super) fn moved(tag: &mut Tag, at: u32) {
+    pub(super) fn moved(tag: &mut VirtualTime, at: u32) {
         tag.at = Some(at);
     }
 
     /// Who goes next.
-    pub(super) fn least(&self, tag: impl Fn(u32) -> Tag) -> Option<u32> {
+    pub(super) fn least(&self, tag: impl Fn(u32) -> VirtualTime) -> Option<u32> {
         let of = |client: &&u32| tag(**client).value;
         self.sharing.iter().min_by_key(of).copied()
     }
 
     /// It is served that much.
-    pub(super) fn served(&mut self, tag: &mut Tag, share: Share, charge: Nanos) {
+    pub(super) fn account(&mut self, tag: &mut VirtualTime, share: Utilization, charge: Nanos) {
         self.now = tag.value;
-        let share = share.max(LEAST).parts();
-        let step = u128::from(charge.0) * u128::from(Share::WHOLE.parts()) / u128::from(share);
+        let share = share.max(MIN_UTILIZATION).parts();
+        let step =
+            u128::from(charge.0) * u128::from(Utilization::WHOLE.parts()) / u128::from(share);
         tag.value = tag
             .value
             .saturating_add(u64::try_from(step).unwrap_or(u64::MAX));

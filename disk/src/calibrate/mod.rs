@@ -1,7 +1,7 @@
 //! What a disk can do, measured in seconds before anything is promised of it.
 //!
 //! *Self-Paging*, section 6.7, charges a transaction the time that it took. A disk that serves
-//! many at once needs to be told what one costs before it is done ([`crate::model`]), and how
+//! many at once needs to be told what one costs before it is done ([`crate::cost_model`]), and how
 //! much may be in flight before more only makes everybody wait. Both are the disk's own, so
 //! they are measured on it: reads and writes of three sizes, at depths from 1 to 96.
 //!
@@ -19,13 +19,13 @@
 //! - It reads and writes nothing outside the extents it is given, and overwrites those.
 
 mod error;
-mod judge;
-mod load;
+mod knee;
+mod load_generator;
 mod sweep;
 
 pub use error::CalibrateError;
 
-use crate::model::{Model, Op};
+use crate::cost_model::{CostModel, Op};
 use crate::swapfs::{Extent, FileName, SwapFs, UNIT};
 use crate::time::Nanos;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -69,25 +69,25 @@ pub struct Sample {
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
     /// What may be charged and promised.
-    pub model: Model,
+    pub model: CostModel,
     /// What that was judged by.
     pub samples: Vec<Sample>,
 }
 
 /// How far a calibration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct CalibrationProgress {
     /// Time spent.
     pub done: Duration,
     /// Time it may take.
     pub total: Duration,
     /// What is being done.
-    pub doing: Doing,
+    pub phase: CalibrationPhase,
 }
 
-/// What a calibration is doing.
+/// What a calibration is phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Doing {
+pub enum CalibrationPhase {
     /// Writing what will be read: a file's parts that were never written cost no disk.
     Filling,
     /// One load.
@@ -107,7 +107,7 @@ impl Calibration {
     pub fn of(
         fs: &mut SwapFs,
         time: Duration,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(CalibrationProgress),
     ) -> Result<Self, CalibrateError> {
         let name = FileName::new(b"calibration's scratch").map_err(|_| CalibrateError::Nothing)?;
         // One that was killed left it.
@@ -129,17 +129,17 @@ impl Calibration {
         fd: BorrowedFd<'_>,
         scratch: &[Extent],
         time: Duration,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(CalibrationProgress),
     ) -> Result<Self, CalibrateError> {
         let samples = Sweep::new(fd, scratch, time, progress)?.run()?;
-        let model = judge::model(&samples).ok_or(CalibrateError::Nothing)?;
+        let model = knee::model(&samples).ok_or(CalibrateError::Nothing)?;
         Ok(Self { model, samples })
     }
 
     /// The least depth at which `op` of so many bytes has nine tenths of the rate it has at any;
     /// nothing for a size that was not measured.
     pub fn knee(&self, op: Op, bytes: u32) -> Option<u32> {
-        judge::knee(&judge::class(&self.samples, op, bytes)).map(|knee| knee.depth)
+        knee::knee(&knee::class(&self.samples, op, bytes)).map(|knee| knee.depth)
     }
 }
 
@@ -148,8 +148,8 @@ impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for op in [Op::Read, Op::Write] {
             for bytes in SIZES {
-                let class = judge::class(&self.samples, op, bytes);
-                let Some(knee) = judge::knee(&class) else {
+                let class = knee::class(&self.samples, op, bytes);
+                let Some(knee) = knee::knee(&class) else {
                     continue;
                 };
                 let verb = match op {
@@ -167,7 +167,7 @@ impl fmt::Display for Calibration {
                 )?;
             }
         }
-        let Model {
+        let CostModel {
             read,
             write,
             bound,

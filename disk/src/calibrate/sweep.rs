@@ -4,9 +4,11 @@
 //! sample of each and the median none. A class goes to greater depths only as long as that
 //! gives it more: on a disk that serves one at a time, 64 in flight are a second of waiting.
 
-use super::load::{Counted, Load};
-use super::{CalibrateError, DEPTHS, Doing, Progress, SCRATCH, SIZES, Sample};
-use crate::model::Op;
+use super::load_generator::{LoadGenerator, LoadResult};
+use super::{
+    CalibrateError, CalibrationPhase, CalibrationProgress, DEPTHS, SCRATCH, SIZES, Sample,
+};
+use crate::cost_model::Op;
 use crate::swapfs::Extent;
 use crate::time::Nanos;
 use rustix::fd::BorrowedFd;
@@ -15,23 +17,23 @@ use std::time::{Duration, Instant};
 const ROUNDS: u32 = 3;
 
 /// Part of the time for writing what will be read.
-const FILLING: u32 = 4;
+const FILL_FRACTION: u32 = 4;
 
 /// A greater depth that does not give so much more is in vain; two in a row end the class.
-const MORE: f64 = 1.05;
+const MIN_GAIN: f64 = 1.05;
 
-/// Counts of one load, one a round.
-struct Counts {
-    doing: (Op, u32, u32),
-    counted: Vec<Counted>,
+/// LoadSamples of one load, one a round.
+struct LoadSamples {
+    phase: (Op, u32, u32),
+    counted: Vec<LoadResult>,
 }
 
 pub(super) struct Sweep<'a> {
-    load: Load<'a>,
+    load: LoadGenerator<'a>,
     begun: Instant,
     total: Duration,
-    progress: &'a mut dyn FnMut(Progress),
-    counts: Vec<Counts>,
+    progress: &'a mut dyn FnMut(CalibrationProgress),
+    counts: Vec<LoadSamples>,
 }
 
 impl<'a> Sweep<'a> {
@@ -39,7 +41,7 @@ impl<'a> Sweep<'a> {
         fd: BorrowedFd<'a>,
         scratch: &[Extent],
         total: Duration,
-        progress: &'a mut dyn FnMut(Progress),
+        progress: &'a mut dyn FnMut(CalibrationProgress),
     ) -> Result<Self, CalibrateError> {
         let begun = Instant::now();
         let mut left = SCRATCH;
@@ -49,7 +51,7 @@ impl<'a> Sweep<'a> {
             left -= extent.len;
         }
         Ok(Self {
-            load: Load::new(fd, &extents)?,
+            load: LoadGenerator::new(fd, &extents)?,
             begun,
             total,
             progress,
@@ -59,8 +61,8 @@ impl<'a> Sweep<'a> {
 
     /// The median of every load that there was time for.
     pub fn run(mut self) -> Result<Vec<Sample>, CalibrateError> {
-        self.tell(Doing::Filling);
-        self.load.fill(self.total / FILLING)?;
+        self.report(CalibrationPhase::Filling);
+        self.load.fill(self.total / FILL_FRACTION)?;
         let loads = (2 * SIZES.len() * DEPTHS.len()) as u32;
         let each = self.total.saturating_sub(self.begun.elapsed()) / (loads * ROUNDS);
         for op in [Op::Read, Op::Write] {
@@ -86,37 +88,41 @@ impl<'a> Sweep<'a> {
             if in_vain == 2 || (depth > 1 && self.begun.elapsed() >= self.total) {
                 break;
             }
-            self.counts.push(Counts {
-                doing: (op, bytes, depth),
+            self.counts.push(LoadSamples {
+                phase: (op, bytes, depth),
                 counted: Vec::new(),
             });
             let rate = self.again(self.counts.len() - 1, each)?;
-            in_vain = if rate < MORE * best { in_vain + 1 } else { 0 };
+            in_vain = if rate < MIN_GAIN * best {
+                in_vain + 1
+            } else {
+                0
+            };
             best = f64::max(best, rate);
         }
         Ok(())
     }
 
     fn again(&mut self, at: usize, each: Duration) -> Result<f64, CalibrateError> {
-        let (op, bytes, depth) = self.counts[at].doing;
-        self.tell(Doing::Loading { op, bytes, depth });
+        let (op, bytes, depth) = self.counts[at].phase;
+        self.report(CalibrationPhase::Loading { op, bytes, depth });
         let counted = self.load.run(op, bytes, depth, each)?;
         self.counts[at].counted.push(counted);
         Ok(counted.rate)
     }
 
-    fn tell(&mut self, doing: Doing) {
-        (self.progress)(Progress {
+    fn report(&mut self, phase: CalibrationPhase) {
+        (self.progress)(CalibrationProgress {
             done: self.begun.elapsed(),
             total: self.total,
-            doing,
+            phase,
         });
     }
 }
 
 /// The count in the middle, as a sample.
-fn median(counts: &mut Counts) -> Sample {
-    let (op, bytes, depth) = counts.doing;
+fn median(counts: &mut LoadSamples) -> Sample {
+    let (op, bytes, depth) = counts.phase;
     counts.counted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
     let middle = counts.counted.get(counts.counted.len() / 2);
     Sample {

@@ -1,10 +1,10 @@
 //! The power is lost at every sector that is written, and what was not flushed survives in
 //! part: the tables that are found are those before or after the operation in hand.
 
-use super::copies::Copies;
 use super::file::{FileId, FileName};
 use super::fs::SwapFs;
-use super::simulated::Simulated;
+use super::mock_device::MockDevice;
+use super::superblock::Superblocks;
 use super::{DATA, FileError, OpenError, UNIT};
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ const SIZE: u64 = DATA + 40 * UNIT;
 /// Ways in which each loss of power is tried.
 const WAYS: u64 = 12;
 
-type Operation = fn(&mut SwapFs<Simulated>) -> Result<(), FileError>;
+type Operation = fn(&mut SwapFs<MockDevice>) -> Result<(), FileError>;
 
 fn name(tag: u8) -> FileName {
     FileName::new(&[tag; 16]).unwrap()
 }
 
-fn id(fs: &SwapFs<Simulated>, tag: u8) -> FileId {
+fn id(fs: &SwapFs<MockDevice>, tag: u8) -> FileId {
     fs.find(&name(tag)).unwrap().id()
 }
 
@@ -34,7 +34,7 @@ const OPERATIONS: [Operation; 9] = [
     |fs| {
         let mut scrub = fs.scrub(id(fs, 3))?.unwrap();
         scrub.run().map_err(|_| FileError::Damaged)?;
-        fs.scrubbed(scrub)
+        fs.complete_scrub(scrub)
     },
     |fs| fs.release(id(fs, 2)),
     |fs| fs.create(name(1), 10 * UNIT, &[]).map(drop),
@@ -51,12 +51,12 @@ fn random(mut seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-fn fresh() -> SwapFs<Simulated> {
-    SwapFs::format_on(Simulated::new(SIZE), [7; 16], false).unwrap()
+fn fresh() -> SwapFs<MockDevice> {
+    SwapFs::format_on(MockDevice::new(SIZE), [7; 16], false).unwrap()
 }
 
 /// What would be found now on the medium of `fs`.
-fn found(fs: &SwapFs<Simulated>, random: &mut dyn FnMut() -> u64) -> SwapFs<Simulated> {
+fn found(fs: &SwapFs<MockDevice>, random: &mut dyn FnMut() -> u64) -> SwapFs<MockDevice> {
     SwapFs::open_on(fs.medium().recover(random)).unwrap()
 }
 
@@ -105,7 +105,7 @@ fn power_lost_while_a_copy_is_mended_loses_nothing() {
         for cut in 0.. {
             let device = Arc::new(decayed.copy());
             device.lose_power_after(cut);
-            let _ = Copies::open(device.clone());
+            let _ = Superblocks::open(device.clone());
             if !device.has_lost_power() {
                 break;
             }

@@ -4,11 +4,11 @@
 //! find the disk full, never to keep pages twice, and never to share.
 //!
 //! Rule: what cannot hold pages is refused when it is opened, by name and with what to do; what
-//! can and is unusual is told ([`Device::notes`]).
+//! can and is unusual is told ([`Device::warnings`]).
 
+use super::block_device::{Aligned, BlockDevice};
 use super::error::OpenError;
-use super::medium::{Aligned, Medium};
-use super::{UNIT, holder};
+use super::{UNIT, lock};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
     Access, AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, accessat,
@@ -22,7 +22,7 @@ use wired::PAGE;
 
 /// How to make a filesystem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Format {
+pub struct FormatOptions {
     /// Bytes of the file to make. Of what is there all is used.
     pub size: Option<u64>,
     /// Whether to format over something that is there.
@@ -31,7 +31,7 @@ pub struct Format {
 
 /// What is unusual about a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Note {
+pub enum DeviceWarning {
     /// The file system has no direct I/O: the kernel keeps pages in memory, too.
     Buffered,
     /// The file system writes elsewhere each time: it may run out of space after all.
@@ -42,7 +42,7 @@ pub enum Note {
     Readable,
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for DeviceWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Buffered => {
@@ -65,14 +65,14 @@ pub struct Device {
     name: String,
     size: u64,
     is_partition: bool,
-    notes: Vec<Note>,
+    warnings: Vec<DeviceWarning>,
     zeros: Aligned,
 }
 
 impl Device {
     /// Opens what is there.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let place = Place(path);
+        let place = DevicePath(path);
         let there = stat(path).map_err(|errno| place.refused(errno))?;
         let mut device = Self::open_existing(&place, &there)?;
         device.check_allocated(&place)?;
@@ -80,8 +80,8 @@ impl Device {
     }
 
     /// Opens what is there or makes it, and allocates it. Whether it was made.
-    pub(super) fn prepare(path: &Path, options: &Format) -> Result<(Self, bool), OpenError> {
-        let place = Place(path);
+    pub(super) fn prepare(path: &Path, options: &FormatOptions) -> Result<(Self, bool), OpenError> {
+        let place = DevicePath(path);
         match stat(path) {
             Ok(there) => {
                 let device = Self::open_existing(&place, &there)?;
@@ -105,8 +105,8 @@ impl Device {
 
     /// What [`Device::prepare`] would open as it is, or nothing where it would make a file: then
     /// that there is room for one.
-    pub(super) fn survey(path: &Path, size: Option<u64>) -> Result<Option<Self>, OpenError> {
-        let place = Place(path);
+    pub(super) fn inspect(path: &Path, size: Option<u64>) -> Result<Option<Self>, OpenError> {
+        let place = DevicePath(path);
         match stat(path) {
             Ok(there) => {
                 let device = Self::open_existing(&place, &there)?;
@@ -124,9 +124,9 @@ impl Device {
                 let above = above.unwrap_or(Path::new("."));
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let fd = openat(CWD, above, flags, Mode::empty());
-                let fd = fd.map_err(|errno| Place(above).refused(errno))?;
+                let fd = fd.map_err(|errno| DevicePath(above).refused(errno))?;
                 accessat(CWD, above, Access::WRITE_OK, AtFlags::EACCESS)
-                    .map_err(|errno| Place(above).refused(errno))?;
+                    .map_err(|errno| DevicePath(above).refused(errno))?;
                 let mut folder = Self::of(&place, fd, false)?;
                 folder.check_file_system(&place)?;
                 folder.check_room(&place, size)?;
@@ -136,7 +136,7 @@ impl Device {
         }
     }
 
-    fn check_room(&self, place: &Place<'_>, size: Option<u64>) -> Result<(), OpenError> {
+    fn check_room(&self, place: &DevicePath<'_>, size: Option<u64>) -> Result<(), OpenError> {
         let Some(asked) = size else {
             return Err(place.error("say how large to make it"));
         };
@@ -157,11 +157,11 @@ impl Device {
     }
 
     /// What is unusual about it, for whoever set it up.
-    pub fn notes(&self) -> &[Note] {
-        &self.notes
+    pub fn warnings(&self) -> &[DeviceWarning] {
+        &self.warnings
     }
 
-    fn open_existing(place: &Place<'_>, there: &Stat) -> Result<Self, OpenError> {
+    fn open_existing(place: &DevicePath<'_>, there: &Stat) -> Result<Self, OpenError> {
         let is_partition = match FileType::from_raw_mode(there.st_mode) {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
@@ -181,9 +181,9 @@ impl Device {
         Self::lock(place, fd, is_partition)
     }
 
-    fn lock(place: &Place<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
+    fn lock(place: &DevicePath<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
         let opened = fstat(&fd).map_err(|errno| place.refused(errno))?;
-        match holder::take(&fd) {
+        match lock::take(&fd) {
             Err(Errno::WOULDBLOCK) => return Err(place.held(&opened)),
             locked => locked.map_err(|errno| place.refused(errno))?,
         }
@@ -193,24 +193,24 @@ impl Device {
         } else {
             device.check_file_system(place)?;
             if opened.st_mode & 0o044 != 0 {
-                device.notes.push(Note::Readable);
+                device.warnings.push(DeviceWarning::Readable);
             }
         }
         Ok(device)
     }
 
-    fn of(place: &Place<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
+    fn of(place: &DevicePath<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
         Ok(Self {
             size: seek(&fd, SeekFrom::End(0)).map_err(|errno| place.refused(errno))?,
             fd,
             name: place.to_string(),
             is_partition,
-            notes: Vec::new(),
+            warnings: Vec::new(),
             zeros: Aligned::zeros(UNIT as usize),
         })
     }
 
-    fn check_sectors(&self, place: &Place<'_>) -> Result<(), OpenError> {
+    fn check_sectors(&self, place: &DevicePath<'_>) -> Result<(), OpenError> {
         let sector = ioctl_blksszget(&self.fd).map_err(|errno| place.refused(errno))?;
         if sector as usize > PAGE {
             return Err(place.error(format!(
@@ -221,7 +221,7 @@ impl Device {
     }
 
     /// The types are those of magic.h.
-    fn check_file_system(&mut self, place: &Place<'_>) -> Result<(), OpenError> {
+    fn check_file_system(&mut self, place: &DevicePath<'_>) -> Result<(), OpenError> {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58F6;
         const HUGETLBFS: u32 = 0x9584_58F6;
@@ -238,8 +238,8 @@ impl Device {
                      in memory: name a file on a disk",
                 ));
             }
-            BTRFS | BCACHEFS => self.notes.push(Note::CopyOnWrite),
-            NFS | CIFS | SMB2 => self.notes.push(Note::Network),
+            BTRFS | BCACHEFS => self.warnings.push(DeviceWarning::CopyOnWrite),
+            NFS | CIFS | SMB2 => self.warnings.push(DeviceWarning::Network),
             _ => {}
         }
         Ok(())
@@ -247,7 +247,7 @@ impl Device {
 
     /// Of the size asked for: an empty file is made so, anything else is so or is refused. What
     /// has contents is not touched before it is known whose they are.
-    fn sized(mut self, place: &Place<'_>, asked: Option<u64>) -> Result<Self, OpenError> {
+    fn sized(mut self, place: &DevicePath<'_>, asked: Option<u64>) -> Result<Self, OpenError> {
         match asked {
             Some(asked) if self.size == 0 => self.allocate(place, asked)?,
             None if self.size == 0 => return Err(place.error("say how large to make it")),
@@ -264,7 +264,7 @@ impl Device {
         Ok(self)
     }
 
-    fn allocate(&mut self, place: &Place<'_>, size: u64) -> Result<(), OpenError> {
+    fn allocate(&mut self, place: &DevicePath<'_>, size: u64) -> Result<(), OpenError> {
         let size = size / PAGE as u64 * PAGE as u64;
         let no_room = || OpenError::Disk {
             place: place.to_string(),
@@ -284,7 +284,7 @@ impl Device {
     }
 
     /// Refuses a file with holes, then turns direct I/O on if it can be had.
-    fn check_allocated(&mut self, place: &Place<'_>) -> Result<(), OpenError> {
+    fn check_allocated(&mut self, place: &DevicePath<'_>) -> Result<(), OpenError> {
         if !self.is_partition {
             let stat = fstat(&self.fd).map_err(|errno| place.refused(errno))?;
             let blocks = stat.st_blocks as u64 * 512;
@@ -297,7 +297,7 @@ impl Device {
             }
         }
         if !self.set_direct() {
-            self.notes.push(Note::Buffered);
+            self.warnings.push(DeviceWarning::Buffered);
         }
         Ok(())
     }
@@ -327,7 +327,7 @@ impl AsFd for Device {
     }
 }
 
-impl Medium for Device {
+impl BlockDevice for Device {
     fn name(&self) -> &str {
         &self.name
     }
@@ -386,11 +386,11 @@ impl Medium for Device {
 }
 
 /// What errors name.
-struct Place<'a>(&'a Path);
+struct DevicePath<'a>(&'a Path);
 
-impl Place<'_> {
+impl DevicePath<'_> {
     fn error(&self, why: impl Into<String>) -> OpenError {
-        OpenError::Place {
+        OpenError::DevicePath {
             place: self.to_string(),
             why: why.into(),
         }
@@ -399,7 +399,7 @@ impl Place<'_> {
     fn held(&self, stat: &Stat) -> OpenError {
         OpenError::Held {
             place: self.to_string(),
-            holder: holder::pid(stat),
+            holder: lock::pid(stat),
         }
     }
 
@@ -416,7 +416,7 @@ impl Place<'_> {
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for DevicePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(f)
     }

@@ -9,14 +9,14 @@ use std::fmt;
 pub enum OpenError {
     /// What the path names cannot hold a filesystem.
     #[error("{place}: {why}")]
-    Place {
+    DevicePath {
         /// The path.
         place: String,
         /// What is wrong with it, and what to do.
         why: String,
     },
     /// Another has it open.
-    #[error("{place} is in use by {}", Holder(*holder))]
+    #[error("{place} is in use by {}", LockOwner(*holder))]
     Held {
         /// The path.
         place: String,
@@ -54,7 +54,7 @@ pub enum OpenError {
         /// The last version known here.
         known: u32,
     },
-    /// Both copies of the tables are lost, or say what cannot be.
+    /// Both superblocks of the tables are lost, or say what cannot be.
     #[error("the swap filesystem on {place} is damaged ({why}): format it again")]
     Damaged {
         /// The path.
@@ -201,9 +201,9 @@ impl fmt::Display for Bytes {
     }
 }
 
-struct Holder(Option<u32>);
+struct LockOwner(Option<u32>);
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(pid) => write!(f, "process {pid}: stop it first, or give another"),

@@ -24,7 +24,7 @@ pub struct Extent {
 
 /// A part of a request that is contiguous on the device. In bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct ExtentSlice {
     /// Where it begins on the device.
     pub device: u64,
     /// How long it is.
@@ -71,7 +71,7 @@ impl Extents {
     }
 
     /// Where the `len` bytes at `offset` of the file lie, split where extents end.
-    pub fn translate(&self, offset: u64, len: u64) -> Result<Pieces<'_>, OutOfFile> {
+    pub fn translate(&self, offset: u64, len: u64) -> Result<ExtentSlices<'_>, OutOfFile> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.size);
         if !inside {
             return Err(OutOfFile {
@@ -83,7 +83,7 @@ impl Extents {
         let at = self
             .list
             .partition_point(|extent| extent.file + extent.len <= offset);
-        Ok(Pieces {
+        Ok(ExtentSlices {
             list: self.list.get(at..).unwrap_or_default(),
             offset,
             left: len,
@@ -112,16 +112,16 @@ pub(super) fn between(file: &File, from: u32, to: u32) -> Vec<Extent> {
 
 /// The pieces of a request, in order. See [`Extents::translate`].
 #[derive(Clone, Debug)]
-pub struct Pieces<'a> {
+pub struct ExtentSlices<'a> {
     list: &'a [Extent],
     offset: u64,
     left: u64,
 }
 
-impl Iterator for Pieces<'_> {
-    type Item = Piece;
+impl Iterator for ExtentSlices<'_> {
+    type Item = ExtentSlice;
 
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<ExtentSlice> {
         if self.left == 0 {
             return None;
         }
@@ -131,19 +131,19 @@ impl Iterator for Pieces<'_> {
         self.list = rest;
         self.offset += len;
         self.left -= len;
-        Some(Piece {
+        Some(ExtentSlice {
             device: extent.device + skip,
             len,
         })
     }
 }
 
-impl FusedIterator for Pieces<'_> {}
+impl FusedIterator for ExtentSlices<'_> {}
 
 #[cfg(test)]
 mod tests {
     use super::super::file::{FileId, FileName};
-    use super::super::space::Run;
+    use super::super::free_space::UnitRun;
     use super::*;
     use proptest::prelude::*;
 
@@ -154,7 +154,7 @@ mod tests {
             blob: Vec::new(),
             clean,
             runs: (runs.iter())
-                .map(|&(first, count)| Run { first, count })
+                .map(|&(first, count)| UnitRun { first, count })
                 .collect(),
         }
     }

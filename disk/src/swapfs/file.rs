@@ -1,7 +1,7 @@
 //! A swap file: its name, its size, whose contract it carries.
 
-use super::space::Run;
-use super::{UNIT, space};
+use super::free_space::UnitRun;
+use super::{UNIT, free_space};
 use std::fmt;
 
 /// Bytes of a tenant's own that a file keeps for it, at most.
@@ -86,7 +86,7 @@ pub struct File {
     pub(super) blob: Vec<u8>,
     /// Units from the start that hold nothing of an earlier owner.
     pub(super) clean: u32,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<UnitRun>,
 }
 
 impl File {
@@ -117,6 +117,6 @@ impl File {
     }
 
     pub(super) fn units(&self) -> u32 {
-        space::total(&self.runs)
+        free_space::total(&self.runs)
     }
 }

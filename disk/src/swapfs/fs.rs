@@ -1,14 +1,14 @@
 //! The filesystem as its one owner uses it.
 
-use super::copies::Copies;
-use super::device::{Device, Format, Note};
+use super::block_device::BlockDevice;
+use super::device::{Device, DeviceWarning, FormatOptions};
 use super::error::{FileError, OpenError};
 use super::extents::{Extent, Extents, between};
 use super::file::{File, FileId, FileName};
-use super::medium::Medium;
-use super::scrub::{Permit, Scrub};
-use super::table::Table;
-use super::{DATA, UNIT, found};
+use super::scrub::{Scrub, ScrubToken};
+use super::superblock::Superblocks;
+use super::table::FileTable;
+use super::{DATA, UNIT, signatures};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,16 +34,16 @@ pub struct Usage {
 /// milliseconds, for whoever makes or ends a contract. Nothing here is on the way of a page.
 pub struct SwapFs<M = Device> {
     medium: Arc<M>,
-    copies: Copies<M>,
-    table: Table,
+    superblocks: Superblocks<M>,
+    table: FileTable,
     /// Scrubs that may still write.
-    scrubs: Vec<(FileId, Permit)>,
+    scrubs: Vec<(FileId, ScrubToken)>,
 }
 
 impl SwapFs {
     /// Makes an empty filesystem on a partition, or on a file, which is made if there is none
     /// and allocated whole. Refuses to lose what is there unless `options` force it.
-    pub fn format(path: &Path, options: &Format) -> Result<Self, OpenError> {
+    pub fn format(path: &Path, options: &FormatOptions) -> Result<Self, OpenError> {
         let (device, is_new) = Device::prepare(path, options)?;
         let made = draw_id(path).and_then(|id| Self::format_on(device, id, options.force));
         if made.is_err() && is_new {
@@ -56,12 +56,12 @@ impl SwapFs {
     /// Whether there is a swap filesystem that can be opened, or [`SwapFs::format`] could make
     /// one, without changing anything; what is unusual about what is there. Who has it open
     /// meanwhile is [`OpenError::Held`].
-    pub fn check(path: &Path, options: &Format) -> Result<Vec<Note>, OpenError> {
-        let Some(device) = Device::survey(path, options.size)? else {
+    pub fn check(path: &Path, options: &FormatOptions) -> Result<Vec<DeviceWarning>, OpenError> {
+        let Some(device) = Device::inspect(path, options.size)? else {
             return Ok(Vec::new());
         };
         check_size(&device)?;
-        let found = found::describe(&device).map_err(|errno| OpenError::Io {
+        let found = signatures::describe(&device).map_err(|errno| OpenError::Io {
             place: device.name().to_owned(),
             doing: "reading",
             errno,
@@ -71,7 +71,7 @@ impl SwapFs {
                 place: device.name().to_owned(),
                 found: found.to_string(),
             }),
-            None => Ok(device.notes().to_vec()),
+            None => Ok(device.warnings().to_vec()),
         }
     }
 
@@ -82,7 +82,7 @@ impl SwapFs {
     }
 }
 
-impl<M: Medium> SwapFs<M> {
+impl<M: BlockDevice> SwapFs<M> {
     /// [`SwapFs::format`] for any medium. `id` is drawn at random.
     pub fn format_on(medium: M, id: [u8; 16], force: bool) -> Result<Self, OpenError> {
         check_size(&medium)?;
@@ -94,7 +94,7 @@ impl<M: Medium> SwapFs<M> {
                 errno,
             }
         };
-        if let Some(found) = found::describe(&medium).map_err(failed("reading"))? {
+        if let Some(found) = signatures::describe(&medium).map_err(failed("reading"))? {
             if !force {
                 return Err(OpenError::Occupied {
                     place: medium.name().to_owned(),
@@ -103,14 +103,14 @@ impl<M: Medium> SwapFs<M> {
             }
             // Tables of ours are replaced like any others, first one copy, then the other.
             if !found.is_ours() {
-                found::wipe(&medium).map_err(failed("wiping"))?;
+                signatures::wipe(&medium).map_err(failed("wiping"))?;
             }
         }
         let units = u32::try_from((medium.size() - DATA) / UNIT).unwrap_or(u32::MAX);
-        let table = Table::new(id, units);
+        let table = FileTable::new(id, units);
         let medium = Arc::new(medium);
         Ok(Self {
-            copies: Copies::make(medium.clone(), &table)?,
+            superblocks: Superblocks::make(medium.clone(), &table)?,
             medium,
             table,
             scrubs: Vec::new(),
@@ -121,7 +121,7 @@ impl<M: Medium> SwapFs<M> {
     pub fn open_on(medium: M) -> Result<Self, OpenError> {
         check_size(&medium)?;
         let medium = Arc::new(medium);
-        let (copies, table) = Copies::open(medium.clone())?;
+        let (superblocks, table) = Superblocks::open(medium.clone())?;
         let recorded = DATA + u64::from(table.units) * UNIT;
         if medium.size() < recorded {
             return Err(OpenError::Shrunk {
@@ -131,7 +131,7 @@ impl<M: Medium> SwapFs<M> {
             });
         }
         Ok(Self {
-            copies,
+            superblocks,
             medium,
             table,
             scrubs: Vec::new(),
@@ -191,7 +191,7 @@ impl<M: Medium> SwapFs<M> {
     /// another's as soon as this returns. A scrub of it is given up, after the step in hand.
     pub fn release(&mut self, id: FileId) -> Result<(), FileError> {
         self.table.file(id)?;
-        self.give_up_scrub(id);
+        self.cancel_scrub(id);
         self.change(|table| table.release(id))
     }
 
@@ -215,49 +215,49 @@ impl<M: Medium> SwapFs<M> {
     /// Another scrub of the same file is given up, after the step in hand.
     pub fn scrub(&mut self, id: FileId) -> Result<Option<Scrub<M>>, FileError> {
         self.table.file(id)?;
-        self.give_up_scrub(id);
+        self.cancel_scrub(id);
         let file = self.table.file(id)?;
         let (from, until) = (file.clean, file.units());
         if from == until {
             return Ok(None);
         }
         let left = between(file, from, until);
-        let (scrub, permit) = Scrub::new(self.medium.clone(), id, left, until);
-        self.scrubs.push((id, permit));
+        let (scrub, token) = Scrub::new(self.medium.clone(), id, left, until);
+        self.scrubs.push((id, token));
         Ok(Some(scrub))
     }
 
     /// Gives the file out as far as `scrub`, which is done, went.
-    pub fn scrubbed(&mut self, scrub: Scrub<M>) -> Result<(), FileError> {
+    pub fn complete_scrub(&mut self, scrub: Scrub<M>) -> Result<(), FileError> {
         let id = scrub.file();
         let own = self.scrubs.iter().find(|(file, _)| *file == id);
-        let until = scrub.outcome(own.map(|(_, permit)| permit))?;
+        let until = scrub.outcome(own.map(|(_, token)| token))?;
         self.change(|table| table.cleaned(id, until))?;
-        self.give_up_scrub(id);
+        self.cancel_scrub(id);
         Ok(())
     }
 
     #[cfg(test)]
-    pub(super) fn table(&self) -> &Table {
+    pub(super) fn table(&self) -> &FileTable {
         &self.table
     }
 
-    fn give_up_scrub(&mut self, id: FileId) {
-        for (_, permit) in self.scrubs.extract_if(.., |(file, _)| *file == id) {
-            permit.revoke();
+    fn cancel_scrub(&mut self, id: FileId) {
+        for (_, token) in self.scrubs.extract_if(.., |(file, _)| *file == id) {
+            token.revoke();
         }
     }
 
     /// Makes the next table the one on the device, and only then the one in memory.
     fn change<T>(
         &mut self,
-        operation: impl FnOnce(&mut Table) -> Result<T, FileError>,
+        operation: impl FnOnce(&mut FileTable) -> Result<T, FileError>,
     ) -> Result<T, FileError> {
         let mut next = self.table.clone();
         let done = operation(&mut next)?;
-        if let Err(errno) = self.copies.commit(&next) {
+        if let Err(errno) = self.superblocks.commit(&next) {
             // Half of it may be there: what is in memory goes over it, if that can be.
-            let _ = self.copies.commit(&self.table);
+            let _ = self.superblocks.commit(&self.table);
             return Err(FileError::Io(errno));
         }
         self.table = next;
@@ -265,7 +265,7 @@ impl<M: Medium> SwapFs<M> {
     }
 }
 
-fn check_size(medium: &impl Medium) -> Result<(), OpenError> {
+fn check_size(medium: &impl BlockDevice) -> Result<(), OpenError> {
     let least = DATA + UNIT;
     if medium.size() < least {
         return Err(OpenError::TooSmall {

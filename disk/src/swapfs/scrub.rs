@@ -23,18 +23,18 @@
 //! - Zeros are flushed before the tables say that they are there.
 
 use super::UNIT;
+use super::block_device::BlockDevice;
 use super::error::FileError;
 use super::extents::Extent;
 use super::file::FileId;
-use super::medium::Medium;
 use rustix::io::Errno;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether a scrub may go on. Held while a step writes.
 #[derive(Clone, Debug)]
-pub(super) struct Permit(Arc<Mutex<bool>>);
+pub(super) struct ScrubToken(Arc<Mutex<bool>>);
 
-impl Permit {
+impl ScrubToken {
     fn new() -> Self {
         Self(Arc::new(Mutex::new(true)))
     }
@@ -51,7 +51,7 @@ impl Permit {
 
 /// How far a scrub is, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct ScrubProgress {
     /// Overwritten.
     pub done: u64,
     /// To overwrite in all.
@@ -70,40 +70,40 @@ pub enum ScrubError {
 }
 
 /// The work of making a file's space readable as zeros. Sent to whoever does it, and back to
-/// [`super::SwapFs::scrubbed`].
+/// [`super::SwapFs::complete_scrub`].
 #[derive(Debug)]
 pub struct Scrub<M> {
     medium: Arc<M>,
-    permit: Permit,
+    token: ScrubToken,
     file: FileId,
     /// What is left, the next last.
     left: Vec<Extent>,
     /// Units of the file that are clean when it is done.
     until: u32,
-    progress: Progress,
+    progress: ScrubProgress,
     flushed: bool,
 }
 
-impl<M: Medium> Scrub<M> {
+impl<M: BlockDevice> Scrub<M> {
     pub(super) fn new(
         medium: Arc<M>,
         file: FileId,
         mut extents: Vec<Extent>,
         until: u32,
-    ) -> (Self, Permit) {
-        let permit = Permit::new();
+    ) -> (Self, ScrubToken) {
+        let token = ScrubToken::new();
         let total = extents.iter().map(|extent| extent.len).sum();
         extents.reverse();
         let scrub = Self {
             medium,
-            permit: permit.clone(),
+            token: token.clone(),
             file,
             left: extents,
             until,
-            progress: Progress { done: 0, total },
+            progress: ScrubProgress { done: 0, total },
             flushed: false,
         };
-        (scrub, permit)
+        (scrub, token)
     }
 
     /// Of which file.
@@ -113,9 +113,9 @@ impl<M: Medium> Scrub<M> {
 
     /// Overwrites at most one [`UNIT`], and says how far it is. The last step makes sure that
     /// the zeros survive.
-    pub fn step(&mut self) -> Result<Progress, ScrubError> {
-        let permit = self.permit.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*permit {
+    pub fn step(&mut self) -> Result<ScrubProgress, ScrubError> {
+        let token = self.token.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*token {
             return Err(ScrubError::GivenUp);
         }
         if let Some(extent) = self.left.last_mut() {
@@ -150,9 +150,9 @@ impl<M: Medium> Scrub<M> {
         self.flushed
     }
 
-    /// How many units are clean now, if it is done and `permit` is its own.
-    pub(super) fn outcome(&self, permit: Option<&Permit>) -> Result<u32, FileError> {
-        if self.flushed && permit.is_some_and(|permit| permit.is(&self.permit)) {
+    /// How many units are clean now, if it is done and `token` is its own.
+    pub(super) fn outcome(&self, token: Option<&ScrubToken>) -> Result<u32, FileError> {
+        if self.flushed && token.is_some_and(|token| token.is(&self.token)) {
             Ok(self.until)
         } else {
             Err(FileError::NotScrubbed(self.file))

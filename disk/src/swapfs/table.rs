@@ -7,12 +7,12 @@
 
 use super::error::FileError;
 use super::file::{File, FileId, FileName, MAX_BLOB};
-use super::space::{Run, Space};
+use super::free_space::{FreeSpace, UnitRun};
 use super::{MAX_EXTENTS, MAX_FILES, UNIT};
 
 /// Everything the filesystem knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Table {
+pub(super) struct FileTable {
     /// Drawn when it was formatted.
     pub id: [u8; 16],
     /// Units that files may lie in.
@@ -22,7 +22,7 @@ pub(super) struct Table {
     pub files: Vec<File>,
 }
 
-impl Table {
+impl FileTable {
     pub fn new(id: [u8; 16], units: u32) -> Self {
         Self {
             id,
@@ -33,9 +33,9 @@ impl Table {
     }
 
     /// What no file has. Nothing if two files have the same: then the table is damaged.
-    pub fn space(&self) -> Option<Space> {
+    pub fn space(&self) -> Option<FreeSpace> {
         let taken = self.files.iter().flat_map(|file| &file.runs);
-        Space::beside(self.units, taken.copied())
+        FreeSpace::beside(self.units, taken.copied())
     }
 
     pub fn extents(&self) -> usize {
@@ -120,7 +120,7 @@ impl Table {
         (self.files.binary_search_by_key(&id, |file| file.id)).map_err(|_| FileError::Missing(id))
     }
 
-    fn allocate(&self, had: Vec<Run>, more: u64) -> Result<Vec<Run>, FileError> {
+    fn allocate(&self, had: Vec<UnitRun>, more: u64) -> Result<Vec<UnitRun>, FileError> {
         let Some(mut space) = self.space() else {
             return Err(FileError::Damaged);
         };

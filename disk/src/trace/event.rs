@@ -1,6 +1,6 @@
 //! One event, and how it is kept in five words.
 
-use crate::model::Op;
+use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
 
 /// Something that the scheduler did. Clients are named by

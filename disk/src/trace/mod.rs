@@ -11,7 +11,7 @@ mod ring;
 
 pub use event::Event;
 pub use perfetto::write_perfetto;
-pub use ring::{Reader, Seen, Writer, ring};
+pub use ring::{Reader, TraceBatch, Writer, ring};
 
 /// Who is told of events.
 pub trait Trace {

@@ -4,7 +4,7 @@
 //! line that is free, allocations are instants.
 
 use super::Event;
-use crate::model::Op;
+use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -28,7 +28,7 @@ pub struct Reader(Arc<Shared>);
 
 /// What a reader saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TraceBatch {
     /// The events, as they were recorded.
     pub events: Vec<Event>,
     /// Where to go on.
@@ -66,7 +66,7 @@ impl Trace for Writer {
 
 impl Reader {
     /// Copies the events from number `from` on that are still there.
-    pub fn since(&self, from: u64) -> Seen {
+    pub fn since(&self, from: u64) -> TraceBatch {
         let shared = &*self.0;
         let size = shared.slots.len() as u64;
         let end = shared.written.load(Ordering::Acquire);
@@ -83,7 +83,7 @@ impl Reader {
         let begun = shared.begun.load(Ordering::Relaxed);
         let whole = start.max(begun.saturating_sub(size)).min(end);
         let events = words[(whole - start) as usize..].iter();
-        Seen {
+        TraceBatch {
             events: events.map(|&words| Event::from_words(words)).collect(),
             next: end,
             lost: whole - from,
@@ -91,7 +91,7 @@ impl Reader {
     }
 
     /// Copies all events that are still there.
-    pub fn all(&self) -> Seen {
+    pub fn all(&self) -> TraceBatch {
         self.since(0)
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_oldest_are_overwritten_and_counted() {
         let (mut writer, reader) = ring(4);
-        assert_eq!(reader.all(), Seen::default());
+        assert_eq!(reader.all(), TraceBatch::default());
         (0..3).for_each(|n| writer.record(event(n)));
         let seen = reader.all();
         assert_eq!((seen.events.len(), seen.lost, seen.next), (3, 0, 3));

@@ -5,9 +5,9 @@ use iochannel::Server;
 
 /// How a channel is listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ear {
+pub(super) enum WakeState {
     /// Looked at in every turn.
-    Awake,
+    Polling,
     /// A request in it rings the client's bell.
     Armed,
     /// Not at all: it is to be closed.
@@ -18,61 +18,61 @@ pub(super) enum Ear {
 pub(super) struct Channel {
     pub id: ChannelId,
     pub server: Server,
-    pub ear: Ear,
-    /// Parts of its requests that the device has.
+    pub wake_state: WakeState,
+    /// UsdParts of its requests that the device has.
     pub in_flight: usize,
     /// Answers that its client was not rung for.
-    pub unsaid: usize,
+    pub unsignalled: usize,
 }
 
 /// A client is rung for as many answers as come to this part of what the device has of it: one
 /// with much under way is not woken for each, and one that waits for a page is at once.
-const SAID: usize = 4;
+const COALESCE_DIVISOR: usize = 4;
 
 impl Channel {
     pub(super) fn new(id: ChannelId, server: Server) -> Self {
         Self {
             id,
             server,
-            ear: Ear::Awake,
+            wake_state: WakeState::Polling,
             in_flight: 0,
-            unsaid: 0,
+            unsignalled: 0,
         }
     }
 
     /// Answers a request.
-    pub(super) fn answer(&mut self, slot: u16, result: i32) {
+    pub(super) fn complete(&mut self, slot: u16, result: i32) {
         self.server.finish(slot, result);
-        self.unsaid += 1;
+        self.unsignalled += 1;
     }
 
     /// Rings the client, if it sleeps and there are answers enough. Whether none are left to be
     /// said: the others are when more of it ends, which the device has.
-    pub(super) fn announce(&mut self) -> bool {
-        if self.unsaid * SAID < self.in_flight {
+    pub(super) fn notify_completions(&mut self) -> bool {
+        if self.unsignalled * COALESCE_DIVISOR < self.in_flight {
             return false;
         }
         self.server.announce();
-        self.unsaid = 0;
+        self.unsignalled = 0;
         true
     }
 
     /// Goes to sleep, unless requests wait.
     pub(super) fn arm(&mut self) {
-        if self.ear == Ear::Awake && self.server.arm() {
-            self.ear = Ear::Armed;
+        if self.wake_state == WakeState::Polling && self.server.arm() {
+            self.wake_state = WakeState::Armed;
         }
     }
 
     pub(super) fn wake(&mut self) {
-        if self.ear == Ear::Armed {
+        if self.wake_state == WakeState::Armed {
             self.server.disarm();
-            self.ear = Ear::Awake;
+            self.wake_state = WakeState::Polling;
         }
     }
 
     /// Whether it can be let go of.
-    pub(super) fn is_over(&self) -> bool {
-        self.ear == Ear::Closed && self.in_flight == 0
+    pub(super) fn is_drained(&self) -> bool {
+        self.wake_state == WakeState::Closed && self.in_flight == 0
     }
 }

@@ -4,11 +4,11 @@
 //! Requests stay in their channels until the window has a place. So what a client can make
 //! the disk remember is bounded, however many channels it has.
 
-use super::channel::{Channel, Ear};
-use super::command::News;
-use super::figures::Counted;
+use super::channel::{Channel, WakeState};
+use super::command::UsdEvent;
+use super::stats::ClientCounters;
 use super::transaction::Transaction;
-use super::{Backing, ChannelId};
+use super::{ChannelId, IoTarget};
 use crate::atropos::ClientId;
 use crate::time::Time;
 use iochannel::{Corrupt, Doorbell, Server};
@@ -21,23 +21,23 @@ pub(super) const WINDOW: usize = 128;
 #[derive(Debug)]
 pub(super) struct Client {
     pub id: ClientId,
-    pub backing: Option<Backing>,
+    pub target: Option<IoTarget>,
     /// Its bell, and how often it had another.
     pub doorbell: Option<(Doorbell, u32)>,
     /// How often it rang since it last asked for anything.
-    pub in_vain: u32,
+    pub spurious_wakeups: u32,
     pub channels: Vec<Channel>,
     /// Whose turn it is.
     turn: usize,
     pub window: Box<[Transaction]>,
     free: Vec<u32>,
-    pub counted: Counted,
+    pub counted: ClientCounters,
     /// It is removed: who waits for that.
-    pub leaving: Option<Sender<Option<Client>>>,
+    pub removal: Option<Sender<Option<Client>>>,
 }
 
 /// What a client's channels gave.
-pub(super) enum Taken {
+pub(super) enum Received {
     /// A request, now in this place of the window.
     Request(u32),
     /// A request that cannot be, already answered, in that channel.
@@ -52,19 +52,19 @@ impl Client {
     pub(super) fn new(id: ClientId) -> Self {
         Self {
             id,
-            backing: None,
+            target: None,
             doorbell: None,
-            in_vain: 0,
+            spurious_wakeups: 0,
             channels: Vec::new(),
             turn: 0,
             window: (0..WINDOW).map(|_| Transaction::none()).collect(),
             free: (0..WINDOW as u32).rev().collect(),
-            counted: Counted::new(),
-            leaving: None,
+            counted: ClientCounters::new(),
+            removal: None,
         }
     }
 
-    pub(super) fn listen(&mut self, id: ChannelId, server: Server) {
+    pub(super) fn watch(&mut self, id: ChannelId, server: Server) {
         self.channels.push(Channel::new(id, server));
     }
 
@@ -74,41 +74,41 @@ impl Client {
 
     /// Whether it can be given a request: it has a place for one, and a place to do it.
     pub(super) fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.backing.is_some() && self.leaving.is_none()
+        !self.free.is_empty() && self.target.is_some() && self.removal.is_none()
     }
 
     /// The next request, of each channel that has one in turn.
-    pub(super) fn take(&mut self, now: Time) -> Taken {
-        let Some((&at, backing)) = self.free.last().zip(self.backing.as_ref()) else {
-            return Taken::Nothing;
+    pub(super) fn take_request(&mut self, now: Time) -> Received {
+        let Some((&at, target)) = self.free.last().zip(self.target.as_ref()) else {
+            return Received::Nothing;
         };
         for _ in 0..self.channels.len() {
             self.turn = (self.turn + 1) % self.channels.len();
             let channel = &mut self.channels[self.turn];
-            if channel.ear != Ear::Awake {
+            if channel.wake_state != WakeState::Polling {
                 continue;
             }
             let request = match channel.server.take() {
                 Ok(Some(request)) => request,
                 Ok(None) => continue,
-                Err(why) => return Taken::Corrupt(channel.id, why),
+                Err(why) => return Received::Corrupt(channel.id, why),
             };
             let transaction = &mut self.window[at as usize];
             transaction.set(channel.id, &request, now);
-            if let Err(errno) = transaction.check(backing) {
+            if let Err(errno) = transaction.check(target) {
                 transaction.orphan = true;
-                channel.answer(request.slot, -errno.raw_os_error());
-                return Taken::Refused(channel.id);
+                channel.complete(request.slot, -errno.raw_os_error());
+                return Received::Refused(channel.id);
             }
             self.free.pop();
-            self.in_vain = 0;
-            return Taken::Request(at);
+            self.spurious_wakeups = 0;
+            return Received::Request(at);
         }
-        Taken::Nothing
+        Received::Nothing
     }
 
     /// A place in the window is free again.
-    pub(super) fn give_back(&mut self, at: u32) {
+    pub(super) fn release_slot(&mut self, at: u32) {
         self.window[at as usize].orphan = true;
         self.free.push(at);
     }
@@ -116,7 +116,7 @@ impl Client {
     /// Closes a channel: what is not begun never will be.
     pub(super) fn close(&mut self, id: ChannelId) {
         if let Some(channel) = self.channel(id) {
-            channel.ear = Ear::Closed;
+            channel.wake_state = WakeState::Closed;
         }
         for transaction in &mut self.window {
             transaction.orphan |= transaction.channel == id && transaction.in_flight == 0;
@@ -124,12 +124,12 @@ impl Client {
     }
 
     /// Lets go of channels that are closed and of which nothing is in flight.
-    pub(super) fn let_go(&mut self, tell: &mut impl FnMut(News)) {
+    pub(super) fn release_closed(&mut self, tell: &mut impl FnMut(UsdEvent)) {
         self.channels.retain(|channel| {
-            if channel.is_over() {
-                tell(News::Closed(channel.id));
+            if channel.is_drained() {
+                tell(UsdEvent::Closed(channel.id));
             }
-            !channel.is_over()
+            !channel.is_drained()
         });
     }
 
@@ -148,6 +148,6 @@ impl Client {
         !self
             .channels
             .iter()
-            .any(|channel| channel.ear == Ear::Awake)
+            .any(|channel| channel.wake_state == WakeState::Polling)
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Rule: the thread never waits for the owner. The owner waits for answers only.
 
-use super::Backing;
+use super::IoTarget;
 use super::client::Client;
-use super::figures::{Figures, Whole};
-use crate::atropos::{ClientId, Contract, Refusal};
+use super::stats::{ClientStats, DiskStats};
+use crate::atropos::{AdmissionError, ClientId, DiskContract};
 use iochannel::{Corrupt, Doorbell, Server};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{read, write};
@@ -18,11 +18,11 @@ pub struct ChannelId(pub(super) u64);
 
 /// What the owner has to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum UsdEvent {
     /// Nothing of a channel is in flight, nor will be.
     Closed(ChannelId),
     /// A channel is listened to no more, because of what was written into it.
-    /// [`News::Closed`] follows.
+    /// [`UsdEvent::Closed`] follows.
     CutOff {
         /// Which.
         channel: ChannelId,
@@ -33,20 +33,20 @@ pub enum News {
 
 pub(super) enum Command {
     Admit {
-        contract: Contract,
-        answer: Sender<Result<ClientId, Refusal>>,
+        contract: DiskContract,
+        answer: Sender<Result<ClientId, AdmissionError>>,
     },
     Change {
         client: ClientId,
-        contract: Contract,
-        answer: Sender<Result<(), Refusal>>,
+        contract: DiskContract,
+        answer: Sender<Result<(), AdmissionError>>,
     },
-    Back {
+    SetTarget {
         client: ClientId,
-        backing: Backing,
+        target: IoTarget,
         doorbell: Doorbell,
     },
-    Listen {
+    AddChannel {
         client: ClientId,
         id: ChannelId,
         server: Server,
@@ -58,24 +58,24 @@ pub(super) enum Command {
         client: ClientId,
         answer: Sender<Option<Client>>,
     },
-    Figures {
+    ClientStats {
         client: ClientId,
-        answer: Sender<Option<Figures>>,
+        answer: Sender<Option<ClientStats>>,
     },
-    Whole {
-        answer: Sender<Whole>,
+    DiskStats {
+        answer: Sender<DiskStats>,
     },
     Stop,
 }
 
 /// The owner's way to the thread.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct CommandSender {
     commands: Sender<Command>,
     bell: Arc<OwnedFd>,
 }
 
-impl Orders {
+impl CommandSender {
     pub(super) fn new(commands: Sender<Command>, bell: OwnedFd) -> Self {
         Self {
             commands,
@@ -87,33 +87,33 @@ impl Orders {
         self.bell.clone()
     }
 
-    pub(super) fn give(&self, command: Command) {
-        // A thread that has ended has done all it was told to before it was told to end.
+    pub(super) fn send(&self, command: Command) {
+        // A thread that has ended has done all it was notifier to before it was notifier to end.
         if self.commands.send(command).is_ok() {
             let _ = write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// How the owner learns that there is news.
+/// How the owner learns that there is events.
 #[derive(Debug)]
-pub(super) struct Told(OwnedFd);
+pub(super) struct EventNotifier(OwnedFd);
 
-impl Told {
+impl EventNotifier {
     pub(super) fn new(bell: OwnedFd) -> Self {
         Self(bell)
     }
 
-    pub(super) fn tell(&self) {
+    pub(super) fn notify(&self) {
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn heard(&self) {
+    pub(super) fn drain(&self) {
         let _ = read(&self.0, &mut [0; 8]);
     }
 }
 
-impl AsFd for Told {
+impl AsFd for EventNotifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -3,24 +3,24 @@
 //!
 //! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7. A client asks by its
 //! IO channels ([`iochannel`]); what it may do is its contract's ([`crate::atropos`]), where it
-//! may do it is its backing's: the extents of a swap file ([`crate::swapfs`]), or a file that it
+//! may do it is its target's: the extents of a swap file ([`crate::swapfs`]), or a file that it
 //! brought itself.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `thread` | the loop: what has ended, what was asked for, what is next |
-//! | `command`, `orders` | what the owner tells the thread, and it the owner; what is done then |
+//! | `command`, `control` | what the owner tells the thread, and it the owner; what is done then |
 //! | `client`, `channel` | one contract, its channels and its window of requests |
 //! | `transaction` | one request: where it goes, what of it is under way |
-//! | `patience` | how long it looks for more before it sleeps |
-//! | `ring` | the device, bells and sleep, by one io_uring |
-//! | `figures` | what a client had, for whoever counts |
+//! | `poll_policy` | how long it looks for more before it sleeps |
+//! | `ring` | the device, last_doorbell and sleep, by one io_uring |
+//! | `stats` | what a client had, for whoever counts |
 //!
 //! Rules:
 //! - One thread a disk. Nothing on the way of a page waits for the owner, takes a lock or, once
 //!   a client is there, allocates.
 //! - A request is judged before it is believed: its pages by the channel, its place by the
-//!   backing. One that cannot be is answered with an error; a channel that no client of ours
+//!   target. One that cannot be is answered with an error; a channel that no client of ours
 //!   could have written is cut off, and nobody else notices.
 //! - Memory outlives what the device does to it: a channel is let go of when nothing of it is
 //!   in flight.
@@ -30,22 +30,22 @@
 mod channel;
 mod client;
 mod command;
-mod figures;
-mod orders;
-mod patience;
+mod control;
+mod poll_policy;
 mod ring;
+mod stats;
 mod thread;
 mod transaction;
 
-pub use command::{ChannelId, News};
-pub use figures::{Figures, Whole};
+pub use command::{ChannelId, UsdEvent};
+pub use stats::{ClientStats, DiskStats};
 
-use crate::atropos::{ClientId, Contract, Refusal};
-use crate::model::Model;
+use crate::atropos::{AdmissionError, ClientId, DiskContract};
+use crate::cost_model::CostModel;
 use crate::swapfs::Extents;
 use crate::time::{Nanos, Time};
 use crate::trace::{Reader, ring};
-use command::{Command, Orders, Told};
+use command::{Command, CommandSender, EventNotifier};
 use iochannel::{Doorbell, Server};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,9 +61,9 @@ const EVENTS: usize = 1 << 16;
 
 /// How a disk is to be driven.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct UsdConfig {
     /// What transactions cost, and how much may be promised.
-    pub model: Model,
+    pub model: CostModel,
     /// Cost in flight at most; nothing for one transaction at a time, as in the paper. Most
     /// will want the model's own.
     pub bound: Nanos,
@@ -75,7 +75,7 @@ pub struct Settings {
 
 /// What a client's requests go to.
 #[derive(Debug)]
-pub enum Backing {
+pub enum IoTarget {
     /// A file of the swap filesystem on the disk.
     Swap(Extents),
     /// A file of the client's own, on the same device, opened for direct I/O.
@@ -91,9 +91,9 @@ pub enum Backing {
 
 /// A client that is being removed.
 #[derive(Debug)]
-pub struct Leaving(Receiver<Option<client::Client>>);
+pub struct RemovalHandle(Receiver<Option<client::Client>>);
 
-impl Leaving {
+impl RemovalHandle {
     /// Returns when nothing of the client is in flight, and its file is closed.
     pub fn wait(self) {
         let _ = self.0.recv();
@@ -125,9 +125,9 @@ pub enum UsdError {
 /// A disk and its thread, which ends with it.
 #[derive(Debug)]
 pub struct Usd {
-    orders: Orders,
-    news: Receiver<News>,
-    told: Arc<Told>,
+    control: CommandSender,
+    events: Receiver<UsdEvent>,
+    notifier: Arc<EventNotifier>,
     trace: Reader,
     began: Instant,
     channels: AtomicU64,
@@ -136,30 +136,30 @@ pub struct Usd {
 
 impl Usd {
     /// Starts the thread of the device that `device` has open.
-    pub fn start<D>(device: Arc<D>, settings: Settings) -> Result<Self, UsdError>
+    pub fn start<D>(device: Arc<D>, config: UsdConfig) -> Result<Self, UsdError>
     where
         D: AsFd + Send + Sync + 'static,
     {
         let (sender, commands) = mpsc::channel();
-        let orders = Orders::new(sender, bell("an eventfd to be told by")?);
-        let told = Arc::new(Told::new(bell("an eventfd to tell by")?));
-        let (news_sender, news) = mpsc::channel();
+        let control = CommandSender::new(sender, bell("an eventfd to be notifier by")?);
+        let notifier = Arc::new(EventNotifier::new(bell("an eventfd to tell by")?));
+        let (news_sender, events) = mpsc::channel();
         let (writer, trace) = ring(EVENTS);
         let began = Instant::now();
-        let parts = thread::Parts {
+        let parts = thread::UsdParts {
             device,
-            settings,
+            config,
             commands,
-            bell: orders.bell(),
-            news: news_sender,
-            told: told.clone(),
+            bell: control.bell(),
+            events: news_sender,
+            notifier: notifier.clone(),
             trace: writer,
             began,
         };
         let (ready, begun) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("selfpage-disk".into())
-            .spawn(move || match thread::Disk::new(parts) {
+            .spawn(move || match thread::DiskThread::new(parts) {
                 Ok(disk) => {
                     let _ = ready.send(Ok(()));
                     disk.run();
@@ -174,9 +174,9 @@ impl Usd {
             .recv()
             .unwrap_or(Err(UsdError::Ring { errno: Errno::IO }))?;
         Ok(Self {
-            orders,
-            news,
-            told,
+            control,
+            events,
+            notifier,
             trace,
             began,
             channels: AtomicU64::new(0),
@@ -184,28 +184,28 @@ impl Usd {
         })
     }
 
-    /// Promises a contract. The client is served once it has a backing and channels.
-    pub fn admit(&self, contract: Contract) -> Result<ClientId, Refusal> {
+    /// Promises a contract. The client is served once it has a target and channels.
+    pub fn admit(&self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
         self.ask(|answer| Command::Admit { contract, answer })
-            .unwrap_or(Err(Refusal::Gone))
+            .unwrap_or(Err(AdmissionError::Gone))
     }
 
     /// Promises a client something else, from its next period on.
-    pub fn change(&self, client: ClientId, contract: Contract) -> Result<(), Refusal> {
+    pub fn change(&self, client: ClientId, contract: DiskContract) -> Result<(), AdmissionError> {
         self.ask(|answer| Command::Change {
             client,
             contract,
             answer,
         })
-        .unwrap_or(Err(Refusal::Gone))
+        .unwrap_or(Err(AdmissionError::Gone))
     }
 
     /// Says what a client's requests go to, and by which bell it rings; again, when its file
     /// has grown.
-    pub fn back(&self, client: ClientId, backing: Backing, doorbell: Doorbell) {
-        self.orders.give(Command::Back {
+    pub fn set_target(&self, client: ClientId, target: IoTarget, doorbell: Doorbell) {
+        self.control.send(Command::SetTarget {
             client,
-            backing,
+            target,
             doorbell,
         });
     }
@@ -213,38 +213,39 @@ impl Usd {
     /// Listens to one more channel of a client.
     pub fn add_channel(&self, client: ClientId, server: Server) -> ChannelId {
         let id = ChannelId(self.channels.fetch_add(1, Ordering::Relaxed));
-        self.orders.give(Command::Listen { client, id, server });
+        self.control
+            .send(Command::AddChannel { client, id, server });
         id
     }
 
-    /// Listens to a channel no more. [`News::Closed`] follows when nothing of it is in flight
+    /// Listens to a channel no more. [`UsdEvent::Closed`] follows when nothing of it is in flight
     /// any more; what was not begun stays in it.
     pub fn close_channel(&self, id: ChannelId) {
-        self.orders.give(Command::Close { id });
+        self.control.send(Command::Close { id });
     }
 
     /// Ends a contract, and closes what channels are left. Returns when nothing of the client
     /// is in flight, so that what it had can be another's.
     pub fn remove(&self, client: ClientId) {
-        self.leave(client).wait();
+        self.begin_removal(client).wait();
     }
 
     /// Begins to end a contract, for who must not wait for a client's I/O itself.
-    pub fn leave(&self, client: ClientId) -> Leaving {
+    pub fn begin_removal(&self, client: ClientId) -> RemovalHandle {
         let (answer, gone) = mpsc::channel();
-        self.orders.give(Command::Remove { client, answer });
-        Leaving(gone)
+        self.control.send(Command::Remove { client, answer });
+        RemovalHandle(gone)
     }
 
     /// What a client had, if it is there.
-    pub fn figures(&self, client: ClientId) -> Option<Figures> {
-        self.ask(|answer| Command::Figures { client, answer })
+    pub fn client_stats(&self, client: ClientId) -> Option<ClientStats> {
+        self.ask(|answer| Command::ClientStats { client, answer })
             .flatten()
     }
 
     /// How the disk as a whole does.
-    pub fn whole(&self) -> Whole {
-        self.ask(|answer| Command::Whole { answer })
+    pub fn disk_stats(&self) -> DiskStats {
+        self.ask(|answer| Command::DiskStats { answer })
             .unwrap_or_default()
     }
 
@@ -255,34 +256,34 @@ impl Usd {
 
     /// The present on the clock of the trace.
     pub fn now(&self) -> Time {
-        thread::present(self.began)
+        thread::time_since(self.began)
     }
 
-    /// Readable when there is news.
-    pub fn news_fd(&self) -> BorrowedFd<'_> {
-        self.told.as_fd()
+    /// Readable when there is events.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
-    /// The next news, if there is any.
-    pub fn news(&self) -> Option<News> {
+    /// The next events, if there is any.
+    pub fn next_event(&self) -> Option<UsdEvent> {
         // Heard before it is looked for, so that what comes between rings again.
-        self.news.try_recv().ok().or_else(|| {
-            self.told.heard();
-            self.news.try_recv().ok()
+        self.events.try_recv().ok().or_else(|| {
+            self.notifier.drain();
+            self.events.try_recv().ok()
         })
     }
 
     /// Asks the thread something; `None` if it is no longer there.
     fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> Command) -> Option<A> {
         let (sender, answer) = mpsc::channel();
-        self.orders.give(command(sender));
+        self.control.send(command(sender));
         answer.recv().ok()
     }
 }
 
 impl Drop for Usd {
     fn drop(&mut self) {
-        self.orders.give(Command::Stop);
+        self.control.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,10 +1,10 @@
-//! The device, the bells and sleep, by one io_uring.
+//! The device, the last_doorbell and sleep, by one io_uring.
 //!
 //! Rule: a bell is listened to once at a time, and again after it has been heard, so that the
 //! kernel looks at it anew each time and no ringing is lost.
 
 use super::UsdError;
-use crate::own_ring;
+use crate::uring;
 use io_uring::squeue::Entry;
 use io_uring::types::{self, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
@@ -23,14 +23,14 @@ const TRIES: usize = 1000;
 
 /// What has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum RingEvent {
     /// A part of a transaction: the client's place, the transaction's in its window.
     Part { client: u32, transaction: u32 },
     /// A client's bell rings, or is not listened to any more.
     Bell { client: u32, number: u32 },
-    /// The owner has orders.
-    Orders,
-    /// Nothing to be told of.
+    /// The owner has control.
+    CommandSender,
+    /// Nothing to be notifier of.
     Nothing,
 }
 
@@ -39,12 +39,12 @@ const HALF: u32 = 31;
 const LOW: u32 = (1 << HALF) - 1;
 
 /// The number of a bell that is listened to after the one of number `last`. It comes back as
-/// it is; those of 2^31 bells later are the same.
-pub(super) fn next_bell(last: u32) -> u32 {
+/// it is; those of 2^31 last_doorbell later are the same.
+pub(super) fn next_doorbell_id(last: u32) -> u32 {
     last.wrapping_add(1) & LOW
 }
 
-impl Ended {
+impl RingEvent {
     fn pack(self) -> u64 {
         let (kind, high, low) = match self {
             Self::Part {
@@ -52,7 +52,7 @@ impl Ended {
                 transaction,
             } => (0, client, transaction),
             Self::Bell { client, number } => (1, client, number & LOW),
-            Self::Orders => (2, 0, 0),
+            Self::CommandSender => (2, 0, 0),
             Self::Nothing => (3, 0, 0),
         };
         (kind << KIND) | (u64::from(high) << HALF) | u64::from(low)
@@ -70,7 +70,7 @@ impl Ended {
                 client: high,
                 number: low,
             },
-            2 => Self::Orders,
+            2 => Self::CommandSender,
             _ => Self::Nothing,
         }
     }
@@ -84,8 +84,7 @@ pub(super) struct Ring {
 impl Ring {
     /// Of the thread that calls this, and of no other.
     pub(super) fn new() -> Result<Self, UsdError> {
-        let ring =
-            own_ring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
+        let ring = uring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
         // Without it a sleep would need a timer of its own.
         if !ring.params().is_feature_ext_arg() {
             return Err(UsdError::Ring {
@@ -95,7 +94,7 @@ impl Ring {
         Ok(Self { ring, in_flight: 0 })
     }
 
-    /// Parts of transactions that the device has.
+    /// UsdParts of transactions that the device has.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -116,7 +115,7 @@ impl Ring {
         fd: RawFd,
         pieces: &[Piece],
         at: u64,
-        then: Ended,
+        then: RingEvent,
     ) -> Result<(), Errno> {
         let (fd, count) = (types::Fd(fd), pieces.len() as u32);
         let entry = match (op, pieces) {
@@ -140,7 +139,7 @@ impl Ring {
     }
 
     /// Tells when a descriptor becomes readable, once.
-    pub(super) fn listen(&mut self, fd: RawFd, then: Ended) -> Result<(), Errno> {
+    pub(super) fn watch(&mut self, fd: RawFd, then: RingEvent) -> Result<(), Errno> {
         const READABLE: u32 = 1;
         let entry = opcode::PollAdd::new(types::Fd(fd), READABLE).build();
         // SAFETY: it has no memory.
@@ -148,10 +147,10 @@ impl Ring {
     }
 
     /// Does not tell any more.
-    pub(super) fn listen_no_more(&mut self, then: Ended) {
+    pub(super) fn unwatch(&mut self, then: RingEvent) {
         let entry = opcode::PollRemove::new(then.pack()).build();
         // SAFETY: it has no memory. A bell that is heard once more is one nobody knows.
-        let _ = unsafe { self.push(entry.user_data(Ended::Nothing.pack())) };
+        let _ = unsafe { self.push(entry.user_data(RingEvent::Nothing.pack())) };
     }
 
     /// # Safety
@@ -192,10 +191,10 @@ impl Ring {
     }
 
     /// What has ended, and how.
-    pub(super) fn ended(&mut self, all: &mut Vec<(Ended, i32)>) {
+    pub(super) fn reap(&mut self, all: &mut Vec<(RingEvent, i32)>) {
         for completion in self.ring.completion() {
-            let ended = Ended::unpack(completion.user_data());
-            if let Ended::Part { .. } = ended {
+            let ended = RingEvent::unpack(completion.user_data());
+            if let RingEvent::Part { .. } = ended {
                 self.in_flight -= 1;
             }
             all.push((ended, completion.result()));
@@ -209,25 +208,25 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_known_by_its_word() {
-        let parts = Ended::Part {
+        let parts = RingEvent::Part {
             client: 77,
             transaction: 63,
         };
-        let bell = Ended::Bell {
+        let bell = RingEvent::Bell {
             client: 5,
             number: 9,
         };
-        for ended in [parts, bell, Ended::Orders, Ended::Nothing] {
-            assert_eq!(Ended::unpack(ended.pack()), ended);
+        for ended in [parts, bell, RingEvent::CommandSender, RingEvent::Nothing] {
+            assert_eq!(RingEvent::unpack(ended.pack()), ended);
         }
     }
 
     #[test]
     fn a_bell_is_known_however_many_there_were_before() {
         for last in [0, 1 << 31, LOW - 1, LOW, u32::MAX] {
-            let number = next_bell(last);
-            let bell = Ended::Bell { client: 5, number };
-            assert_eq!(Ended::unpack(bell.pack()), bell);
+            let number = next_doorbell_id(last);
+            let bell = RingEvent::Bell { client: 5, number };
+            assert_eq!(RingEvent::unpack(bell.pack()), bell);
             assert_ne!(number, last & LOW);
         }
     }

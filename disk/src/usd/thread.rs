@@ -1,18 +1,18 @@
 //! The disk's thread: what has ended, what was asked for, what is next, and round again.
 //!
-//! It looks for more for a while before it sleeps ([`super::patience`]). Asleep it is woken by
-//! the device, by the bells of clients and of the owner, or by the time that the scheduler
+//! It looks for more for a while before it sleeps ([`super::poll_policy`]). Asleep it is woken by
+//! the device, by the last_doorbell of clients and of the owner, or by the time that the scheduler
 //! named. A channel that is quiet is armed, so that it rings, and not looked at any more: one
 //! that nobody uses costs nothing, however long the thread stays awake for others.
 
-use super::client::{Client, Taken, WINDOW};
-use super::command::{Command, News, Told};
-use super::patience::Patience;
-use super::ring::{Ended, Ring};
+use super::client::{Client, Received, WINDOW};
+use super::command::{Command, EventNotifier, UsdEvent};
+use super::poll_policy::PollPolicy;
+use super::ring::{Ring, RingEvent};
 use super::transaction::{Part, descriptor};
-use super::{ChannelId, Settings, UsdError};
-use crate::atropos::{Atropos, Decision, Job, Start};
-use crate::model::Model;
+use super::{ChannelId, UsdConfig, UsdError};
+use crate::atropos::{Atropos, Decision, Dispatch, TransactionDesc};
+use crate::cost_model::CostModel;
 use crate::time::{Nanos, Time};
 use crate::trace::Writer;
 use iochannel::RUN;
@@ -24,20 +24,20 @@ use std::time::{Duration, Instant};
 
 /// How often a bell may ring with nothing asked for in between. Few of an honest client's do:
 /// one that rang while its request was found anyway.
-const IN_VAIN: u32 = 16;
+const MAX_SPURIOUS_WAKEUPS: u32 = 16;
 
 /// For how long a bell is not listened to that did: ringing without end then costs others
 /// nothing that they notice, and a request among it waits for so long at most.
-const DEAF: Nanos = Nanos::millis(1);
+const SPURIOUS_WAKEUP_BACKOFF: Nanos = Nanos::millis(1);
 
 /// What a thread is made of.
-pub(super) struct Parts {
+pub(super) struct UsdParts {
     pub device: Arc<dyn AsFd + Send + Sync>,
-    pub settings: Settings,
+    pub config: UsdConfig,
     pub commands: Receiver<Command>,
     pub bell: Arc<OwnedFd>,
-    pub news: Sender<News>,
-    pub told: Arc<Told>,
+    pub events: Sender<UsdEvent>,
+    pub notifier: Arc<EventNotifier>,
     pub trace: Writer,
     pub began: Instant,
 }
@@ -53,14 +53,14 @@ struct Scheduled {
     until: Option<Time>,
 }
 
-pub(super) struct Disk {
+pub(super) struct DiskThread {
     device: Arc<dyn AsFd + Send + Sync>,
-    model: Model,
-    patience: Patience,
+    model: CostModel,
+    poll_policy: PollPolicy,
     pub(super) commands: Receiver<Command>,
     pub(super) bell: Arc<OwnedFd>,
-    news: Sender<News>,
-    told: Arc<Told>,
+    events: Sender<UsdEvent>,
+    notifier: Arc<EventNotifier>,
     began: Instant,
     pub(super) atropos: Atropos<Writer>,
     pub(super) ring: Ring,
@@ -68,44 +68,44 @@ pub(super) struct Disk {
     /// Those with channels to be looked at.
     awake: Vec<u32>,
     /// Bells that rang in vain too often, and when they are listened to again.
-    deaf: Vec<(Time, Ended)>,
-    ended: Vec<(Ended, i32)>,
+    muted: Vec<(Time, RingEvent)>,
+    ended: Vec<(RingEvent, i32)>,
     /// Channels with answers their clients may have to be rung for.
     answered: Vec<(u32, ChannelId)>,
     /// The number of the last bell that was listened to first.
-    pub(super) bells: u32,
+    pub(super) last_doorbell: u32,
     pub(super) sleeps: u64,
     pub(super) stopping: bool,
 }
 
 /// The present, on a clock that began then.
-pub(super) fn present(began: Instant) -> Time {
+pub(super) fn time_since(began: Instant) -> Time {
     Time(0) + Nanos::from(began.elapsed())
 }
 
-impl Disk {
-    pub(super) fn new(parts: Parts) -> Result<Self, UsdError> {
-        let Settings { model, bound, spin } = parts.settings;
+impl DiskThread {
+    pub(super) fn new(parts: UsdParts) -> Result<Self, UsdError> {
+        let UsdConfig { model, bound, spin } = parts.config;
         let mut ring = Ring::new()?;
-        ring.listen(parts.bell.as_raw_fd(), Ended::Orders)
+        ring.watch(parts.bell.as_raw_fd(), RingEvent::CommandSender)
             .map_err(|errno| UsdError::Ring { errno })?;
         Ok(Self {
             device: parts.device,
             model,
-            patience: Patience::new(spin.into()),
+            poll_policy: PollPolicy::new(spin.into()),
             commands: parts.commands,
             bell: parts.bell,
-            news: parts.news,
-            told: parts.told,
+            events: parts.events,
+            notifier: parts.notifier,
             began: parts.began,
             atropos: Atropos::new(model.capacity, bound, parts.trace),
             ring,
             clients: Vec::new(),
             awake: Vec::new(),
-            deaf: Vec::new(),
+            muted: Vec::new(),
             ended: Vec::with_capacity(256),
             answered: Vec::with_capacity(256),
-            bells: 0,
+            last_doorbell: 0,
             sleeps: 0,
             stopping: false,
         })
@@ -113,18 +113,18 @@ impl Disk {
 
     pub(super) fn run(mut self) {
         while !self.stopping || self.ring.in_flight() > 0 {
-            let now = present(self.began);
-            self.listen_again(now);
-            let heard = self.hear(now);
-            let taken = self.take(now);
+            let now = time_since(self.began);
+            self.rearm_doorbells(now);
+            let heard = self.drain_events(now);
+            let taken = self.take_requests(now);
             let next = self.schedule(now);
             self.ring.submit();
-            self.announce();
+            self.notify_completions();
             let in_flight = self.ring.in_flight() > 0;
             let full = next.full.then(|| self.atropos.bound());
             if heard || taken || next.started {
-                self.patience.happened(present(self.began));
-            } else if self.patience.looks(now, in_flight, full) {
+                self.poll_policy.on_activity(time_since(self.began));
+            } else if self.poll_policy.should_poll(now, in_flight, full) {
                 std::hint::spin_loop();
             } else {
                 self.sleep(now, next.until);
@@ -133,19 +133,21 @@ impl Disk {
     }
 
     /// What has ended, and what the owner says.
-    fn hear(&mut self, now: Time) -> bool {
+    fn drain_events(&mut self, now: Time) -> bool {
         let mut all = std::mem::take(&mut self.ended);
-        self.ring.ended(&mut all);
+        self.ring.reap(&mut all);
         let mut any = false;
         for (ended, result) in all.drain(..) {
             match ended {
-                Ended::Part {
+                RingEvent::Part {
                     client,
                     transaction,
-                } => self.part_ended(now, client, transaction, result),
-                Ended::Bell { client, number } if !self.rung(now, client, number) => continue,
-                Ended::Orders => self.obey(now),
-                Ended::Bell { .. } | Ended::Nothing => {}
+                } => self.on_part_completed(now, client, transaction, result),
+                RingEvent::Bell { client, number } if !self.on_doorbell(now, client, number) => {
+                    continue;
+                }
+                RingEvent::CommandSender => self.run_commands(now),
+                RingEvent::Bell { .. } | RingEvent::Nothing => {}
             }
             any = true;
         }
@@ -154,46 +156,46 @@ impl Disk {
     }
 
     pub(super) fn client(&mut self, at: u32) -> Option<&mut Client> {
-        at_place(&mut self.clients, at)
+        client_at(&mut self.clients, at)
     }
 
-    fn part_ended(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
-        self.patience.ended();
+    fn on_part_completed(&mut self, now: Time, at: u32, transaction: u32, result: i32) {
+        self.poll_policy.on_completion();
         let Some(client) = self.client(at) else {
             return;
         };
         let ended = &mut client.window[transaction as usize];
-        ended.ended(result);
+        ended.complete_part(result);
         let (over, channel) = (ended.in_flight == 0, ended.channel);
         if let Some(channel) = client.channel(channel) {
             channel.in_flight -= 1;
         }
         if over {
-            self.answer(now, at, transaction);
+            self.complete(now, at, transaction);
         }
     }
 
     /// Answers a transaction of which nothing is in flight any more.
-    fn answer(&mut self, now: Time, at: u32, transaction: u32) {
-        let Some(client) = at_place(&mut self.clients, at) else {
+    fn complete(&mut self, now: Time, at: u32, transaction: u32) {
+        let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
         let over = &client.window[transaction as usize];
-        let result = match &client.backing {
-            Some(backing) => over.answer(backing),
+        let result = match &client.target {
+            Some(target) => over.result(target),
             None => over.result,
         };
         let (id, slot) = (over.channel, over.slot);
-        self.atropos.finish(now, over.ticket, now - over.started);
+        self.atropos.complete(now, over.ticket, now - over.started);
         client.counted.answered(now - over.taken, result < 0);
-        client.give_back(transaction);
+        client.release_slot(transaction);
         if let Some(channel) = client.channel(id) {
-            channel.answer(slot, result);
-            if channel.is_over() {
-                channel.announce();
-                return self.let_go(at);
+            channel.complete(slot, result);
+            if channel.is_drained() {
+                channel.notify_completions();
+                return self.release_closed(at);
             }
-            if channel.unsaid == 1 {
+            if channel.unsignalled == 1 {
                 self.answered.push((at, id));
             }
         }
@@ -201,41 +203,41 @@ impl Disk {
 
     /// A client rings: its channels are looked at again. Whether it is to be believed that
     /// there is something.
-    fn rung(&mut self, now: Time, at: u32, number: u32) -> bool {
-        let Some(client) = at_place(&mut self.clients, at) else {
+    fn on_doorbell(&mut self, now: Time, at: u32, number: u32) -> bool {
+        let Some(client) = client_at(&mut self.clients, at) else {
             return false;
         };
         let Some((doorbell, _)) = client.doorbell.as_ref().filter(|(_, own)| *own == number) else {
             return false;
         };
-        let bell = Ended::Bell { client: at, number };
+        let bell = RingEvent::Bell { client: at, number };
         doorbell.clear();
-        client.in_vain += 1;
-        let believed = client.in_vain < IN_VAIN;
+        client.spurious_wakeups += 1;
+        let believed = client.spurious_wakeups < MAX_SPURIOUS_WAKEUPS;
         if believed {
-            let listened = self.ring.listen(doorbell.as_fd().as_raw_fd(), bell);
+            let listened = self.ring.watch(doorbell.as_fd().as_raw_fd(), bell);
             debug_assert!(listened.is_ok(), "{listened:?}");
         } else {
-            self.deaf.push((now + DEAF, bell));
+            self.muted.push((now + SPURIOUS_WAKEUP_BACKOFF, bell));
         }
         client.wake();
         self.wake(at);
         believed
     }
 
-    /// Listens to bells whose time has come.
-    fn listen_again(&mut self, now: Time) {
+    /// Listens to last_doorbell whose time has come.
+    fn rearm_doorbells(&mut self, now: Time) {
         let (clients, ring) = (&mut self.clients, &mut self.ring);
-        self.deaf.retain(|&(due, bell)| {
+        self.muted.retain(|&(due, bell)| {
             if due > now {
                 return true;
             }
-            if let Ended::Bell { client, number } = bell
-                && let Some(client) = at_place(clients, client)
+            if let RingEvent::Bell { client, number } = bell
+                && let Some(client) = client_at(clients, client)
                 && let Some((doorbell, own)) = &client.doorbell
                 && *own == number
             {
-                let listened = ring.listen(doorbell.as_fd().as_raw_fd(), bell);
+                let listened = ring.watch(doorbell.as_fd().as_raw_fd(), bell);
                 debug_assert!(listened.is_ok(), "{listened:?}");
             }
             false
@@ -249,7 +251,7 @@ impl Disk {
     }
 
     /// Takes what was asked for, as far as there is room to remember it.
-    fn take(&mut self, now: Time) -> bool {
+    fn take_requests(&mut self, now: Time) -> bool {
         if self.stopping {
             return false;
         }
@@ -258,31 +260,31 @@ impl Disk {
             let at = self.awake[place];
             // No client keeps the thread from the others for longer than a window takes.
             for _ in 0..WINDOW {
-                let Some(client) = at_place(&mut self.clients, at) else {
+                let Some(client) = client_at(&mut self.clients, at) else {
                     break;
                 };
-                match client.take(now) {
-                    Taken::Request(transaction) => {
+                match client.take_request(now) {
+                    Received::Request(transaction) => {
                         let asked = &client.window[transaction as usize];
                         let (op, bytes) = (asked.model_op(), asked.bytes());
-                        let job = Job {
+                        let job = TransactionDesc {
                             op,
                             bytes,
                             cost: self.model.cost(op, bytes),
                             tag: tag(at, transaction),
                         };
-                        self.atropos.arrive(now, client.id, job);
+                        self.atropos.submit(now, client.id, job);
                     }
-                    Taken::Refused(channel) => {
+                    Received::Refused(channel) => {
                         client.counted.answered(Nanos::ZERO, true);
                         self.answered.push((at, channel));
                     }
-                    Taken::Corrupt(channel, why) => {
+                    Received::Corrupt(channel, why) => {
                         client.close(channel);
-                        self.tell(News::CutOff { channel, why });
-                        self.let_go(at);
+                        self.emit(UsdEvent::CutOff { channel, why });
+                        self.release_closed(at);
                     }
-                    Taken::Nothing => break,
+                    Received::Nothing => break,
                 }
                 any = true;
             }
@@ -295,7 +297,7 @@ impl Disk {
         let mut scheduled = Scheduled::default();
         while !self.stopping && self.ring.has_room(RUN) {
             match self.atropos.next(now) {
-                Decision::Start(start) => self.start(now, &start),
+                Decision::Dispatch(start) => self.start(now, &start),
                 Decision::WaitUntil(until) => {
                     scheduled.until = Some(until);
                     break;
@@ -311,9 +313,9 @@ impl Disk {
         scheduled
     }
 
-    fn start(&mut self, now: Time, start: &Start) {
+    fn start(&mut self, now: Time, start: &Dispatch) {
         let (at, number) = untag(start.job.tag);
-        let Some(client) = at_place(&mut self.clients, at) else {
+        let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
         let transaction = &mut client.window[number as usize];
@@ -321,22 +323,20 @@ impl Disk {
         client.counted.waited(now - transaction.taken);
         transaction.ticket = start.ticket;
         if transaction.orphan {
-            client.give_back(number);
-            return self.atropos.finish(now, start.ticket, Nanos::ZERO);
+            client.release_slot(number);
+            return self.atropos.complete(now, start.ticket, Nanos::ZERO);
         }
         let mut parts = [Part::default(); RUN];
-        let made = match &client.backing {
-            Some(backing) => transaction.parts(backing, &mut parts),
+        let made = match &client.target {
+            Some(target) => transaction.parts(target, &mut parts),
             None => Err(Errno::INVAL),
         };
-        let (made, fd) = match (made, &client.backing) {
-            (Ok(made), Some(backing)) => {
-                (made, descriptor(backing, self.device.as_fd().as_raw_fd()))
-            }
+        let (made, fd) = match (made, &client.target) {
+            (Ok(made), Some(target)) => (made, descriptor(target, self.device.as_fd().as_raw_fd())),
             (made, _) => {
                 let errno = made.err().unwrap_or(Errno::INVAL);
                 transaction.result = -errno.raw_os_error();
-                return self.answer(now, at, number);
+                return self.complete(now, at, number);
             }
         };
         transaction.in_flight = made;
@@ -345,11 +345,11 @@ impl Disk {
             channel.in_flight += made;
         }
         for part in &parts[..made] {
-            let then = Ended::Part {
+            let then = RingEvent::Part {
                 client: at,
                 transaction: number,
             };
-            let Some(client) = at_place(&mut self.clients, at) else {
+            let Some(client) = client_at(&mut self.clients, at) else {
                 return;
             };
             let pieces = client.window[number as usize].memory(part);
@@ -357,18 +357,18 @@ impl Disk {
             // flight; the pieces stay in the window until the transaction is answered.
             let started = unsafe { self.ring.start(op, fd, pieces, part.at, then) };
             if let Err(errno) = started {
-                self.part_ended(now, at, number, -errno.raw_os_error());
+                self.on_part_completed(now, at, number, -errno.raw_os_error());
             }
         }
     }
 
     /// Rings clients that sleep and have answers.
-    fn announce(&mut self) {
+    fn notify_completions(&mut self) {
         let clients = &mut self.clients;
         self.answered.retain(|&(at, id)| {
-            let client = at_place(clients, at);
+            let client = client_at(clients, at);
             let channel = client.and_then(|client| client.channel(id));
-            channel.is_some_and(|channel| !channel.announce())
+            channel.is_some_and(|channel| !channel.notify_completions())
         });
     }
 
@@ -376,7 +376,7 @@ impl Disk {
         let clients = &mut self.clients;
         let mut more = false;
         self.awake.retain(|&at| {
-            let Some(client) = at_place(clients, at) else {
+            let Some(client) = client_at(clients, at) else {
                 return false;
             };
             let asleep = client.sleep();
@@ -385,32 +385,32 @@ impl Disk {
         });
         if !more {
             self.sleeps += 1;
-            let deaf = self.deaf.iter().map(|&(due, _)| due);
-            let until = deaf.chain(until).min();
+            let muted = self.muted.iter().map(|&(due, _)| due);
+            let until = muted.chain(until).min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);
         }
     }
 
-    pub(super) fn tell(&self, news: News) {
-        if self.news.send(news).is_ok() {
-            self.told.tell();
+    pub(super) fn emit(&self, events: UsdEvent) {
+        if self.events.send(events).is_ok() {
+            self.notifier.notify();
         }
     }
 
-    /// Lets go of what a client has closed, and of the client if it is leaving.
-    pub(super) fn let_go(&mut self, at: u32) {
-        let (news, told) = (&self.news, &self.told);
-        let Some(client) = at_place(&mut self.clients, at) else {
+    /// Lets go of what a client has closed, and of the client if it is removal.
+    pub(super) fn release_closed(&mut self, at: u32) {
+        let (events, notifier) = (&self.events, &self.notifier);
+        let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
-        client.let_go(&mut |item| {
-            if news.send(item).is_ok() {
-                told.tell();
+        client.release_closed(&mut |item| {
+            if events.send(item).is_ok() {
+                notifier.notify();
             }
         });
         if client.channels.is_empty()
-            && let Some(answer) = client.leaving.take()
+            && let Some(answer) = client.removal.take()
         {
             // What it had is closed by who waits: the last close of a large file that has no
             // name any more takes long.
@@ -422,7 +422,7 @@ impl Disk {
 }
 
 /// The client at a place, if there is one still.
-pub(super) fn at_place(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
+pub(super) fn client_at(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
     clients.get_mut(at as usize)?.as_mut()
 }
 

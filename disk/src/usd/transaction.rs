@@ -1,9 +1,9 @@
 //! One request on its way: where it goes on the device, what of it is under way.
 
-use super::{Backing, ChannelId};
-use crate::atropos::Ticket;
-use crate::model;
-use crate::swapfs::Piece as Place;
+use super::{ChannelId, IoTarget};
+use crate::atropos::InFlightId;
+use crate::cost_model;
+use crate::swapfs::ExtentSlice;
 use crate::time::Time;
 use iochannel::{Op, Piece, RUN, Request};
 use rustix::fd::{AsRawFd, RawFd};
@@ -29,8 +29,8 @@ pub(super) struct Transaction {
     pub op: Op,
     pub taken: Time,
     pub started: Time,
-    pub ticket: Ticket,
-    /// Parts that the device still has.
+    pub ticket: InFlightId,
+    /// UsdParts that the device still has.
     pub in_flight: usize,
     /// Bytes moved, or the first error.
     pub result: i32,
@@ -43,7 +43,7 @@ pub(super) struct Transaction {
     count: usize,
 }
 
-const NOWHERE: Piece = Piece {
+const EMPTY_PIECE: Piece = Piece {
     start: std::ptr::null_mut(),
     len: 0,
 };
@@ -57,13 +57,13 @@ impl Transaction {
             op: Op::Read,
             taken: Time(0),
             started: Time(0),
-            ticket: Ticket(0),
+            ticket: InFlightId(0),
             in_flight: 0,
             result: 0,
             orphan: true,
             len: 0,
             offset: 0,
-            pieces: [NOWHERE; RUN],
+            pieces: [EMPTY_PIECE; RUN],
             count: 0,
         }
     }
@@ -88,20 +88,20 @@ impl Transaction {
         self.len as u32
     }
 
-    pub fn model_op(&self) -> model::Op {
+    pub fn model_op(&self) -> cost_model::Op {
         match self.op {
-            Op::Read => model::Op::Read,
-            Op::Write => model::Op::Write,
+            Op::Read => cost_model::Op::Read,
+            Op::Write => cost_model::Op::Write,
         }
     }
 
     /// Whether it may be done at all.
-    pub fn check(&self, backing: &Backing) -> Result<(), Errno> {
+    pub fn check(&self, target: &IoTarget) -> Result<(), Errno> {
         let end = self.offset.saturating_add(self.len as u64);
-        match backing {
-            Backing::Swap(extents) if end <= extents.size() => Ok(()),
-            Backing::Swap(_) => Err(Errno::INVAL),
-            Backing::File { size, writable, .. } => match self.op {
+        match target {
+            IoTarget::Swap(extents) if end <= extents.size() => Ok(()),
+            IoTarget::Swap(_) => Err(Errno::INVAL),
+            IoTarget::File { size, writable, .. } => match self.op {
                 // What a file ends before is not read, as files have it.
                 Op::Read => Ok(()),
                 Op::Write if !writable => Err(Errno::BADF),
@@ -111,15 +111,15 @@ impl Transaction {
         }
     }
 
-    /// Says where its parts go, and how many there are. The backing may have changed since it
+    /// Says where its parts go, and how many there are. The target may have changed since it
     /// was checked, but never shrinks.
-    pub fn parts(&mut self, backing: &Backing, parts: &mut [Part; RUN]) -> Result<usize, Errno> {
+    pub fn parts(&mut self, target: &IoTarget, parts: &mut [Part; RUN]) -> Result<usize, Errno> {
         let whole = |at| Part {
             first: 0,
             count: self.count,
             at,
         };
-        let Backing::Swap(extents) = backing else {
+        let IoTarget::Swap(extents) = target else {
             parts[0] = whole(self.offset);
             return Ok(1);
         };
@@ -130,7 +130,7 @@ impl Transaction {
     /// Cuts its memory where places on the device end.
     fn split(
         &mut self,
-        places: impl Iterator<Item = Place>,
+        places: impl Iterator<Item = ExtentSlice>,
         parts: &mut [Part; RUN],
     ) -> Result<usize, Errno> {
         let (mut made, mut first) = (0, 0);
@@ -175,7 +175,7 @@ impl Transaction {
     }
 
     /// A part of it ended: so many bytes, or an error.
-    pub fn ended(&mut self, result: i32) {
+    pub fn complete_part(&mut self, result: i32) {
         self.in_flight -= 1;
         self.result = match (self.result, result) {
             (failed, _) if failed < 0 => failed,
@@ -185,13 +185,13 @@ impl Transaction {
     }
 
     /// What is answered, once nothing of it is in flight.
-    pub fn answer(&self, backing: &Backing) -> i32 {
-        match backing {
+    pub fn result(&self, target: &IoTarget) -> i32 {
+        match target {
             // An extent has no end before its end: a device that moved less has failed.
-            Backing::Swap(_) if (0..self.len as i32).contains(&self.result) => {
+            IoTarget::Swap(_) if (0..self.len as i32).contains(&self.result) => {
                 -Errno::IO.raw_os_error()
             }
-            Backing::File { .. } if self.op == Op::Read && self.result > 0 => self.whole_pages(),
+            IoTarget::File { .. } if self.op == Op::Read && self.result > 0 => self.whole_pages(),
             _ => self.result,
         }
     }
@@ -216,10 +216,10 @@ impl Transaction {
 }
 
 /// What the device or file is read and written by.
-pub(super) fn descriptor(backing: &Backing, device: RawFd) -> RawFd {
-    match backing {
-        Backing::Swap(_) => device,
-        Backing::File { fd, .. } => fd.as_raw_fd(),
+pub(super) fn descriptor(target: &IoTarget, device: RawFd) -> RawFd {
+    match target {
+        IoTarget::Swap(_) => device,
+        IoTarget::File { fd, .. } => fd.as_raw_fd(),
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
             ends.sort_unstable();
             ends.dedup();
             let places: Vec<_> = ends.windows(2).enumerate()
-                .map(|(at, ends)| Place {
+                .map(|(at, ends)| ExtentSlice {
                     device: (at as u64) << 30,
                     len: ((ends[1] - ends[0]) * PAGE) as u64,
                 })
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_first_error_of_its_parts_is_answered() {
-        let file = Backing::File {
+        let file = IoTarget::File {
             fd: std::fs::File::open("/dev/null").unwrap().into(),
             size: 0,
             writable: false,
@@ -281,9 +281,9 @@ mod tests {
         let mut transaction = Transaction::none();
         (transaction.len, transaction.in_flight) = (2 * PAGE, 3);
         transaction.op = Op::Write;
-        transaction.ended(PAGE as i32);
-        transaction.ended(-5);
-        transaction.ended(-7);
-        assert_eq!((transaction.answer(&file), transaction.in_flight), (-5, 0));
+        transaction.complete_part(PAGE as i32);
+        transaction.complete_part(-5);
+        transaction.complete_part(-7);
+        assert_eq!((transaction.result(&file), transaction.in_flight), (-5, 0));
     }
 }

@@ -3,8 +3,10 @@
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
-use disk::atropos::{Atropos, ClientId, Contract, Decision, Job, Ticket, View};
-use disk::model::Op;
+use disk::atropos::{
+    Atropos, ClientId, ClientState, Decision, DiskContract, InFlightId, TransactionDesc,
+};
+use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 use disk::trace::Event;
 use std::cmp::Reverse;
@@ -25,7 +27,7 @@ pub enum Habit {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
-    pub contract: Contract,
+    pub contract: DiskContract,
     pub habit: Habit,
     /// What the device really takes for one of its transactions.
     pub cost: Nanos,
@@ -51,7 +53,7 @@ enum What {
 
 pub struct Run {
     pub events: Vec<Event>,
-    pub views: Vec<View>,
+    pub views: Vec<ClientState>,
     /// Of each client, how long each request waited before it was started.
     pub waits: Vec<Vec<Nanos>>,
     /// Time in which the device had nothing though somebody had work that it might have had:
@@ -72,13 +74,18 @@ pub struct Charge {
 }
 
 struct Flying {
-    ticket: Ticket,
+    ticket: InFlightId,
     client: usize,
     started: Time,
 }
 
 /// Lets the clients do as they do for a while.
-pub fn run(device: Device, clients: &[Client], capacity: disk::atropos::Share, time: Nanos) -> Run {
+pub fn run(
+    device: Device,
+    clients: &[Client],
+    capacity: disk::atropos::Utilization,
+    time: Nanos,
+) -> Run {
     let mut atropos = Atropos::new(capacity, device.bound, Vec::new());
     let ids: Vec<ClientId> = clients
         .iter()
@@ -114,13 +121,13 @@ pub fn run(device: Device, clients: &[Client], capacity: disk::atropos::Share, t
             What::Look => {}
             What::Arrive(at) => {
                 let cost = Nanos((clients[at].cost.0 * 100 / device.slower).max(1));
-                let job = Job {
+                let job = TransactionDesc {
                     op: Op::Read,
                     bytes: 4096,
                     cost,
                     tag: at as u64,
                 };
-                assert!(atropos.arrive(now, ids[at], job));
+                assert!(atropos.submit(now, ids[at], job));
                 asked[at].push(now);
             }
             What::Finish(at) => {
@@ -129,7 +136,7 @@ pub fn run(device: Device, clients: &[Client], capacity: disk::atropos::Share, t
                     client,
                     started,
                 } = flying[at];
-                atropos.finish(now, ticket, now - started);
+                atropos.complete(now, ticket, now - started);
                 if let Some(Event::Transaction {
                     charge,
                     slack: false,
@@ -160,7 +167,7 @@ pub fn run(device: Device, clients: &[Client], capacity: disk::atropos::Share, t
         }
         loop {
             match atropos.next(now) {
-                Decision::Start(start) => {
+                Decision::Dispatch(start) => {
                     let client = start.job.tag as usize;
                     let at = waits[client].len();
                     waits[client].push(now - asked[client][at]);
@@ -223,8 +230,8 @@ pub fn run(device: Device, clients: &[Client], capacity: disk::atropos::Share, t
 }
 
 /// A contract of so many milliseconds each.
-pub fn contract(slice: u64, period: u64, laxity: u64) -> Contract {
-    Contract {
+pub fn contract(slice: u64, period: u64, laxity: u64) -> DiskContract {
+    DiskContract {
         period: Nanos::millis(period),
         slice: Nanos::millis(slice),
         extra: false,

@@ -2,11 +2,11 @@
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
-use disk::atropos::{ClientId, Contract, Share};
-use disk::model::{Class, Model};
-use disk::swapfs::{Device, FileName, Format, SwapFs};
+use disk::atropos::{ClientId, DiskContract, Utilization};
+use disk::cost_model::{CostModel, OpCost};
+use disk::swapfs::{Device, FileName, FormatOptions, SwapFs};
 use disk::time::Nanos;
-use disk::usd::{Backing, ChannelId, News, Settings, Usd};
+use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
 use iochannel::{Client, Doorbell, Piece, Server, Shape, create};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -48,25 +48,25 @@ pub struct Machine {
 }
 
 /// Transactions that are modelled to take no time to speak of.
-pub fn quick() -> Settings {
-    let class = Class {
+pub fn quick() -> UsdConfig {
+    let class = OpCost {
         base: Nanos::micros(10),
         per_kib: Nanos(250),
     };
-    Settings {
-        model: Model {
+    UsdConfig {
+        model: CostModel {
             read: class,
             write: class,
             bound: Nanos::micros(400),
-            capacity: Share::WHOLE,
+            capacity: Utilization::WHOLE,
         },
         bound: Nanos::micros(400),
         spin: Duration::from_micros(20),
     }
 }
 
-pub fn contract(slice: u64, period: u64) -> Contract {
-    Contract {
+pub fn contract(slice: u64, period: u64) -> DiskContract {
+    DiskContract {
         period: Nanos::millis(period),
         slice: Nanos::millis(slice),
         extra: false,
@@ -75,8 +75,8 @@ pub fn contract(slice: u64, period: u64) -> Contract {
 }
 
 /// One that never waits for time.
-pub fn plenty() -> Contract {
-    Contract {
+pub fn plenty() -> DiskContract {
+    DiskContract {
         extra: true,
         laxity: Nanos::ZERO,
         ..contract(10, 100)
@@ -86,7 +86,7 @@ pub fn plenty() -> Contract {
 impl Machine {
     pub fn new() -> Self {
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let format = Format {
+        let format = FormatOptions {
             size: Some(32 * MIB),
             force: false,
         };
@@ -98,20 +98,20 @@ impl Machine {
         self.directory.path().join(name)
     }
 
-    pub fn start(&self, settings: Settings) -> Usd {
+    pub fn start(&self, settings: UsdConfig) -> Usd {
         Usd::start(self.fs.medium().clone(), settings).unwrap()
     }
 
     /// A swap file of `size` bytes whose second MiB does not follow its first.
-    pub fn file(&mut self, size: u64) -> Backing {
+    pub fn file(&mut self, size: u64) -> IoTarget {
         let file = self.fs.create(self.unused_name(), MIB, &[]).unwrap();
         self.fs.create(self.unused_name(), MIB, &[]).unwrap();
         self.fs.grow(file, size).unwrap();
         while let Some(mut scrub) = self.fs.scrub(file).unwrap() {
             scrub.run().unwrap();
-            self.fs.scrubbed(scrub).unwrap();
+            self.fs.complete_scrub(scrub).unwrap();
         }
-        Backing::Swap(self.fs.extents(file).unwrap())
+        IoTarget::Swap(self.fs.extents(file).unwrap())
     }
 
     fn unused_name(&self) -> FileName {
@@ -143,11 +143,11 @@ pub fn same(doorbell: &Doorbell) -> Doorbell {
 }
 
 impl Tenant {
-    pub fn new(usd: &Usd, contract: Contract, backing: Option<Backing>) -> Self {
+    pub fn new(usd: &Usd, contract: DiskContract, backing: Option<IoTarget>) -> Self {
         let id = usd.admit(contract).unwrap();
         let doorbell = Doorbell::new().unwrap();
         if let Some(backing) = backing {
-            usd.back(id, backing, same(&doorbell));
+            usd.set_target(id, backing, same(&doorbell));
         }
         let channel = Channel::new(usd, id, &doorbell);
         Self {
@@ -209,12 +209,12 @@ pub fn pieces(pages: &mut [Page]) -> Vec<Piece> {
 }
 
 /// The next news, waited for.
-pub fn news(usd: &Usd) -> News {
+pub fn news(usd: &Usd) -> UsdEvent {
     loop {
-        if let Some(news) = usd.news() {
+        if let Some(news) = usd.next_event() {
             return news;
         }
-        let mut fds = [PollFd::from_borrowed_fd(usd.news_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(usd.event_fd(), PollFlags::IN)];
         let limit = Timespec {
             tv_sec: 20,
             tv_nsec: 0,

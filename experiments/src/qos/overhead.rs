@@ -7,8 +7,8 @@ use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::system::{Setup, System};
-use disk::atropos::{Atropos, Contract, Decision, Job, Share, Start};
-use disk::model::Op;
+use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
+use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
 use disk::trace::ring;
 use std::collections::VecDeque;
@@ -199,15 +199,15 @@ fn scheduler(options: &Options) -> [Row; 2] {
 fn transaction(idle: u64) -> Option<f64> {
     const COST: Nanos = Nanos::micros(13);
     let (trace, _reader) = ring(1 << 16);
-    let mut disk = Atropos::new(Share::WHOLE, Nanos::micros(200), trace);
-    let contract = Contract {
+    let mut disk = Atropos::new(Utilization::WHOLE, Nanos::micros(200), trace);
+    let contract = DiskContract {
         period: Nanos::millis(250),
         // The same whoever else there is: with smaller slices there are more periods a second.
         slice: Nanos(250_000_000 / (CLIENTS + SLEEPERS)),
         extra: true,
         laxity: Nanos::millis(10),
     };
-    let job = |tag| Job {
+    let job = |tag| TransactionDesc {
         op: Op::Read,
         bytes: 4096,
         cost: COST,
@@ -217,20 +217,20 @@ fn transaction(idle: u64) -> Option<f64> {
     for tag in 0..CLIENTS + idle {
         let client = disk.admit(contract).ok()?;
         if tag < CLIENTS {
-            (0..16).for_each(|_| _ = black_box(disk.arrive(now, client, job(tag))));
+            (0..16).for_each(|_| _ = black_box(disk.submit(now, client, job(tag))));
         }
     }
-    let mut flying: VecDeque<Start> = VecDeque::new();
+    let mut flying: VecDeque<Dispatch> = VecDeque::new();
     let (began, mut done) = (Instant::now(), 0);
     while done < TRANSACTIONS {
         match disk.next(now) {
-            Decision::Start(start) => flying.push_back(start),
+            Decision::Dispatch(start) => flying.push_back(start),
             Decision::WaitUntil(until) if flying.is_empty() => now = until,
             _ => {
                 let start = flying.pop_front()?;
                 now = now + COST;
-                disk.finish(now, start.ticket, COST);
-                disk.arrive(now, start.client, job(start.job.tag));
+                disk.complete(now, start.ticket, COST);
+                disk.submit(now, start.client, job(start.job.tag));
                 done += 1;
             }
         }

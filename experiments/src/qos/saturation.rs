@@ -11,7 +11,7 @@ use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::system::{Setup, System};
-use disk::model::Model;
+use disk::cost_model::CostModel;
 use std::path::Path;
 use std::time::Duration;
 use system::control::Listed;
@@ -125,7 +125,7 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experiment
 
 /// What a newly active client's first request takes beside what it may: the cost that may be
 /// in flight before it, and what a transaction takes at that depth.
-fn first(plays: &[Shared], samples: &[(f64, f64)], model: &Model) -> Row {
+fn first(plays: &[Shared], samples: &[(f64, f64)], model: &CostModel) -> Row {
     let us = |ns: u64| ns as f64 / 1e3;
     let one = |(play, (_, free)): (&Shared, &(f64, f64))| {
         let device = f64::from(DEPTH * PARTS.len() as u32) * 1e6 / free;
@@ -158,7 +158,7 @@ fn name(part: u64) -> String {
 fn share(
     grounds: &Grounds<'_>,
     options: &Options,
-    (file, model): (&Path, &Model),
+    (file, model): (&Path, &CostModel),
     seconds: f64,
 ) -> Result<Shared, ExperimentError> {
     let system = System::start(&grounds.base, &grounds.disk, Setup::of(16))?;

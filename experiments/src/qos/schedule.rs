@@ -205,7 +205,7 @@ mod tests {
             elapsed: Nanos(10),
             charge: Nanos(7),
             client,
-            op: disk::model::Op::Read,
+            op: disk::cost_model::Op::Read,
             bytes: 4096,
             slack,
         };

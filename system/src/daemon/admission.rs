@@ -11,9 +11,9 @@ use super::{Daemon, HUNGER, access, places};
 use crate::control::{Say, TenantNumber, Ticket};
 use crate::tenant::LEAST_FRAMES;
 use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
-use disk::atropos::Contract as DiskContract;
+use disk::atropos::DiskContract;
 use disk::time::Nanos;
-use disk::usd::Backing;
+use disk::usd::IoTarget;
 use frames::Quota;
 use frames::allocator::{Kind, Request, TenantId};
 use iochannel::Doorbell;
@@ -261,7 +261,7 @@ impl Daemon {
         let result = wiped.result.map_err(|why| why.to_string());
         let result = result.and_then(|()| {
             self.swap
-                .scrubbed(wiped.scrub)
+                .complete_scrub(wiped.scrub)
                 .map_err(|why| why.to_string())
         });
         match result {
@@ -311,7 +311,8 @@ impl Daemon {
         if let (Some(client), Some(file)) = (tenancy.client, tenancy.file) {
             let extents = self.swap.extents(file).map_err(|why| why.to_string())?;
             let doorbell = tenancy.bell()?;
-            self.usd.back(client, Backing::Swap(extents), doorbell);
+            self.usd
+                .set_target(client, IoTarget::Swap(extents), doorbell);
         }
         Ok(())
     }
@@ -389,7 +390,7 @@ impl Daemon {
         let backing = super::backing::file(fd, &self.swap)?;
         let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;
         let doorbell = tenancy.bell()?;
-        self.usd.back(client, backing, doorbell);
+        self.usd.set_target(client, backing, doorbell);
         tenancy.client = Some(client);
         self.enter(token, number, tenancy);
         self.admit(number);

@@ -2,12 +2,12 @@
 
 use super::DaemonError;
 use super::config::Disk;
-use disk::atropos::Share;
+use disk::atropos::Utilization;
 use disk::calibrate::{Calibration, TIME};
-use disk::model::{Model, Op};
-use disk::swapfs::{Format, Note, OpenError, SwapFs};
+use disk::cost_model::{CostModel, Op};
+use disk::swapfs::{DeviceWarning, FormatOptions, OpenError, SwapFs};
 use disk::time::Nanos;
-use disk::usd::{Backing, Settings, Usd};
+use disk::usd::{IoTarget, Usd, UsdConfig};
 use rustix::fd::OwnedFd;
 use rustix::fs::{
     AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, major, makedev, minor,
@@ -27,18 +27,18 @@ const HELD: Duration = Duration::from_secs(30);
 pub(super) struct Opened {
     pub swap: SwapFs,
     pub usd: Usd,
-    pub model: Model,
+    pub model: CostModel,
 }
 
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
 /// where its figures are not known.
 pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, DaemonError> {
     let mut swap = open_swap(disk, told)?;
-    for note in swap.medium().notes() {
+    for note in swap.medium().warnings() {
         told(&format!("{}: {note}", disk.swap.display()));
     }
     let mut model = figures(disk, &mut swap, told)?.model;
-    let most = Share::try_from(disk.capacity).unwrap_or(Share::WHOLE);
+    let most = Utilization::try_from(disk.capacity).unwrap_or(Utilization::WHOLE);
     model.capacity = model.capacity.min(most);
     let page = model.cost(Op::Read, PAGE as u32);
     let bound = match disk.depth {
@@ -47,7 +47,7 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
         Some(depth) => Nanos(page.0.saturating_mul(depth.into())),
         None => model.bound,
     };
-    let settings = Settings {
+    let settings = UsdConfig {
         bound,
         model,
         spin: disk.spin.0,
@@ -60,7 +60,7 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
 fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonError> {
     let begin = Instant::now();
     let format = |told: &mut dyn FnMut(&str)| {
-        let options = Format {
+        let options = FormatOptions {
             size: disk.size.map(|size| size.0),
             // What else may be there is not overwritten.
             force: false,
@@ -158,9 +158,9 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
 
 /// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
 /// what is unusual about it.
-pub fn check_disk(disk: &Disk) -> Result<Vec<Note>, OpenError> {
+pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, OpenError> {
     let size = disk.size.map(|size| size.0);
-    SwapFs::check(&disk.swap, &Format { size, force: false })
+    SwapFs::check(&disk.swap, &FormatOptions { size, force: false })
 }
 
 /// Measures a disk anew, for `selfpage system calibrate`.
@@ -177,7 +177,7 @@ pub fn calibrate_disk(
 ///
 /// The file's own file system is asked nothing before it is known to be the disk's: one that
 /// is served by a program need not answer.
-pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
+pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, String> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
     let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS).map_err(|errno| errno.to_string())?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
@@ -206,7 +206,7 @@ pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<Backing, String> {
     }
     fcntl_setfl(fd, flags | OFlags::DIRECT)
         .map_err(|errno| format!("the file's file system has no direct I/O ({errno})"))?;
-    Ok(Backing::File {
+    Ok(IoTarget::File {
         fd: fcntl_dupfd_cloexec(fd, 0).map_err(|errno| errno.to_string())?,
         size: stat.stx_size,
         writable: flags.contains(OFlags::RDWR),

@@ -52,7 +52,7 @@ impl Daemon {
     /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
     /// be all of the slice that comes next.
     pub(super) fn cleaning(&self, terms: &Terms) -> Cleaning {
-        let page = self.model.cost(disk::model::Op::Write, PAGE as u32);
+        let page = self.model.cost(disk::cost_model::Op::Write, PAGE as u32);
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
         Cleaning {
             frames_per_second: (second / (page.0.max(1) * SURELY) as f64) as u32,

@@ -51,9 +51,9 @@ use crate::control::TenantNumber;
 pub use backing::{calibrate_disk, check_disk};
 use closer::Closer;
 use config::{Config, ConfigError};
-use disk::model::Model;
+use disk::cost_model::CostModel;
 use disk::swapfs::{FileError, OpenError, SwapFs};
-use disk::usd::{News, Usd};
+use disk::usd::{Usd, UsdEvent};
 use door::{Connection, LISTENER, Strangers, listen};
 use enforce::Groups;
 use errand::{Done, Errands};
@@ -155,7 +155,7 @@ pub struct Daemon {
     round: u32,
     swap: SwapFs,
     usd: Usd,
-    model: Model,
+    model: CostModel,
     groups: Groups,
     errands: Errands,
     wiper: Wiper,
@@ -246,7 +246,7 @@ impl Daemon {
         for (fd, token) in [
             (it.strangers.epoll().as_fd(), STRANGERS),
             (it.errands.fd(), ERRANDS),
-            (it.usd.news_fd(), DISK),
+            (it.usd.event_fd(), DISK),
             (it.signals.fd(), SIGNALS),
         ] {
             let data = epoll::EventData::new_u64(token);
@@ -395,10 +395,10 @@ impl Daemon {
     }
 
     fn disk_news(&mut self) {
-        while let Some(news) = self.usd.news() {
+        while let Some(news) = self.usd.next_event() {
             match news {
-                News::Closed(id) => self.channel_closed(id),
-                News::CutOff { channel, why } => {
+                UsdEvent::Closed(id) => self.channel_closed(id),
+                UsdEvent::CutOff { channel, why } => {
                     let own = |(number, t): (&TenantNumber, &Tenancy)| {
                         t.channels
                             .values()
@@ -429,7 +429,7 @@ impl Daemon {
         let tenancy = self.tenants.get_mut(&number);
         match tenancy.and_then(|tenancy| tenancy.client.take()) {
             Some(client) => {
-                let leaving = self.usd.leave(client);
+                let leaving = self.usd.begin_removal(client);
                 self.errands.start(move || {
                     leaving.wait();
                     Done::Left(number)

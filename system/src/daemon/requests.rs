@@ -205,7 +205,7 @@ impl Daemon {
         let view = self.allocator.view(TenantId(number));
         let disk = tenancy
             .client
-            .and_then(|client| self.usd.figures(client))
+            .and_then(|client| self.usd.client_stats(client))
             .unwrap_or_default();
         Some(Listed {
             tenant: number,

@@ -3,7 +3,7 @@
 use crate::control::{Ask, Say, decode};
 use crate::socket;
 use crate::tenant::{TenantError, connect, send};
-use disk::trace::{Event, Seen};
+use disk::trace::{Event, TraceBatch};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{self, Errno};
@@ -16,7 +16,7 @@ const WORDS: usize = 5;
 
 /// Writes what was seen into new memory: the next event's number, the events lost, and the
 /// events.
-pub(crate) fn write(seen: &Seen) -> io::Result<OwnedFd> {
+pub(crate) fn write(seen: &TraceBatch) -> io::Result<OwnedFd> {
     let mut bytes = Vec::with_capacity(16 + seen.events.len() * WORDS * 8);
     let words = seen.events.iter().flat_map(|event| event.to_words());
     for word in [seen.next, seen.lost].into_iter().chain(words) {
@@ -29,7 +29,7 @@ pub(crate) fn write(seen: &Seen) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-fn read(memory: OwnedFd) -> std::io::Result<Seen> {
+fn read(memory: OwnedFd) -> std::io::Result<TraceBatch> {
     let mut file = std::fs::File::from(memory);
     let mut bytes = Vec::new();
     file.rewind()?;
@@ -42,7 +42,7 @@ fn read(memory: OwnedFd) -> std::io::Result<Seen> {
         .collect();
     let (head, rest) = words.split_at_checked(2).unwrap_or((&[0, 0], &[]));
     let events = rest.as_chunks::<WORDS>().0.iter();
-    Ok(Seen {
+    Ok(TraceBatch {
         events: events.map(|words| Event::from_words(*words)).collect(),
         next: head[0],
         lost: head[1],
@@ -70,7 +70,7 @@ impl Tracer {
     }
 
     /// What the scheduler did since this was last asked.
-    pub fn read(&mut self) -> Result<Seen, TenantError> {
+    pub fn read(&mut self) -> Result<TraceBatch, TenantError> {
         let ask = Ask::Trace { from: self.next };
         send(&self.connection, &ask, &[]).map_err(TenantError::Silent)?;
         let mut message =
@@ -109,12 +109,12 @@ mod tests {
                 elapsed: Nanos(5),
                 charge: Nanos(6),
                 client: 7,
-                op: disk::model::Op::Write,
+                op: disk::cost_model::Op::Write,
                 bytes: 8,
                 slack: true,
             },
         ];
-        let seen = Seen {
+        let seen = TraceBatch {
             events,
             next: 9,
             lost: 10,

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 /// Bytes that survive.
 ///
 /// Offsets, lengths and memory are multiples of 4 KiB, as direct I/O wants them.
-pub trait Medium: Send + Sync {
+pub trait BlockDevice: Send + Sync {
     /// What to call it in messages.
     fn name(&self) -> &str;
 

@@ -1,7 +1,7 @@
 //! How long the disk's thread looks for more before it sleeps.
 //!
 //! Three lengths, the longest that holds:
-//! - *what it is told*, after anything happened: whoever was answered may ask again;
+//! - *what it is notifier*, after anything happened: whoever was answered may ask again;
 //! - *the bound of what is in flight*, where that is as much as may be: something ends within a
 //!   few microseconds then, and a processor that has to wake first leaves the disk with less
 //!   to do meanwhile (`selfpage bench qos --only saturation`: 0.63 of the unscheduled disk where
@@ -10,13 +10,13 @@
 //!   costs as much processor time as looking, and the client waits for it (`selfpage bench qos
 //!   --only overhead` has both).
 //!
-//! Rule: a thread that is told not to look never does.
+//! Rule: a thread that is notifier not to look never does.
 
 use crate::time::{Nanos, Time};
 use wired::AdaptivePoll;
 
-pub(super) struct Patience {
-    told: Nanos,
+pub(super) struct PollPolicy {
+    min_spin: Nanos,
     poll: AdaptivePoll,
     /// When something happened last.
     since: Time,
@@ -26,11 +26,11 @@ pub(super) struct Patience {
     pays: Option<bool>,
 }
 
-impl Patience {
-    /// Of a thread that is told to look for so long after anything happened.
-    pub fn new(told: Nanos) -> Self {
+impl PollPolicy {
+    /// Of a thread that is notifier to look for so long after anything happened.
+    pub fn new(min_spin: Nanos) -> Self {
         Self {
-            told,
+            min_spin,
             poll: AdaptivePoll::default(),
             since: Time(0),
             seen: Time(0),
@@ -39,28 +39,28 @@ impl Patience {
     }
 
     /// Something that was in flight has ended.
-    pub fn ended(&mut self) {
+    pub fn on_completion(&mut self) {
         if self.pays.take() == Some(true) {
             self.poll.on_completed_in_time();
         }
     }
 
     /// Something happened, and what there was to do for it is done.
-    pub fn happened(&mut self, now: Time) {
+    pub fn on_activity(&mut self, now: Time) {
         (self.since, self.seen) = (now, now);
         self.pays = None;
     }
 
     /// Nothing did. Whether to look again; `in_flight` if anything is, `full` is the bound of
     /// that where it is as much as may be.
-    pub fn looks(&mut self, now: Time, in_flight: bool, full: Option<Nanos>) -> bool {
-        if self.told == Nanos::ZERO {
+    pub fn should_poll(&mut self, now: Time, in_flight: bool, full: Option<Nanos>) -> bool {
+        if self.min_spin == Nanos::ZERO {
             return false;
         }
         let disturbed = now - self.seen > AdaptivePoll::PREEMPTED.into();
         self.seen = now;
         let passed = now - self.since;
-        if passed < self.told.max(full.unwrap_or(Nanos::ZERO)) {
+        if passed < self.min_spin.max(full.unwrap_or(Nanos::ZERO)) {
             return true;
         }
         let poll = &mut self.poll;
@@ -83,58 +83,62 @@ mod tests {
     const TOLD: Nanos = Nanos::micros(20);
 
     /// Microseconds that it looks after something happened at `at`, a look each.
-    fn looked(patience: &mut Patience, at: u64, in_flight: bool, full: Option<Nanos>) -> u64 {
+    fn looked(poll_policy: &mut PollPolicy, at: u64, in_flight: bool, full: Option<Nanos>) -> u64 {
         let begin = Time(0) + Nanos::micros(at);
-        patience.happened(begin);
-        let again = |us: &u64| patience.looks(begin + Nanos::micros(*us), in_flight, full);
+        poll_policy.on_activity(begin);
+        let again = |us: &u64| poll_policy.should_poll(begin + Nanos::micros(*us), in_flight, full);
         (1..).take_while(again).count() as u64
     }
 
     #[test]
     fn it_looks_as_long_as_it_is_told_and_longer_for_what_is_in_flight() {
-        let mut patience = Patience::new(TOLD);
-        assert_eq!(looked(&mut patience, 0, false, None), 19);
+        let mut poll_policy = PollPolicy::new(TOLD);
+        assert_eq!(looked(&mut poll_policy, 0, false, None), 19);
         assert_eq!(
-            looked(&mut patience, 500, false, Some(Nanos::micros(90))),
+            looked(&mut poll_policy, 500, false, Some(Nanos::micros(90))),
             89
         );
         let longest = AdaptivePoll::MAX_POLL.as_micros() as u64;
-        assert_eq!(looked(&mut patience, 1000, true, None), longest - 1);
+        assert_eq!(looked(&mut poll_policy, 1000, true, None), longest - 1);
         // That was in vain: not the next time, and then again.
-        assert_eq!(looked(&mut patience, 2000, true, None), 19);
-        assert_eq!(looked(&mut patience, 3000, true, None), longest - 1);
+        assert_eq!(looked(&mut poll_policy, 2000, true, None), 19);
+        assert_eq!(looked(&mut poll_policy, 3000, true, None), longest - 1);
     }
 
     #[test]
     fn what_ends_while_it_looks_makes_up_for_looks_in_vain() {
-        let mut patience = Patience::new(TOLD);
+        let mut poll_policy = PollPolicy::new(TOLD);
         let longest = AdaptivePoll::MAX_POLL.as_micros() as u64 - 1;
-        let three = |patience: &mut Patience| [(); 3].map(|()| looked(patience, 0, true, None));
-        assert_eq!(three(&mut patience)[..2], [longest, 19]);
+        let three =
+            |poll_policy: &mut PollPolicy| [(); 3].map(|()| looked(poll_policy, 0, true, None));
+        assert_eq!(three(&mut poll_policy)[..2], [longest, 19]);
         // The third was in vain, too: of the next three none is worth it.
-        assert_eq!(three(&mut patience), [19, 19, 19]);
+        assert_eq!(three(&mut poll_policy), [19, 19, 19]);
         for _ in 0..4 {
-            patience.happened(Time(0));
-            assert!(patience.looks(Time(0) + TOLD, true, None));
-            patience.ended();
+            poll_policy.on_activity(Time(0));
+            assert!(poll_policy.should_poll(Time(0) + TOLD, true, None));
+            poll_policy.on_completion();
         }
-        assert_eq!(three(&mut patience), [longest, 19, longest]);
+        assert_eq!(three(&mut poll_policy), [longest, 19, longest]);
     }
 
     #[test]
     fn who_is_told_not_to_look_never_does() {
-        let mut patience = Patience::new(Nanos::ZERO);
-        assert_eq!(looked(&mut patience, 0, true, Some(Nanos::micros(90))), 0);
+        let mut poll_policy = PollPolicy::new(Nanos::ZERO);
+        assert_eq!(
+            looked(&mut poll_policy, 0, true, Some(Nanos::micros(90))),
+            0
+        );
     }
 
     #[test]
     fn it_stops_where_another_has_the_processor() {
-        let mut patience = Patience::new(TOLD);
-        patience.happened(Time(0));
+        let mut poll_policy = PollPolicy::new(TOLD);
+        poll_policy.on_activity(Time(0));
         let late = Time(0) + TOLD + AdaptivePoll::PREEMPTED.into() + Nanos::micros(1);
-        assert!(!patience.looks(late, true, None));
-        // What it is told to, it does all the same.
-        patience.happened(Time(0));
-        assert!(patience.looks(Time(0) + Nanos::micros(1), true, None));
+        assert!(!poll_policy.should_poll(late, true, None));
+        // What it is notifier to, it does all the same.
+        poll_policy.on_activity(Time(0));
+        assert!(poll_policy.should_poll(Time(0) + Nanos::micros(1), true, None));
     }
 }

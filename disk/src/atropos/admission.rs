@@ -1,14 +1,14 @@
 //! Clients come, change and go.
 
-use super::client::{Client, ClientId, Place, View};
-use super::contract::{Contract, Refusal, Share};
-use super::{Atropos, Job};
+use super::client::{Client, ClientId, ClientState, QueueState};
+use super::contract::{AdmissionError, DiskContract, Utilization};
+use super::{Atropos, TransactionDesc};
 use crate::time::Time;
 use crate::trace::Trace;
 
 impl<T: Trace> Atropos<T> {
     /// Promises a contract. The client is idle until its first job arrives.
-    pub fn admit(&mut self, contract: Contract) -> Result<ClientId, Refusal> {
+    pub fn admit(&mut self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
         contract.check()?;
         self.room_for(contract, None)?;
         let number = self.admitted;
@@ -29,14 +29,21 @@ impl<T: Trace> Atropos<T> {
 
     /// Promises a client something else, from its next period on. Until then the greater of
     /// the two is what others cannot have.
-    pub fn change(&mut self, now: Time, id: ClientId, contract: Contract) -> Result<(), Refusal> {
+    pub fn change(
+        &mut self,
+        now: Time,
+        id: ClientId,
+        contract: DiskContract,
+    ) -> Result<(), AdmissionError> {
         contract.check()?;
-        let at = self.find(id).ok_or(Refusal::Gone)?;
+        let at = self.find(id).ok_or(AdmissionError::Gone)?;
         self.renew(now);
         self.room_for(contract, Some(at))?;
         let client = &mut self.clients[at as usize];
         client.next_contract = Some(contract);
-        if client.place == Place::Idle && (client.deadline <= now || client.contract.slice.0 == 0) {
+        if client.place == QueueState::Idle
+            && (client.deadline <= now || client.contract.slice.0 == 0)
+        {
             client.contract = contract;
             client.next_contract = None;
             // One that lived on slack alone may have work for its first slice.
@@ -51,16 +58,16 @@ impl<T: Trace> Atropos<T> {
     /// Ends a contract and hands back the jobs that were not started. What is in flight is
     /// finished as if nothing had happened, but counts for nobody. Its share can be promised
     /// again at once.
-    pub fn remove(&mut self, now: Time, id: ClientId) -> Vec<Job> {
+    pub fn remove(&mut self, now: Time, id: ClientId) -> Vec<TransactionDesc> {
         let Some(at) = self.find(id) else {
             return Vec::new();
         };
-        self.settle(now);
-        self.let_go_of(at);
+        self.charge_hold(now);
+        self.release_hold(at);
         self.dequeue(at);
         self.urgent.retain(|&other| other != at);
         let client = &mut self.clients[at as usize];
-        client.place = Place::Gone;
+        client.place = QueueState::Gone;
         let jobs: Vec<_> = client.jobs.drain(..).collect();
         self.queued -= jobs.len();
         self.share_slack(at);
@@ -69,18 +76,18 @@ impl<T: Trace> Atropos<T> {
     }
 
     /// A client as it is, if it is there.
-    pub fn client(&self, id: ClientId) -> Option<View> {
-        self.find(id).map(|at| self.clients[at as usize].view())
+    pub fn client(&self, id: ClientId) -> Option<ClientState> {
+        self.find(id).map(|at| self.clients[at as usize].state())
     }
 
     /// What is promised to all clients together.
-    pub fn reserved(&self) -> Share {
+    pub fn reserved(&self) -> Utilization {
         self.reserved_but(None)
     }
 
     pub(super) fn find(&self, id: ClientId) -> Option<u32> {
         let client = self.clients.get(id.at as usize)?;
-        (client.number == id.number && client.place != Place::Gone).then_some(id.at)
+        (client.number == id.number && client.place != QueueState::Gone).then_some(id.at)
     }
 
     pub(super) fn id(&self, at: u32) -> ClientId {
@@ -101,32 +108,34 @@ impl<T: Trace> Atropos<T> {
     /// no allocation comes.
     fn renew(&mut self, now: Time) {
         for client in &mut self.clients {
-            if client.place == Place::Idle && client.deadline <= now {
+            if client.place == QueueState::Idle && client.deadline <= now {
                 client.contract = client.next_contract.take().unwrap_or(client.contract);
             }
         }
     }
 
-    fn reserved_but(&self, but: Option<u32>) -> Share {
+    fn reserved_but(&self, but: Option<u32>) -> Utilization {
         let there = |(at, client): &(usize, &Client)| {
-            client.place != Place::Gone && but != Some(*at as u32)
+            client.place != QueueState::Gone && but != Some(*at as u32)
         };
         let clients = self.clients.iter().enumerate().filter(there);
-        clients.fold(Share::default(), |sum, (_, client)| {
-            let next = client.next_contract.map_or(Share::default(), |c| c.share());
+        clients.fold(Utilization::default(), |sum, (_, client)| {
+            let next = client
+                .next_contract
+                .map_or(Utilization::default(), |c| c.share());
             sum + client.share().max(next)
         })
     }
 
-    fn room_for(&self, contract: Contract, but: Option<u32>) -> Result<(), Refusal> {
+    fn room_for(&self, contract: DiskContract, but: Option<u32>) -> Result<(), AdmissionError> {
         let reserved = self.reserved_but(but);
         let asked = contract.share();
         if reserved + asked <= self.capacity {
             return Ok(());
         }
-        let gone = |client: &&Client| client.place == Place::Gone;
+        let gone = |client: &&Client| client.place == QueueState::Gone;
         let there = self.clients.len() - self.clients.iter().filter(gone).count();
-        Err(Refusal::Capacity {
+        Err(AdmissionError::Capacity {
             contract,
             asked,
             reserved,

@@ -1,26 +1,26 @@
 //! Transactions arrive and finish.
 
-use super::client::{ClientId, Place};
-use super::flight::Ticket;
-use super::{Atropos, Job};
+use super::client::{ClientId, QueueState};
+use super::inflight::InFlightId;
+use super::{Atropos, TransactionDesc};
 use crate::time::{Nanos, Time};
 use crate::trace::{Event, Trace};
 
 impl<T: Trace> Atropos<T> {
     /// A client asks for a transaction. `false`: there is no such client.
-    pub fn arrive(&mut self, now: Time, id: ClientId, job: Job) -> bool {
+    pub fn submit(&mut self, now: Time, id: ClientId, job: TransactionDesc) -> bool {
         let Some(at) = self.find(id) else {
             return false;
         };
-        self.settle(now);
+        self.charge_hold(now);
         let client = &self.clients[at as usize];
         // Work that comes as an answer goes, before anybody asked what is next, is no absence.
-        if client.is_unready() && client.unready < now {
+        if client.has_nothing_outstanding() && client.idle_since < now {
             // Its patience may have run out with nobody asking either.
-            let lapsed = client.place == Place::Runnable && client.patience() <= now;
+            let lapsed = client.place == QueueState::Runnable && client.lax_deadline() <= now;
             let present = self.was_present(at);
             self.clients[at as usize].present = present;
-            self.let_go_of(at);
+            self.release_hold(at);
             if lapsed {
                 self.dequeue(at);
             }
@@ -29,7 +29,7 @@ impl<T: Trace> Atropos<T> {
         client.jobs.push_back(job);
         self.queued += 1;
         match client.place {
-            Place::Idle => self.wake(now, at),
+            QueueState::Idle => self.wake(now, at),
             _ => self.requeue(at),
         }
         self.share_slack(at);
@@ -37,11 +37,11 @@ impl<T: Trace> Atropos<T> {
     }
 
     /// A transaction ended, well or not, `elapsed` after it was given to the device.
-    pub fn finish(&mut self, now: Time, ticket: Ticket, elapsed: Nanos) {
-        let Some(flight) = self.flights.take(ticket) else {
+    pub fn complete(&mut self, now: Time, ticket: InFlightId, elapsed: Nanos) {
+        let Some(flight) = self.in_flight.take(ticket) else {
             return;
         };
-        self.settle(now);
+        self.charge_hold(now);
         // As large as the bound, it had the disk to itself.
         let alone = flight.job.cost >= self.bound;
         match alone {
@@ -61,8 +61,8 @@ impl<T: Trace> Atropos<T> {
             true => client.totals.slack = client.totals.slack - flight.charge + charge,
             false => client.recharge(flight.charge, charge),
         }
-        if client.is_unready() {
-            client.unready = now;
+        if client.has_nothing_outstanding() {
+            client.idle_since = now;
         }
         self.trace.record(Event::Transaction {
             started: flight.started,
@@ -74,7 +74,7 @@ impl<T: Trace> Atropos<T> {
             slack: flight.slack,
         });
         match client.place {
-            Place::Gone => self.bury(at),
+            QueueState::Gone => self.bury(at),
             _ => self.requeue(at),
         }
     }

@@ -8,8 +8,8 @@
 //! bytes are those that were written, not that it was this program that wrote them.
 
 use super::file::{File, FileId, FileName, MAX_BLOB};
-use super::space::Run;
-use super::table::Table;
+use super::free_space::UnitRun;
+use super::table::FileTable;
 use super::{MAX_EXTENTS, MAX_FILES, UNIT};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -31,7 +31,7 @@ pub(super) const MAX_IMAGE: usize = HEADER + MAX_FILES * (FILE + MAX_BLOB) + MAX
 
 /// Why bytes are no image.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Unreadable {
+pub(super) enum FormatError {
     /// Nothing of ours was ever here.
     NotOurs,
     /// Half written, or decayed.
@@ -39,22 +39,22 @@ pub(super) enum Unreadable {
     /// Whole, of a later version.
     Newer(u32),
     /// Whole, and says what cannot be.
-    Nonsense(&'static str),
+    Invalid(&'static str),
 }
 
 /// How many bytes the image that begins with `prefix` says it has.
-pub(super) fn length(prefix: &[u8]) -> Result<usize, Unreadable> {
+pub(super) fn length(prefix: &[u8]) -> Result<usize, FormatError> {
     let mut from = Cursor(prefix);
     if from.array() != Some(MAGIC) {
-        return Err(Unreadable::NotOurs);
+        return Err(FormatError::NotOurs);
     }
     let _version = from.u32();
-    from.u32().map(|len| len as usize).ok_or(Unreadable::Torn)
+    from.u32().map(|len| len as usize).ok_or(FormatError::Torn)
 }
 
 /// Writes `table` to the front of `to`, which is at least [`MAX_IMAGE`] long, and returns how
 /// many bytes it has.
-pub(super) fn encode(table: &Table, sequence: u64, to: &mut [u8]) -> usize {
+pub(super) fn encode(table: &FileTable, sequence: u64, to: &mut [u8]) -> usize {
     let mut body = Vec::with_capacity(HEADER);
     body.extend(sequence.to_le_bytes());
     body.extend(table.id);
@@ -91,30 +91,30 @@ fn encode_file(file: &File, body: &mut Vec<u8>) {
 }
 
 /// The table and the sequence number that `bytes` are the image of.
-pub(super) fn decode(bytes: &[u8]) -> Result<(Table, u64), Unreadable> {
+pub(super) fn decode(bytes: &[u8]) -> Result<(FileTable, u64), FormatError> {
     let len = length(bytes)?;
-    let mut from = Cursor(bytes.get(8..len).ok_or(Unreadable::Torn)?);
-    let version = from.u32().ok_or(Unreadable::Torn)?;
+    let mut from = Cursor(bytes.get(8..len).ok_or(FormatError::Torn)?);
+    let version = from.u32().ok_or(FormatError::Torn)?;
     let _len = from.u32();
-    let checksum = from.u64().ok_or(Unreadable::Torn)?;
+    let checksum = from.u64().ok_or(FormatError::Torn)?;
     if xxh3_64(from.0) != checksum {
-        return Err(Unreadable::Torn);
+        return Err(FormatError::Torn);
     }
     if version > VERSION {
-        return Err(Unreadable::Newer(version));
+        return Err(FormatError::Newer(version));
     }
-    let read = decode_body(&mut from).ok_or(Unreadable::Nonsense("a table ends too early"))?;
+    let read = decode_body(&mut from).ok_or(FormatError::Invalid("a table ends too early"))?;
     check(&read.0, from.0)?;
     Ok(read)
 }
 
-fn decode_body(from: &mut Cursor<'_>) -> Option<(Table, u64)> {
+fn decode_body(from: &mut Cursor<'_>) -> Option<(FileTable, u64)> {
     let sequence = from.u64()?;
     let id = from.array()?;
     let unit = from.u64()?;
     // Another unit is another layout: read as a table of no units, which `check` refuses.
     let units = if unit == UNIT { from.u32()? } else { 0 };
-    let mut table = Table::new(id, units);
+    let mut table = FileTable::new(id, units);
     table.next = from.u64()?;
     let files = from.u32()?;
     for _ in 0..files {
@@ -133,7 +133,7 @@ fn decode_file(from: &mut Cursor<'_>) -> Option<File> {
     let count = from.u32()?;
     let mut runs = Vec::new();
     for _ in 0..count {
-        runs.push(Run {
+        runs.push(UnitRun {
             first: from.u32()?,
             count: from.u32()?,
         });
@@ -148,9 +148,9 @@ fn decode_file(from: &mut Cursor<'_>) -> Option<File> {
 }
 
 /// Everything the rest of the filesystem takes for granted of a table.
-fn check(table: &Table, rest: &[u8]) -> Result<(), Unreadable> {
+fn check(table: &FileTable, rest: &[u8]) -> Result<(), FormatError> {
     let files = &table.files;
-    let wrong = |what| Err(Unreadable::Nonsense(what));
+    let wrong = |what| Err(FormatError::Invalid(what));
     if !rest.is_empty() {
         return wrong("something follows the tables");
     }
@@ -220,8 +220,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn table() -> Table {
-        let mut table = Table::new([3; 16], 100);
+    fn table() -> FileTable {
+        let mut table = FileTable::new([3; 16], 100);
         for tag in 0..5 {
             let name = FileName::new(&[tag; 17]).unwrap();
             table.create(name, 9 * UNIT, &[tag; 40]).unwrap();
@@ -232,7 +232,7 @@ mod tests {
         table
     }
 
-    fn image(table: &Table) -> Vec<u8> {
+    fn image(table: &FileTable) -> Vec<u8> {
         let mut bytes = vec![0; MAX_IMAGE];
         let len = encode(table, 77, &mut bytes);
         bytes.truncate(len);
@@ -252,12 +252,12 @@ mod tests {
 
     #[test]
     fn full_tables_have_room() {
-        let mut table = Table::new([0; 16], u32::MAX);
+        let mut table = FileTable::new([0; 16], u32::MAX);
         for file in 0..MAX_FILES {
             let mut name = [0; FileName::MAX];
             name[..8].copy_from_slice(&file.to_le_bytes());
             let each = MAX_EXTENTS / MAX_FILES;
-            let runs = (0..each).map(|at| Run {
+            let runs = (0..each).map(|at| UnitRun {
                 first: 2 * (file * each + at) as u32,
                 count: 1,
             });
@@ -279,10 +279,10 @@ mod tests {
     fn a_later_version_is_not_guessed_at() {
         let mut bytes = image(&table());
         bytes[8] = 9;
-        assert_eq!(decode(&bytes), Err(Unreadable::Newer(9)));
+        assert_eq!(decode(&bytes), Err(FormatError::Newer(9)));
         let last = bytes.len() - 1;
         bytes[last] ^= 1;
-        assert_eq!(decode(&bytes), Err(Unreadable::Torn));
+        assert_eq!(decode(&bytes), Err(FormatError::Torn));
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         table.files[1].runs = vec![run];
         let refused = decode(&image(&table));
         assert!(
-            matches!(refused, Err(Unreadable::Nonsense(_))),
+            matches!(refused, Err(FormatError::Invalid(_))),
             "{refused:?}"
         );
     }
@@ -332,7 +332,7 @@ mod tests {
                     prop_assert!(table.space().is_some());
                     prop_assert_eq!(image(&table)[32..].to_vec(), bytes[32..].to_vec());
                 }
-                Err(unreadable) => prop_assert!(signed || unreadable == Unreadable::Torn),
+                Err(unreadable) => prop_assert!(signed || unreadable == FormatError::Torn),
             }
         }
     }

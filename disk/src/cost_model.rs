@@ -9,7 +9,7 @@
 //! Rule: a model is figures and a sum. It is measured elsewhere, may be kept in a file, and
 //! is corrected while it is used ([`crate::atropos::Correction`]).
 
-use crate::atropos::Share;
+use crate::atropos::Utilization;
 use crate::time::Nanos;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub enum Op {
 /// What the transactions of one kind cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Class {
+pub struct OpCost {
     /// Of any transaction, however small.
     pub base: Nanos,
     /// Of each KiB on top.
@@ -36,7 +36,7 @@ pub struct Class {
 
 /// What one saturated measurement found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct RatePoint {
     /// Size of every transaction.
     pub bytes: u32,
     /// Transactions a second with the device saturated.
@@ -46,18 +46,18 @@ pub struct Point {
 /// A device's costs, and how much of it may be promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Model {
+pub struct CostModel {
     /// Cost of reads.
-    pub read: Class,
+    pub read: OpCost,
     /// Cost of writes.
-    pub write: Class,
+    pub write: OpCost,
     /// Modelled cost that may be in flight at once: where more gives no higher rate.
     pub bound: Nanos,
     /// What all contracts together may have of the device's time.
-    pub capacity: Share,
+    pub capacity: Utilization,
 }
 
-impl Model {
+impl CostModel {
     /// What a transaction costs, at least a nanosecond.
     pub fn cost(&self, op: Op, bytes: u32) -> Nanos {
         match op {
@@ -67,7 +67,7 @@ impl Model {
     }
 }
 
-impl Class {
+impl OpCost {
     /// What a transaction of that size costs, at least a nanosecond.
     pub fn cost(&self, bytes: u32) -> Nanos {
         let moving = u128::from(self.per_kib.0) * u128::from(bytes) / 1024;
@@ -77,7 +77,7 @@ impl Class {
 
     /// The class whose costs are nearest to what was measured, by least squares of relative
     /// error: a page must be right as well as a megabyte. `None` without a usable point.
-    pub fn fit(points: &[Point]) -> Option<Self> {
+    pub fn fit(points: &[RatePoint]) -> Option<Self> {
         // Minimise the sum of (base/y + slope * x/y - 1)^2, y being what one costs.
         let (mut aa, mut ab, mut bb, mut a, mut b) = (0.0, 0.0, 0.0, 0.0, 0.0);
         let mut cheapest = f64::INFINITY;
@@ -123,26 +123,26 @@ mod tests {
 
     #[test]
     fn a_transaction_costs_its_class_and_its_bytes() {
-        let class = Class {
+        let class = OpCost {
             base: Nanos::micros(10),
             per_kib: Nanos(1024),
         };
         assert_eq!(class.cost(0), Nanos(10_000));
         assert_eq!(class.cost(4096), Nanos(14_096));
-        assert_eq!(Class::default().cost(4096), Nanos(1));
+        assert_eq!(OpCost::default().cost(4096), Nanos(1));
     }
 
     #[test]
     fn one_measured_size_gives_its_own_cost() {
-        let point = Point {
+        let point = RatePoint {
             bytes: 4096,
             rate: 50_000.0,
         };
-        let class = Class::fit(&[point]).unwrap();
+        let class = OpCost::fit(&[point]).unwrap();
         assert_eq!(class.cost(4096), Nanos::micros(20));
-        assert_eq!(Class::fit(&[]), None);
+        assert_eq!(OpCost::fit(&[]), None);
         assert_eq!(
-            Class::fit(&[Point {
+            OpCost::fit(&[RatePoint {
                 bytes: 1,
                 rate: 0.0
             }]),
@@ -152,27 +152,27 @@ mod tests {
 
     #[test]
     fn a_model_survives_being_written_and_read() {
-        let model = Model {
-            read: Class {
+        let model = CostModel {
+            read: OpCost {
                 base: Nanos(1),
                 per_kib: Nanos(2),
             },
-            write: Class::default(),
+            write: OpCost::default(),
             bound: Nanos::millis(1),
-            capacity: Share::WHOLE,
+            capacity: Utilization::WHOLE,
         };
         let text = serde_json::to_string(&model).unwrap();
-        assert_eq!(serde_json::from_str::<Model>(&text).unwrap(), model);
+        assert_eq!(serde_json::from_str::<CostModel>(&text).unwrap(), model);
     }
 
     proptest! {
         #[test]
         fn what_was_measured_comes_back_out(base in 1_000u64..1_000_000, per_kib in 20u64..100_000) {
-            let made = Class { base: Nanos(base), per_kib: Nanos(per_kib) };
+            let made = OpCost { base: Nanos(base), per_kib: Nanos(per_kib) };
             let points: Vec<_> = [4096u32, 32 << 10, 128 << 10]
-                .map(|bytes| Point { bytes, rate: 1e9 / made.cost(bytes).0 as f64 })
+                .map(|bytes| RatePoint { bytes, rate: 1e9 / made.cost(bytes).0 as f64 })
                 .into();
-            let class = Class::fit(&points).unwrap();
+            let class = OpCost::fit(&points).unwrap();
             for bytes in [4096u32, 16 << 10, 64 << 10] {
                 let (is, was) = (class.cost(bytes).0 as f64, made.cost(bytes).0 as f64);
                 prop_assert!((is / was - 1.0).abs() < 0.02, "{is} for {was}");
@@ -182,9 +182,9 @@ mod tests {
         #[test]
         fn no_measurement_gives_a_cost_below_nothing(rates in prop::collection::vec(1.0f64..1e6, 1..5)) {
             let points: Vec<_> = rates.iter().enumerate()
-                .map(|(i, &rate)| Point { bytes: 4096 << i, rate })
+                .map(|(i, &rate)| RatePoint { bytes: 4096 << i, rate })
                 .collect();
-            let class = Class::fit(&points).unwrap();
+            let class = OpCost::fit(&points).unwrap();
             prop_assert!(class.cost(4096) <= class.cost(8192));
         }
     }

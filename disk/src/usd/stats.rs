@@ -1,16 +1,16 @@
 //! What clients had of a disk, for whoever counts.
 
-use crate::atropos::{Share, View};
+use crate::atropos::{ClientState, Utilization};
 use crate::time::Nanos;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Latencies are told apart by a hundredth, up to a minute.
+/// Latencies are notifier apart by a hundredth, up to a minute.
 const MOST: u64 = 60_000_000_000;
 
 /// What a client had since it was admitted, and how it stands.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
+pub struct ClientStats {
     /// Charged to its slices: transactions and lax time.
     pub charged: Nanos,
     /// The part of `charged` in which the disk was kept for it.
@@ -48,11 +48,11 @@ pub struct Figures {
 
 /// How the disk as a whole does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Whole {
+pub struct DiskStats {
     /// What may be promised.
-    pub capacity: Share,
+    pub capacity: Utilization,
     /// What is promised.
-    pub reserved: Share,
+    pub reserved: Utilization,
     /// Elapsed by modelled busy time: above 1 the device is slower than its model.
     pub correction: f64,
     /// Transactions that the device has.
@@ -67,13 +67,13 @@ pub struct Whole {
 
 /// What the thread counts of a client, beside what the scheduler does.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct ClientCounters {
     latency: Option<Histogram<u64>>,
     wait: Option<Histogram<u64>>,
     failed: u64,
 }
 
-impl Counted {
+impl ClientCounters {
     pub(super) fn new() -> Self {
         Self {
             // Bounds that are right once are right always; without it nothing else is lost.
@@ -96,9 +96,9 @@ impl Counted {
         self.failed += u64::from(failed);
     }
 
-    pub(super) fn with(&self, view: &View) -> Figures {
+    pub(super) fn with(&self, view: &ClientState) -> ClientStats {
         let totals = view.totals;
-        Figures {
+        ClientStats {
             charged: totals.charged,
             lax: totals.lax,
             slack: totals.slack,

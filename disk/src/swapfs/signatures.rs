@@ -3,8 +3,8 @@
 //! Rule: nothing is formatted over but zeros, unless told to; and whoever is asked to tell is
 //! told what would be lost. Signatures are those of the formats' own documentation.
 
-use super::image::MAGIC;
-use super::medium::{Aligned, Medium};
+use super::block_device::{Aligned, BlockDevice};
+use super::format::MAGIC;
 use super::{DATA, UNIT};
 use rustix::io::Errno;
 use std::fmt;
@@ -32,7 +32,7 @@ const SIGNATURES: [(usize, &[u8], &str); 15] = [
 
 /// What a device holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
+pub(super) enum DetectedFormat {
     /// A swap filesystem, of whatever version and in whatever state.
     Ours,
     /// What its signature says.
@@ -41,13 +41,13 @@ pub(super) enum Found {
     Data(u64),
 }
 
-impl Found {
+impl DetectedFormat {
     pub fn is_ours(self) -> bool {
         self == Self::Ours
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for DetectedFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours => f.write_str("a swap filesystem"),
@@ -58,36 +58,36 @@ impl fmt::Display for Found {
 }
 
 /// What `medium` holds, or nothing where it holds zeros: at its start, where the tables go,
-/// and at its end, where RAID arrays and partition tables keep copies.
-pub(super) fn describe(medium: &impl Medium) -> Result<Option<Found>, Errno> {
+/// and at its end, where RAID arrays and partition tables keep superblocks.
+pub(super) fn describe(medium: &impl BlockDevice) -> Result<Option<DetectedFormat>, Errno> {
     let mut bytes = Aligned::zeros(DATA as usize);
     medium.read(bytes.as_mut_slice(), 0)?;
     let start = bytes.as_slice();
     let has = |at: usize, signature: &[u8]| start[at..].starts_with(signature);
     // Ours last: what was made over ours need not have touched all of it.
     if let Some((_, _, what)) = SIGNATURES.iter().find(|(at, sign, _)| has(*at, sign)) {
-        return Ok(Some(Found::Known(what)));
+        return Ok(Some(DetectedFormat::Known(what)));
     }
     if has(0, &MAGIC) || has((DATA / 2) as usize, &MAGIC) {
-        return Ok(Some(Found::Ours));
+        return Ok(Some(DetectedFormat::Ours));
     }
     if let Some(at) = first_set(start) {
-        return Ok(Some(Found::Data(at)));
+        return Ok(Some(DetectedFormat::Data(at)));
     }
     let last = &mut bytes.as_mut_slice()[..UNIT as usize];
     medium.read(last, end(medium))?;
-    Ok(first_set(last).map(|at| Found::Data(end(medium) + at)))
+    Ok(first_set(last).map(|at| DetectedFormat::Data(end(medium) + at)))
 }
 
 /// Makes the medium read as one that holds nothing, as far as [`describe`] looks.
-pub(super) fn wipe(medium: &impl Medium) -> Result<(), Errno> {
+pub(super) fn wipe(medium: &impl BlockDevice) -> Result<(), Errno> {
     medium.zero(0, DATA)?;
     medium.zero(end(medium), UNIT)?;
     medium.flush()
 }
 
 /// Where the last unit's worth of bytes begins.
-fn end(medium: &impl Medium) -> u64 {
+fn end(medium: &impl BlockDevice) -> u64 {
     let page = PAGE as u64;
     medium.size().saturating_sub(UNIT) / page * page
 }

@@ -3,7 +3,7 @@
 
 use super::file::{FileId, FileName, MAX_BLOB};
 use super::fs::SwapFs;
-use super::simulated::Simulated;
+use super::mock_device::MockDevice;
 use super::{DATA, FileError, UNIT};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,13 +43,13 @@ struct Expected {
 }
 
 #[derive(Default)]
-struct Model {
+struct ReferenceModel {
     files: BTreeMap<u8, Expected>,
     /// Names that were ever given.
     ids: BTreeSet<FileId>,
 }
 
-impl Model {
+impl ReferenceModel {
     fn free(&self) -> u64 {
         UNITS - self.files.values().map(|file| file.units).sum::<u64>()
     }
@@ -66,7 +66,7 @@ fn name(tag: u8) -> FileName {
 }
 
 /// Takes a step with both, and compares what they answer.
-fn take(step: &Step, fs: SwapFs<Simulated>, model: &mut Model) -> SwapFs<Simulated> {
+fn take(step: &Step, fs: SwapFs<MockDevice>, model: &mut ReferenceModel) -> SwapFs<MockDevice> {
     let mut fs = fs;
     match *step {
         Step::Create { tag, size, blob } => create(tag, size, &vec![tag; blob], &mut fs, model),
@@ -108,7 +108,13 @@ fn take(step: &Step, fs: SwapFs<Simulated>, model: &mut Model) -> SwapFs<Simulat
     fs
 }
 
-fn create(tag: u8, size: u64, blob: &[u8], fs: &mut SwapFs<Simulated>, model: &mut Model) {
+fn create(
+    tag: u8,
+    size: u64,
+    blob: &[u8],
+    fs: &mut SwapFs<MockDevice>,
+    model: &mut ReferenceModel,
+) {
     let units = size.div_ceil(UNIT);
     match fs.create(name(tag), size, blob) {
         Ok(id) => {
@@ -133,7 +139,7 @@ fn create(tag: u8, size: u64, blob: &[u8], fs: &mut SwapFs<Simulated>, model: &m
 }
 
 /// Scrubs, and then writes to all that was given out, so that the next owner would see it.
-fn scrub(tag: u8, fs: &mut SwapFs<Simulated>, model: &mut Model) {
+fn scrub(tag: u8, fs: &mut SwapFs<MockDevice>, model: &mut ReferenceModel) {
     let Some(file) = model.files.get_mut(&tag) else {
         assert!(fs.scrub(model.id(tag)).is_err());
         return;
@@ -143,7 +149,7 @@ fn scrub(tag: u8, fs: &mut SwapFs<Simulated>, model: &mut Model) {
         return;
     };
     scrub.run().unwrap();
-    fs.scrubbed(scrub).unwrap();
+    fs.complete_scrub(scrub).unwrap();
     let extents = fs.extents(file.id).unwrap();
     for unit in 0..file.units {
         let piece = extents.translate(unit * UNIT, 512).unwrap().next().unwrap();
@@ -154,7 +160,7 @@ fn scrub(tag: u8, fs: &mut SwapFs<Simulated>, model: &mut Model) {
     file.clean = file.units;
 }
 
-fn compare(fs: &SwapFs<Simulated>, model: &Model) {
+fn compare(fs: &SwapFs<MockDevice>, model: &ReferenceModel) {
     assert_eq!(fs.files().len(), model.files.len());
     let mut taken = BTreeSet::new();
     for (&tag, expected) in &model.files {
@@ -182,12 +188,12 @@ fn compare(fs: &SwapFs<Simulated>, model: &Model) {
 proptest! {
     #[test]
     fn it_does_what_the_simplest_filesystem_would(steps in steps()) {
-        let medium = Simulated::new(DATA + UNITS * UNIT);
+        let medium = MockDevice::new(DATA + UNITS * UNIT);
         for unit in 0..UNITS {
             medium.mark(DATA + unit * UNIT, 0xAA);
         }
         let mut fs = SwapFs::format_on(medium, [1; 16], true).unwrap();
-        let mut model = Model::default();
+        let mut model = ReferenceModel::default();
         for step in &steps {
             fs = take(step, fs, &mut model);
             compare(&fs, &model);

@@ -3,18 +3,18 @@
 //! Rule: as modelled, not as corrected. If the correction counted here too, a wrong one would
 //! change what is in flight, and so what the next one is taken from.
 
-use super::Job;
+use super::TransactionDesc;
 use crate::time::{Nanos, Time};
 
 /// Names a transaction from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(pub u32);
+pub struct InFlightId(pub u32);
 
 /// What has to be known of a transaction when it ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) client: u32,
-    pub(super) job: Job,
+    pub(super) job: TransactionDesc,
     pub(super) charge: Nanos,
     pub(super) slack: bool,
     pub(super) started: Time,
@@ -22,8 +22,8 @@ pub(super) struct Flight {
 
 /// All that is in flight.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    slots: Vec<Option<Flight>>,
+pub(super) struct InFlightTable {
+    slots: Vec<Option<InFlight>>,
     free: Vec<u32>,
     cost: Nanos,
     /// How many each client has, by its place, and how many clients have any.
@@ -31,7 +31,7 @@ pub(super) struct Flights {
     clients: usize,
 }
 
-impl Flights {
+impl InFlightTable {
     /// Whether more than one client has any.
     pub(super) fn of_several(&self) -> bool {
         self.clients > 1
@@ -45,7 +45,7 @@ impl Flights {
         self.cost
     }
 
-    pub(super) fn add(&mut self, flight: Flight) -> Ticket {
+    pub(super) fn add(&mut self, flight: InFlight) -> InFlightId {
         self.cost += flight.job.cost;
         let client = flight.client as usize;
         if self.each.len() <= client {
@@ -58,11 +58,11 @@ impl Flights {
             self.slots.len() as u32 - 1
         });
         self.slots[at as usize] = Some(flight);
-        Ticket(at)
+        InFlightId(at)
     }
 
     /// `None` if no such transaction is in flight.
-    pub(super) fn take(&mut self, ticket: Ticket) -> Option<Flight> {
+    pub(super) fn take(&mut self, ticket: InFlightId) -> Option<InFlight> {
         let flight = self.slots.get_mut(ticket.0 as usize)?.take()?;
         self.free.push(ticket.0);
         self.cost = self.cost - flight.job.cost;

@@ -3,21 +3,21 @@
 //! Rule: pure, so that what is promised of a disk can be tested without one.
 
 use super::{SIZES, Sample};
-use crate::atropos::Share;
-use crate::model::{Class, Model, Op, Point};
+use crate::atropos::Utilization;
+use crate::cost_model::{CostModel, Op, OpCost, RatePoint};
 use crate::time::Nanos;
 
 /// How much of its highest rate a class must have with the bound in flight. A twentieth is less
 /// than a doubled depth costs everybody who waits.
-const ENOUGH: f64 = 0.95;
+const KNEE_FRACTION: f64 = 0.95;
 
 /// Transactions in flight at most, whatever more would give: everybody who waits waits for them.
-const MOST: u32 = 64;
+const MAX_DEPTH: u32 = 64;
 
 /// What may be promised of the disk as it was measured. The rest is what it loses while clients
 /// are slow to ask again; those with x have it otherwise. Where the disk is slower than it was,
 /// charges are corrected, and all slices buy as much less.
-const PROMISED: Share = Share::percent(95);
+const CAPACITY: Utilization = Utilization::percent(95);
 
 /// Where more in flight gives hardly more.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -41,7 +41,7 @@ pub(super) fn class(samples: &[Sample], op: Op, bytes: u32) -> Vec<Sample> {
 /// The least depth with enough of the highest rate.
 pub(super) fn knee(class: &[Sample]) -> Option<Knee> {
     let saturated = class.iter().map(|sample| sample.rate).reduce(f64::max)?;
-    let enough = |sample: &&Sample| sample.rate >= ENOUGH * saturated;
+    let enough = |sample: &&Sample| sample.rate >= KNEE_FRACTION * saturated;
     let depth = class.iter().find(enough)?.depth;
     Some(Knee { depth, saturated })
 }
@@ -52,25 +52,25 @@ pub(super) fn knee(class: &[Sample]) -> Option<Knee> {
 /// no more than clients keep in flight: what only more than that would give cannot be promised.
 /// The cost in flight is bounded so that reads of a page, which is what pagers wait for, have
 /// that.
-pub(super) fn model(samples: &[Sample]) -> Option<Model> {
+pub(super) fn model(samples: &[Sample]) -> Option<CostModel> {
     let full = |op, bytes| {
         let class = class(samples, op, bytes);
-        let depth = knee(&class)?.depth.min(MOST);
+        let depth = knee(&class)?.depth.min(MAX_DEPTH);
         let within = class.into_iter().filter(|sample| sample.depth <= depth);
         within.max_by(|a, b| a.rate.total_cmp(&b.rate))
     };
     let fit = |op| {
         let full = SIZES.into_iter().filter_map(|bytes| full(op, bytes));
-        let points = full.map(|Sample { bytes, rate, .. }| Point { bytes, rate });
-        Class::fit(&points.collect::<Vec<_>>())
+        let points = full.map(|Sample { bytes, rate, .. }| RatePoint { bytes, rate });
+        OpCost::fit(&points.collect::<Vec<_>>())
     };
     let page = SIZES[0];
     let (read, write) = (fit(Op::Read)?, fit(Op::Write)?);
-    Some(Model {
+    Some(CostModel {
         read,
         write,
         bound: Nanos(u64::from(full(Op::Read, page)?.depth) * read.cost(page).0),
-        capacity: PROMISED,
+        capacity: CAPACITY,
     })
 }
 
@@ -142,7 +142,7 @@ mod tests {
                         || model.bound.0 as f64 >= 0.95 * cost * f64::from(servers));
                 }
             }
-            prop_assert_eq!(model.capacity, PROMISED);
+            prop_assert_eq!(model.capacity, CAPACITY);
         }
     }
 }

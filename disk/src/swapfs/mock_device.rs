@@ -3,7 +3,7 @@
 //! What was written and not flushed may be there afterwards or not, sector by sector, in any
 //! order, and one sector may be half written. Kept sparse: sectors never written are zeros.
 
-use super::medium::Medium;
+use super::block_device::BlockDevice;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -26,14 +26,14 @@ struct State {
     failing: bool,
 }
 
-/// The device. It is switched off by [`Simulated::lose_power_after`], and what is then left is
-/// made a device again by [`Simulated::recover`].
-pub(super) struct Simulated {
+/// The device. It is switched off by [`MockDevice::lose_power_after`], and what is then left is
+/// made a device again by [`MockDevice::recover`].
+pub(super) struct MockDevice {
     size: u64,
     state: Mutex<State>,
 }
 
-impl Simulated {
+impl MockDevice {
     pub fn new(size: u64) -> Self {
         Self {
             size,
@@ -129,7 +129,7 @@ impl State {
     }
 }
 
-impl Medium for Simulated {
+impl BlockDevice for MockDevice {
     fn name(&self) -> &str {
         "the simulated device"
     }

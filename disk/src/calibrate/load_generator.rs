@@ -7,9 +7,9 @@
 //! the kernel will not say so, its memory is never given back.
 
 use super::{CalibrateError, DEPTHS, SIZES};
-use crate::model::Op;
-use crate::own_ring;
+use crate::cost_model::Op;
 use crate::swapfs::Extent;
+use crate::uring;
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -17,18 +17,18 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 use wired::WiredMemory;
 
-const MOST: usize = DEPTHS[DEPTHS.len() - 1] as usize;
+const MAX_DEPTH: usize = DEPTHS[DEPTHS.len() - 1] as usize;
 const _: () = assert!(
-    MOST <= u128::BITS as usize,
+    MAX_DEPTH <= u128::BITS as usize,
     "slots in flight are bits of a word"
 );
 
 /// Bytes of the largest transaction, and of a place.
-pub(super) const PLACE: u32 = SIZES[SIZES.len() - 1];
+pub(super) const BLOCK: u32 = SIZES[SIZES.len() - 1];
 
 /// What a load came to.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Counted {
+pub(super) struct LoadResult {
     /// Transactions a second.
     pub rate: f64,
     /// How long one took, on average.
@@ -36,43 +36,44 @@ pub(super) struct Counted {
 }
 
 /// A ring, its buffers, and where to read and write.
-pub(super) struct Load<'fd> {
+pub(super) struct LoadGenerator<'fd> {
     fd: BorrowedFd<'fd>,
-    /// Where each [`PLACE`] bytes begin on the device.
+    /// Where each [`BLOCK`] bytes begin on the device.
     places: Vec<u64>,
     ring: ManuallyDrop<IoUring>,
     buffers: ManuallyDrop<WiredMemory>,
     /// Buffers in use, as bits.
     busy: u128,
-    started: [Instant; MOST],
+    started: [Instant; MAX_DEPTH],
     random: u64,
 }
 
-impl<'fd> Load<'fd> {
+impl<'fd> LoadGenerator<'fd> {
     /// On all of `extents`, which are at least a place together.
     pub fn new(fd: BorrowedFd<'fd>, extents: &[Extent]) -> Result<Self, CalibrateError> {
         let in_extent = |extent: &Extent| {
             let device = extent.device;
-            let whole = extent.len / u64::from(PLACE);
-            (0..whole).map(move |at| device + at * u64::from(PLACE))
+            let whole = extent.len / u64::from(BLOCK);
+            (0..whole).map(move |at| device + at * u64::from(BLOCK))
         };
         let places: Vec<u64> = extents.iter().flat_map(in_extent).collect();
         if places.is_empty() {
             return Err(CalibrateError::Small {
                 there: extents.iter().map(|extent| extent.len).max().unwrap_or(0),
-                least: PLACE.into(),
+                least: BLOCK.into(),
             });
         }
-        let ring = own_ring::build(MOST as u32, 2 * MOST as u32).map_err(CalibrateError::Ring)?;
+        let ring =
+            uring::build(MAX_DEPTH as u32, 2 * MAX_DEPTH as u32).map_err(CalibrateError::Ring)?;
         let buffers =
-            WiredMemory::private(MOST * PLACE as usize).map_err(CalibrateError::Memory)?;
+            WiredMemory::private(MAX_DEPTH * BLOCK as usize).map_err(CalibrateError::Memory)?;
         let mut load = Self {
             fd,
             places,
             ring: ManuallyDrop::new(ring),
             buffers: ManuallyDrop::new(buffers),
             busy: 0,
-            started: [Instant::now(); MOST],
+            started: [Instant::now(); MAX_DEPTH],
             random: 0,
         };
         load.scramble();
@@ -93,10 +94,10 @@ impl<'fd> Load<'fd> {
         let begun = Instant::now();
         let mut filled = 0;
         while filled < self.places.len() && (filled == 0 || begun.elapsed() < time) {
-            if self.busy.count_ones() as usize == MOST {
+            if self.busy.count_ones() as usize == MAX_DEPTH {
                 self.wait(&mut |_| {})?;
             }
-            self.start(Op::Write, PLACE, self.places[filled])?;
+            self.start(Op::Write, BLOCK, self.places[filled])?;
             filled += 1;
         }
         self.drain()?;
@@ -112,7 +113,7 @@ impl<'fd> Load<'fd> {
         bytes: u32,
         depth: u32,
         time: Duration,
-    ) -> Result<Counted, CalibrateError> {
+    ) -> Result<LoadResult, CalibrateError> {
         for _ in 0..depth {
             let at = self.anywhere(bytes);
             self.start(op, bytes, at)?;
@@ -134,7 +135,7 @@ impl<'fd> Load<'fd> {
                     waited += took;
                     if count > 0 && now - begun >= time {
                         let elapsed = now.duration_since(since).as_secs_f64().max(1e-9);
-                        break Counted {
+                        break LoadResult {
                             rate: f64::from(count) / elapsed,
                             latency: waited / count,
                         };
@@ -158,7 +159,7 @@ impl<'fd> Load<'fd> {
 
     fn anywhere(&mut self, bytes: u32) -> u64 {
         let place = self.draw() as usize % self.places.len();
-        let within = self.draw() % u64::from(PLACE / bytes);
+        let within = self.draw() % u64::from(BLOCK / bytes);
         self.places[place] + within * u64::from(bytes)
     }
 
@@ -175,8 +176,8 @@ impl<'fd> Load<'fd> {
     fn start(&mut self, op: Op, bytes: u32, at: u64) -> Result<(), CalibrateError> {
         let slot = self.busy.trailing_ones() as usize;
         let fd = types::Fd(self.fd.as_raw_fd());
-        // SAFETY: there are `MOST` buffers, and one is free.
-        let buffer = unsafe { self.buffers.as_ptr().add(slot * PLACE as usize) };
+        // SAFETY: there are `MAX_DEPTH` buffers, and one is free.
+        let buffer = unsafe { self.buffers.as_ptr().add(slot * BLOCK as usize) };
         let entry = match op {
             Op::Read => opcode::Read::new(fd, buffer, bytes).offset(at).build(),
             Op::Write => opcode::Write::new(fd, buffer, bytes).offset(at).build(),
@@ -223,7 +224,7 @@ impl<'fd> Load<'fd> {
     }
 }
 
-impl Drop for Load<'_> {
+impl Drop for LoadGenerator<'_> {
     fn drop(&mut self) {
         // Failed transactions have ended, too. Each may be one wait's failure.
         let tries = self.busy.count_ones();

@@ -1,4 +1,4 @@
-//! Two copies of the tables on the device, of which one is always whole.
+//! Two superblocks of the tables on the device, of which one is always whole.
 //!
 //! An operation writes the next table over one copy, flushes, and is then done; it writes it
 //! over the other copy, flushes, and returns. Each copy has a sequence number and a checksum.
@@ -15,22 +15,22 @@
 //! - Both are in fixed places of fixed size, so that no operation fails for want of room for
 //!   its tables, nor moves them.
 
+use super::block_device::{Aligned, BlockDevice};
 use super::error::OpenError;
-use super::found;
-use super::image::{self, MAX_IMAGE, Unreadable, VERSION};
-use super::medium::{Aligned, Medium};
-use super::table::Table;
+use super::format::{self, FormatError, MAX_IMAGE, VERSION};
+use super::signatures;
+use super::table::FileTable;
 use rustix::io::Errno;
 use std::sync::Arc;
 use wired::PAGE;
 
 /// Bytes each copy has room for.
-pub(super) const COPY: u64 = 1 << 20;
+pub(super) const SUPERBLOCK_BYTES: u64 = 1 << 20;
 
-const _: () = assert!(MAX_IMAGE as u64 <= COPY);
+const _: () = assert!(MAX_IMAGE as u64 <= SUPERBLOCK_BYTES);
 
-/// The copies on a device, and which to write first.
-pub(super) struct Copies<M> {
+/// The superblocks on a device, and which to write first.
+pub(super) struct Superblocks<M> {
     medium: Arc<M>,
     buffer: Aligned,
     /// The largest ever tried.
@@ -39,77 +39,77 @@ pub(super) struct Copies<M> {
     first: u64,
 }
 
-impl<M: Medium> Copies<M> {
-    /// Of a device whose copies, if any, have smaller sequence numbers than `sequence`.
+impl<M: BlockDevice> Superblocks<M> {
+    /// Of a device whose superblocks, if any, have smaller sequence numbers than `sequence`.
     fn new(medium: Arc<M>, sequence: u64) -> Self {
         Self {
             medium,
-            buffer: Aligned::zeros(COPY as usize),
+            buffer: Aligned::zeros(SUPERBLOCK_BYTES as usize),
             sequence,
             first: 0,
         }
     }
 
     /// Writes the first table, over whatever is there.
-    pub fn make(medium: Arc<M>, table: &Table) -> Result<Self, OpenError> {
-        let mut copies = Self::new(medium, 0);
+    pub fn make(medium: Arc<M>, table: &FileTable) -> Result<Self, OpenError> {
+        let mut superblocks = Self::new(medium, 0);
         // Those of a filesystem that is formatted again have numbers that must be passed.
         for copy in 0..2 {
-            if let Ok((_, sequence)) = copies.read(copy)? {
-                copies.sequence = copies.sequence.max(sequence);
+            if let Ok((_, sequence)) = superblocks.read(copy)? {
+                superblocks.sequence = superblocks.sequence.max(sequence);
             }
         }
-        match copies.commit(table) {
-            Ok(()) => Ok(copies),
-            Err(errno) => Err(copies.failed("writing", errno)),
+        match superblocks.commit(table) {
+            Ok(()) => Ok(superblocks),
+            Err(errno) => Err(superblocks.failed("writing", errno)),
         }
     }
 
     /// The newest table there is. Mends the other copy.
-    pub fn open(medium: Arc<M>) -> Result<(Self, Table), OpenError> {
-        let mut copies = Self::new(medium, 0);
-        let read = [copies.read(0)?, copies.read(1)?];
+    pub fn open(medium: Arc<M>) -> Result<(Self, FileTable), OpenError> {
+        let mut superblocks = Self::new(medium, 0);
+        let read = [superblocks.read(0)?, superblocks.read(1)?];
         for unreadable in read.iter().filter_map(|copy| copy.as_ref().err()) {
-            copies.refuse_whole(unreadable)?;
+            superblocks.refuse_whole(unreadable)?;
         }
-        let place = copies.medium.name().to_owned();
+        let place = superblocks.medium.name().to_owned();
         let same = matches!(&read, [Ok((_, a)), Ok((_, b))] if a == b);
         let newest = match read {
             [Ok(a), Ok(b)] if b.1 > a.1 => (b, 1),
             [Ok(a), _] => (a, 0),
             [_, Ok(b)] => (b, 1),
-            [Err(Unreadable::NotOurs), Err(Unreadable::NotOurs)] => {
-                let found = found::describe(&*copies.medium)
-                    .map_err(|errno| copies.failed("reading", errno))?
+            [Err(FormatError::NotOurs), Err(FormatError::NotOurs)] => {
+                let found = signatures::describe(&*superblocks.medium)
+                    .map_err(|errno| superblocks.failed("reading", errno))?
                     .map_or_else(|| "zeros".to_owned(), |found| found.to_string());
                 return Err(OpenError::NotOurs { place, found });
             }
             _ => {
-                let why = "both copies of its tables are lost".to_owned();
+                let why = "both superblocks of its tables are lost".to_owned();
                 return Err(OpenError::Damaged { place, why });
             }
         };
         let ((table, sequence), whole) = newest;
-        copies.sequence = sequence;
-        copies.first = 1 - whole;
+        superblocks.sequence = sequence;
+        superblocks.first = 1 - whole;
         if !same {
-            let mended = copies.write(&table, 1 - whole);
-            mended.map_err(|errno| copies.failed("mending", errno))?;
+            let mended = superblocks.write(&table, 1 - whole);
+            mended.map_err(|errno| superblocks.failed("mending", errno))?;
         }
-        Ok((copies, table))
+        Ok((superblocks, table))
     }
 
     /// A copy that is whole and not understood: using the other would go back in time.
-    fn refuse_whole(&self, unreadable: &Unreadable) -> Result<(), OpenError> {
+    fn refuse_whole(&self, unreadable: &FormatError) -> Result<(), OpenError> {
         let place = self.medium.name().to_owned();
         match *unreadable {
-            Unreadable::NotOurs | Unreadable::Torn => Ok(()),
-            Unreadable::Newer(version) => Err(OpenError::Newer {
+            FormatError::NotOurs | FormatError::Torn => Ok(()),
+            FormatError::Newer(version) => Err(OpenError::Newer {
                 place,
                 version,
                 known: VERSION,
             }),
-            Unreadable::Nonsense(why) => Err(OpenError::Damaged {
+            FormatError::Invalid(why) => Err(OpenError::Damaged {
                 place,
                 why: why.to_owned(),
             }),
@@ -118,7 +118,7 @@ impl<M: Medium> Copies<M> {
 
     /// Makes `table` the one that is found. On failure it may be found all the same, unless
     /// this table or another is committed after it.
-    pub fn commit(&mut self, table: &Table) -> Result<(), Errno> {
+    pub fn commit(&mut self, table: &FileTable) -> Result<(), Errno> {
         self.sequence += 1;
         let (first, second) = (self.first, 1 - self.first);
         self.write(table, first)?;
@@ -128,16 +128,16 @@ impl<M: Medium> Copies<M> {
         Ok(())
     }
 
-    fn write(&mut self, table: &Table, copy: u64) -> Result<(), Errno> {
-        let len = image::encode(table, self.sequence, self.buffer.as_mut_slice());
+    fn write(&mut self, table: &FileTable, copy: u64) -> Result<(), Errno> {
+        let len = format::encode(table, self.sequence, self.buffer.as_mut_slice());
         let padded = len.next_multiple_of(PAGE);
         self.medium
-            .write(&self.buffer.as_slice()[..padded], copy * COPY)?;
+            .write(&self.buffer.as_slice()[..padded], copy * SUPERBLOCK_BYTES)?;
         self.medium.flush()
     }
 
-    fn read(&mut self, copy: u64) -> Result<Result<(Table, u64), Unreadable>, OpenError> {
-        let at = copy * COPY;
+    fn read(&mut self, copy: u64) -> Result<Result<(FileTable, u64), FormatError>, OpenError> {
+        let at = copy * SUPERBLOCK_BYTES;
         let failed = |errno| OpenError::Io {
             place: self.medium.name().to_owned(),
             doing: "reading",
@@ -145,9 +145,9 @@ impl<M: Medium> Copies<M> {
         };
         let bytes = self.buffer.as_mut_slice();
         self.medium.read(&mut bytes[..PAGE], at).map_err(failed)?;
-        let len = match image::length(&bytes[..PAGE]) {
+        let len = match format::length(&bytes[..PAGE]) {
             Ok(len) if len <= MAX_IMAGE => len,
-            Ok(_) => return Ok(Err(Unreadable::Torn)),
+            Ok(_) => return Ok(Err(FormatError::Torn)),
             Err(unreadable) => return Ok(Err(unreadable)),
         };
         let rest = len.next_multiple_of(PAGE);
@@ -155,7 +155,7 @@ impl<M: Medium> Copies<M> {
             let more = self.medium.read(&mut bytes[PAGE..rest], at + PAGE as u64);
             more.map_err(failed)?;
         }
-        Ok(image::decode(&bytes[..len]))
+        Ok(format::decode(&bytes[..len]))
     }
 
     fn failed(&self, doing: &'static str, errno: Errno) -> OpenError {

@@ -1,11 +1,11 @@
 //! What the disk's owner says, done.
 
 use super::client::Client;
-use super::command::{Command, News};
-use super::figures::Whole;
-use super::ring::{Ended, next_bell};
-use super::thread::{Disk, at_place, untag};
-use super::{Backing, ChannelId};
+use super::command::{Command, UsdEvent};
+use super::ring::{RingEvent, next_doorbell_id};
+use super::stats::DiskStats;
+use super::thread::{DiskThread, client_at, untag};
+use super::{ChannelId, IoTarget};
 use crate::atropos::ClientId;
 use crate::time::Time;
 use iochannel::Doorbell;
@@ -15,11 +15,13 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 use wired::clock::thread_time;
 
-impl Disk {
+impl DiskThread {
     /// Does what the owner says.
-    pub(super) fn obey(&mut self, now: Time) {
+    pub(super) fn run_commands(&mut self, now: Time) {
         let _ = read(&self.bell, &mut [0; 8]);
-        let listened = self.ring.listen(self.bell.as_raw_fd(), Ended::Orders);
+        let listened = self
+            .ring
+            .watch(self.bell.as_raw_fd(), RingEvent::CommandSender);
         debug_assert!(listened.is_ok(), "{listened:?}");
         while let Ok(command) = self.commands.try_recv() {
             match command {
@@ -35,36 +37,36 @@ impl Disk {
                     contract,
                     answer,
                 } => _ = answer.send(self.atropos.change(now, client, contract)),
-                Command::Back {
+                Command::SetTarget {
                     client,
-                    backing,
+                    target,
                     doorbell,
-                } => self.back(client, backing, doorbell),
-                Command::Listen { client, id, server } => match self.find(client) {
+                } => self.set_target(client, target, doorbell),
+                Command::AddChannel { client, id, server } => match self.find(client) {
                     Some(at) => {
                         if let Some(client) = self.client(at) {
-                            client.listen(id, server);
+                            client.watch(id, server);
                         }
                         self.wake(at);
                     }
-                    None => self.tell(News::Closed(id)),
+                    None => self.emit(UsdEvent::Closed(id)),
                 },
                 Command::Close { id } => self.close(id),
                 Command::Remove { client, answer } => self.remove(now, client, answer),
-                Command::Figures { client, answer } => {
+                Command::ClientStats { client, answer } => {
                     let view = self.atropos.client(client);
                     let own = self.find(client).and_then(|at| self.client(at));
-                    let figures = own.zip(view).map(|(own, view)| own.counted.with(&view));
-                    let _ = answer.send(figures);
+                    let stats = own.zip(view).map(|(own, view)| own.counted.with(&view));
+                    let _ = answer.send(stats);
                 }
-                Command::Whole { answer } => _ = answer.send(self.whole()),
+                Command::DiskStats { answer } => _ = answer.send(self.disk_stats()),
                 Command::Stop => self.stopping = true,
             }
         }
     }
 
     fn find(&self, id: ClientId) -> Option<u32> {
-        let is_it = |client: &Client| client.id == id && client.leaving.is_none();
+        let is_it = |client: &Client| client.id == id && client.removal.is_none();
         let found = |client: &Option<Client>| client.as_ref().is_some_and(is_it);
         self.clients.iter().position(found).map(|at| at as u32)
     }
@@ -77,22 +79,22 @@ impl Disk {
         }
     }
 
-    fn back(&mut self, id: ClientId, backing: Backing, doorbell: Doorbell) {
+    fn set_target(&mut self, id: ClientId, target: IoTarget, doorbell: Doorbell) {
         let Some(at) = self.find(id) else {
             return;
         };
-        let Some(client) = at_place(&mut self.clients, at) else {
+        let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
         if let Some((_, number)) = client.doorbell.take() {
-            self.ring.listen_no_more(Ended::Bell { client: at, number });
+            self.ring.unwatch(RingEvent::Bell { client: at, number });
         }
-        self.bells = next_bell(self.bells);
-        let number = self.bells;
+        self.last_doorbell = next_doorbell_id(self.last_doorbell);
+        let number = self.last_doorbell;
         let fd = doorbell.as_fd().as_raw_fd();
-        let listened = self.ring.listen(fd, Ended::Bell { client: at, number });
+        let listened = self.ring.watch(fd, RingEvent::Bell { client: at, number });
         debug_assert!(listened.is_ok(), "{listened:?}");
-        client.backing = Some(backing);
+        client.target = Some(target);
         client.doorbell = Some((doorbell, number));
         client.wake();
         self.wake(at);
@@ -107,7 +109,7 @@ impl Disk {
         if let Some(client) = &mut self.clients[at] {
             client.close(id);
         }
-        self.let_go(at as u32);
+        self.release_closed(at as u32);
     }
 
     fn remove(&mut self, now: Time, id: ClientId, answer: Sender<Option<Client>>) {
@@ -116,22 +118,22 @@ impl Disk {
             return;
         };
         let jobs = self.atropos.remove(now, id);
-        let Some(client) = at_place(&mut self.clients, at) else {
+        let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
         jobs.iter()
-            .for_each(|job| client.give_back(untag(job.tag).1));
+            .for_each(|job| client.release_slot(untag(job.tag).1));
         let channels: Vec<_> = client.channels.iter().map(|channel| channel.id).collect();
         channels.into_iter().for_each(|id| client.close(id));
         if let Some((_, number)) = client.doorbell.take() {
-            self.ring.listen_no_more(Ended::Bell { client: at, number });
+            self.ring.unwatch(RingEvent::Bell { client: at, number });
         }
-        client.leaving = Some(answer);
-        self.let_go(at);
+        client.removal = Some(answer);
+        self.release_closed(at);
     }
 
-    fn whole(&self) -> Whole {
-        Whole {
+    fn disk_stats(&self) -> DiskStats {
+        DiskStats {
             capacity: self.atropos.capacity(),
             reserved: self.atropos.reserved(),
             correction: self.atropos.correction().factor(),

@@ -12,12 +12,12 @@ use super::UNIT;
 
 /// Contiguous units.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Run {
+pub(super) struct UnitRun {
     pub first: u32,
     pub count: u32,
 }
 
-impl Run {
+impl UnitRun {
     /// The unit after the last.
     pub fn end(self) -> u32 {
         self.first + self.count
@@ -25,19 +25,19 @@ impl Run {
 }
 
 /// Units in `runs`.
-pub(super) fn total(runs: &[Run]) -> u32 {
+pub(super) fn total(runs: &[UnitRun]) -> u32 {
     runs.iter().map(|run| run.count).sum()
 }
 
 /// Free runs, in order, none touching the next.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Space(Vec<Run>);
+pub(super) struct FreeSpace(Vec<UnitRun>);
 
-impl Space {
+impl FreeSpace {
     /// What `taken` leaves of `units` units. Nothing where two runs of `taken` overlap or one
     /// goes past the end: such a table is damaged.
-    pub fn beside(units: u32, taken: impl Iterator<Item = Run>) -> Option<Self> {
-        let mut taken: Vec<Run> = taken.collect();
+    pub fn beside(units: u32, taken: impl Iterator<Item = UnitRun>) -> Option<Self> {
+        let mut taken: Vec<UnitRun> = taken.collect();
         taken.sort_unstable();
         let mut free = Vec::new();
         let mut at = 0;
@@ -64,7 +64,7 @@ impl Space {
     }
 
     /// Adds `want` units to the end of `runs`. Nothing if there are not as many.
-    pub fn extend(&mut self, runs: &mut Vec<Run>, want: u32) -> Option<()> {
+    pub fn extend(&mut self, runs: &mut Vec<UnitRun>, want: u32) -> Option<()> {
         if total(&self.0) < want {
             return None;
         }
@@ -87,9 +87,9 @@ impl Space {
     }
 
     /// Moves at most `want` units from the front of the free run `at` to the end of `runs`.
-    fn take(&mut self, at: usize, want: u32, runs: &mut Vec<Run>) -> u32 {
+    fn take(&mut self, at: usize, want: u32, runs: &mut Vec<UnitRun>) -> u32 {
         let free = &mut self.0[at];
-        let taken = Run {
+        let taken = UnitRun {
             first: free.first,
             count: free.count.min(want),
         };
@@ -106,9 +106,9 @@ impl Space {
     }
 }
 
-fn push(free: &mut Vec<Run>, first: u32, end: u32) {
+fn push(free: &mut Vec<UnitRun>, first: u32, end: u32) {
     if end > first {
-        free.push(Run {
+        free.push(UnitRun {
             first,
             count: end - first,
         });
@@ -120,15 +120,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn run(first: u32, count: u32) -> Run {
-        Run { first, count }
+    fn run(first: u32, count: u32) -> UnitRun {
+        UnitRun { first, count }
     }
 
-    fn space(units: u32, taken: &[Run]) -> Space {
-        Space::beside(units, taken.iter().copied()).unwrap()
+    fn space(units: u32, taken: &[UnitRun]) -> FreeSpace {
+        FreeSpace::beside(units, taken.iter().copied()).unwrap()
     }
 
-    fn given(space: &mut Space, want: u32) -> Vec<Run> {
+    fn given(space: &mut FreeSpace, want: u32) -> Vec<UnitRun> {
         let mut runs = Vec::new();
         space.extend(&mut runs, want).unwrap();
         runs
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn runs_that_overlap_or_pass_the_end_are_no_space() {
-        let of = |runs: &[Run]| Space::beside(10, runs.iter().copied());
+        let of = |runs: &[UnitRun]| FreeSpace::beside(10, runs.iter().copied());
         assert_eq!(of(&[run(0, 5), run(4, 2)]), None);
         assert_eq!(of(&[run(8, 3)]), None);
         assert_eq!(of(&[run(u32::MAX, 2)]), None);
