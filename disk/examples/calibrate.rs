@@ -1,5 +1,5 @@
-//! Measures a disk, and prints what could be promised of it: `calibrate FILE [SECONDS]`.
-//! FILE is made, and removed again.
+//! Calibrates a disk and prints the model: `calibrate FILE [SECONDS]`. Makes FILE and removes it
+//! again.
 
 use disk::calibrate::{Calibration, CalibrationPhase, TIME};
 use disk::swapfs::{FormatOptions, SwapFs};

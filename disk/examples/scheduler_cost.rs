@@ -1,4 +1,4 @@
-//! What the scheduler takes for a transaction, from its arrival to its end, with its trace on.
+//! The scheduler's cost of a transaction, from arrival to completion, with its trace on.
 //!
 //!     cargo run --release -p disk --example scheduler_cost
 
@@ -60,7 +60,7 @@ fn time(active: u64, idle: u64, extra: bool) -> f64 {
             Decision::WaitUntil(until) if flying.is_empty() => now = until,
             _ => {
                 let Some(start) = flying.pop_front() else {
-                    panic!("nothing to do and nobody waits");
+                    panic!("neither work nor a deadline");
                 };
                 now = now + Nanos::micros(13);
                 disk.complete(now, start.ticket, Nanos::micros(180));

@@ -1,6 +1,6 @@
-//! What it costs to make a swap file read as zeros, and what it then costs to write to it:
-//! written zeros, as a scrub does, against a range that the file system calls unwritten.
-//! `scrub FILE`: the file is made, and removed again.
+//! Cost of making a swap file read as zeros, and of writing to it afterwards: written zeros, as a
+//! scrub does, against a range that the file system declares unwritten. `scrub FILE`: makes the
+//! file and removes it again.
 
 use disk::swapfs::{BlockDevice, FileName, FormatOptions, SwapFs, UNIT};
 use rustix::fd::AsFd;
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 #[repr(align(4096))]
 struct Page([u8; PAGE]);
 
-/// Writes every page once, in an order that is nobody's, by several threads.
+/// Writes every page once, in scattered order, by several threads.
 fn write_pages(fs: &SwapFs, device: u64) -> Duration {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -26,7 +26,7 @@ fn write_pages(fs: &SwapFs, device: u64) -> Duration {
                 let page = Page([writer as u8 + 1; PAGE]);
                 let pages = SIZE / PAGE as u64;
                 for at in (writer..pages).step_by(WRITERS as usize) {
-                    // An odd factor: every page of a power of two comes once.
+                    // An odd factor visits every page of a power of two once.
                     let at = at * 7919 % pages * PAGE as u64;
                     if let Err(errno) = fs.medium().write(&page.0, device + at) {
                         eprintln!("writing at {at}: {errno}");

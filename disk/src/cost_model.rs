@@ -1,19 +1,19 @@
-//! What a transaction costs the device, told before it is done.
+//! The cost of a transaction to the device, known before it starts.
 //!
-//! A device that serves many requests at once is not busy with any of them for as long as
-//! that one takes. What a request uses is the share of the saturated device that it takes
-//! away from others: one second divided by the rate of its class when the device is
-//! saturated, plus what its bytes take. Section 6.7 of *Self-Paging* charges elapsed time
-//! instead; at one request at a time the two are the same.
+//! A device that serves many requests at once is not busy with any one of them for as long as it
+//! takes. A request uses the share of the saturated device that it takes away from others: one
+//! second divided by the rate of its kind on the saturated device, plus the time of its bytes.
+//! Section 6.7 of *Self-Paging* charges elapsed time instead; at one request at a time the two are
+//! the same.
 //!
-//! Rule: a model is figures and a sum. It is measured elsewhere, may be kept in a file, and
-//! is corrected while it is used ([`crate::atropos::Correction`]).
+//! Rule: a model is figures and a sum. [`crate::calibrate`] measures it, a file may keep it, and
+//! [`crate::atropos::CostCorrection`] corrects it in use.
 
 use crate::atropos::Utilization;
 use crate::time::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// What is done to the device.
+/// The kind of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -24,17 +24,17 @@ pub enum Op {
     Write,
 }
 
-/// What the transactions of one kind cost.
+/// The cost of one kind of transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpCost {
-    /// Of any transaction, however small.
+    /// Cost of any transaction, however small.
     pub base: Nanos,
-    /// Of each KiB on top.
+    /// Additional cost of each KiB.
     pub per_kib: Nanos,
 }
 
-/// What one saturated measurement found.
+/// One saturated measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RatePoint {
     /// Size of every transaction.
@@ -51,14 +51,14 @@ pub struct CostModel {
     pub read: OpCost,
     /// Cost of writes.
     pub write: OpCost,
-    /// Modelled cost that may be in flight at once: where more gives no higher rate.
+    /// Modelled cost that may be in flight at once: more gives no higher rate.
     pub bound: Nanos,
-    /// What all contracts together may have of the device's time.
+    /// The largest sum of all contracts' shares.
     pub capacity: Utilization,
 }
 
 impl CostModel {
-    /// What a transaction costs, at least a nanosecond.
+    /// The cost of a transaction, at least a nanosecond.
     pub fn cost(&self, op: Op, bytes: u32) -> Nanos {
         match op {
             Op::Read => self.read.cost(bytes),
@@ -68,17 +68,18 @@ impl CostModel {
 }
 
 impl OpCost {
-    /// What a transaction of that size costs, at least a nanosecond.
+    /// The cost of a transaction of that size, at least a nanosecond.
     pub fn cost(&self, bytes: u32) -> Nanos {
         let moving = u128::from(self.per_kib.0) * u128::from(bytes) / 1024;
         let moving = u64::try_from(moving).unwrap_or(u64::MAX);
         Nanos(self.base.0.saturating_add(moving).max(1))
     }
 
-    /// The class whose costs are nearest to what was measured, by least squares of relative
-    /// error: a page must be right as well as a megabyte. `None` without a usable point.
+    /// Fits the costs to measurements by least squares of relative error: a page must be right as
+    /// well as a megabyte. `None` without a usable point.
     pub fn fit(points: &[RatePoint]) -> Option<Self> {
-        // Minimise the sum of (base/y + slope * x/y - 1)^2, y being what one costs.
+        // Minimises the sum of (base/y + slope * x/y - 1)^2, where y is the cost of one
+        // transaction.
         let (mut aa, mut ab, mut bb, mut a, mut b) = (0.0, 0.0, 0.0, 0.0, 0.0);
         let mut cheapest = f64::INFINITY;
         for point in points {
@@ -100,10 +101,10 @@ impl OpCost {
         let det = aa * bb - ab * ab;
         let (base, slope) = match det > 1e-9 * aa * bb {
             true => ((a * bb - b * ab) / det, (b * aa - a * ab) / det),
-            // One size only: nothing tells bytes from transactions.
+            // One size only: bytes and transactions cannot be separated.
             false => (a / aa, 0.0),
         };
-        // Neither part can be negative: the other then has to explain everything.
+        // Neither part can be negative: the other then explains everything.
         let (base, slope) = match (base < 0.0, slope < 0.0) {
             (true, _) => (0.0, b / bb),
             (_, true) => (a / aa, 0.0),
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_survives_being_written_and_read() {
+    fn a_model_survives_serialization() {
         let model = CostModel {
             read: OpCost {
                 base: Nanos(1),
@@ -167,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_measured_comes_back_out(base in 1_000u64..1_000_000, per_kib in 20u64..100_000) {
+        fn fitting_recovers_the_costs_that_made_the_points(base in 1_000u64..1_000_000, per_kib in 20u64..100_000) {
             let made = OpCost { base: Nanos(base), per_kib: Nanos(per_kib) };
             let points: Vec<_> = [4096u32, 32 << 10, 128 << 10]
                 .map(|bytes| RatePoint { bytes, rate: 1e9 / made.cost(bytes).0 as f64 })
@@ -180,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn no_measurement_gives_a_cost_below_nothing(rates in prop::collection::vec(1.0f64..1e6, 1..5)) {
+        fn no_measurement_gives_a_negative_cost(rates in prop::collection::vec(1.0f64..1e6, 1..5)) {
             let points: Vec<_> = rates.iter().enumerate()
                 .map(|(i, &rate)| RatePoint { bytes: 4096 << i, rate })
                 .collect();

@@ -1,11 +1,11 @@
 //! The user-safe backing store: disk space and disk time under contract, where many programs
 //! page to one disk.
 //!
-//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: the swap
-//! filesystem decides who owns which part of a disk, the user-safe disk who may use it when.
+//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7: the swap filesystem
+//! decides which client owns which part of a disk, the user-safe disk which client may use it when.
 //!
-//! Rule: control is apart from data. Nothing on the way of a page allocates extents, and
-//! nothing that allocates extents waits for a page.
+//! Rule: control is apart from data. Nothing on the path of a page allocates extents, and nothing
+//! that allocates extents waits for a page.
 
 pub mod atropos;
 pub mod calibrate;

@@ -1,15 +1,15 @@
-//! The io_uring of one thread that does nothing but I/O.
+//! The io_uring of a thread that does nothing but I/O.
 //!
-//! For the user-safe disk (*Self-Paging*, section 6.7) and for measuring the same disk, which
-//! has to be done the same way to be worth anything.
+//! For the user-safe disk (*Self-Paging*, section 6.7) and for the calibration of the same disk,
+//! which is only valid if it does I/O the same way.
 //!
-//! Rule: a ring is used by the thread that built it. So the kernel never interrupts that
-//! thread to tell it that something has ended: it is told when it asks, of all at once.
+//! Rule: only the thread that built a ring uses it. So the kernel never interrupts that thread for
+//! a completion: the thread reaps all completions at once when it enters the kernel.
 
 use io_uring::{Builder, IoUring};
 use rustix::io::Errno;
 
-/// What the kernel is asked for, the best first: Linux 6.1, 5.19, any.
+/// Ring flags to request, the best first: Linux 6.1, 5.19, any.
 const WAYS: [fn(&mut Builder); 3] = [
     |ring| {
         ring.setup_single_issuer()
@@ -22,7 +22,7 @@ const WAYS: [fn(&mut Builder); 3] = [
     |_| {},
 ];
 
-/// A ring that takes `submitted` entries at once and has room for `completed`.
+/// Builds a ring with `submitted` submission and `completed` completion entries.
 pub(crate) fn build(submitted: u32, completed: u32) -> Result<IoUring, Errno> {
     let mut refused = Errno::INVAL;
     for way in WAYS {
@@ -33,7 +33,7 @@ pub(crate) fn build(submitted: u32, completed: u32) -> Result<IoUring, Errno> {
             Ok(ring) => return Ok(ring),
             Err(error) => refused = Errno::from_io_error(&error).unwrap_or(Errno::IO),
         }
-        // A kernel that does not know what it is asked for says so.
+        // A kernel refuses unknown flags by EINVAL.
         if refused != Errno::INVAL {
             break;
         }

@@ -7,7 +7,7 @@ use rustix::fd::AsFd;
 use std::fs::File;
 use std::time::Duration;
 
-/// Enough for a few transactions of every kind: how good the figures are is not tested.
+/// Time for a few transactions of every kind; the tests do not check the figures.
 const SHORT: Duration = Duration::from_millis(400);
 
 fn format(units: u64) -> (tempfile::TempDir, SwapFs) {
@@ -21,7 +21,7 @@ fn format(units: u64) -> (tempfile::TempDir, SwapFs) {
 }
 
 #[test]
-fn a_filesystem_is_measured_on_what_is_free_and_is_then_as_before() {
+fn a_filesystem_is_measured_on_free_space_and_left_unchanged() {
     let (_directory, mut fs) = format(16);
     let kept = fs
         .create(FileName::new(b"a tenant's pages").unwrap(), 7 * UNIT, &[])
@@ -58,7 +58,7 @@ fn a_filesystem_is_measured_on_what_is_free_and_is_then_as_before() {
 }
 
 #[test]
-fn what_a_killed_calibration_left_is_released_by_the_next() {
+fn the_next_calibration_releases_what_a_killed_one_left() {
     let (_directory, mut fs) = format(2);
     let left = FileName::new(b"calibration's scratch").unwrap();
     fs.create(left, 2 * UNIT, &[]).unwrap();
@@ -77,7 +77,7 @@ fn a_full_filesystem_is_left_alone() {
 }
 
 #[test]
-fn a_disk_that_fails_is_an_error_and_not_a_wait() {
+fn a_failing_disk_is_an_error_and_does_not_hang() {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let read_only = File::open(file.path()).unwrap();
     let extent = |len| Extent {

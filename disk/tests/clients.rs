@@ -1,4 +1,4 @@
-//! Clients that come, change and go, and what is said to them.
+//! Admission, change and removal of clients, and the errors they get.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn at(millis: u64) -> Time {
     Time(millis * 1_000_000)
 }
 
-/// Does what is next, which must be there, for as long as it says it costs.
+/// Runs the next transaction, which must exist, for its modelled cost.
 fn serve(disk: &mut Disk, millis: &mut u64) -> u64 {
     let Decision::Dispatch(start) = disk.next(at(*millis)) else {
         panic!("nothing to do at {millis} ms");
@@ -45,7 +45,7 @@ fn backlog(disk: &mut Disk, client: ClientId, count: u64, tag: u64) {
 }
 
 #[test]
-fn promises_past_the_capacity_are_refused_with_the_figures() {
+fn contracts_past_the_capacity_are_refused_with_the_figures() {
     let mut disk = disk(90);
     let first = disk.admit(contract(125, 250, 0)).unwrap();
     let refusal = disk.admit(contract(125, 250, 0)).unwrap_err();
@@ -69,7 +69,7 @@ fn a_contract_that_contradicts_itself_is_refused() {
     for (slice, period, laxity) in [(10, 0, 0), (20, 10, 0), (0, 10, 0), (5, 10, 20)] {
         let refusal = disk.admit(contract(slice, period, laxity));
         assert!(
-            matches!(refusal, Err(AdmissionError::DiskContract { .. })),
+            matches!(refusal, Err(AdmissionError::Contract { .. })),
             "{refusal:?}"
         );
     }
@@ -92,7 +92,7 @@ fn a_changed_contract_holds_from_the_next_period_on() {
         disk.client(client).unwrap().next_contract,
         Some(contract(50, 100, 0))
     );
-    // Until then both are what others cannot have.
+    // Until then both contracts count as reserved.
     assert!(disk.admit(contract(60, 100, 0)).is_err());
     serve(&mut disk, &mut now);
     assert_eq!(disk.next(at(now)), Decision::WaitUntil(at(100)));
@@ -117,7 +117,7 @@ fn an_idle_clients_contract_changes_at_once() {
 }
 
 #[test]
-fn a_removed_clients_transactions_end_and_its_others_are_handed_back() {
+fn a_removed_clients_transactions_complete_and_its_queue_is_returned() {
     let mut disk = disk(100);
     let client = disk.admit(contract(50, 100, 10)).unwrap();
     backlog(&mut disk, client, 3, 8);
@@ -154,7 +154,7 @@ fn one_clients_transactions_follow_each_other_while_it_has_time() {
     }
     let mut now = 0;
     let order: Vec<_> = (0..8).map(|_| serve(&mut disk, &mut now)).collect();
-    // The second one's first request was urgent; then each has its slice to the end.
+    // The second client's first request was urgent; then each has its slice to the end.
     assert_eq!(order, [0, 1, 0, 0, 0, 1, 1, 1]);
 }
 
@@ -186,14 +186,15 @@ fn slack_is_shared_in_proportion_to_what_was_promised() {
         .iter()
         .map(|view| view.totals.slack.0 as f64 / 1e9)
         .collect();
-    // Half of the time is promised; of the rest 10, 20 and, for having none, 1 part each.
+    // Half of the time is promised; of the rest the clients get 10, 20 and, without a slice, 1
+    // part.
     for (got, parts) in slack.iter().zip([10.0, 20.0, 0.0, 1.0]) {
         assert!((got - 10.0 * parts / 31.0).abs() < 0.05, "{slack:?}");
     }
 }
 
 #[test]
-fn who_comes_back_to_the_slack_has_saved_none_up() {
+fn a_client_that_returns_to_the_slack_has_saved_none_up() {
     let extra = |begins| Client {
         contract: DiskContract {
             extra: true,
@@ -211,13 +212,13 @@ fn who_comes_back_to_the_slack_has_saved_none_up() {
     let clients = [extra(Time(0)), extra(at(10_000))];
     let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(20));
     let [first, second] = [0, 1].map(|client: usize| run.views[client].totals.slack.0);
-    // Nine tenths of ten seconds alone, then four tenths of them each.
+    // Nine tenths of ten seconds alone, then four tenths each.
     assert!(first.abs_diff(13_000_000_000) < 100_000_000, "{first}");
     assert!(second.abs_diff(4_000_000_000) < 100_000_000, "{second}");
 }
 
 #[test]
-fn hundreds_of_idle_contracts_are_in_nobodys_way() {
+fn hundreds_of_idle_contracts_cost_nothing() {
     let mut disk = disk(100);
     let worker = disk.admit(contract(50, 100, 0)).unwrap();
     for _ in 0..400 {

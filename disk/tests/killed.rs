@@ -1,5 +1,5 @@
-//! A process that owns a swap filesystem is killed at any moment, and the next finds every
-//! extent where it was.
+//! A process that owns a swap filesystem is killed at a random moment, and the next owner finds
+//! every extent where it was.
 
 use disk::swapfs::{FileName, FormatOptions, SwapFs, UNIT};
 use std::collections::BTreeMap;
@@ -7,19 +7,19 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Tells the process that is killed where its filesystem is.
+/// Path of the filesystem for the process that is killed.
 const PLACE: &str = "SWAPFS_KILLED_AT";
 
 const ROUNDS: usize = 24;
 
-/// Where each file lies, by name and size: `name size device+len,...`.
+/// Extents of each file, by name and size: `name size device+len,...`.
 type State = BTreeMap<String, String>;
 
 fn name(step: u64) -> FileName {
     FileName::new(format!("file of step {step:04}").as_bytes()).unwrap()
 }
 
-/// Step by step: a file is made, made larger, and the one of two steps before released.
+/// In each step a file is made, grown, and the file of two steps before released.
 fn take(fs: &mut SwapFs, step: u64) {
     match step % 3 {
         0 => {
@@ -40,7 +40,7 @@ fn take(fs: &mut SwapFs, step: u64) {
     }
 }
 
-/// The names there are after so many steps.
+/// The names that exist after so many steps.
 fn names_after(steps: u64) -> Vec<String> {
     let released = (0..steps).filter(|step| step % 3 == 2 && *step > 3);
     let gone: Vec<u64> = released.map(|step| step - 5).collect();
@@ -61,7 +61,7 @@ fn state(fs: &SwapFs) -> State {
 }
 
 #[test]
-#[ignore = "what the other test starts and kills"]
+#[ignore = "the other test starts and kills it"]
 fn owner() {
     let Some(path) = std::env::var_os(PLACE) else {
         return;
@@ -116,15 +116,15 @@ fn killed_at_any_moment_it_leaves_every_extent_where_it_was() {
                 break;
             }
         }
-        // Somewhere in what follows.
+        // Kills it at a random point of the next steps.
         std::thread::sleep(std::time::Duration::from_micros(round as u64 * 397 % 3000));
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it said until it died.
+        // Its output until it died.
         for line in lines {
             last = parse(&line.unwrap()).or(last);
         }
-        let (step, reported) = last.expect("it said nothing");
+        let (step, reported) = last.expect("the process printed nothing");
 
         let fs = SwapFs::open(&path).unwrap();
         let found = state(&fs);

@@ -1,4 +1,4 @@
-//! What the paper's section 7.2 and 7.3 show, on a device of the mind.
+//! The results of the paper's sections 7.2 and 7.3, on a simulated device.
 
 mod common;
 
@@ -217,10 +217,10 @@ fn at_depth_one_what_is_charged_is_what_was_modelled_within_a_tenth() {
 }
 
 #[test]
-fn a_device_that_is_not_as_modelled_is_found_out_and_shared_as_promised_all_the_same() {
+fn a_device_slower_than_modelled_is_corrected_for_and_shared_as_promised() {
     let habit = Habit::Backlog { outstanding: 16 };
     let mut clients = three(habit, Nanos::micros(200));
-    // Promises of all of it: what the model leaves out cannot be hidden in spare time.
+    // Contracts for all of the disk: the model's error cannot hide in spare time.
     clients
         .iter_mut()
         .zip([25, 75, 150])

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A loop device over a file, both taken away at the end.
+/// A loop device over a file; both are removed at the end.
 struct Loop {
     device: PathBuf,
     _file: TempDir,
@@ -43,7 +43,7 @@ impl Drop for Loop {
     }
 }
 
-/// A loop device, or the reason that there is none.
+/// A loop device, or the reason why there is none.
 fn device(size: u64) -> Option<Loop> {
     match Loop::new(size) {
         Ok(device) => Some(device),
@@ -89,7 +89,7 @@ fn a_partition_holds_files_and_zeros_them() {
 }
 
 #[test]
-fn a_partition_is_nobody_elses_while_it_is_open() {
+fn a_partition_is_exclusive_while_it_is_open() {
     let Some(disk) = device(4 * UNIT) else { return };
     let path: &Path = &disk.device;
     let fs = SwapFs::format(path, &forced()).unwrap();

@@ -1,4 +1,4 @@
-//! What is promised holds whatever the contracts are and whatever the clients do.
+//! Contracts are kept for all contracts and all behaviour of clients.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn habits() -> impl Strategy<Value = Habit> {
     ]
 }
 
-/// What a client was charged from then on until then.
+/// A client's charges in an interval.
 fn charged(events: &[Event], client: u32, until: Time) -> Nanos {
     let mut sum = Nanos::ZERO;
     for event in events.iter().filter(|event| event.client() == client) {
@@ -76,7 +76,7 @@ const TIME: Nanos = Nanos::seconds(6);
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// The first client always has work; the others do what they like, with transactions of any size.
+    /// The first client always has work; the others do as they like, with transactions of any size.
     #[test]
     fn a_backlogged_client_gets_its_slice_each_period_whatever_the_others_do(
         contracts in contracts(),
@@ -94,19 +94,19 @@ proptest! {
                 begins: Time(begins * 1_000_000),
             })
             .collect();
-        // With less outstanding than is in flight it is not backlogged.
+        // A client with less outstanding than the bound is not backlogged.
         let outstanding = outstanding + ((device.bound + device.latency).0 / (cost * 1000)) as u32;
         clients[0].habit = Habit::Backlog { outstanding };
         clients[0].cost = Nanos::micros(cost);
         clients[0].begins = Time(0);
-        // Promises are of what the device does at its bound. That this is all it can do is the
-        // business of who sets the bound.
+        // Contracts are for what the device does at its bound; the owner sets a bound at which the
+        // device does all it can.
         let device = Device { latency: Nanos::ZERO, ..device };
         let run = run(device, &clients, Utilization::WHOLE, TIME);
         let DiskContract { period, slice, .. } = clients[0].contract;
         let own = clients[0].cost;
-        // Each of the others may have started a transaction just before, and have another
-        // roll over; and as much as may be is in flight.
+        // Each of the others may have started a transaction just before, and another may roll over;
+        // and the bound may be in flight.
         let others: Nanos = clients.iter().map(|client| client.cost + client.cost).fold(device.bound, |a, b| a + b);
         for count in 1.. {
             let until = Time(period.0 * count) + others;
@@ -227,9 +227,9 @@ proptest! {
         let run = run(device, &clients, Utilization::WHOLE, Nanos::seconds(10));
         let most = Nanos::millis(slice * 40);
         let charged = run.views[0].totals.charged;
-        // It loses at most what it waits for its neighbour's one transaction each period.
+        // In each period it loses at most its wait for its neighbour's one transaction.
         prop_assert!(charged.0 * 100 >= most.0 * 95, "{charged} of {most}");
-        // Of what it is charged its transactions are as much as its own thinking leaves.
+        // Its transactions are charged as much as its own think time leaves.
         let transactions = (charged - run.views[0].totals.lax).0 as f64 / charged.0 as f64;
         let fair = cost as f64 / (cost + think) as f64;
         prop_assert!(transactions >= 0.9 * fair, "{transactions} of {fair}");
@@ -252,7 +252,7 @@ proptest! {
             .collect();
         let last = clients.len() - 1;
         clients[last].begins = Time(begins * 1_000_000 + 1);
-        // One that fits its slice.
+        // A request that fits its slice.
         clients[last].cost = clients[last].cost.min(clients[last].contract.slice);
         let run = run(device, &clients, Utilization::WHOLE, TIME);
         let most = device.bound.max(Nanos::micros(cost)) + device.latency + clients[last].cost;

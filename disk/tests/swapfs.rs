@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const TABLES: u64 = 2 << 20;
 
-/// On the disk that holds what is built: other places may be memory.
+/// On the disk of the build directory: other places may be memory.
 fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -46,7 +46,7 @@ fn file_with(path: &Path, size: u64, bytes: &[u8], at: u64) -> PathBuf {
 }
 
 #[test]
-fn files_are_where_they_were_when_it_is_opened_again() {
+fn files_survive_a_reopen_at_the_same_extents() {
     let directory = directory();
     let path = directory.path().join("swap");
     let mut fs = SwapFs::format(&path, &sized(8)).unwrap();
@@ -71,7 +71,7 @@ fn files_are_where_they_were_when_it_is_opened_again() {
 }
 
 #[test]
-fn what_one_owner_wrote_the_next_reads_as_zeros() {
+fn the_next_owner_reads_zeros() {
     let directory = directory();
     let path = directory.path().join("swap");
     let mut fs = SwapFs::format(&path, &sized(2)).unwrap();
@@ -113,7 +113,7 @@ fn a_scrub_writes_nothing_once_its_file_is_released() {
 }
 
 #[test]
-fn a_second_opener_is_told_who_has_it() {
+fn a_second_open_is_refused_with_the_holders_pid() {
     let directory = directory();
     let path = directory.path().join("swap");
     let fs = SwapFs::format(&path, &sized(2)).unwrap();
@@ -125,7 +125,7 @@ fn a_second_opener_is_told_who_has_it() {
         };
         assert_eq!(refused.err(), Some(held));
     }
-    // Whoever does I/O on it has a duplicate, which keeps others out as well.
+    // An I/O descriptor is a duplicate, which keeps the lock as well.
     let data = rustix::io::fcntl_dupfd_cloexec(fs.medium().as_ref(), 0).unwrap();
     drop(fs);
     assert!(refusal(SwapFs::open(&path)).contains(&format!("process {me}")));
@@ -166,7 +166,7 @@ fn nothing_is_formatted_over_unless_forced() {
 }
 
 #[test]
-fn ours_is_formatted_again_only_by_force() {
+fn a_swap_filesystem_is_formatted_again_only_by_force() {
     let directory = directory();
     let path = directory.path().join("swap");
     let mut fs = SwapFs::format(&path, &sized(2)).unwrap();
@@ -179,7 +179,7 @@ fn ours_is_formatted_again_only_by_force() {
 }
 
 #[test]
-fn places_that_cannot_hold_pages_are_refused_by_name() {
+fn paths_that_cannot_hold_pages_are_refused_by_name() {
     let directory = directory();
     let path = directory.path().join("swap");
     let there = directory.path().to_owned();

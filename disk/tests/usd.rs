@@ -1,4 +1,4 @@
-//! The disk's thread on a real file, with clients that ask by real channels.
+//! The disk's thread on a real file, with clients that submit by real channels.
 
 mod tenant;
 
@@ -20,7 +20,7 @@ fn failed(errno: Errno) -> i32 {
 }
 
 #[test]
-fn what_is_written_comes_back_also_where_extents_end() {
+fn written_pages_read_back_across_extent_ends() {
     let mut machine = Machine::new();
     let backing = machine.file(4 * MIB);
     let IoTarget::Swap(extents) = &backing else {
@@ -69,7 +69,7 @@ fn many_clients_with_many_channels_each_find_their_own_pages() {
 }
 
 #[test]
-fn a_request_outside_its_file_is_answered_with_an_error_and_harms_nobody() {
+fn a_request_outside_its_file_fails_and_harms_no_other() {
     let mut machine = Machine::new();
     let usd = machine.start(quick());
     let mut one = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
@@ -85,7 +85,7 @@ fn a_request_outside_its_file_is_answered_with_an_error_and_harms_nobody() {
 }
 
 #[test]
-fn a_device_that_refuses_is_told_of() {
+fn a_device_error_reaches_the_client() {
     let mut machine = Machine::new();
     let backing = machine.file(MIB);
     let device = open(
@@ -104,14 +104,14 @@ fn a_device_that_refuses_is_told_of() {
 }
 
 #[test]
-fn a_client_that_spoils_its_channel_is_cut_off_and_nobody_else_notices() {
+fn a_client_that_corrupts_its_channel_is_cut_off_alone() {
     let mut machine = Machine::new();
     let usd = machine.start(quick());
     let mut bad = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
     let mut good = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
     bad.channel.write(1, 0, 1);
     good.channel.write(2, 0, 1);
-    // The tail of its requests: as many as no channel has.
+    // The tail of its requests: more than any channel has.
     // SAFETY: a fresh mapping of the first page, whose words are atomics.
     let words = unsafe {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -137,14 +137,14 @@ fn a_client_that_spoils_its_channel_is_cut_off_and_nobody_else_notices() {
     assert!(matches!(why, Corrupt::Overrun { .. }), "{why}");
     assert_eq!(news(&usd), UsdEvent::Closed(channel));
     good.channel.check(2, 0, 1);
-    // Its other channels are its still; that it is removed is the owner's affair.
+    // Its other channels still work; the owner decides about its removal.
     Channel::new(&usd, bad.id, &bad.doorbell).check(1, 0, 1);
     // SAFETY: mapped above, used no more.
     unsafe { munmap(words, PAGE).unwrap() };
 }
 
 #[test]
-fn requests_wait_until_there_is_something_they_can_go_to() {
+fn requests_wait_until_the_client_has_a_target() {
     let mut machine = Machine::new();
     let usd = machine.start(quick());
     let mut tenant = Tenant::new(&usd, plenty(), None);
@@ -156,7 +156,7 @@ fn requests_wait_until_there_is_something_they_can_go_to() {
     assert_eq!(tenant.channel.client.over(false), None);
     usd.set_target(tenant.id, machine.file(MIB), same(&tenant.doorbell));
     assert_eq!(tenant.channel.client.over(true), Some((0, 2 * PAGE as i32)));
-    // It has grown.
+    // The target has grown.
     let result = tenant.channel.transfer(true, &mut pages(5, 300, 1), 300);
     assert_eq!(result, failed(Errno::INVAL));
     usd.set_target(tenant.id, machine.file(2 * MIB), same(&tenant.doorbell));
@@ -202,7 +202,7 @@ fn a_file_of_the_clients_own_is_read_to_its_end_and_written_only_if_it_may_be() 
 }
 
 #[test]
-fn a_closed_channel_is_told_of_and_a_removed_clients_too() {
+fn closing_a_channel_or_removing_its_client_is_an_event() {
     let mut machine = Machine::new();
     let usd = machine.start(quick());
     let mut tenant = Tenant::new(&usd, plenty(), Some(machine.file(MIB)));
@@ -215,10 +215,10 @@ fn a_closed_channel_is_told_of_and_a_removed_clients_too() {
     assert_eq!(news(&usd), UsdEvent::Closed(tenant.channel.id));
     assert!(usd.client_stats(tenant.id).is_none());
     assert_eq!(usd.change(tenant.id, plenty()), Err(AdmissionError::Gone));
-    // A channel of one that is gone is closed at once.
+    // A channel of a removed client is closed at once.
     let late = Channel::new(&usd, tenant.id, &tenant.doorbell);
     assert_eq!(news(&usd), UsdEvent::Closed(late.id));
-    // What it was promised can be another's.
+    // Its share can be promised again.
     let whole = DiskContract {
         laxity: Nanos::ZERO,
         ..contract(100, 100)
@@ -230,7 +230,7 @@ fn a_closed_channel_is_told_of_and_a_removed_clients_too() {
 }
 
 #[test]
-fn what_was_not_begun_is_done_by_the_next_disk() {
+fn requests_not_started_are_done_by_the_next_disk() {
     let mut machine = Machine::new();
     let first = machine.file(MIB);
     let usd = machine.start(slow());
@@ -248,7 +248,7 @@ fn what_was_not_begun_is_done_by_the_next_disk() {
     }
     tenant.channel.client.flush();
     let heard = tenant.channel.client.over(true).unwrap();
-    // Its slice is for one or two of them; it is not its turn any more for a while.
+    // Its slice is for one or two of them; after that it waits for a while.
     drop(usd);
     let usd = machine.start(quick());
     let id = usd.admit(plenty()).unwrap();
@@ -266,8 +266,8 @@ fn what_was_not_begun_is_done_by_the_next_disk() {
     tenant.channel.check(9, 0, 12);
 }
 
-/// Transactions that are modelled to take ten milliseconds, on a disk that is never found full:
-/// how much quicker it is would be noticed, and charged.
+/// Transactions modelled to take ten milliseconds, on a disk without a bound: the correction would
+/// notice a quicker device and change the charges.
 fn slow() -> UsdConfig {
     let class = OpCost {
         base: Nanos::millis(10),
@@ -281,7 +281,7 @@ fn slow() -> UsdConfig {
 }
 
 #[test]
-fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
+fn clients_are_charged_by_contract_and_the_trace_agrees() {
     let mut machine = Machine::new();
     let usd = machine.start(slow());
     let tenants = [20, 60].map(|slice| {
@@ -297,7 +297,7 @@ fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
             let all: Vec<_> = written.chunks_mut(1).map(pieces).collect();
             let client = &mut tenant.channel.client;
             let count = 16 * if tenant.id.number() == 0 { 1 } else { 3 };
-            // Answers need not come in the order of requests.
+            // Completions need not arrive in the order of requests.
             let mut free: Vec<usize> = (0..16).collect();
             let mut begun = 0;
             for _ in 0..count {
@@ -343,7 +343,7 @@ fn clients_are_charged_as_they_were_promised_and_the_trace_says_so() {
 }
 
 #[test]
-fn with_a_bound_of_nothing_the_disk_has_one_transaction_at_a_time_and_charges_what_it_took() {
+fn with_a_bound_of_zero_the_disk_does_one_transaction_at_a_time_and_charges_elapsed_time() {
     let mut machine = Machine::new();
     let settings = UsdConfig {
         bound: Nanos::ZERO,

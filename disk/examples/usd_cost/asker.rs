@@ -9,7 +9,7 @@ use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::{PAGE, WiredMemory};
 
-/// Requests that a client has outstanding at most.
+/// Maximum outstanding requests of a client.
 pub const DEPTH: usize = 32;
 
 pub struct Asker {
@@ -53,14 +53,14 @@ impl Asker {
         })
     }
 
-    /// One page, waited for.
+    /// Reads one page and waits for it.
     pub fn one(&mut self, pieces: &[Piece; DEPTH]) {
         self.read(0, pieces);
         self.client.flush();
         assert_eq!(self.client.over(true), Some((0, PAGE as i32)));
     }
 
-    /// Keeps `depth` requests outstanding until it is told to stop.
+    /// Keeps `depth` requests outstanding until it is stopped.
     pub fn keep(&mut self, depth: usize, stop: &AtomicBool) {
         let pieces = self.pieces();
         (0..depth).for_each(|op| self.read(op, &pieces));

@@ -1,4 +1,4 @@
-//! The disk: measured, with a file on it that is written all over.
+//! The disk: calibrated, with a file on it that is written completely.
 
 use crate::Outcome;
 use disk::calibrate::Calibration;
@@ -32,7 +32,7 @@ impl Ground {
             fs.complete_scrub(scrub)?;
         }
         let extents = fs.extents(file)?;
-        // What was never written costs no disk.
+        // Reading blocks that were never written costs no disk time.
         let buffer = WiredMemory::private(1 << 20)?;
         // SAFETY: fresh memory of that size, used only here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), 1 << 20) };
@@ -50,7 +50,7 @@ impl Ground {
         })
     }
 
-    /// The disk's thread, with the bound that was measured.
+    /// The disk's thread, with the calibrated bound.
     pub fn usd(&self, spin: Duration) -> Outcome<Usd> {
         let model = self.calibration.model;
         let settings = UsdConfig {
@@ -61,7 +61,7 @@ impl Ground {
         Ok(Usd::start(self.fs.medium().clone(), settings)?)
     }
 
-    /// A page of the file, at random.
+    /// A random page of the file.
     pub fn anywhere(random: &mut u64) -> u64 {
         *random ^= *random << 13;
         *random ^= *random >> 7;
@@ -69,7 +69,7 @@ impl Ground {
         *random % (FILE / PAGE as u64) * PAGE as u64
     }
 
-    /// Where on the device a page of the file lies.
+    /// Device offset of a page of the file.
     pub fn device(&self, offset: u64) -> Outcome<u64> {
         let mut places = self.extents.translate(offset, PAGE as u64)?;
         Ok(places.next().ok_or("a place")?.device)

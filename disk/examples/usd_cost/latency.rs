@@ -31,7 +31,7 @@ pub fn print(ground: &Ground) -> Outcome {
                 by_channel.push(begun.elapsed().as_secs_f64() * 1e6);
             }
             busy += begun.elapsed();
-            // Time for the thread to go to sleep, which is not counted.
+            // Time for the thread to go to sleep, not counted.
             std::thread::sleep(2 * spin);
             for _ in 0..READS {
                 let at = ground.device(Ground::anywhere(&mut random))?;

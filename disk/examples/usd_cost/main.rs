@@ -1,16 +1,16 @@
-//! What the disk's thread costs on a real disk, and whether promises of all of it are kept.
+//! Cost of the disk's thread on a real disk, and whether contracts for all of it are kept.
 //!
 //!     cargo run --release -p disk --example usd_cost -- DIRECTORY [PART]...
 //!
-//! | part | what it says |
+//! | part | what it measures |
 //! |---|---|
 //! | `latency` | one page at a time by a channel, beside the same without one |
-//! | `shares` | promises of 1:2:4 of all of the disk, beside the disk unscheduled; a newcomer's wait |
-//! | `flood` | the same, with a client that rings its doorbell without end |
+//! | `shares` | contracts of 1:2:4 for all of the disk, beside the disk unscheduled; a newcomer's wait |
+//! | `flood` | the same, with a client that rings its doorbell in a loop |
 //! | `thread` | processor time of the thread a transaction, beside that of a bare ring; idle contracts |
 //!
-//! The disk is measured first. What is compared is run in turn, several times over, and medians
-//! are printed. All runs in one process: what client processes add is theirs.
+//! The disk is calibrated first. The variants run in turn, several times over, and medians are
+//! printed. All run in one process: client processes would add their own cost.
 
 mod asker;
 mod ground;

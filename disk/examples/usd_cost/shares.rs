@@ -1,4 +1,4 @@
-//! Promises of all of the disk to clients that want all of it.
+//! Contracts for all of the disk, with clients that use all of it.
 
 use crate::asker::Asker;
 use crate::ground::Ground;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 5;
 const PARTS: [u64; 3] = [1, 2, 4];
-/// Until the correction has settled.
+/// Time for the correction to settle.
 const SETTLING: Duration = Duration::from_millis(750);
 const COUNTED: Duration = Duration::from_secs(2);
 const UNSCHEDULED: Duration = Duration::from_millis(500);
-/// How often the newcomer comes.
+/// Interval of the newcomer's arrivals.
 const PAUSE: Duration = Duration::from_millis(130);
 const SPIN: Duration = Duration::from_micros(100);
 
@@ -29,17 +29,17 @@ pub fn contract(share: Utilization, period: u64, extra: bool) -> DiskContract {
     }
 }
 
-/// What one round came to.
+/// The result of one round.
 struct Round {
     rate: f64,
-    /// Charged and moved by each client.
+    /// Charged time and bytes of each client.
     charged: Vec<f64>,
     bytes: Vec<f64>,
-    /// Of all that was promised in the time.
+    /// Fraction of the promised time that was charged.
     kept: f64,
     correction: f64,
     processor: f64,
-    /// The newcomer's requests, in microseconds: within the thread, as it saw them.
+    /// The newcomer's requests, in microseconds: inside the thread, and as it observed them.
     waits: (f64, f64),
     seen: Vec<f64>,
 }
@@ -101,7 +101,7 @@ pub fn print(ground: &Ground, depth: usize, flood: bool) -> Outcome {
     Ok(())
 }
 
-/// The greatest distance of a client's part from what it should be, as a part of that.
+/// The greatest relative error of a client's part.
 fn error(had: &[f64]) -> f64 {
     let (sum, parts) = (had.iter().sum::<f64>(), PARTS.iter().sum::<u64>() as f64);
     let off = |(had, part): (&f64, &u64)| (had / sum / (*part as f64 / parts) - 1.0).abs();

@@ -1,4 +1,4 @@
-//! The same reads without anybody between: each client has a ring of its own.
+//! The same reads without a scheduler: each client has a ring of its own.
 
 use crate::Outcome;
 use crate::asker::DEPTH;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use wired::clock::thread_time;
 use wired::{PAGE, WiredMemory};
 
-/// What so many clients had.
+/// Totals of all clients.
 pub struct Had {
-    /// Pages a second, of all.
+    /// Pages a second, of all clients.
     pub rate: f64,
     /// Processor time a page, in microseconds, of the clients' threads.
     pub processor: f64,
 }
 
-/// So many clients with `depth` reads outstanding each.
+/// Runs clients with `depth` outstanding reads each.
 pub fn run(ground: &Ground, clients: u64, depth: usize, time: Duration) -> Outcome<Had> {
     let begun = Instant::now();
     let had = std::thread::scope(|scope| {

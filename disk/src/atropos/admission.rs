@@ -1,4 +1,4 @@
-//! Clients come, change and go.
+//! Admission, change and removal of clients' contracts.
 
 use super::client::{Client, ClientId, ClientState, QueueState};
 use super::contract::{AdmissionError, DiskContract, Utilization};
@@ -7,7 +7,7 @@ use crate::time::Time;
 use crate::trace::Trace;
 
 impl<T: Trace> Atropos<T> {
-    /// Promises a contract. The client is idle until its first job arrives.
+    /// Admits a contract. The client is idle until its first transaction arrives.
     pub fn admit(&mut self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
         contract.check()?;
         self.room_for(contract, None)?;
@@ -27,8 +27,8 @@ impl<T: Trace> Atropos<T> {
         Ok(ClientId { at, number })
     }
 
-    /// Promises a client something else, from its next period on. Until then the greater of
-    /// the two is what others cannot have.
+    /// Replaces a client's contract from its next period on. Until then the greater of the two
+    /// counts as reserved.
     pub fn change(
         &mut self,
         now: Time,
@@ -46,7 +46,7 @@ impl<T: Trace> Atropos<T> {
         {
             client.contract = contract;
             client.next_contract = None;
-            // One that lived on slack alone may have work for its first slice.
+            // A client that lived on slack alone may have work for its first slice.
             if !client.jobs.is_empty() {
                 self.wake(now, at);
             }
@@ -55,9 +55,9 @@ impl<T: Trace> Atropos<T> {
         Ok(())
     }
 
-    /// Ends a contract and hands back the jobs that were not started. What is in flight is
-    /// finished as if nothing had happened, but counts for nobody. Its share can be promised
-    /// again at once.
+    /// Ends a contract and returns the transactions that were not started. Transactions in flight
+    /// complete as usual, but are charged to no client. The contract's share can be promised again
+    /// at once.
     pub fn remove(&mut self, now: Time, id: ClientId) -> Vec<TransactionDesc> {
         let Some(at) = self.find(id) else {
             return Vec::new();
@@ -75,12 +75,12 @@ impl<T: Trace> Atropos<T> {
         jobs
     }
 
-    /// A client as it is, if it is there.
+    /// A client's present state, if it exists.
     pub fn client(&self, id: ClientId) -> Option<ClientState> {
         self.find(id).map(|at| self.clients[at as usize].state())
     }
 
-    /// What is promised to all clients together.
+    /// The sum of all clients' shares.
     pub fn reserved(&self) -> Utilization {
         self.reserved_but(None)
     }
@@ -97,15 +97,15 @@ impl<T: Trace> Atropos<T> {
         }
     }
 
-    /// Gives the place of one that is gone away, once nothing of it is in flight.
+    /// Frees the index of a removed client once nothing of it is in flight.
     pub(super) fn bury(&mut self, at: u32) {
         if self.clients[at as usize].in_flight == 0 {
             self.unused.push(at);
         }
     }
 
-    /// Lets changes of idle clients take effect whose periods are over: nothing else does, as
-    /// no allocation comes.
+    /// Applies changes of idle clients whose periods are over: nothing else does, as no allocation
+    /// comes.
     fn renew(&mut self, now: Time) {
         for client in &mut self.clients {
             if client.place == QueueState::Idle && client.deadline <= now {

@@ -1,4 +1,4 @@
-//! One client's account: what it has left, and what it had.
+//! One client's account: remaining time and totals.
 
 use super::TransactionDesc;
 use super::contract::{DiskContract, Utilization};
@@ -7,7 +7,7 @@ use super::slack::VirtualTime;
 use crate::time::{Nanos, Time};
 use std::collections::VecDeque;
 
-/// Names a client, also after it is gone.
+/// Identifies a client, also after its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
     pub(super) at: u32,
@@ -15,66 +15,66 @@ pub struct ClientId {
 }
 
 impl ClientId {
-    /// Counts the clients ever admitted; traces name them by it.
+    /// Number of the client, counted from the first admitted; traces use it.
     pub fn number(self) -> u32 {
         self.number
     }
 }
 
-/// Where a client stands.
+/// The queue that holds a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueState {
-    /// In no queue: it has nothing to do, or no slice.
+    /// In no queue: no work, or no slice.
     Idle,
     /// In `runnable`: time left, and work or lax time left.
     Runnable,
     /// In `waiting`, for its next allocation.
     Waiting,
-    /// Removed, with transactions in flight; then its place is used again.
+    /// Removed, with transactions in flight; its index is free after the last completes.
     Gone,
 }
 
-/// What a client had since it was admitted.
+/// Totals of a client since its admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTotals {
     /// Charged to its slices: transactions and lax time.
     pub charged: Nanos,
-    /// The part of `charged` in which the disk was kept for it.
+    /// The part of `charged` for which the disk was held idle.
     pub lax: Nanos,
-    /// Transactions in slack time, charged to nobody.
+    /// Transactions in slack time, charged to no slice.
     pub slack: Nanos,
-    /// What the model says that all its finished transactions cost, uncorrected.
+    /// Modelled cost of all its completed transactions, uncorrected.
     pub modelled: Nanos,
-    /// Transactions finished.
+    /// Completed transactions.
     pub transactions: u64,
     /// Bytes they moved.
     pub bytes: u64,
     /// Allocations.
     pub periods: u64,
-    /// The longest that the disk was ever kept for it at a stretch.
+    /// The longest time that the disk was held for it.
     pub longest_lax: Nanos,
-    /// The deepest that it was ever in debt.
+    /// Its largest debt.
     pub deepest_debt: Nanos,
 }
 
-/// A client as it is now.
+/// A client's present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientState {
-    /// What holds at present.
+    /// The contract in force.
     pub contract: DiskContract,
-    /// What will hold from its next period on.
+    /// The contract from the next period on.
     pub next_contract: Option<DiskContract>,
     /// Left of its slice in nanoseconds; negative: repaid from the next ones.
     pub remaining: i64,
-    /// End of its period, over already if it is idle.
+    /// End of its period; in the past if it is idle.
     pub deadline: Time,
-    /// Whether it is idle.
+    /// True if it is idle.
     pub idle: bool,
-    /// Transactions asked for and not started.
+    /// Transactions submitted and not started.
     pub queued: usize,
-    /// Transactions started and not finished.
+    /// Transactions started and not completed.
     pub in_flight: u32,
-    /// What it had.
+    /// Totals since admission.
     pub totals: ClientTotals,
 }
 
@@ -88,19 +88,19 @@ pub(super) struct Client {
     pub(super) deadline: Time,
     pub(super) jobs: VecDeque<TransactionDesc>,
     pub(super) in_flight: u32,
-    /// Since when nothing of it is outstanding, if nothing is.
+    /// Time since when none of its transactions is queued or in flight.
     pub(super) idle_since: Time,
-    /// What its last transaction was charged: the best guess for its next.
+    /// Charge of its last transaction: the best guess for its next.
     pub(super) last_charge: Nanos,
-    /// Whether it could have been served at all times since its allocation.
+    /// True if it could have been served at all times since its allocation.
     pub(super) present: bool,
-    /// When it last went before others.
+    /// Time of its last urgent request.
     pub(super) preferred: Option<Time>,
     pub(super) tag: VirtualTime,
     pub(super) totals: ClientTotals,
 }
 
-/// Jobs that a client's queue takes before it has to grow.
+/// Initial capacity of a client's queue.
 const QUEUE_CAPACITY: usize = 64;
 
 impl Client {
@@ -123,12 +123,12 @@ impl Client {
         }
     }
 
-    /// Nothing of it is queued or in flight.
+    /// Returns true if none of its transactions is queued or in flight.
     pub(super) fn has_nothing_outstanding(&self) -> bool {
         self.jobs.is_empty() && self.in_flight == 0
     }
 
-    /// Until when it is waited for.
+    /// End of its lax time.
     pub(super) fn lax_deadline(&self) -> Time {
         self.idle_since + self.contract.laxity
     }
@@ -137,7 +137,7 @@ impl Client {
         self.contract.share()
     }
 
-    /// What its next transaction will be charged, if it is like its last when not known.
+    /// Charge of its next transaction: modelled if one is queued, else that of its last.
     pub(super) fn next_charge(&self, correction: &CostCorrection) -> Nanos {
         match self.jobs.front() {
             Some(job) => correction.of(job.cost),
@@ -145,34 +145,33 @@ impl Client {
         }
     }
 
-    /// A reasonable amount of time for a transaction: half of what it will take. Less is left
-    /// for the next period, in which it counts, so that periods are over and under by the same.
+    /// The time that a transaction needs to start: half of its charge. A smaller rest counts in the
+    /// next period, so that overruns and underruns balance.
     fn reasonable(&self, correction: &CostCorrection) -> i64 {
         let whole = self.next_charge(correction).min(self.contract.slice);
         (whole.signed() / 2).max(1)
     }
 
-    /// Whether it has time for a transaction.
+    /// Returns true if it has time for a transaction.
     pub(super) fn is_able(&self, correction: &CostCorrection) -> bool {
         self.remaining >= self.reasonable(correction)
     }
 
-    /// When it would be done with the part of its slice that it is at, as large as `step`, at a
-    /// pace that ends with its period.
+    /// When an even pace, which ends with the period, completes the present step of its slice;
+    /// steps are as large as `step`.
     pub(super) fn step_due(&self, step: Nanos) -> Time {
         let step = step.0.max(1);
         let left = self.remaining.max(0).unsigned_abs();
         let after = left.saturating_sub(1) / step * step;
         let DiskContract { period, slice, .. } = self.contract;
-        // As near as a float is: an order of clients, not an account.
+        // Float precision suffices: this orders clients and charges none.
         let time = after as f64 * (period.0 as f64 / slice.0.max(1) as f64);
         Time(self.deadline.0.saturating_sub(time as u64))
     }
 
-    /// Starts its next period. Periods that went by are passed over, for who has work all but
-    /// the last of them.
+    /// Starts the next period. A client with work skips all missed periods but the last.
     pub(super) fn allocate(&mut self, now: Time, correction: &CostCorrection) {
-        // What it had no reasonable use for counts on; what it did not want does not.
+        // A rest too small for a transaction carries over; idle time does not.
         let left = self.remaining.min(self.reasonable(correction));
         if let Some(contract) = self.next_contract.take() {
             self.contract = contract;
@@ -190,7 +189,7 @@ impl Client {
         self.began();
     }
 
-    /// Starts a period now, whenever the last one ends.
+    /// Starts a period now, even if the last one has not ended.
     pub(super) fn start_period(&mut self, now: Time) {
         if let Some(contract) = self.next_contract.take() {
             self.contract = contract;
@@ -205,7 +204,7 @@ impl Client {
         self.totals.periods += 1;
     }
 
-    /// Takes time from its slice.
+    /// Charges time to its slice.
     pub(super) fn charge(&mut self, time: Nanos) {
         self.remaining = self.remaining.saturating_sub(time.signed());
         self.totals.charged += time;
@@ -213,7 +212,7 @@ impl Client {
         self.totals.deepest_debt = self.totals.deepest_debt.max(debt);
     }
 
-    /// Replaces what a transaction was charged.
+    /// Replaces a transaction's charge.
     pub(super) fn recharge(&mut self, charged: Nanos, time: Nanos) {
         self.remaining = self.remaining.saturating_add(charged.signed());
         self.totals.charged = self.totals.charged - charged;

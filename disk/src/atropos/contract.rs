@@ -1,38 +1,37 @@
-//! What a client was promised of a disk's time, and why a promise is refused.
+//! A client's contract for disk time, and why admission refuses one.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.7: (p, s, x, l). Rule: the
-//! sum of s/p over all clients is at most the capacity, so that every promise can be kept
-//! whatever all of them do.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.7: (p, s, x, l). Rule: the sum of
+//! s/p over all clients is at most the capacity, so that every contract can be kept whatever the
+//! clients do.
 
 use crate::time::Nanos;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// (p, s, x, l): what a client may do in every period, and how long it is waited for.
+/// (p, s, x, l): a client's disk time in every period, and how long the disk is held for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskContract {
-    /// p: how often it is given its slice.
+    /// p: the period.
     pub period: Nanos,
-    /// s: the disk's time it is sure of in each period. Nothing, for a client that lives on
-    /// slack alone.
+    /// s: guaranteed disk time in each period; zero for a client that lives on slack alone.
     pub slice: Nanos,
-    /// x: whether it may have time that nobody else wants as well.
+    /// x: true if it may use slack time, too.
     pub extra: bool,
-    /// l: how long the disk is kept for it when it has nothing to submit. That time is
-    /// charged to it.
+    /// l: how long the disk is held for it when it has nothing to submit. It is charged for that
+    /// time.
     pub laxity: Nanos,
 }
 
-/// A part of a disk's time, in billionths.
+/// A fraction of a disk's time, in billionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Utilization(u64);
 
-/// Why a contract was not granted.
+/// Why a contract was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
-    /// More than there is would be promised.
+    /// The sum of shares would exceed the capacity.
     #[error(
         "{contract} is {asked} of the disk's time, but {reserved} of at most {capacity} is already \
          promised to {clients} clients: ask for at most {} in that period, or let a client end or \
@@ -40,46 +39,46 @@ pub enum AdmissionError {
         (*capacity - *reserved).in_period(contract.period)
     )]
     Capacity {
-        /// The contract refused.
+        /// The refused contract.
         contract: DiskContract,
         /// Its share.
         asked: Utilization,
-        /// Promised to others.
+        /// Share of the other clients.
         reserved: Utilization,
-        /// What may be promised in all.
+        /// The largest sum of shares.
         capacity: Utilization,
-        /// Those it is promised to.
+        /// Number of the other clients.
         clients: usize,
     },
-    /// It contradicts itself.
+    /// The contract contradicts itself.
     #[error("{contract} cannot be kept: {why}")]
     Contract {
-        /// The contract refused.
+        /// The refused contract.
         contract: DiskContract,
-        /// What is wrong with it, and what would do.
+        /// The contradiction and a valid alternative.
         why: &'static str,
     },
-    /// There is no such client, or not any more.
-    #[error("no client of that number holds a contract with this disk: admit one first")]
+    /// The client does not exist.
+    #[error("no such client of this disk: admit it first")]
     Gone,
 }
 
 impl DiskContract {
-    /// The share of the disk's time that this promises.
+    /// The share of the disk's time that the contract promises.
     pub fn share(&self) -> Utilization {
         Utilization::of(self.slice, self.period)
     }
 
-    /// Whether it can be kept at all, by anybody.
+    /// Returns an error if the contract could not be kept even on an idle disk.
     pub fn check(&self) -> Result<(), AdmissionError> {
         let why = if self.period == Nanos::ZERO {
-            "a period is longer than nothing"
+            "the period must be longer than 0"
         } else if self.slice > self.period {
-            "a slice is at most its period"
+            "the slice must be at most the period"
         } else if self.slice == Nanos::ZERO && !self.extra {
-            "without a slice and without slack it would never be served: give it either"
+            "without a slice and without slack time it is never served: set one of them"
         } else if self.laxity > self.period {
-            "a laxity is at most the period"
+            "the laxity must be at most the period"
         } else {
             return Ok(());
         };
@@ -104,21 +103,21 @@ impl fmt::Display for DiskContract {
 }
 
 impl Utilization {
-    /// All of it.
+    /// The whole disk.
     pub const WHOLE: Self = Self(1_000_000_000);
 
-    /// That much time of every period.
+    /// `slice` out of every `period`.
     pub fn of(slice: Nanos, period: Nanos) -> Self {
         let parts = u128::from(slice.0) * u128::from(Self::WHOLE.0) / u128::from(period.0.max(1));
         Self(u64::try_from(parts).unwrap_or(u64::MAX))
     }
 
-    /// That many hundredths.
+    /// `count` hundredths.
     pub const fn percent(count: u64) -> Self {
         Self(count.saturating_mul(Self::WHOLE.0 / 100))
     }
 
-    /// What it comes to in a time as long as that.
+    /// The time that the fraction is of `period`.
     pub fn in_period(self, period: Nanos) -> Nanos {
         let time = u128::from(period.0) * u128::from(self.0) / u128::from(Self::WHOLE.0);
         Nanos(u64::try_from(time).unwrap_or(u64::MAX))
@@ -137,7 +136,7 @@ impl std::ops::Add for Utilization {
     }
 }
 
-/// What is left of it, at least nothing.
+/// Saturates at zero.
 impl std::ops::Sub for Utilization {
     type Output = Self;
     fn sub(self, less: Self) -> Self {
@@ -156,7 +155,7 @@ impl TryFrom<f64> for Utilization {
     fn try_from(fraction: f64) -> Result<Self, String> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(format!(
-                "{fraction} is not a share of a disk: say 0.9 for nine tenths of it"
+                "{fraction} is not a share of a disk: expected 0.9 for nine tenths of it"
             ));
         }
         Ok(Self((fraction * Self::WHOLE.0 as f64).round() as u64))

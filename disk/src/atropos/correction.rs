@@ -1,49 +1,48 @@
-//! By how much the device is slower or faster than its model says.
+//! The factor by which the device is slower or faster than its cost model.
 //!
-//! A model is measured once; a device changes with its age, its temperature and its other
-//! users, above all a virtual one. If charges stayed as modelled while the device became a
-//! tenth slower, promises of all of its time could not be kept by anybody's slice. So charges
-//! are what the model says times a factor, elapsed by modelled busy time, and all clients'
-//! slices buy a tenth less.
+//! A model is measured once; a device changes with its age, its temperature and its other users,
+//! above all a virtual one. If charges stayed as modelled while the device became a tenth slower,
+//! promises of all of its time could not be kept. So a charge is the modelled cost times a factor,
+//! elapsed by modelled busy time, and all clients' slices buy a tenth less.
 //!
-//! Rule: only time in which the device was as busy as it may be counts, for else the model
-//! is not what is measured: one request alone takes longer than its share of the saturated
-//! device. The factor moves slowly and between bounds: one odd second does not change what
-//! everybody is charged, and beyond the bounds the device needs measuring again.
+//! Rule: only time in which the device is saturated counts, for else the observation does not
+//! measure the model: one request alone takes longer than its share of the saturated device. The
+//! factor moves slowly and between bounds: one odd second does not change all charges, and beyond
+//! the bounds the device needs a new calibration.
 
 use crate::time::{Nanos, Time};
 
-/// BusyTime time that one step of the factor is taken from: many times what is in flight at
-/// once, which is what the two ends of it may be wrong by.
+/// Busy time of one step of the factor: many times what is in flight at once, which bounds the
+/// error at either end of the window.
 const WINDOW: Nanos = Nanos::millis(20);
-/// How much of what was seen a step takes on: about a dozen windows settle it.
+/// Weight of a window in a step: about a dozen windows settle the factor.
 const SMOOTH: f64 = 0.25;
-/// Further from its model than this a device is another one.
+/// Bound of the factor: a device further from its model is another device.
 const MAX_FACTOR: f64 = 4.0;
 
-/// Elapsed by modelled busy time.
+/// The factor: elapsed by modelled busy time.
 #[derive(Clone, Debug)]
 pub struct CostCorrection {
     factor: f64,
     /// The factor in 65536ths, for sums in whole numbers.
     scaled: u64,
-    /// Of transactions that had the device to themselves.
+    /// Busy time of transactions that had the device to themselves.
     alone: BusyTime,
-    /// Of transactions that shared it, as long as it was saturated, taken together.
+    /// Busy time of transactions that shared the saturated device.
     shared: BusyTime,
     stretch: Option<BusyInterval>,
 }
 
-/// A time in which the device was saturated throughout.
+/// An interval in which the device was saturated throughout.
 #[derive(Clone, Copy, Debug)]
 struct BusyInterval {
     from: Time,
-    /// The first and the last end of transactions that began in it: what began before, on a
-    /// device with less to do, says nothing of one that is saturated.
+    /// The first and the last completion of transactions that began in it; earlier ones began on a
+    /// device with less to do and tell nothing about a saturated one.
     ends: Option<(Time, Time)>,
 }
 
-/// How long the device was busy, and how long it should have been.
+/// Elapsed and modelled busy time.
 #[derive(Clone, Copy, Debug, Default)]
 struct BusyTime {
     elapsed: Nanos,
@@ -63,18 +62,18 @@ impl Default for CostCorrection {
 }
 
 impl CostCorrection {
-    /// What modelled costs are multiplied by: above 1 the device is slower than its model.
+    /// The factor of modelled costs: above 1 the device is slower than its model.
     pub fn factor(&self) -> f64 {
         self.factor
     }
 
-    /// A modelled cost, corrected.
+    /// The corrected cost.
     pub(super) fn of(&self, cost: Nanos) -> Nanos {
         let corrected = (u128::from(cost.0) * u128::from(self.scaled)) >> 16;
         Nanos(u64::try_from(corrected).unwrap_or(u64::MAX).max(1))
     }
 
-    /// From now on the device has as much as it may have.
+    /// Marks the device as saturated from `now` on.
     pub(super) fn saturated(&mut self, now: Time) {
         self.stretch.get_or_insert(BusyInterval {
             from: now,
@@ -82,12 +81,12 @@ impl CostCorrection {
         });
     }
 
-    /// From now on it has not.
+    /// Marks the device as not saturated.
     pub(super) fn unsaturated(&mut self) {
         self.stretch = None;
     }
 
-    /// A transaction ended that shared the device since it started.
+    /// Records a completion of a transaction that shared the device since it started.
     pub(super) fn shared(&mut self, now: Time, started: Time, cost: Nanos) {
         let Some(stretch) = self
             .stretch
@@ -97,7 +96,7 @@ impl CostCorrection {
             return;
         };
         let (first, last) = *stretch.ends.get_or_insert((now, now));
-        // The first ones are not counted, as their time is not.
+        // The first completions do not count, as their time does not.
         if first == now {
             return;
         }
@@ -109,7 +108,7 @@ impl CostCorrection {
         }
     }
 
-    /// A transaction ended that had the device to itself.
+    /// Records a completion of a transaction that had the device to itself.
     pub(super) fn alone(&mut self, elapsed: Nanos, cost: Nanos) {
         self.alone.modelled += cost;
         self.alone.elapsed += elapsed;
@@ -118,13 +117,13 @@ impl CostCorrection {
         }
     }
 
-    /// Takes a full window on.
+    /// Moves the factor if the window is full.
     fn step(&mut self, busy: BusyTime) -> bool {
         if busy.elapsed < WINDOW {
             return false;
         }
         let seen = busy.elapsed.0 as f64 / busy.modelled.0.max(1) as f64;
-        // Bounded before it is taken on: else one stall of a second would count for all of it.
+        // Clamps the observation first: else one stall of a second would count in full.
         let seen = seen.clamp(1.0 / MAX_FACTOR, MAX_FACTOR);
         self.factor += (seen - self.factor) * SMOOTH;
         self.scaled = (self.factor * 65536.0).round() as u64;
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_slower_than_its_model_is_found_out() {
+    fn the_factor_converges_on_a_slower_device() {
         let mut correction = CostCorrection::default();
         for _ in 0..2000 {
             correction.alone(Nanos::micros(1300), Nanos::millis(1));
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(correction.of(Nanos::millis(10)).0 / 100_000, 130);
     }
 
-    /// Two in flight of 800 us each as modelled, one of which ends every millisecond.
+    /// Two in flight of 800 us each as modelled, one of which completes every millisecond.
     fn ended(correction: &mut CostCorrection, now: Time) {
         let started = Time(now.0.saturating_sub(2_000_000));
         correction.shared(now, started, Nanos::micros(800));
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_out_in_pieces_and_what_had_begun_before_does_not_count() {
+    fn saturated_intervals_add_up_and_earlier_transactions_do_not_count() {
         let mut correction = CostCorrection::default();
         let mut now = Time(0);
         for _ in 0..1000 {

@@ -1,16 +1,16 @@
-//! Transactions that the disk has, and what they cost together.
+//! Transactions in flight on the device, and their total cost.
 //!
-//! Rule: as modelled, not as corrected. If the correction counted here too, a wrong one would
-//! change what is in flight, and so what the next one is taken from.
+//! Rule: costs are modelled, not corrected. If the correction counted here too, a wrong one would
+//! change what is in flight, and so the observations that the next correction is taken from.
 
 use super::TransactionDesc;
 use crate::time::{Nanos, Time};
 
-/// Names a transaction from its start to its end.
+/// Identifies a transaction from start to completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InFlightId(pub u32);
 
-/// What has to be known of a transaction when it ends.
+/// Data of a transaction for its completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlight {
     pub(super) client: u32,
@@ -20,19 +20,19 @@ pub(super) struct InFlight {
     pub(super) started: Time,
 }
 
-/// All that is in flight.
+/// All transactions in flight.
 #[derive(Debug, Default)]
 pub(super) struct InFlightTable {
     slots: Vec<Option<InFlight>>,
     free: Vec<u32>,
     cost: Nanos,
-    /// How many each client has, by its place, and how many clients have any.
+    /// Transactions of each client, by index, and the number of clients with any.
     each: Vec<u32>,
     clients: usize,
 }
 
 impl InFlightTable {
-    /// Whether more than one client has any.
+    /// Returns true if more than one client has transactions in flight.
     pub(super) fn of_several(&self) -> bool {
         self.clients > 1
     }
@@ -61,7 +61,7 @@ impl InFlightTable {
         InFlightId(at)
     }
 
-    /// `None` if no such transaction is in flight.
+    /// Returns `None` if no such transaction is in flight.
     pub(super) fn take(&mut self, ticket: InFlightId) -> Option<InFlight> {
         let flight = self.slots.get_mut(ticket.0 as usize)?.take()?;
         self.free.push(ticket.0);

@@ -1,46 +1,45 @@
-//! Who may use the disk next: Atropos, for transactions instead of processor time.
+//! Atropos: decides which client uses the disk next, for transactions instead of processor time.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.7. A client is given `s` of
-//! the disk's time in every period `p`. Of those with time left and work to do the one whose
-//! period ends first goes next, so that one client's transactions follow each other; one that
-//! has used its slice waits for its next period. What the paper leaves open is decided so:
+//! From *Self-Paging in the Nemesis Operating System*, section 6.7. A client receives `s` of the
+//! disk's time in every period `p`. Among the clients with time left and work to do, the one whose
+//! period ends first goes next, so that one client's transactions follow each other; a client that
+//! has used its slice waits for its next period. Where the paper leaves room:
 //!
-//! - **Roll-over.** A transaction may start if the time left covers at least half of it (or
-//!   half a slice, if it is larger than a slice). So what a client has at the end of a period
-//!   is within half a transaction of nothing, on either side, and counts in its next period
-//!   on either side: on average it has exactly its slice, and never more than it and one
-//!   transaction.
-//! - **Laxity.** A client that is first in line and has nothing to submit keeps the disk for
-//!   at most `l` from when it had its last answer, and is charged for it. Then it is idle.
-//! - **Idleness.** Who is idle has no periods and costs nothing. Work that comes after the old
-//!   period starts a new one; work that comes within it finds no more of the old slice than
-//!   the client's share of the time up to its deadline, or a new period if even that is too
-//!   little. Neither ever comes to more than its share, so that nobody gains by going idle.
-//! - **Urgency.** The first request after idleness goes before everybody else's, once a
-//!   period and if it fits the slice. It is charged as any other, so others lose its time from
-//!   one period to the next at most, never their share.
-//! - **Lateness.** A client that always had work and was not served by its deadline keeps
-//!   that deadline, hence precedence, until it was, for up to a period. So what others' single
-//!   transactions take from it comes back; what a disk that stands still for longer takes is
-//!   lost, lest everybody's arrears starve whoever comes next.
-//! - **Slack.** Time that no slice covers goes to those with `x`, to the one who had the least
-//!   of it in proportion to its share (`slack.rs`).
+//! - **Roll-over.** A transaction may start if the time left covers at least half of it (or half a
+//!   slice, if it is larger than a slice). So a client ends a period within half a transaction of
+//!   zero, on either side, and the rest counts in its next period: on average it has exactly its
+//!   slice, and never more than its slice and one transaction.
+//! - **Laxity.** A client that is first in line and has nothing to submit holds the disk for at
+//!   most `l` from its last completion, and is charged for it. Then it is idle.
+//! - **Idleness.** An idle client has no periods and costs nothing. Work that arrives after the old
+//!   period starts a new one; work that arrives within it finds no more of the old slice than the
+//!   client's share of the time up to its deadline, or a new period if even that is too little.
+//!   Neither ever exceeds its share, so that going idle gains nothing.
+//! - **Urgency.** The first request after idleness goes before all others, once a period and if it
+//!   fits the slice. It is charged as any other, so other clients lose its time from one period to
+//!   the next at most, never their share.
+//! - **Lateness.** A client that always had work and was not served by its deadline keeps that
+//!   deadline, hence precedence, until it is served, for up to a period. So a client recovers what
+//!   other clients' single transactions take from it; time lost to a disk that stalls for longer is
+//!   forgiven, so that accumulated debt cannot starve a newly admitted client.
+//! - **Slack.** Time that no slice covers goes to the clients with `x`, first to the one that had
+//!   the least of it in proportion to its share (`slack.rs`).
 //! - **Pace.** On a disk that does many transactions at once slices are used up in steps as large
-//!   as the bound, each due when an even pace would have it done. Who is served until its slice
-//!   is gone leaves the last one alone with what it has outstanding, which may be less than keeps
-//!   the disk busy; and where more was promised than the disk does, all lose in proportion. In
-//!   flight is at most twice what waits, from sixteen on, so that there is always a choice.
+//!   as the bound, each due when an even pace would complete it. If one client were served until
+//!   its slice is gone, the last client would be left alone with its outstanding requests, which
+//!   may be too few to keep the disk busy; and where more was promised than the disk does, all
+//!   clients lose in proportion. At most twice as many transactions are in flight as are queued,
+//!   from sixteen on, so that the scheduler always has a choice.
 //!
-//! The cost in flight is bounded: a request first in line waits for at most the bound, or for
-//! one transaction that is larger. A transaction that has the disk to itself is charged what
-//! it took. Those that share it are charged their modelled cost ([`crate::cost_model`]), corrected
-//! by what is seen ([`CostCorrection`]). A bound of nothing is the paper's disk: one at a time.
+//! The cost in flight is bounded: a request first in line waits for at most the bound, or for one
+//! transaction that is larger. A transaction that has the disk to itself is charged its elapsed
+//! time. Transactions that share the disk are charged their modelled cost ([`crate::cost_model`]),
+//! corrected by observation ([`CostCorrection`]). A bound of zero is the paper's disk: one at a
+//! time.
 //!
-//! Rule: no clock, no I/O and, once the queues have their working size, no allocation. The
-//! caller says what time it is, which never goes backwards. It calls [`Atropos::next`] until
-//! that starts nothing, and again whenever something arrived or finished or the time came
-//! that it named.
-//!
+//! Rule: no clock, no I/O and, once the queues have their working size, no allocation. The caller
+//! passes the time, which never goes backwards. It calls [`Atropos::next`] until that starts
+//! nothing, and again after each arrival, each completion and at the time that `next` returned.
 //! ```
 //! use disk::atropos::{Atropos, DiskContract, Decision, TransactionDesc, Utilization};
 //! use disk::{cost_model::Op, time::{Nanos, Time}};
@@ -88,63 +87,63 @@ use schedule::LaxityHold;
 use slack::Slack;
 use std::collections::VecDeque;
 
-/// A transaction asked for.
+/// A transaction that a client submits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionDesc {
-    /// What is to be done.
+    /// The operation.
     pub op: Op,
-    /// How much is moved.
+    /// Bytes to move.
     pub bytes: u32,
-    /// What the model says it costs.
+    /// Modelled cost.
     pub cost: Nanos,
-    /// The caller's own.
+    /// The caller's own value.
     pub tag: u64,
 }
 
-/// What is to be done now.
+/// The scheduler's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Dispatch this, then ask again.
+    /// Start this transaction, then call again.
     Dispatch(Dispatch),
-    /// As much as may be is in flight: ask again when something has finished.
+    /// The bound is reached: call again after a completion.
     Full,
-    /// Nothing before then, unless something arrives or finishes.
+    /// Start nothing before this time, unless a transaction arrives or completes.
     WaitUntil(Time),
-    /// Nothing until something arrives or finishes.
+    /// Start nothing until a transaction arrives or completes.
     Idle,
 }
 
-/// A transaction that is to start.
+/// A transaction to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dispatch {
-    /// Names it until it is finished.
+    /// Identifies the transaction until it completes.
     pub ticket: InFlightId,
-    /// Whose it is.
+    /// The client.
     pub client: ClientId,
-    /// What was asked for.
+    /// The transaction.
     pub job: TransactionDesc,
-    /// What it is charged, until it has ended or for good.
+    /// Its charge: provisional if it has the disk to itself, else final.
     pub charge: Nanos,
-    /// Whether it is done in slack time.
+    /// True if it runs in slack time.
     pub slack: bool,
 }
 
-/// The scheduler of one disk. `T` is told what happens ([`crate::trace`]).
+/// The scheduler of one disk. `T` records its events ([`crate::trace`]).
 #[derive(Debug)]
 pub struct Atropos<T> {
     capacity: Utilization,
     bound: Nanos,
     clients: Vec<Client>,
-    /// Places in `clients` to be used again.
+    /// Free indices of `clients`.
     unused: Vec<u32>,
     admitted: u32,
-    /// Jobs that wait, of all clients.
+    /// Queued transactions of all clients.
     queued: usize,
-    /// Time left, earliest deadline first.
+    /// Clients with time left, earliest deadline first.
     runnable: Queue,
-    /// No time left, earliest next allocation first.
+    /// Clients without time left, earliest next allocation first.
     waiting: Queue,
-    /// Those whose first request after idleness goes next.
+    /// Clients whose first request after idleness goes next.
     urgent: VecDeque<u32>,
     slack: Slack,
     hold: Option<LaxityHold>,
@@ -154,8 +153,8 @@ pub struct Atropos<T> {
 }
 
 impl<T: Trace> Atropos<T> {
-    /// A scheduler without clients, which promises at most `capacity` of the disk's time and
-    /// has transactions in flight that cost at most `bound`, or one.
+    /// A scheduler without clients that promises at most `capacity` of the disk's time and keeps
+    /// transactions of at most `bound` cost in flight, or one.
     pub fn new(capacity: Utilization, bound: Nanos, trace: T) -> Self {
         Self {
             capacity,
@@ -175,32 +174,32 @@ impl<T: Trace> Atropos<T> {
         }
     }
 
-    /// What may be promised in all.
+    /// The largest sum of shares.
     pub fn capacity(&self) -> Utilization {
         self.capacity
     }
 
-    /// The cost that may be in flight.
+    /// The largest cost in flight.
     pub fn bound(&self) -> Nanos {
         self.bound
     }
 
-    /// How the model is corrected at present.
+    /// The present correction of the cost model.
     pub fn correction(&self) -> &CostCorrection {
         &self.correction
     }
 
-    /// Transactions started and not finished.
+    /// Transactions in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.count()
     }
 
-    /// What they cost.
+    /// Modelled cost in flight.
     pub fn cost_in_flight(&self) -> Nanos {
         self.in_flight.cost()
     }
 
-    /// The trace that it was given.
+    /// The trace.
     pub fn trace(&self) -> &T {
         &self.trace
     }

@@ -1,4 +1,4 @@
-//! Where a client stands: runnable, waiting for its next allocation, or idle.
+//! A client's transitions between runnable, waiting for its next allocation, and idle.
 
 use super::client::QueueState;
 use super::slack::Slack;
@@ -7,7 +7,7 @@ use crate::time::Time;
 use crate::trace::{Event, Trace};
 
 impl<T: Trace> Atropos<T> {
-    /// Gives new allocations to those whose time has come.
+    /// Allocates a slice to the waiting clients whose next period has begun.
     pub(super) fn allocate_due(&mut self, now: Time) {
         while let Some((_, at)) = self.waiting.get(0).filter(|&(due, _)| due <= now) {
             self.allocate(now, at);
@@ -21,16 +21,16 @@ impl<T: Trace> Atropos<T> {
         }
     }
 
-    /// Whether it was not served by its deadline though it always could have been. It then
-    /// keeps that deadline for a while, and so goes before all that are on time.
+    /// Returns true if the client was not served by its deadline though it always could have been.
+    /// It then keeps that deadline for a while, and so precedes all that are on time.
     fn is_late(&self, now: Time, at: u32) -> bool {
         let client = &self.clients[at as usize];
         let patience = client.deadline + client.contract.period;
         self.was_present(at) && client.is_able(&self.correction) && now < patience
     }
 
-    /// Whether it was there to be served at all times since its allocation: with work, or
-    /// with the disk to itself, for a transaction or for lax time.
+    /// Returns true if the client could be served at all times since its allocation: it had work,
+    /// or the disk to itself, for a transaction or for lax time.
     pub(super) fn was_present(&self, at: u32) -> bool {
         let client = &self.clients[at as usize];
         client.present && (!client.has_nothing_outstanding() || self.is_held_throughout(at))
@@ -64,14 +64,14 @@ impl<T: Trace> Atropos<T> {
         });
     }
 
-    /// An idle client has work: it goes on with its period or starts one.
+    /// Wakes an idle client that has work: it continues its period or starts one.
     pub(super) fn wake(&mut self, now: Time, at: u32) {
         let client = &mut self.clients[at as usize];
         if client.contract.slice.0 == 0 {
             return;
         }
         let charge = client.next_charge(&self.correction).signed();
-        // As much as its share of the time up to its deadline cannot make others late.
+        // Its share of the time up to its deadline cannot make other clients late.
         let fair = client.share().in_period(client.deadline - now).signed();
         let over = client.deadline <= now;
         if over || (client.remaining > fair && fair < charge) {
@@ -92,7 +92,7 @@ impl<T: Trace> Atropos<T> {
         self.enqueue(at);
     }
 
-    /// Puts a client that is in no queue into the one where it belongs.
+    /// Inserts a client into the queue that fits its state.
     pub(super) fn enqueue(&mut self, at: u32) {
         let client = &mut self.clients[at as usize];
         let able = client.is_able(&self.correction);
@@ -104,7 +104,7 @@ impl<T: Trace> Atropos<T> {
         client.place = place;
     }
 
-    /// Takes a client out of its queue: it is idle then.
+    /// Removes a client from its queue; it is idle then.
     pub(super) fn dequeue(&mut self, at: u32) {
         let client = &mut self.clients[at as usize];
         match client.place {
@@ -115,7 +115,7 @@ impl<T: Trace> Atropos<T> {
         client.place = QueueState::Idle;
     }
 
-    /// Moves a client to the other queue if what it has left is for that one.
+    /// Moves a client to the other queue if its remaining time requires it.
     pub(super) fn requeue(&mut self, at: u32) {
         let client = &self.clients[at as usize];
         let belongs = match client.is_able(&self.correction) {
@@ -129,7 +129,7 @@ impl<T: Trace> Atropos<T> {
         }
     }
 
-    /// Lets a client share slack as long as it has x and work, and only then.
+    /// Keeps a client in the slack list as long as it has x and work, and only then.
     pub(super) fn share_slack(&mut self, at: u32) {
         let client = &mut self.clients[at as usize];
         if client.contract.extra && !client.jobs.is_empty() && client.place != QueueState::Gone {

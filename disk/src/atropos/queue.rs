@@ -1,11 +1,11 @@
 //! Clients in order of deadline.
 //!
-//! A sorted vector: with the tens of clients that are active on a disk at once nothing is
-//! quicker, and those that are idle are in no queue.
+//! A sorted vector: with the tens of clients that are active on a disk at once nothing is quicker;
+//! idle clients are in no queue.
 
 use crate::time::Time;
 
-/// Earliest deadline first; of equal ones the first that came, so that one client's
+/// Earliest deadline first; among equal deadlines the first inserted, so that one client's
 /// transactions follow each other.
 #[derive(Debug, Default)]
 pub(super) struct Queue(Vec<(Time, u32)>);
@@ -27,7 +27,7 @@ impl Queue {
         }
     }
 
-    /// All of them, in order.
+    /// All clients, in order.
     pub(super) fn clients(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().map(|&(_, client)| client)
     }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_deadline_is_first_and_of_equals_the_first_that_came() {
+    fn the_earliest_deadline_is_first_and_equal_deadlines_keep_arrival_order() {
         let mut queue = Queue::default();
         for (deadline, client) in [(5, 0), (3, 1), (5, 2), (3, 3), (9, 4)] {
             queue.insert(Time(deadline), client);

@@ -1,4 +1,4 @@
-//! What goes next.
+//! Chooses the next transaction.
 
 use super::client::QueueState;
 use super::inflight::InFlight;
@@ -6,31 +6,31 @@ use super::{Atropos, Decision, Dispatch};
 use crate::time::{Nanos, Time};
 use crate::trace::{Event, Trace};
 
-/// The disk is kept for a client that has nothing to submit.
+/// The disk is held for a client that has nothing to submit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaxityHold {
     client: u32,
     from: Time,
-    /// Charged up to then.
+    /// Time up to which the client is charged.
     charged: Time,
 }
 
-/// As many may be in flight whoever asked for them: what one busy client has outstanding.
+/// Transactions that may be in flight even of one client: what one busy client has outstanding.
 const MIN_CROWD: usize = 16;
 
-/// Of more, at most so many times what waits.
+/// Beyond that, transactions in flight are at most so many times the queued ones.
 const MAX_IN_FLIGHT_PER_QUEUED: usize = 2;
 
-/// Who is first among those with time left.
+/// The runnable client with the earliest deadline.
 enum EdfHead {
     Ready(u32),
-    /// It has nothing to submit, and lax time left.
+    /// A client with nothing to submit and lax time left.
     Lax(u32),
     Nobody,
 }
 
 impl<T: Trace> Atropos<T> {
-    /// Decides what happens now. The caller asks until nothing is started.
+    /// Decides what happens now. The caller repeats the call until it starts nothing.
     pub fn next(&mut self, now: Time) -> Decision {
         self.charge_hold(now);
         if self.is_full() {
@@ -63,7 +63,7 @@ impl<T: Trace> Atropos<T> {
         }
     }
 
-    /// Charges the client that the disk is kept for, up to now or the end of its time.
+    /// Charges the client that holds the disk, up to now or the end of its lax time.
     pub(super) fn charge_hold(&mut self, now: Time) {
         let Some(hold) = &mut self.hold else {
             return;
@@ -81,7 +81,7 @@ impl<T: Trace> Atropos<T> {
         self.requeue(at);
     }
 
-    /// Keeps the disk for nobody any more, or for nobody but that one.
+    /// Ends the hold unless client `but` has it.
     fn release_hold_except(&mut self, but: Option<u32>) {
         let Some(hold) = self.hold.filter(|hold| Some(hold.client) != but) else {
             return;
@@ -96,14 +96,14 @@ impl<T: Trace> Atropos<T> {
         }
     }
 
-    /// Does not keep the disk for that one any more.
+    /// Ends the hold of client `at`.
     pub(super) fn release_hold(&mut self, at: u32) {
         if self.hold.is_some_and(|hold| hold.client == at) {
             self.release_hold_except(None);
         }
     }
 
-    /// Whether the disk is kept for it since its last transaction ended.
+    /// Returns true if the disk is held for the client since its last transaction completed.
     pub(super) fn is_held_throughout(&self, at: u32) -> bool {
         let idle_since = self.clients[at as usize].idle_since;
         self.hold
@@ -115,16 +115,17 @@ impl<T: Trace> Atropos<T> {
         bound || self.is_crowded()
     }
 
-    /// Whether so much of what was asked for is in flight that nothing is left to choose from:
-    /// the order in which clients happen to ask again would then be the order they are served
-    /// in, and their shares be as many requests as each has outstanding.
+    /// Returns true if so much of the submitted work is in flight that nothing is left to choose
+    /// from: completions would then decide the order, and clients' shares would be as many requests
+    /// as each has outstanding.
     fn is_crowded(&self) -> bool {
         let (flying, asking) = (self.in_flight.count(), self.in_flight.of_several());
         flying >= MIN_CROWD && asking && flying >= MAX_IN_FLIGHT_PER_QUEUED * self.queued
     }
 
     fn full(&mut self, now: Time) -> Decision {
-        // With little in flight before something large the device is not as busy as it may be.
+        // With little in flight before something large the device is not as busy as the bound
+        // allows.
         match self.in_flight.cost().0 >= self.bound.0 / 2 || self.is_crowded() {
             true => self.correction.saturated(now),
             false => self.correction.unsaturated(),
@@ -132,7 +133,7 @@ impl<T: Trace> Atropos<T> {
         Decision::Full
     }
 
-    /// The first of those that come from idleness, if it still can be served so.
+    /// The first client that comes from idleness, if it may still be served as urgent.
     fn first_urgent(&mut self) -> Option<u32> {
         while let Some(&at) = self.urgent.front() {
             let client = &self.clients[at as usize];
@@ -144,7 +145,7 @@ impl<T: Trace> Atropos<T> {
         None
     }
 
-    /// The earliest deadline of those that can be served or waited for.
+    /// The earliest deadline among clients that can be served or held for.
     fn first(&mut self, now: Time) -> EdfHead {
         let mut place = 0;
         while let Some((_, at)) = self.runnable.get(place) {
@@ -165,13 +166,13 @@ impl<T: Trace> Atropos<T> {
         EdfHead::Nobody
     }
 
-    /// Who is to be served, where `first` has the earliest deadline: itself on a disk that does
-    /// one transaction at a time.
+    /// The client to serve, where `first` has the earliest deadline: `first` itself on a disk that
+    /// does one transaction at a time.
     ///
-    /// A disk that does many at once is only kept busy by several clients, and who is served
-    /// first until its slice is gone leaves the last one alone with what it has outstanding. So
-    /// slices are used up in steps, as large as what may be in flight, each due when an even
-    /// pace would have it done.
+    /// A disk that does many at once is only kept busy by several clients. If the first client were
+    /// served until its slice is gone, the last would be left alone with its outstanding requests.
+    /// So slices are used up in steps, as large as what may be in flight, each due when an even
+    /// pace would complete it.
     fn earliest_step(&self, first: u32) -> u32 {
         if self.bound == Nanos::ZERO {
             return first;
@@ -203,7 +204,7 @@ impl<T: Trace> Atropos<T> {
         self.wait_until(until)
     }
 
-    /// Nothing is started before `until`, or before somebody's next allocation.
+    /// Starts nothing before `until`, or before the next allocation.
     fn wait_until(&mut self, until: Time) -> Decision {
         self.correction.unsaturated();
         let due = self.waiting.get(0).map_or(Time::NEVER, |(due, _)| due);
@@ -235,7 +236,7 @@ impl<T: Trace> Atropos<T> {
             false => client.charge(charge),
         }
         if client.jobs.is_empty() {
-            // What shares the disk uses it while others do: it could have used more.
+            // A transaction that shares the disk does not use all of it: its client could use more.
             client.present &= job.cost >= self.bound;
             self.share_slack(at);
         }

@@ -1,37 +1,38 @@
-//! Time that no slice covers, shared by those with x.
+//! Slack: time that no slice covers, shared by the clients with x.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.7, which has the flag and
-//! leaves the sharing open. Given to the earliest deadline, all of it could go to one client
-//! for as long as that is backlogged; given in turn, a client that was promised a tenth would
-//! get as much as one promised half. So it goes in proportion to what was promised.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.7, which has the flag and leaves
+//! the sharing open. By earliest deadline, one backlogged client could get all of it; by turns, a
+//! client that was promised a tenth would get as much as one promised half. So slack is shared in
+//! proportion to the promised share.
 //!
-//! Rule: each has a tag, the slack it had divided by its share; the lowest goes next. Who
-//! comes back to the sharing starts at the tag that was served last: nobody saves up.
+//! Rule: each client has a virtual time, its slack time divided by its share; the lowest goes next.
+//! A client that returns to the sharing starts at the virtual time served last, so that idle time
+//! saves up nothing.
 
 use super::contract::Utilization;
 use crate::time::Nanos;
 
-/// A client with a smaller share, or none, has slack as if it had this.
+/// The share of a client with a smaller one, or none, for slack.
 const MIN_UTILIZATION: Utilization = Utilization::percent(1);
 
-/// A client's place in the sharing.
+/// A client's position in the sharing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct VirtualTime {
     value: u64,
-    /// Where it is in the list of those that share; itself it is not.
+    /// Index in the list of sharing clients; none while the client does not share.
     at: Option<u32>,
 }
 
-/// Those with x and work to do.
+/// Clients with x and work to do.
 #[derive(Debug, Default)]
 pub(super) struct Slack {
     sharing: Vec<u32>,
-    /// The tag served last.
+    /// The virtual time served last.
     now: u64,
 }
 
 impl Slack {
-    /// A client with x has work to do.
+    /// Adds a client with x and work.
     pub(super) fn join(&mut self, client: u32, tag: &mut VirtualTime) {
         if tag.at.is_none() {
             tag.at = Some(self.sharing.len() as u32);
@@ -40,8 +41,8 @@ impl Slack {
         }
     }
 
-    /// It has none, or not x. Returns who has moved to its place, which [`Slack::moved`] tells
-    /// to that one's tag.
+    /// Removes a client without work or x. Returns the client that moved to its index, which the
+    /// caller passes to [`Slack::moved`].
     pub(super) fn leave(&mut self, tag: &mut VirtualTime) -> Option<(u32, u32)> {
         let at = tag.at.take()?;
         self.sharing.swap_remove(at as usize);
@@ -52,13 +53,13 @@ impl Slack {
         tag.at = Some(at);
     }
 
-    /// Who goes next.
+    /// The client with the lowest virtual time.
     pub(super) fn least(&self, tag: impl Fn(u32) -> VirtualTime) -> Option<u32> {
         let of = |client: &&u32| tag(**client).value;
         self.sharing.iter().min_by_key(of).copied()
     }
 
-    /// It is served that much.
+    /// Advances a client's virtual time by a charge.
     pub(super) fn account(&mut self, tag: &mut VirtualTime, share: Utilization, charge: Nanos) {
         self.now = tag.value;
         let share = share.max(MIN_UTILIZATION).parts();

@@ -1,4 +1,4 @@
-//! Transactions arrive and finish.
+//! Transactions arrive and complete.
 
 use super::client::{ClientId, QueueState};
 use super::inflight::InFlightId;
@@ -7,16 +7,16 @@ use crate::time::{Nanos, Time};
 use crate::trace::{Event, Trace};
 
 impl<T: Trace> Atropos<T> {
-    /// A client asks for a transaction. `false`: there is no such client.
+    /// Queues a transaction of a client. Returns false if the client does not exist.
     pub fn submit(&mut self, now: Time, id: ClientId, job: TransactionDesc) -> bool {
         let Some(at) = self.find(id) else {
             return false;
         };
         self.charge_hold(now);
         let client = &self.clients[at as usize];
-        // Work that comes as an answer goes, before anybody asked what is next, is no absence.
+        // Work that arrives at the moment of a completion counts as no absence.
         if client.has_nothing_outstanding() && client.idle_since < now {
-            // Its patience may have run out with nobody asking either.
+            // Its lax time may have run out without a call of `next`.
             let lapsed = client.place == QueueState::Runnable && client.lax_deadline() <= now;
             let present = self.was_present(at);
             self.clients[at as usize].present = present;
@@ -36,13 +36,13 @@ impl<T: Trace> Atropos<T> {
         true
     }
 
-    /// A transaction ended, well or not, `elapsed` after it was given to the device.
+    /// Completes a transaction, failed or not, `elapsed` after it was handed to the device.
     pub fn complete(&mut self, now: Time, ticket: InFlightId, elapsed: Nanos) {
         let Some(flight) = self.in_flight.take(ticket) else {
             return;
         };
         self.charge_hold(now);
-        // As large as the bound, it had the disk to itself.
+        // A transaction as large as the bound had the disk to itself.
         let alone = flight.job.cost >= self.bound;
         match alone {
             true if self.bound == Nanos::ZERO => self.correction.alone(elapsed, flight.job.cost),

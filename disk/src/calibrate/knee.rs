@@ -1,25 +1,25 @@
-//! From counts to a model.
+//! Derives a cost model from samples.
 //!
-//! Rule: pure, so that what is promised of a disk can be tested without one.
+//! Rule: pure, so that the capacity promised of a disk can be tested without one.
 
 use super::{SIZES, Sample};
 use crate::atropos::Utilization;
 use crate::cost_model::{CostModel, Op, OpCost, RatePoint};
 use crate::time::Nanos;
 
-/// How much of its highest rate a class must have with the bound in flight. A twentieth is less
-/// than a doubled depth costs everybody who waits.
+/// Fraction of its highest rate that a class must reach with the bound in flight. The missing
+/// twentieth costs less than a doubled depth costs every waiting client.
 const KNEE_FRACTION: f64 = 0.95;
 
-/// Transactions in flight at most, whatever more would give: everybody who waits waits for them.
+/// Maximum transactions in flight: every waiting client waits for them.
 const MAX_DEPTH: u32 = 64;
 
-/// What may be promised of the disk as it was measured. The rest is what it loses while clients
-/// are slow to ask again; those with x have it otherwise. Where the disk is slower than it was,
-/// charges are corrected, and all slices buy as much less.
+/// Part of the measured disk that may be promised. The rest is lost while clients are slow to
+/// submit again; clients with x use it otherwise. Where the disk is slower than measured, charges
+/// are corrected, and all slices buy as much less.
 const CAPACITY: Utilization = Utilization::percent(95);
 
-/// Where more in flight gives hardly more.
+/// The depth beyond which the rate hardly grows.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Knee {
     /// Transactions in flight.
@@ -38,7 +38,7 @@ pub(super) fn class(samples: &[Sample], op: Op, bytes: u32) -> Vec<Sample> {
     class
 }
 
-/// The least depth with enough of the highest rate.
+/// The least depth with [`KNEE_FRACTION`] of the highest rate.
 pub(super) fn knee(class: &[Sample]) -> Option<Knee> {
     let saturated = class.iter().map(|sample| sample.rate).reduce(f64::max)?;
     let enough = |sample: &&Sample| sample.rate >= KNEE_FRACTION * saturated;
@@ -46,12 +46,11 @@ pub(super) fn knee(class: &[Sample]) -> Option<Knee> {
     Some(Knee { depth, saturated })
 }
 
-/// What follows from the samples; nothing without reads and writes of a page among them.
+/// Derives the model; `None` without reads and writes of a page among the samples.
 ///
-/// A transaction costs what it takes of the disk with as much in flight as its class needs, but
-/// no more than clients keep in flight: what only more than that would give cannot be promised.
-/// The cost in flight is bounded so that reads of a page, which is what pagers wait for, have
-/// that.
+/// A transaction costs its part of the disk with as much in flight as its class needs, but no more
+/// than clients keep in flight: a rate that only greater depths reach cannot be promised. The bound
+/// of the cost in flight gives that depth to reads of a page, which pagers wait for.
 pub(super) fn model(samples: &[Sample]) -> Option<CostModel> {
     let full = |op, bytes| {
         let class = class(samples, op, bytes);
@@ -80,8 +79,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A disk of `servers`, each of which takes `latency` for one: the rate grows with the
-    /// depth until all are busy.
+    /// A disk of `servers`, each of which takes `latency` for one transaction: the rate grows with
+    /// the depth until all are busy.
     fn samples(op: Op, bytes: u32, latency: f64, servers: u32) -> impl Iterator<Item = Sample> {
         DEPTHS.into_iter().map(move |depth| Sample {
             op,
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_knee_is_where_more_in_flight_gives_no_more() {
+    fn the_knee_is_the_depth_where_the_rate_stops_growing() {
         let samples = disk(50_000.0, 100.0, 8);
         for bytes in SIZES {
             let knee = knee(&class(&samples, Op::Read, bytes)).unwrap();
@@ -125,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_disks_own_costs_come_back_out(
+        fn the_model_recovers_the_disks_costs(
             latency in 10_000.0f64..10_000_000.0,
             per_kib in 10.0f64..10_000.0,
             servers in 0u32..5,

@@ -1,10 +1,10 @@
-//! So many transactions in flight, at random places, for a while.
+//! Keeps a fixed number of transactions in flight, at random places, for a while.
 //!
-//! The same kind of ring as the user-safe disk's, since what is measured is what a client
-//! gets, the kernel's share included.
+//! Uses the same kind of ring as the user-safe disk, because the measurement includes the kernel's
+//! share of a client's cost.
 //!
-//! Rule: memory outlives what the device does to it. A load ends when nothing is in flight; if
-//! the kernel will not say so, its memory is never given back.
+//! Rule: memory outlives what the device does to it. A load ends when nothing is in flight; if the
+//! kernel does not report the completions, the memory is leaked.
 
 use super::{CalibrateError, DEPTHS, SIZES};
 use crate::cost_model::Op;
@@ -23,33 +23,33 @@ const _: () = assert!(
     "slots in flight are bits of a word"
 );
 
-/// Bytes of the largest transaction, and of a place.
+/// Bytes of the largest transaction, and of a block.
 pub(super) const BLOCK: u32 = SIZES[SIZES.len() - 1];
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct LoadResult {
     /// Transactions a second.
     pub rate: f64,
-    /// How long one took, on average.
+    /// Mean latency of a transaction.
     pub latency: Duration,
 }
 
-/// A ring, its buffers, and where to read and write.
+/// A ring, its buffers, and the blocks to read and write.
 pub(super) struct LoadGenerator<'fd> {
     fd: BorrowedFd<'fd>,
-    /// Where each [`BLOCK`] bytes begin on the device.
+    /// First byte on the device of each block of [`BLOCK`] bytes.
     places: Vec<u64>,
     ring: ManuallyDrop<IoUring>,
     buffers: ManuallyDrop<WiredMemory>,
-    /// Buffers in use, as bits.
+    /// Buffers in use, as a bit set.
     busy: u128,
     started: [Instant; MAX_DEPTH],
     random: u64,
 }
 
 impl<'fd> LoadGenerator<'fd> {
-    /// On all of `extents`, which are at least a place together.
+    /// A generator over all of `extents`, which hold at least one block together.
     pub fn new(fd: BorrowedFd<'fd>, extents: &[Extent]) -> Result<Self, CalibrateError> {
         let in_extent = |extent: &Extent| {
             let device = extent.device;
@@ -80,7 +80,7 @@ impl<'fd> LoadGenerator<'fd> {
         Ok(load)
     }
 
-    /// Disks that compress, or know pages of zeros, would not be measured otherwise.
+    /// Random contents: disks that compress or recognise zero pages would distort the result.
     fn scramble(&mut self) {
         for at in (0..self.buffers.len()).step_by(8) {
             let word = self.draw();
@@ -89,7 +89,7 @@ impl<'fd> LoadGenerator<'fd> {
         }
     }
 
-    /// Writes every place, or as many as can be in `time`, and keeps to those.
+    /// Writes every block, or as many as possible in `time`, and uses only those.
     pub fn fill(&mut self, time: Duration) -> Result<(), CalibrateError> {
         let begun = Instant::now();
         let mut filled = 0;
@@ -105,8 +105,8 @@ impl<'fd> LoadGenerator<'fd> {
         Ok(())
     }
 
-    /// Keeps `depth` transactions in flight for `time`, and counts from when the first of them
-    /// have ended, or half of the time has: what begins is not what goes on.
+    /// Keeps `depth` transactions in flight for `time`, and counts once the first of them have
+    /// completed, or half of the time has passed: the start is not the steady state.
     pub fn run(
         &mut self,
         op: Op,
@@ -172,7 +172,7 @@ impl<'fd> LoadGenerator<'fd> {
         word ^ (word >> 31)
     }
 
-    /// Queues a transaction. There is a buffer that is not in use.
+    /// Queues a transaction. One buffer must be free.
     fn start(&mut self, op: Op, bytes: u32, at: u64) -> Result<(), CalibrateError> {
         let slot = self.busy.trailing_ones() as usize;
         let fd = types::Fd(self.fd.as_raw_fd());
@@ -182,9 +182,9 @@ impl<'fd> LoadGenerator<'fd> {
             Op::Read => opcode::Read::new(fd, buffer, bytes).offset(at).build(),
             Op::Write => opcode::Write::new(fd, buffer, bytes).offset(at).build(),
         };
-        // What is expected of it goes with it: a short transaction is a failed one.
+        // The expected length travels in the user data: a short transaction is a failed one.
         let entry = entry.user_data((slot as u64) << 32 | u64::from(bytes));
-        // SAFETY: the buffer stays until the transaction has ended: see `drop`.
+        // SAFETY: the buffer stays until the transaction completes: see `drop`.
         let queued = unsafe { self.ring.submission().push(&entry) };
         queued.map_err(|_| CalibrateError::Io(Errno::AGAIN))?;
         self.busy |= 1 << slot;
@@ -192,7 +192,7 @@ impl<'fd> LoadGenerator<'fd> {
         Ok(())
     }
 
-    /// Waits until something has ended, and tells of everything that has how long it took.
+    /// Waits for a completion and passes the latency of each transaction that completed.
     fn wait(&mut self, ended: &mut dyn FnMut(Duration)) -> Result<(), CalibrateError> {
         while let Err(error) = self.ring.submit_and_wait(1) {
             let errno = errno(&error);
@@ -226,7 +226,7 @@ impl<'fd> LoadGenerator<'fd> {
 
 impl Drop for LoadGenerator<'_> {
     fn drop(&mut self) {
-        // Failed transactions have ended, too. Each may be one wait's failure.
+        // Failed transactions complete, too. Each may be one wait's failure.
         let tries = self.busy.count_ones();
         for _ in 0..tries {
             let _ = self.drain();

@@ -1,21 +1,21 @@
-//! What a disk can do, measured in seconds before anything is promised of it.
+//! Calibration: measures a disk for some seconds before anything is promised of it.
 //!
-//! *Self-Paging*, section 6.7, charges a transaction the time that it took. A disk that serves
-//! many at once needs to be told what one costs before it is done ([`crate::cost_model`]), and how
-//! much may be in flight before more only makes everybody wait. Both are the disk's own, so
-//! they are measured on it: reads and writes of three sizes, at depths from 1 to 96.
+//! *Self-Paging*, section 6.7, charges a transaction its elapsed time. A disk that serves many at
+//! once needs the cost of a transaction before it starts ([`crate::cost_model`]), and the depth
+//! beyond which more in flight only adds waiting. Both are properties of the disk, so they are
+//! measured on it: reads and writes of three sizes, at depths from 1 to 96.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `load` | keeps so many transactions in flight, and counts |
-//! | `sweep` | which loads, in which order, in the time there is |
-//! | `judge` | from counts to a model, pure |
+//! | `load_generator` | keeps a fixed number of transactions in flight, and counts |
+//! | `sweep` | the loads and their order, within the time allowed |
+//! | `knee` | from samples to a model, pure |
 //!
 //! Rules:
-//! - Taking data is apart from judging it: a [`Calibration`] keeps every sample, and a program
-//!   that judges otherwise needs no disk for it.
-//! - Bounded: it ends about when it was told to, with what it has by then, on the slowest disk
-//!   too (there, once what is in flight has ended).
+//! - Measuring is apart from analysis: a [`Calibration`] keeps every sample, and another analysis
+//!   needs no disk.
+//! - Bounded: it ends at about the time allowed, with the samples it has by then, on the slowest
+//!   disk too (there, once its I/O in flight has completed).
 //! - It reads and writes nothing outside the extents it is given, and overwrites those.
 
 mod error;
@@ -40,15 +40,14 @@ pub const SIZES: [u32; 3] = [4 << 10, 32 << 10, 128 << 10];
 /// Depths measured.
 pub const DEPTHS: [u32; 9] = [1, 2, 4, 8, 16, 32, 48, 64, 96];
 
-/// Bytes that transactions are spread over, where there is room: more than a disk's own cache
-/// is worth, less than takes long to write.
+/// Bytes that transactions are spread over, where there is room: more than a disk's own cache helps
+/// with, less than takes long to write.
 pub const SCRATCH: u64 = 256 << 20;
 
-/// How long it takes unless told otherwise. Three rounds of all loads, each as long as a disk
-/// needs to show its rate.
+/// Default duration. Three rounds of all loads, each as long as a disk needs to show its rate.
 pub const TIME: Duration = Duration::from_secs(4);
 
-/// One load and what came of it.
+/// One load and its result.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
@@ -58,37 +57,38 @@ pub struct Sample {
     pub bytes: u32,
     /// Transactions in flight.
     pub depth: u32,
-    /// Transactions a second. The median, where it was tried several times.
+    /// Transactions a second. The median of several rounds.
     pub rate: f64,
-    /// How long one took, on average.
+    /// Mean latency of a transaction.
     pub latency: Nanos,
 }
 
-/// A disk, measured. The owner keeps it, beside the filesystem's id.
+/// The calibration of a disk. The owner keeps it, beside the filesystem's id.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// What may be charged and promised.
+    /// The derived model.
     pub model: CostModel,
-    /// What that was judged by.
+    /// The samples it was derived from.
     pub samples: Vec<Sample>,
 }
 
-/// How far a calibration is.
+/// Progress of a calibration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CalibrationProgress {
-    /// Time spent.
+    /// Elapsed time.
     pub done: Duration,
-    /// Time it may take.
+    /// Allowed time.
     pub total: Duration,
-    /// What is being done.
+    /// The present phase.
     pub phase: CalibrationPhase,
 }
 
-/// What a calibration is phase.
+/// A phase of a calibration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CalibrationPhase {
-    /// Writing what will be read: a file's parts that were never written cost no disk.
+    /// Writes the blocks that will be read: reading parts of a file that were never written costs
+    /// no disk time.
     Filling,
     /// One load.
     Loading {
@@ -102,15 +102,15 @@ pub enum CalibrationPhase {
 }
 
 impl Calibration {
-    /// Measures the disk of `fs` on a file of its own, which is released again. The disk is
-    /// busy meanwhile, so before anybody holds a contract.
+    /// Measures the disk of `fs` on a file of its own, and releases it. The disk is busy meanwhile,
+    /// so call this before any contract is admitted.
     pub fn of(
         fs: &mut SwapFs,
         time: Duration,
         progress: &mut dyn FnMut(CalibrationProgress),
     ) -> Result<Self, CalibrateError> {
         let name = FileName::new(b"calibration's scratch").map_err(|_| CalibrateError::Nothing)?;
-        // One that was killed left it.
+        // A calibration that was killed left it.
         if let Some(left) = fs.find(&name).map(|file| file.id()) {
             fs.release(left)?;
         }
@@ -123,8 +123,8 @@ impl Calibration {
         measured
     }
 
-    /// Measures the disk that `fd` has open, direct if it is to be the disk and not memory that
-    /// is measured. All of `scratch` is overwritten.
+    /// Measures the disk that `fd` has open; with direct I/O, else the page cache is measured.
+    /// Overwrites all of `scratch`.
     pub fn on(
         fd: BorrowedFd<'_>,
         scratch: &[Extent],
@@ -136,14 +136,14 @@ impl Calibration {
         Ok(Self { model, samples })
     }
 
-    /// The least depth at which `op` of so many bytes has nine tenths of the rate it has at any;
-    /// nothing for a size that was not measured.
+    /// The least depth at which `op` of so many bytes reaches nine tenths of its highest rate;
+    /// `None` for a size that was not measured.
     pub fn knee(&self, op: Op, bytes: u32) -> Option<u32> {
         knee::knee(&knee::class(&self.samples, op, bytes)).map(|knee| knee.depth)
     }
 }
 
-/// A table for people: a line for each kind of transaction, then what follows from it.
+/// A table for people: a line for each kind of transaction, then the model.
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for op in [Op::Read, Op::Write] {

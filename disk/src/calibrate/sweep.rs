@@ -1,8 +1,8 @@
-//! Which loads, in which order, in the time there is.
+//! The loads of a calibration and their order, within the time allowed.
 //!
-//! In rounds, each with all loads, so that what disturbs the machine for a moment disturbs one
-//! sample of each and the median none. A class goes to greater depths only as long as that
-//! gives it more: on a disk that serves one at a time, 64 in flight are a second of waiting.
+//! Runs rounds of all loads, so that a short disturbance of the machine affects one sample of each
+//! and the median of none. A class goes to greater depths only as long as its rate grows: on a disk
+//! that serves one at a time, 64 in flight are a second of waiting.
 
 use super::load_generator::{LoadGenerator, LoadResult};
 use super::{
@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: u32 = 3;
 
-/// Part of the time for writing what will be read.
+/// Fraction of the time for writing the blocks that will be read.
 const FILL_FRACTION: u32 = 4;
 
-/// A greater depth that does not give so much more is in vain; two in a row end the class.
+/// Growth of the rate that makes a greater depth worthwhile; two depths in a row without it end the
+/// class.
 const MIN_GAIN: f64 = 1.05;
 
-/// LoadSamples of one load, one a round.
+/// Results of one load, one a round.
 struct LoadSamples {
     phase: (Op, u32, u32),
     counted: Vec<LoadResult>,
@@ -59,7 +60,7 @@ impl<'a> Sweep<'a> {
         })
     }
 
-    /// The median of every load that there was time for.
+    /// The median of every load that ran.
     pub fn run(mut self) -> Result<Vec<Sample>, CalibrateError> {
         self.report(CalibrationPhase::Filling);
         self.load.fill(self.total / FILL_FRACTION)?;
@@ -81,7 +82,7 @@ impl<'a> Sweep<'a> {
         Ok(self.counts.iter_mut().map(median).collect())
     }
 
-    /// The first round of a class. All are tried at depth 1, however late it is.
+    /// The first round of a class. Depth 1 runs even when the time is over.
     fn deepen(&mut self, op: Op, bytes: u32, each: Duration) -> Result<(), CalibrateError> {
         let (mut best, mut in_vain) = (0.0, 0);
         for depth in DEPTHS {
@@ -120,7 +121,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// The count in the middle, as a sample.
+/// The median, as a sample.
 fn median(counts: &mut LoadSamples) -> Sample {
     let (op, bytes, depth) = counts.phase;
     counts.counted.sort_by(|a, b| a.rate.total_cmp(&b.rate));

@@ -1,18 +1,18 @@
-//! What the filesystem writes to: a device, or in tests one that loses power.
+//! The filesystem's block device: a [`super::Device`], or in tests one that loses power.
 //!
-//! Rule: all that the filesystem supposes of a device is here. What was written may reach it
-//! in any order, sector by sector, or not at all, until a flush returns.
+//! Rule: this trait states all that the filesystem assumes of a device. Written sectors may reach
+//! it in any order, or not at all, until a flush returns.
 
 use rustix::io::Errno;
 
-/// Bytes that survive.
+/// Durable storage.
 ///
-/// Offsets, lengths and memory are multiples of 4 KiB, as direct I/O wants them.
+/// Offsets, lengths and memory addresses are multiples of 4 KiB, as direct I/O requires.
 pub trait BlockDevice: Send + Sync {
-    /// What to call it in messages.
+    /// Its name in messages.
     fn name(&self) -> &str;
 
-    /// Bytes it has.
+    /// Its size in bytes.
     fn size(&self) -> u64;
 
     /// Reads all of `to` from byte `at`.
@@ -24,11 +24,11 @@ pub trait BlockDevice: Send + Sync {
     /// Makes the `len` bytes at `at` read as zeros.
     fn zero(&self, at: u64, len: u64) -> Result<(), Errno>;
 
-    /// Returns when everything written before it will survive.
+    /// Returns when all earlier writes are durable.
     fn flush(&self) -> Result<(), Errno>;
 }
 
-/// Memory that direct I/O takes.
+/// Memory aligned for direct I/O.
 #[derive(Debug)]
 pub(super) struct Aligned {
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Aligned {
 }
 
 impl Aligned {
-    /// `len` zeros at a page's start.
+    /// `len` zeros at a page boundary.
     pub fn zeros(len: usize) -> Self {
         let bytes = vec![0; len + wired::PAGE];
         let start = bytes.as_ptr().align_offset(wired::PAGE);

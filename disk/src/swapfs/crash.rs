@@ -1,5 +1,5 @@
-//! The power is lost at every sector that is written, and what was not flushed survives in
-//! part: the tables that are found are those before or after the operation in hand.
+//! Loses power at every written sector, with unflushed sectors surviving in part: the next open
+//! finds the table from before or after the interrupted operation.
 
 use super::file::{FileId, FileName};
 use super::fs::SwapFs;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const SIZE: u64 = DATA + 40 * UNIT;
 
-/// Ways in which each loss of power is tried.
+/// Random outcomes tried for each loss of power.
 const WAYS: u64 = 12;
 
 type Operation = fn(&mut SwapFs<MockDevice>) -> Result<(), FileError>;
@@ -23,7 +23,7 @@ fn id(fs: &SwapFs<MockDevice>, tag: u8) -> FileId {
     fs.find(&name(tag)).unwrap().id()
 }
 
-/// Each changes the tables in another way; large enough images that they span sectors.
+/// Each changes the table in another way; images are large enough to span sectors.
 const OPERATIONS: [Operation; 9] = [
     |fs| fs.create(name(1), 5 * UNIT, &[1; 500]).map(drop),
     |fs| fs.create(name(2), 7 * UNIT, &[2; 500]).map(drop),
@@ -55,7 +55,7 @@ fn fresh() -> SwapFs<MockDevice> {
     SwapFs::format_on(MockDevice::new(SIZE), [7; 16], false).unwrap()
 }
 
-/// What would be found now on the medium of `fs`.
+/// What an open would find now on the device of `fs`.
 fn found(fs: &SwapFs<MockDevice>, random: &mut dyn FnMut() -> u64) -> SwapFs<MockDevice> {
     SwapFs::open_on(fs.medium().recover(random)).unwrap()
 }
@@ -84,7 +84,7 @@ fn after_any_loss_of_power_the_tables_are_those_before_or_after() {
                 let found = found(&fs, &mut random(cut as u64 * WAYS + way));
                 let which = [&before, &after].iter().position(|&t| t == found.table());
                 seen[which.expect("neither before nor after")] += 1;
-                assert!(done.is_err() || which == Some(1), "done, and not there");
+                assert!(done.is_err() || which == Some(1), "done, but not durable");
                 losses += 1;
             }
         }
@@ -131,7 +131,7 @@ fn either_copy_may_decay_and_is_mended() {
         device.mark((1 - copy) * DATA / 2, 0xEE);
         assert_eq!(SwapFs::open_on(device).unwrap().table(), fs.table());
     }
-    // The second sector: the first still says whose they are.
+    // The second sector: the first still identifies the format.
     device.mark(512, 0xEE);
     device.mark(DATA / 2 + 512, 0xEE);
     let error = SwapFs::open_on(device).err().unwrap();
@@ -170,7 +170,7 @@ fn the_copy_that_could_not_be_written_is_the_next_to_be() {
         if done.is_err() {
             continue;
         }
-        // The first copy alone is whole, and what was written of the second is in doubt.
+        // Only the first copy is whole, and what was written of the second is uncertain.
         let before = fs.table().clone();
         for cut in 0..8 {
             fs.medium().recover_in_place();
@@ -188,7 +188,7 @@ fn the_copy_that_could_not_be_written_is_the_next_to_be() {
 
 #[test]
 fn power_lost_at_any_time_shows_nobody_what_another_wrote() {
-    // All of the device was another's.
+    // Another owner's data fills the device.
     let mut start = fresh().medium().copy();
     for unit in 0..40 {
         start.mark(DATA + unit * UNIT, 0xAA);

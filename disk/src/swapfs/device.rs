@@ -1,10 +1,10 @@
 //! The partition or file that a filesystem lies on.
 //!
-//! Allocated whole beforehand, direct, and exclusively ours: what a page store needs to never
-//! find the disk full, never to keep pages twice, and never to share.
+//! Allocated whole beforehand, opened for direct I/O and locked: a page store needs this to never
+//! find the disk full, never keep pages twice, and never share.
 //!
-//! Rule: what cannot hold pages is refused when it is opened, by name and with what to do; what
-//! can and is unusual is told ([`Device::warnings`]).
+//! Rule: opening refuses a device that cannot hold pages, with its name and the remedy; what is
+//! usable but unusual is a warning ([`Device::warnings`]).
 
 use super::block_device::{Aligned, BlockDevice};
 use super::error::OpenError;
@@ -20,25 +20,25 @@ use std::fmt;
 use std::path::Path;
 use wired::PAGE;
 
-/// How to make a filesystem.
+/// Options of formatting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FormatOptions {
-    /// Bytes of the file to make. Of what is there all is used.
+    /// Size in bytes of the file to make. An existing file or partition is used whole.
     pub size: Option<u64>,
-    /// Whether to format over something that is there.
+    /// Formats over existing contents.
     pub force: bool,
 }
 
-/// What is unusual about a device.
+/// A warning about a usable device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceWarning {
-    /// The file system has no direct I/O: the kernel keeps pages in memory, too.
+    /// The file system has no direct I/O: the kernel caches pages a second time.
     Buffered,
-    /// The file system writes elsewhere each time: it may run out of space after all.
+    /// The file system is copy-on-write: it may run out of space after all.
     CopyOnWrite,
-    /// The file system is another machine's.
+    /// The file system is on another machine.
     Network,
-    /// Others may read the file.
+    /// Other users may read the file.
     Readable,
 }
 
@@ -46,14 +46,14 @@ impl fmt::Display for DeviceWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Buffered => {
-                "its file system has no direct I/O, so pages are in memory a second time"
+                "its file system has no direct I/O, so pages are cached a second time"
             }
             Self::CopyOnWrite => {
-                "its file system may write elsewhere each time, and run out of space: chattr +C \
+                "its file system is copy-on-write and may run out of space: chattr +C \
                  an empty file, and format that"
             }
-            Self::Network => "its file system is another machine's",
-            Self::Readable => "others may read it, and so what was paged: chmod 600",
+            Self::Network => "its file system is on another machine",
+            Self::Readable => "other users may read it, and so what was paged: chmod 600",
         })
     }
 }
@@ -70,7 +70,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens what is there.
+    /// Opens an existing device.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let place = DevicePath(path);
         let there = stat(path).map_err(|errno| place.refused(errno))?;
@@ -79,7 +79,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Opens what is there or makes it, and allocates it. Whether it was made.
+    /// Opens an existing device or makes a file, and allocates it. Returns true if it made one.
     pub(super) fn prepare(path: &Path, options: &FormatOptions) -> Result<(Self, bool), OpenError> {
         let place = DevicePath(path);
         match stat(path) {
@@ -94,7 +94,7 @@ impl Device {
                 let made = Self::lock(&place, fd, false);
                 let made = made.and_then(|device| device.sized(&place, options.size));
                 if made.is_err() {
-                    // The refusal says more than that this failed, too.
+                    // The refusal below explains more than a failure to remove it.
                     let _ = std::fs::remove_file(path);
                 }
                 made.map(|device| (device, true))
@@ -103,8 +103,8 @@ impl Device {
         }
     }
 
-    /// What [`Device::prepare`] would open as it is, or nothing where it would make a file: then
-    /// that there is room for one.
+    /// Opens what [`Device::prepare`] would use, or returns nothing where it would make a file,
+    /// after a check that the file system has room for it.
     pub(super) fn inspect(path: &Path, size: Option<u64>) -> Result<Option<Self>, OpenError> {
         let place = DevicePath(path);
         match stat(path) {
@@ -116,9 +116,7 @@ impl Device {
                 device.check_room(&place, size)?;
                 Ok(None)
             }
-            Err(Errno::NOENT) if path.starts_with("/dev") => {
-                Err(place.error("there is no such device"))
-            }
+            Err(Errno::NOENT) if path.starts_with("/dev") => Err(place.error("no such device")),
             Err(Errno::NOENT) => {
                 let above = path.parent().filter(|above| !above.as_os_str().is_empty());
                 let above = above.unwrap_or(Path::new("."));
@@ -138,7 +136,7 @@ impl Device {
 
     fn check_room(&self, place: &DevicePath<'_>, size: Option<u64>) -> Result<(), OpenError> {
         let Some(asked) = size else {
-            return Err(place.error("say how large to make it"));
+            return Err(place.error("give a size for the new file"));
         };
         let free = self.room();
         match asked > free {
@@ -151,12 +149,12 @@ impl Device {
         }
     }
 
-    /// Bytes that its file system has free.
+    /// Free bytes of its file system.
     fn room(&self) -> u64 {
         fstatvfs(&self.fd).map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize))
     }
 
-    /// What is unusual about it, for whoever set it up.
+    /// Warnings for the operator.
     pub fn warnings(&self) -> &[DeviceWarning] {
         &self.warnings
     }
@@ -166,9 +164,9 @@ impl Device {
             FileType::RegularFile => false,
             FileType::BlockDevice => true,
             FileType::Directory => {
-                return Err(place.error("it is a directory: name a file in it"));
+                return Err(place.error("is a directory: name a file in it"));
             }
-            _ => return Err(place.error("it is neither a partition nor a file: name one")),
+            _ => return Err(place.error("is neither a partition nor a file: name one")),
         };
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
         if is_partition {
@@ -214,13 +212,13 @@ impl Device {
         let sector = ioctl_blksszget(&self.fd).map_err(|errno| place.refused(errno))?;
         if sector as usize > PAGE {
             return Err(place.error(format!(
-                "its sectors are {sector} bytes, and pages {PAGE}: name another"
+                "its sectors are {sector} bytes, larger than pages of {PAGE}: use another device"
             )));
         }
         Ok(())
     }
 
-    /// The types are those of magic.h.
+    /// File system types as in magic.h.
     fn check_file_system(&mut self, place: &DevicePath<'_>) -> Result<(), OpenError> {
         const TMPFS: u32 = 0x0102_1994;
         const RAMFS: u32 = 0x8584_58F6;
@@ -245,12 +243,12 @@ impl Device {
         Ok(())
     }
 
-    /// Of the size asked for: an empty file is made so, anything else is so or is refused. What
-    /// has contents is not touched before it is known whose they are.
+    /// Brings the file to the requested size: an empty file is allocated, any other must have the
+    /// size. Contents are not touched before their format is known.
     fn sized(mut self, place: &DevicePath<'_>, asked: Option<u64>) -> Result<Self, OpenError> {
         match asked {
             Some(asked) if self.size == 0 => self.allocate(place, asked)?,
-            None if self.size == 0 => return Err(place.error("say how large to make it")),
+            None if self.size == 0 => return Err(place.error("give a size for the new file")),
             Some(asked) if asked != self.size => {
                 return Err(OpenError::OtherSize {
                     place: place.to_string(),
@@ -271,11 +269,11 @@ impl Device {
             asked: size,
             free: self.room(),
         };
-        // Asked first, so that a size that cannot be does not fill the disk before it fails.
+        // Checked first, so that an impossible size does not fill the disk before it fails.
         self.check_room(place, Some(size))?;
         match fallocate(&self.fd, FallocateFlags::empty(), 0, size) {
             Err(Errno::NOSPC | Errno::DQUOT) => return Err(no_room()),
-            // The check below says what to do.
+            // The check below explains the failure.
             Err(Errno::OPNOTSUPP) | Ok(()) => {}
             Err(errno) => return Err(place.refused(errno)),
         }
@@ -283,7 +281,7 @@ impl Device {
         Ok(())
     }
 
-    /// Refuses a file with holes, then turns direct I/O on if it can be had.
+    /// Refuses a file with holes, then turns on direct I/O if the file system has it.
     fn check_allocated(&mut self, place: &DevicePath<'_>) -> Result<(), OpenError> {
         if !self.is_partition {
             let stat = fstat(&self.fd).map_err(|errno| place.refused(errno))?;
@@ -302,7 +300,7 @@ impl Device {
         Ok(())
     }
 
-    /// Turns direct I/O on if a page can really be read so.
+    /// Turns on direct I/O if a page can be read that way.
     fn set_direct(&self) -> bool {
         let Ok(flags) = fcntl_getfl(&self.fd) else {
             return false;
@@ -319,8 +317,8 @@ impl Device {
     }
 }
 
-/// For whoever does I/O on the files' extents: with this descriptor, or a duplicate of it, or
-/// registered with a ring. One opened anew is another open file: it would not hold the lock.
+/// For I/O on the files' extents: with this descriptor, a duplicate of it, or one registered with a
+/// ring. A descriptor opened anew is another open file and would not hold the lock.
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -365,7 +363,7 @@ impl BlockDevice for Device {
     fn zero(&self, at: u64, len: u64) -> Result<(), Errno> {
         if self.is_partition {
             match fallocate(&self.fd, FallocateFlags::ZERO_RANGE, at, len) {
-                // Not every kernel or device has it.
+                // Some kernels and devices lack it.
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {}
                 zeroed => return zeroed,
             }
@@ -385,12 +383,12 @@ impl BlockDevice for Device {
     }
 }
 
-/// What errors name.
+/// The path that errors name.
 struct DevicePath<'a>(&'a Path);
 
 impl DevicePath<'_> {
     fn error(&self, why: impl Into<String>) -> OpenError {
-        OpenError::DevicePath {
+        OpenError::Unusable {
             place: self.to_string(),
             why: why.into(),
         }
@@ -405,7 +403,7 @@ impl DevicePath<'_> {
 
     fn refused(&self, errno: Errno) -> OpenError {
         self.error(match errno {
-            Errno::NOENT => "there is no such file: format it first".to_owned(),
+            Errno::NOENT => "no such file: format it first".to_owned(),
             Errno::NOTDIR => "part of the path is not a directory".to_owned(),
             Errno::ACCESS | Errno::PERM => "no permission to read and write it".to_owned(),
             Errno::ROFS => "the file system is read-only".to_owned(),

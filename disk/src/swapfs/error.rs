@@ -1,49 +1,49 @@
-//! What the swap filesystem refuses, and why.
+//! Errors of the swap filesystem.
 
 use super::file::{FileId, FileName, MAX_BLOB};
 use rustix::io::Errno;
 use std::fmt;
 
-/// Why there is no filesystem to use.
+/// Why a filesystem could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// What the path names cannot hold a filesystem.
+    /// The path names something that cannot hold a filesystem.
     #[error("{place}: {why}")]
-    DevicePath {
+    Unusable {
         /// The path.
         place: String,
-        /// What is wrong with it, and what to do.
+        /// The cause and the remedy.
         why: String,
     },
-    /// Another has it open.
+    /// Another process has it open.
     #[error("{place} is in use by {}", LockOwner(*holder))]
     Held {
         /// The path.
         place: String,
-        /// The process that opened it, if the kernel says.
+        /// The process, if the kernel shows it.
         holder: Option<u32>,
     },
-    /// Formatting would lose what is there.
+    /// Formatting would destroy existing contents.
     #[error(
-        "{place} holds {found}: formatting loses that: name another place, or remove that first"
+        "{place} holds {found}: formatting destroys it: name another place, or remove that first"
     )]
     Occupied {
         /// The path.
         place: String,
-        /// What lies there.
+        /// The detected contents.
         found: String,
     },
-    /// There is no swap filesystem.
+    /// The device holds no swap filesystem.
     #[error("{place} holds {found}, not a swap filesystem: format it first")]
     NotOurs {
         /// The path.
         place: String,
-        /// What lies there.
+        /// The detected contents.
         found: String,
     },
-    /// A later version made it.
+    /// The swap filesystem has a later version.
     #[error(
-        "{place} has a swap filesystem of version {version}, and this program knows {known}: use \
+        "{place} has a swap filesystem of version {version}, this program supports {known}: use \
          the program that made it, or format it again"
     )]
     Newer {
@@ -51,15 +51,15 @@ pub enum OpenError {
         place: String,
         /// Its version.
         version: u32,
-        /// The last version known here.
+        /// The last version supported here.
         known: u32,
     },
-    /// Both superblocks of the tables are lost, or say what cannot be.
+    /// Both superblocks are lost or invalid.
     #[error("the swap filesystem on {place} is damaged ({why}): format it again")]
     Damaged {
         /// The path.
         place: String,
-        /// What is wrong.
+        /// The damage.
         why: String,
     },
     /// The device became smaller.
@@ -80,12 +80,12 @@ pub enum OpenError {
     TooSmall {
         /// The path.
         place: String,
-        /// Bytes there are.
+        /// Bytes of the device.
         there: u64,
-        /// Bytes there must be.
+        /// Bytes required.
         least: u64,
     },
-    /// The file is there, and of another size.
+    /// The file exists with another size.
     #[error(
         "{place} has {}, and {} are asked: leave the size out to use it as it is, or remove it",
         Bytes(*there), Bytes(*asked)
@@ -93,12 +93,12 @@ pub enum OpenError {
     OtherSize {
         /// The path.
         place: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes it has.
+        /// Bytes of the file.
         there: u64,
     },
-    /// The file system the file would lie on has not as much.
+    /// The file system has too little free space for the file.
     #[error(
         "{place}: {} asked, and its file system has {} free: ask for less, or free space there",
         Bytes(*asked), Bytes(*free)
@@ -106,7 +106,7 @@ pub enum OpenError {
     Disk {
         /// The path.
         place: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
         /// Bytes free on the file system.
         free: u64,
@@ -116,14 +116,14 @@ pub enum OpenError {
     Io {
         /// The path.
         place: String,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// What the kernel answered.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// Why an operation on files was not done.
+/// Why an operation on files failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FileError {
     /// Not enough space.
@@ -132,34 +132,34 @@ pub enum FileError {
         Bytes(*asked), Bytes(*free), Bytes(*largest)
     )]
     NoRoom {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes that no file has.
+        /// Free bytes.
         free: u64,
-        /// Bytes of them that are contiguous.
+        /// The largest contiguous free range.
         largest: u64,
     },
-    /// A table is full.
-    #[error("there are {most} {what} already, the most there can be: release swap files")]
+    /// The table is full.
+    #[error("limit of {most} {what} reached: release swap files")]
     Full {
-        /// Of what: files or extents.
+        /// `files` or `extents`.
         what: &'static str,
-        /// As many as the table has: [`super::MAX_FILES`] or [`super::MAX_EXTENTS`].
+        /// The limit: [`super::MAX_FILES`] or [`super::MAX_EXTENTS`].
         most: usize,
     },
     /// The name is taken.
-    #[error("there is a swap file \"{name}\" of {} already", Bytes(*size))]
+    #[error("swap file \"{name}\" ({}) already exists", Bytes(*size))]
     Exists {
         /// The name.
         name: FileName,
-        /// Bytes the file of that name has.
+        /// Bytes of the existing file.
         size: u64,
     },
     /// No such file.
-    #[error("there is no {0}: it was released, or never made")]
+    #[error("no such file: {0}")]
     Missing(FileId),
-    /// A file of no bytes.
-    #[error("a swap file of no bytes: ask for at least one")]
+    /// A size of zero.
+    #[error("invalid swap file size of 0 bytes: expected at least 1")]
     Empty,
     /// Files do not shrink.
     #[error(
@@ -167,23 +167,23 @@ pub enum FileError {
         Bytes(*size), Bytes(*asked)
     )]
     Shrinks {
-        /// Bytes it has.
+        /// Bytes of the file.
         size: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
     },
-    /// Too much to keep with a file.
-    #[error("{0} bytes to keep with a swap file: it keeps {MAX_BLOB} at most")]
+    /// The blob is too large.
+    #[error("a swap file keeps at most {MAX_BLOB} bytes for its owner, not {0}")]
     Blob(usize),
-    /// The scrub is not the file's last, or has not ended.
-    #[error("this scrub of {0} was given up or has not ended: start another")]
+    /// The scrub was replaced by a later one, or has not completed.
+    #[error("this scrub of {0} was cancelled or is not complete: start another")]
     NotScrubbed(FileId),
-    /// Two files have the same space. Not what the device says, but what memory does.
-    #[error("the tables in memory are damaged: start the program again")]
+    /// Two files have the same space. The table in memory is corrupt, not the device.
+    #[error("the file table in memory is corrupt: restart the program")]
     Damaged,
-    /// The device failed. The operation is not done; if the device keeps failing, the next
-    /// open may find it done.
-    #[error("writing the tables failed: {0}; nothing was changed")]
+    /// The device failed. The operation did not complete; if the device keeps failing, the next
+    /// open may still find it completed.
+    #[error("writing the file table failed: {0}; nothing was changed")]
     Io(Errno),
 }
 

@@ -1,49 +1,49 @@
-//! From an offset in a swap file to one on the device.
+//! Translates an offset in a swap file to one on the device.
 //!
-//! What the user-safe disk asks for every transaction (Nemesis, section 6.7: extents are
-//! allocated by the filesystem, transactions on them scheduled by the disk). It is a copy: the
-//! disk has its own, and gets another when the file has grown.
+//! The user-safe disk translates every transaction (Nemesis, section 6.7: extents are allocated by
+//! the filesystem, transactions on them scheduled by the disk). This is a copy: the disk owns it,
+//! and gets another when the file has grown.
 //!
-//! Rule: translating allocates nothing, and gives nothing outside the file's own extents
-//! whatever it is asked: offsets and lengths come from a tenant.
+//! Rule: translation allocates nothing, and yields nothing outside the file's own extents for any
+//! input: offsets and lengths come from a tenant.
 
 use super::file::File;
 use super::{DATA, UNIT};
 use std::iter::FusedIterator;
 
-/// Where a contiguous part of a file lies. All in bytes.
+/// A contiguous part of a file. All in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// Where it begins in the file.
+    /// First byte in the file.
     pub file: u64,
-    /// Where it begins on the device.
+    /// First byte on the device.
     pub device: u64,
-    /// How long it is.
+    /// Length.
     pub len: u64,
 }
 
 /// A part of a request that is contiguous on the device. In bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExtentSlice {
-    /// Where it begins on the device.
+    /// First byte on the device.
     pub device: u64,
-    /// How long it is.
+    /// Length.
     pub len: u64,
 }
 
-/// A request that goes past the end of its file.
+/// A request past the end of its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len} bytes at {offset} of a swap file of which {size} bytes may be used")]
 pub struct OutOfFile {
-    /// Byte of the file that was asked for.
+    /// Requested offset.
     pub offset: u64,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub len: u64,
-    /// Bytes there are.
+    /// Usable bytes of the file.
     pub size: u64,
 }
 
-/// Where a file lies, in the order of its offsets.
+/// A file's extents, in the order of its offsets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Extents {
     list: Box<[Extent]>,
@@ -51,7 +51,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Of the part of `file` that may be given out.
+    /// The extents of the scrubbed part of `file`.
     pub(super) fn of(file: &File) -> Self {
         let list = between(file, 0, file.clean);
         Self {
@@ -60,17 +60,17 @@ impl Extents {
         }
     }
 
-    /// All of them.
+    /// All extents.
     pub fn list(&self) -> &[Extent] {
         &self.list
     }
 
-    /// Bytes that may be used.
+    /// Usable bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Where the `len` bytes at `offset` of the file lie, split where extents end.
+    /// The device ranges of the `len` bytes at `offset` of the file, split where extents end.
     pub fn translate(&self, offset: u64, len: u64) -> Result<ExtentSlices<'_>, OutOfFile> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.size);
         if !inside {
@@ -91,7 +91,7 @@ impl Extents {
     }
 }
 
-/// Where the units `from..to` of `file` lie.
+/// The extents of the units `from..to` of `file`.
 pub(super) fn between(file: &File, from: u32, to: u32) -> Vec<Extent> {
     let mut list = Vec::with_capacity(file.runs.len());
     let mut at = 0;
@@ -110,7 +110,7 @@ pub(super) fn between(file: &File, from: u32, to: u32) -> Vec<Extent> {
     list
 }
 
-/// The pieces of a request, in order. See [`Extents::translate`].
+/// The slices of a request, in order. See [`Extents::translate`].
 #[derive(Clone, Debug)]
 pub struct ExtentSlices<'a> {
     list: &'a [Extent],
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_clean_is_not_given_out() {
+    fn unscrubbed_space_is_not_translated() {
         let extents = Extents::of(&file(&[(10, 2), (3, 4)], 3));
         assert_eq!(extents.size(), 3 * UNIT);
         assert_eq!(extents.list()[1].len, UNIT);

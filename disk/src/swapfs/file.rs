@@ -1,18 +1,18 @@
-//! A swap file: its name, its size, whose contract it carries.
+//! A swap file: name, size, and a blob of its owner.
 
 use super::free_space::UnitRun;
 use super::{UNIT, free_space};
 use std::fmt;
 
-/// Bytes of a tenant's own that a file keeps for it, at most.
+/// Maximum bytes of the owner's data that a file keeps.
 pub const MAX_BLOB: usize = 512;
 
-/// Names a file for as long as the filesystem lives: never given to another file.
+/// Identifies a file for the life of the filesystem: never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileId(pub(super) u64);
 
 impl FileId {
-    /// As a number, for logs.
+    /// The number, for logs.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -24,8 +24,8 @@ impl fmt::Display for FileId {
     }
 }
 
-/// What the owner calls a file: 16 to 32 bytes. Long enough to be drawn at random, so that
-/// who knows a name was told it.
+/// The owner's name of a file: 16 to 32 bytes. Long enough to be drawn at random, so that only
+/// those it was sent to know it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileName {
     bytes: [u8; FileName::MAX],
@@ -35,19 +35,19 @@ pub struct FileName {
 /// A name that is too short or too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "a swap file's name of {0} bytes: give it {min} to {max}",
+    "invalid swap file name of {0} bytes: expected {min} to {max}",
     min = FileName::MIN,
     max = FileName::MAX
 )]
 pub struct NameError(pub usize);
 
 impl FileName {
-    /// Bytes at least.
+    /// Minimum bytes.
     pub const MIN: usize = 16;
-    /// Bytes at most.
+    /// Maximum bytes.
     pub const MAX: usize = 32;
 
-    /// A name of these bytes.
+    /// Makes a name of these bytes.
     pub fn new(name: &[u8]) -> Result<Self, NameError> {
         if name.len() < Self::MIN || name.len() > Self::MAX {
             return Err(NameError(name.len()));
@@ -60,7 +60,7 @@ impl FileName {
         })
     }
 
-    /// The bytes it was made of.
+    /// The bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
     }
@@ -78,29 +78,29 @@ impl fmt::Debug for FileName {
     }
 }
 
-/// A swap file, as the tables have it.
+/// A swap file, as in the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct File {
     pub(super) id: FileId,
     pub(super) name: FileName,
     pub(super) blob: Vec<u8>,
-    /// Units from the start that hold nothing of an earlier owner.
+    /// Units from the start that are scrubbed: they hold nothing of an earlier owner.
     pub(super) clean: u32,
     pub(super) runs: Vec<UnitRun>,
 }
 
 impl File {
-    /// What names it.
+    /// The file's id.
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// What its owner calls it.
+    /// The owner's name.
     pub fn name(&self) -> &FileName {
         &self.name
     }
 
-    /// What its owner keeps with it; nothing to the filesystem.
+    /// The owner's blob, opaque to the filesystem.
     pub fn blob(&self) -> &[u8] {
         &self.blob
     }
@@ -110,8 +110,8 @@ impl File {
         u64::from(self.units()) * UNIT
     }
 
-    /// Bytes from its start that may be given out: those that hold nothing of an earlier
-    /// owner. Less than [`File::size`] until a scrub has ended.
+    /// Usable bytes from its start: those scrubbed of an earlier owner's data. Less than
+    /// [`File::size`] until a scrub completes.
     pub fn clean(&self) -> u64 {
         u64::from(self.clean) * UNIT
     }

@@ -1,11 +1,11 @@
-//! The tables as bytes.
+//! The on-disk format of the file table.
 //!
-//! All numbers are little-endian. The first 24 bytes are the promise to every later version:
-//! magic, version, the number of bytes in all, and a checksum (XXH3-64) of those that follow.
-//! So a program that does not know a version can still tell it from half an image.
+//! All numbers are little-endian. Every version begins with the same 24 bytes: magic, version,
+//! total length in bytes, and a checksum (XXH3-64) of the bytes that follow. So a program that does
+//! not know a version can still tell it from half an image.
 //!
-//! Rule: what is read is believed only as far as it makes sense. A checksum says that the
-//! bytes are those that were written, not that it was this program that wrote them.
+//! Rule: decoded values are validated before use. A checksum shows that the bytes are those that
+//! were written, not that this program wrote them.
 
 use super::file::{File, FileId, FileName, MAX_BLOB};
 use super::free_space::UnitRun;
@@ -16,33 +16,33 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The version written, and the last that is understood.
 pub(super) const VERSION: u32 = 1;
 
-/// Says that this is ours.
+/// Identifies the format.
 pub(super) const MAGIC: [u8; 8] = *b"SlfPgSwp";
 
-/// Bytes of the promise.
+/// Bytes common to all versions.
 pub(super) const PREFIX: usize = 24;
 
 const HEADER: usize = PREFIX + 8 + 16 + 8 + 4 + 8 + 4;
 const FILE: usize = 8 + 1 + FileName::MAX + 2 + 4 + 4;
 const RUN: usize = 4 + 4;
 
-/// Bytes an image has at most.
+/// Maximum bytes of an image.
 pub(super) const MAX_IMAGE: usize = HEADER + MAX_FILES * (FILE + MAX_BLOB) + MAX_EXTENTS * RUN;
 
-/// Why bytes are no image.
+/// Why bytes are not a valid image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FormatError {
-    /// Nothing of ours was ever here.
+    /// No swap filesystem.
     NotOurs,
     /// Half written, or decayed.
     Torn,
     /// Whole, of a later version.
     Newer(u32),
-    /// Whole, and says what cannot be.
+    /// Whole, with contents that contradict each other.
     Invalid(&'static str),
 }
 
-/// How many bytes the image that begins with `prefix` says it has.
+/// Length of the image that begins with `prefix`.
 pub(super) fn length(prefix: &[u8]) -> Result<usize, FormatError> {
     let mut from = Cursor(prefix);
     if from.array() != Some(MAGIC) {
@@ -52,8 +52,8 @@ pub(super) fn length(prefix: &[u8]) -> Result<usize, FormatError> {
     from.u32().map(|len| len as usize).ok_or(FormatError::Torn)
 }
 
-/// Writes `table` to the front of `to`, which is at least [`MAX_IMAGE`] long, and returns how
-/// many bytes it has.
+/// Encodes `table` at the front of `to`, which is at least [`MAX_IMAGE`] long, and returns the
+/// length.
 pub(super) fn encode(table: &FileTable, sequence: u64, to: &mut [u8]) -> usize {
     let mut body = Vec::with_capacity(HEADER);
     body.extend(sequence.to_le_bytes());
@@ -90,7 +90,7 @@ fn encode_file(file: &File, body: &mut Vec<u8>) {
     }
 }
 
-/// The table and the sequence number that `bytes` are the image of.
+/// Decodes a table and its sequence number.
 pub(super) fn decode(bytes: &[u8]) -> Result<(FileTable, u64), FormatError> {
     let len = length(bytes)?;
     let mut from = Cursor(bytes.get(8..len).ok_or(FormatError::Torn)?);
@@ -112,7 +112,7 @@ fn decode_body(from: &mut Cursor<'_>) -> Option<(FileTable, u64)> {
     let sequence = from.u64()?;
     let id = from.array()?;
     let unit = from.u64()?;
-    // Another unit is another layout: read as a table of no units, which `check` refuses.
+    // A different unit size is decoded as a table of no units, which `check` refuses.
     let units = if unit == UNIT { from.u32()? } else { 0 };
     let mut table = FileTable::new(id, units);
     table.next = from.u64()?;
@@ -147,20 +147,20 @@ fn decode_file(from: &mut Cursor<'_>) -> Option<File> {
     })
 }
 
-/// Everything the rest of the filesystem takes for granted of a table.
+/// Checks every property that the rest of the filesystem relies on.
 fn check(table: &FileTable, rest: &[u8]) -> Result<(), FormatError> {
     let files = &table.files;
     let wrong = |what| Err(FormatError::Invalid(what));
     if !rest.is_empty() {
-        return wrong("something follows the tables");
+        return wrong("bytes follow the table");
     }
     if table.units == 0 {
-        return wrong("space is given out in other units");
+        return wrong("space is allocated in other units");
     }
     if files.len() > MAX_FILES || table.extents() > MAX_EXTENTS {
         return wrong("there are too many files or extents");
     }
-    // Before anything is added up, since that supposes that all of it fits on the device.
+    // Checked before any sum: a sum assumes that all extents fit on the device.
     if table.space().is_none() {
         return wrong("two extents overlap, or one is not on the device");
     }
@@ -173,7 +173,7 @@ fn check(table: &FileTable, rest: &[u8]) -> Result<(), FormatError> {
         file.clean <= file.units() && file.blob.len() <= MAX_BLOB && !file.runs.is_empty()
     };
     if !files.iter().all(sound) {
-        return wrong("a file is larger or smaller than itself");
+        return wrong("a file's scrubbed part is larger than the file");
     }
     let mut names: Vec<_> = files.iter().map(|file| file.name).collect();
     names.sort_unstable();
@@ -183,7 +183,7 @@ fn check(table: &FileTable, rest: &[u8]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Reads from the front of bytes; nothing where they end.
+/// Reads from the front of bytes; `None` at their end.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -239,14 +239,14 @@ mod tests {
         bytes
     }
 
-    /// Makes bytes whole again after they were changed.
+    /// Recomputes the checksum of changed bytes.
     fn sign(bytes: &mut [u8]) {
         let checksum = xxh3_64(&bytes[PREFIX..]);
         bytes[16..24].copy_from_slice(&checksum.to_le_bytes());
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() {
+    fn a_table_survives_encoding() {
         assert_eq!(decode(&image(&table())), Ok((table(), 77)));
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_not_guessed_at() {
+    fn a_later_version_is_refused() {
         let mut bytes = image(&table());
         bytes[8] = 9;
         assert_eq!(decode(&bytes), Err(FormatError::Newer(9)));
@@ -311,7 +311,7 @@ mod tests {
             let _ = decode(&whole);
         }
 
-        /// Forged, too: what is believed can be written again and is the same.
+        /// Forged images, too: an image that decodes also encodes to the same table.
         #[test]
         fn what_is_believed_makes_sense(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

@@ -1,12 +1,12 @@
-//! What no file has, and which part of it to give.
+//! Free space, and the choice of a part of it.
 //!
-//! "Allocation of an extent (a contiguous range of blocks)" (Nemesis, section 6.7). Free
-//! space is never stored: it is what the files leave, worked out when it is wanted. So it
-//! cannot disagree with them, and what is released has merged with its neighbours by itself.
+//! "Allocation of an extent (a contiguous range of blocks)" (Nemesis, section 6.7). Free space is
+//! never stored: it is computed on demand from what the files leave. So it cannot disagree with
+//! them, and released space has merged with its neighbours by itself.
 //!
-//! Rule: as few extents as can be, so that requests seldom straddle two. What follows on the
-//! file's last extent costs no extent; else the smallest run that is large enough, which keeps
-//! the large ones whole; else the largest, whole, and again for the rest.
+//! Rule: as few extents as possible, so that requests seldom straddle two. Space that follows the
+//! file's last extent costs no extent; else the smallest run that is large enough, which keeps the
+//! large ones whole; else the largest, whole, and again for the rest.
 
 use super::UNIT;
 
@@ -34,8 +34,8 @@ pub(super) fn total(runs: &[UnitRun]) -> u32 {
 pub(super) struct FreeSpace(Vec<UnitRun>);
 
 impl FreeSpace {
-    /// What `taken` leaves of `units` units. Nothing where two runs of `taken` overlap or one
-    /// goes past the end: such a table is damaged.
+    /// The runs that `taken` leaves of `units` units. `None` where two runs of `taken` overlap or
+    /// one goes past the end: such a table is corrupt.
     pub fn beside(units: u32, taken: impl Iterator<Item = UnitRun>) -> Option<Self> {
         let mut taken: Vec<UnitRun> = taken.collect();
         taken.sort_unstable();
@@ -63,7 +63,7 @@ impl FreeSpace {
         u64::from(self.0.iter().map(|run| run.count).max().unwrap_or(0)) * UNIT
     }
 
-    /// Adds `want` units to the end of `runs`. Nothing if there are not as many.
+    /// Adds `want` units to the end of `runs`. `None` if fewer are free.
     pub fn extend(&mut self, runs: &mut Vec<UnitRun>, want: u32) -> Option<()> {
         if total(&self.0) < want {
             return None;
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_run_that_fits_is_given() {
+    fn the_smallest_run_that_fits_is_allocated() {
         let mut space = space(100, &[run(10, 5), run(20, 5), run(60, 5)]);
         assert_eq!(given(&mut space, 4), [run(15, 4)]);
         assert_eq!(given(&mut space, 30), [run(25, 30)]);
     }
 
     #[test]
-    fn what_fits_nowhere_takes_the_largest_runs_first() {
+    fn a_file_that_fits_nowhere_takes_the_largest_runs_first() {
         let mut space = space(100, &[run(10, 10), run(50, 40)]);
         assert_eq!(given(&mut space, 35), [run(20, 30), run(0, 5)]);
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_free_gives_nothing() {
+    fn more_than_is_free_allocates_nothing() {
         let mut space = space(100, &[run(0, 60)]);
         let before = space.clone();
         assert_eq!(space.extend(&mut Vec::new(), 41), None);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_overlap_or_pass_the_end_are_no_space() {
+    fn runs_that_overlap_or_pass_the_end_are_refused() {
         let of = |runs: &[UnitRun]| FreeSpace::beside(10, runs.iter().copied());
         assert_eq!(of(&[run(0, 5), run(4, 2)]), None);
         assert_eq!(of(&[run(8, 3)]), None);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     proptest! {
-        /// By exhaustion of what could be better: no fewer runs, largest first, could hold it.
+        /// Exhaustive: no fewer runs, largest first, could hold the file.
         #[test]
         fn no_file_has_more_extents_than_it_must(
             holes in prop::collection::vec((1u32..9, 1u32..4), 1..12),

@@ -1,4 +1,4 @@
-//! The filesystem as its one owner uses it.
+//! The swap filesystem's operations, for its single owner.
 
 use super::block_device::BlockDevice;
 use super::device::{Device, DeviceWarning, FormatOptions};
@@ -13,25 +13,25 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How much there is. In bytes where not said otherwise.
+/// Space and tables in use. In bytes unless stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
-    /// That files may have.
+    /// Bytes for files.
     pub total: u64,
-    /// That no file has.
+    /// Free bytes.
     pub free: u64,
-    /// The largest contiguous part of that.
+    /// The largest contiguous free range.
     pub largest: u64,
-    /// Files, by number.
+    /// Number of files.
     pub files: usize,
-    /// Extents, by number.
+    /// Number of extents.
     pub extents: usize,
 }
 
-/// A swap filesystem, open.
+/// An open swap filesystem.
 ///
-/// Operations that change it write its tables and return when those will survive: a few
-/// milliseconds, for whoever makes or ends a contract. Nothing here is on the way of a page.
+/// An operation that changes it writes its table and returns when that is durable: a few
+/// milliseconds, when a contract begins or ends. Nothing here is on the path of a page.
 pub struct SwapFs<M = Device> {
     medium: Arc<M>,
     superblocks: Superblocks<M>,
@@ -41,21 +41,21 @@ pub struct SwapFs<M = Device> {
 }
 
 impl SwapFs {
-    /// Makes an empty filesystem on a partition, or on a file, which is made if there is none
-    /// and allocated whole. Refuses to lose what is there unless `options` force it.
+    /// Makes an empty filesystem on a partition or on a file. A missing file is made and allocated
+    /// whole. Refuses to lose existing contents unless `options` force it.
     pub fn format(path: &Path, options: &FormatOptions) -> Result<Self, OpenError> {
         let (device, is_new) = Device::prepare(path, options)?;
         let made = draw_id(path).and_then(|id| Self::format_on(device, id, options.force));
         if made.is_err() && is_new {
-            // The refusal says more than that this failed, too.
+            // The refusal explains more than a failure to remove it.
             let _ = std::fs::remove_file(path);
         }
         made
     }
 
-    /// Whether there is a swap filesystem that can be opened, or [`SwapFs::format`] could make
-    /// one, without changing anything; what is unusual about what is there. Who has it open
-    /// meanwhile is [`OpenError::Held`].
+    /// Checks, without changing anything, that a swap filesystem can be opened, or that
+    /// [`SwapFs::format`] could make one. Returns warnings about the device. [`OpenError::Held`]: a
+    /// process has it open.
     pub fn check(path: &Path, options: &FormatOptions) -> Result<Vec<DeviceWarning>, OpenError> {
         let Some(device) = Device::inspect(path, options.size)? else {
             return Ok(Vec::new());
@@ -75,15 +75,15 @@ impl SwapFs {
         }
     }
 
-    /// Opens the filesystem on a partition or file. [`OpenError::Held`] may pass: what a killed
-    /// process had in flight holds the device until it ends.
+    /// Opens the filesystem on a partition or file. [`OpenError::Held`] may pass: the I/O in flight
+    /// of a killed process holds the device until it completes.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::open_on(Device::open(path)?)
     }
 }
 
 impl<M: BlockDevice> SwapFs<M> {
-    /// [`SwapFs::format`] for any medium. `id` is drawn at random.
+    /// [`SwapFs::format`] for any block device. `id` is random.
     pub fn format_on(medium: M, id: [u8; 16], force: bool) -> Result<Self, OpenError> {
         check_size(&medium)?;
         let failed = |doing| {
@@ -101,7 +101,8 @@ impl<M: BlockDevice> SwapFs<M> {
                     found: found.to_string(),
                 });
             }
-            // Tables of ours are replaced like any others, first one copy, then the other.
+            // An existing swap filesystem's superblocks are replaced one after the other, as in a
+            // commit.
             if !found.is_ours() {
                 signatures::wipe(&medium).map_err(failed("wiping"))?;
             }
@@ -117,7 +118,7 @@ impl<M: BlockDevice> SwapFs<M> {
         })
     }
 
-    /// [`SwapFs::open`] for any medium.
+    /// [`SwapFs::open`] for any block device.
     pub fn open_on(medium: M) -> Result<Self, OpenError> {
         check_size(&medium)?;
         let medium = Arc::new(medium);
@@ -138,17 +139,17 @@ impl<M: BlockDevice> SwapFs<M> {
         })
     }
 
-    /// What it lies on.
+    /// The block device.
     pub fn medium(&self) -> &Arc<M> {
         &self.medium
     }
 
-    /// Drawn when it was formatted: tells it from every other.
+    /// Random id of the filesystem, drawn when it was formatted.
     pub fn id(&self) -> [u8; 16] {
         self.table.id
     }
 
-    /// All files, in the order in which they were made.
+    /// All files, in order of creation.
     pub fn files(&self) -> &[File] {
         &self.table.files
     }
@@ -158,12 +159,12 @@ impl<M: BlockDevice> SwapFs<M> {
         self.table.file(id)
     }
 
-    /// The file of that name.
+    /// The file with that name.
     pub fn find(&self, name: &FileName) -> Option<&File> {
         self.table.find(name)
     }
 
-    /// How much there is of everything.
+    /// Space and tables in use.
     pub fn usage(&self) -> Usage {
         let space = self.table.space();
         Usage {
@@ -175,44 +176,43 @@ impl<M: BlockDevice> SwapFs<M> {
         }
     }
 
-    /// Makes a file of at least `size` bytes, rounded up to whole [`UNIT`]s, that keeps `blob`
-    /// for its owner. Nothing of it may be given out before a [`SwapFs::scrub`].
+    /// Makes a file of at least `size` bytes, rounded up to whole [`UNIT`]s, that keeps `blob` for
+    /// its owner. None of it is usable before a [`SwapFs::scrub`].
     pub fn create(&mut self, name: FileName, size: u64, blob: &[u8]) -> Result<FileId, FileError> {
         self.change(|table| table.create(name, size, blob))
     }
 
-    /// Makes a file larger: `size` bytes in all, rounded up. What is added needs a
-    /// [`SwapFs::scrub`].
+    /// Grows a file to `size` bytes in all, rounded up. The added part needs a [`SwapFs::scrub`].
     pub fn grow(&mut self, id: FileId, size: u64) -> Result<(), FileError> {
         self.change(|table| table.grow(id, size))
     }
 
-    /// Gives a file's space back. The caller has ended all I/O on it: the space may be
-    /// another's as soon as this returns. A scrub of it is given up, after the step in hand.
+    /// Releases a file's space. The caller has ended all I/O on it: another file may get the space
+    /// as soon as this returns. Cancels a scrub of the file, after its current step.
     pub fn release(&mut self, id: FileId) -> Result<(), FileError> {
         self.table.file(id)?;
         self.cancel_scrub(id);
         self.change(|table| table.release(id))
     }
 
-    /// Keeps `blob` with the file, instead of what was kept.
+    /// Replaces the blob kept with the file.
     pub fn set_blob(&mut self, id: FileId, blob: &[u8]) -> Result<(), FileError> {
         self.change(|table| table.set_blob(id, blob))
     }
 
-    /// Where the part of the file lies that may be given out.
+    /// The extents of the usable part of the file.
     pub fn extents(&self, id: FileId) -> Result<Extents, FileError> {
         self.table.file(id).map(Extents::of)
     }
 
-    /// Where all of the file lies, for a measurement that shows nobody what it reads.
+    /// The extents of the whole file, for a calibration that discards what it reads.
     pub(crate) fn unscrubbed(&self, id: FileId) -> Result<Vec<Extent>, FileError> {
         let file = self.table.file(id)?;
         Ok(between(file, 0, file.units()))
     }
 
-    /// The work that is left before all of the file may be given out; nothing if none is.
-    /// Another scrub of the same file is given up, after the step in hand.
+    /// The work left before all of the file is usable; nothing if none is. Cancels another scrub of
+    /// the same file, after its current step.
     pub fn scrub(&mut self, id: FileId) -> Result<Option<Scrub<M>>, FileError> {
         self.table.file(id)?;
         self.cancel_scrub(id);
@@ -227,7 +227,7 @@ impl<M: BlockDevice> SwapFs<M> {
         Ok(Some(scrub))
     }
 
-    /// Gives the file out as far as `scrub`, which is done, went.
+    /// Makes the part of the file usable that `scrub`, which is done, overwrote.
     pub fn complete_scrub(&mut self, scrub: Scrub<M>) -> Result<(), FileError> {
         let id = scrub.file();
         let own = self.scrubs.iter().find(|(file, _)| *file == id);
@@ -248,7 +248,7 @@ impl<M: BlockDevice> SwapFs<M> {
         }
     }
 
-    /// Makes the next table the one on the device, and only then the one in memory.
+    /// Makes the next table durable on the device, and only then current in memory.
     fn change<T>(
         &mut self,
         operation: impl FnOnce(&mut FileTable) -> Result<T, FileError>,
@@ -256,7 +256,7 @@ impl<M: BlockDevice> SwapFs<M> {
         let mut next = self.table.clone();
         let done = operation(&mut next)?;
         if let Err(errno) = self.superblocks.commit(&next) {
-            // Half of it may be there: what is in memory goes over it, if that can be.
+            // Half of it may be on the device: overwrites it with the current table, if possible.
             let _ = self.superblocks.commit(&self.table);
             return Err(FileError::Io(errno));
         }
@@ -284,7 +284,7 @@ fn draw_id(path: &Path) -> Result<[u8; 16], OpenError> {
         Ok(len) if len == id.len() => Ok(id),
         other => Err(OpenError::Io {
             place: path.display().to_string(),
-            doing: "drawing a number",
+            doing: "drawing a random id",
             errno: other.err().unwrap_or(Errno::AGAIN),
         }),
     }

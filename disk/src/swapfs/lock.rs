@@ -1,22 +1,22 @@
-//! Who has a device open.
+//! The exclusive lock on a device.
 //!
-//! Two owners of one set of tables would give the same space out twice. So the device is
-//! locked (`flock`), and a partition opened exclusively besides, which also keeps mounts, swap
-//! and volumes away. The lock belongs to the open file, not to the process: as long as I/O that
-//! a killed process began is in flight, its ring holds the file and the file the lock. So
-//! whoever gets the lock knows that nothing more of the last owner's reaches the device, as long
-//! as all data goes by this very descriptor or a duplicate.
+//! Two owners of one file table would allocate the same space twice. So the device is locked
+//! (`flock`), and a partition opened exclusively besides, which also keeps out mounts, swap and
+//! volumes. The lock belongs to the open file, not to the process: while I/O of a killed process is
+//! in flight, its ring holds the file and the file the lock. So an owner that gets the lock knows
+//! that nothing more of the last owner's reaches the device, provided that all data goes by this
+//! descriptor or a duplicate.
 
 use rustix::fd::AsFd;
 use rustix::fs::{FlockOperation, Stat, flock, major, minor};
 use rustix::io::Errno;
 
-/// Locks what `fd` has open, until its last duplicate is closed.
+/// Locks the open file of `fd`, until its last duplicate is closed.
 pub(super) fn take(fd: impl AsFd) -> Result<(), Errno> {
     flock(fd, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// The process that locked the file `stat` is of, if the kernel says.
+/// The pid that holds the lock on the file of `stat`, if the kernel shows it.
 pub(super) fn pid(stat: &Stat) -> Option<u32> {
     find(&std::fs::read_to_string("/proc/locks").ok()?, stat)
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_is_read_from_the_kernels_list() {
+    fn the_holder_is_found_in_the_kernels_lock_list() {
         let file = tempfile::tempfile().unwrap();
         let stat = rustix::fs::fstat(&file).unwrap();
         let named = format!(

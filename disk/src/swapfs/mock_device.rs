@@ -1,7 +1,7 @@
-//! A device that loses power.
+//! A block device that loses power.
 //!
-//! What was written and not flushed may be there afterwards or not, sector by sector, in any
-//! order, and one sector may be half written. Kept sparse: sectors never written are zeros.
+//! An unflushed sector may survive or not, in any order, and one sector may be half written. Kept
+//! sparse: sectors never written are zeros.
 
 use super::block_device::BlockDevice;
 use rustix::io::Errno;
@@ -16,18 +16,18 @@ type Sectors = HashMap<u64, Sector>;
 #[derive(Default)]
 struct State {
     durable: Sectors,
-    /// Not flushed, in the order written.
+    /// Unflushed sectors, in the order written.
     pending: Vec<(u64, Sector)>,
-    /// Sectors that may be written, and flushes done, before the power is lost.
+    /// Sectors written and flushes completed until the power is lost.
     left: Option<usize>,
-    /// Whether it was.
+    /// True once the power is lost.
     lost: bool,
-    /// Whether flushes fail though the power is on.
+    /// True if flushes fail though the power is on.
     failing: bool,
 }
 
-/// The device. It is switched off by [`MockDevice::lose_power_after`], and what is then left is
-/// made a device again by [`MockDevice::recover`].
+/// The device. [`MockDevice::lose_power_after`] switches it off, and [`MockDevice::recover`] makes
+/// another device of what is left.
 pub(super) struct MockDevice {
     size: u64,
     state: Mutex<State>,
@@ -45,7 +45,7 @@ impl MockDevice {
         self.state.lock().unwrap().left = Some(steps);
     }
 
-    /// It was not the power, and is over. What was not flushed still is not.
+    /// Ends a fault other than a power loss. Unflushed sectors stay unflushed.
     pub fn recover_in_place(&self) {
         let mut state = self.state.lock().unwrap();
         (state.left, state.lost) = (None, false);
@@ -59,13 +59,13 @@ impl MockDevice {
         self.state.lock().unwrap().failing = failing;
     }
 
-    /// The same contents on another device, all of them safe.
+    /// The same contents on another device, all of them durable.
     pub fn copy(&self) -> Self {
         self.recover(&mut || u64::MAX)
     }
 
-    /// What is found when the power is back: each unflushed sector write is there or not as
-    /// `random` says, later ones on earlier ones or the other way round, one of them torn.
+    /// The device after a power loss: `random` decides for each unflushed sector whether it
+    /// survives, and in which order; one of them is torn.
     pub fn recover(&self, random: &mut dyn FnMut() -> u64) -> Self {
         let state = self.state.lock().unwrap();
         let mut durable = state.durable.clone();
@@ -88,13 +88,13 @@ impl MockDevice {
         recovered
     }
 
-    /// The byte at `at`, as it would be read.
+    /// The byte at `at`, as a read returns it.
     pub fn byte(&self, at: u64) -> u8 {
         let state = self.state.lock().unwrap();
         state.sector(at / SECTOR as u64)[at as usize % SECTOR]
     }
 
-    /// Fills the sector at `at` with `mark`, for good: as a tenant would, or decay.
+    /// Fills the sector at `at` with `mark`, durably: as a tenant's write would, or decay.
     pub fn mark(&self, at: u64, mark: u8) {
         let mut state = self.state.lock().unwrap();
         state.durable.insert(at / SECTOR as u64, [mark; SECTOR]);
@@ -159,7 +159,7 @@ impl BlockDevice for MockDevice {
         Ok(())
     }
 
-    /// Only what is there: nothing else can be read as anything but zeros.
+    /// Only existing sectors: all others read as zeros anyway.
     fn zero(&self, at: u64, len: u64) -> Result<(), Errno> {
         assert!(at + len <= self.size);
         let mut state = self.state.lock().unwrap();

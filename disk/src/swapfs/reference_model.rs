@@ -1,5 +1,5 @@
-//! Random operations against the simplest filesystem there could be: names, sizes, and who
-//! wrote which unit.
+//! Random operations against the simplest possible filesystem: names, sizes, and the last writer of
+//! each unit.
 
 use super::file::{FileId, FileName, MAX_BLOB};
 use super::fs::SwapFs;
@@ -45,7 +45,7 @@ struct Expected {
 #[derive(Default)]
 struct ReferenceModel {
     files: BTreeMap<u8, Expected>,
-    /// Names that were ever given.
+    /// Ids that were ever assigned.
     ids: BTreeSet<FileId>,
 }
 
@@ -65,7 +65,7 @@ fn name(tag: u8) -> FileName {
     FileName::new(&[tag; 20]).unwrap()
 }
 
-/// Takes a step with both, and compares what they answer.
+/// Performs a step on both and compares the results.
 fn take(step: &Step, fs: SwapFs<MockDevice>, model: &mut ReferenceModel) -> SwapFs<MockDevice> {
     let mut fs = fs;
     match *step {
@@ -118,7 +118,7 @@ fn create(
     let units = size.div_ceil(UNIT);
     match fs.create(name(tag), size, blob) {
         Ok(id) => {
-            assert!(model.ids.insert(id), "{id} was another's");
+            assert!(model.ids.insert(id), "{id} was reused");
             let file = Expected {
                 id,
                 units,
@@ -138,7 +138,7 @@ fn create(
     }
 }
 
-/// Scrubs, and then writes to all that was given out, so that the next owner would see it.
+/// Scrubs, then writes to all usable space, so that a leak to the next owner would be seen.
 fn scrub(tag: u8, fs: &mut SwapFs<MockDevice>, model: &mut ReferenceModel) {
     let Some(file) = model.files.get_mut(&tag) else {
         assert!(fs.scrub(model.id(tag)).is_err());
@@ -175,7 +175,7 @@ fn compare(fs: &SwapFs<MockDevice>, model: &ReferenceModel) {
                 assert!(u64::from(unit) < UNITS && taken.insert(unit));
             }
         }
-        // Neighbours are one extent.
+        // Adjacent runs are one extent.
         assert!(file.runs.windows(2).all(|two| two[0].end() != two[1].first));
     }
     let usage = fs.usage();
@@ -187,7 +187,7 @@ fn compare(fs: &SwapFs<MockDevice>, model: &ReferenceModel) {
 
 proptest! {
     #[test]
-    fn it_does_what_the_simplest_filesystem_would(steps in steps()) {
+    fn it_behaves_like_the_reference_model(steps in steps()) {
         let medium = MockDevice::new(DATA + UNITS * UNIT);
         for unit in 0..UNITS {
             medium.mark(DATA + unit * UNIT, 0xAA);

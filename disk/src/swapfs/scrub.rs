@@ -1,26 +1,24 @@
-//! Zeros where another's pages may still lie.
+//! Zeroes space that may still hold another tenant's pages.
 //!
-//! What a released file leaves on the device is its tenant's. It is overwritten before the
-//! space is given to the next: when a file is made or grown, not when one is released, so that
-//! a file whose owner was killed needs nothing done for it, and a release is one small write.
-//! No mark of "never used" is kept, neither for a file's parts nor for the device: a fresh
-//! device is scrubbed as well, which costs the same as finding out, and afterwards a page that
-//! was never written reads as zeros.
+//! A released file's contents on the device belong to its tenant. They are overwritten before the
+//! space is reused: when a file is made or grown, not when one is released, so that a file whose
+//! owner was killed needs no work, and a release is one small write. No "never used" mark is kept,
+//! neither for a file's parts nor for the device: a fresh device is scrubbed as well, which costs
+//! the same as finding out, and afterwards a page that was never written reads as zeros.
 //!
-//! It costs one pass of writing over the size of the file. A partition is asked to make zeros
-//! itself. A file is always written, though a file system can declare a range unwritten far
-//! faster: the tenant's first write to every page would then change the file system's tables,
-//! and declaring waits for everybody's I/O on the file. On ext4 here a GiB took 0.3 s written
-//! and 0.008 s declared; writing all of its pages by 8 threads then took 2.7 to 2.9 s and 4.0
-//! to 5.1 s (two runs of `cargo run --release -p disk --example scrub FILE`, each the median
-//! of five rounds).
+//! It costs one pass of writing over the size of the file. A partition makes the zeros itself. A
+//! file is always written, though a file system can declare a range unwritten far faster: the
+//! tenant's first write to every page would then change the file system's tables, and declaring
+//! waits for all I/O on the file. On ext4 here a GiB took 0.3 s written and 0.008 s declared;
+//! writing all of its pages by 8 threads then took 2.7 to 2.9 s and 4.0 to 5.1 s (two runs of
+//! `cargo run --release -p disk --example scrub FILE`, each the median of five rounds).
 //!
 //! Rules:
-//! - It is driven by whoever likes, on any thread, a [`UNIT`] at a time, as slowly as they
-//!   like: nobody waits for it but who asked for the file.
-//! - It can be given up at any step. [`super::SwapFs::release`], or another scrub of the file,
-//!   ends it, and waits for the step in hand: after that its space may be another's.
-//! - Zeros are flushed before the tables say that they are there.
+//! - Any thread may drive it, a [`UNIT`] at a time, at any pace: only the process that requested
+//!   the file waits for it.
+//! - It can be cancelled at any step. [`super::SwapFs::release`], or another scrub of the file,
+//!   cancels it and waits for its current step: after that another file may get its space.
+//! - Zeros are flushed before the table records them.
 
 use super::UNIT;
 use super::block_device::BlockDevice;
@@ -30,7 +28,7 @@ use super::file::FileId;
 use rustix::io::Errno;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whether a scrub may go on. Held while a step writes.
+/// Whether a scrub may continue. Locked while a step writes.
 #[derive(Clone, Debug)]
 pub(super) struct ScrubToken(Arc<Mutex<bool>>);
 
@@ -39,7 +37,7 @@ impl ScrubToken {
         Self(Arc::new(Mutex::new(true)))
     }
 
-    /// Returns when nothing is written under it any more, nor will be.
+    /// Returns when no step writes under the token any more, nor will.
     pub fn revoke(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
     }
@@ -49,19 +47,19 @@ impl ScrubToken {
     }
 }
 
-/// How far a scrub is, in bytes.
+/// Progress of a scrub, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubProgress {
-    /// Overwritten.
+    /// Overwritten bytes.
     pub done: u64,
-    /// To overwrite in all.
+    /// Bytes to overwrite in all.
     pub total: u64,
 }
 
-/// Why a scrub does not go on.
+/// Why a scrub ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ScrubError {
-    /// The file was released, or is scrubbed anew.
+    /// The file was released, or another scrub of it started.
     #[error("the swap file was released, or is scrubbed anew: nothing to do")]
     GivenUp,
     /// The device failed.
@@ -69,16 +67,16 @@ pub enum ScrubError {
     Io(Errno),
 }
 
-/// The work of making a file's space readable as zeros. Sent to whoever does it, and back to
+/// The work of zeroing a file's space. Moves to the thread that does it, and back to
 /// [`super::SwapFs::complete_scrub`].
 #[derive(Debug)]
 pub struct Scrub<M> {
     medium: Arc<M>,
     token: ScrubToken,
     file: FileId,
-    /// What is left, the next last.
+    /// Remaining extents, the next last.
     left: Vec<Extent>,
-    /// Units of the file that are clean when it is done.
+    /// Usable units of the file after completion.
     until: u32,
     progress: ScrubProgress,
     flushed: bool,
@@ -106,13 +104,13 @@ impl<M: BlockDevice> Scrub<M> {
         (scrub, token)
     }
 
-    /// Of which file.
+    /// The file.
     pub fn file(&self) -> FileId {
         self.file
     }
 
-    /// Overwrites at most one [`UNIT`], and says how far it is. The last step makes sure that
-    /// the zeros survive.
+    /// Overwrites at most one [`UNIT`] and returns the progress. The last step makes the zeros
+    /// durable.
     pub fn step(&mut self) -> Result<ScrubProgress, ScrubError> {
         let token = self.token.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !*token {
@@ -137,7 +135,7 @@ impl<M: BlockDevice> Scrub<M> {
         Ok(self.progress)
     }
 
-    /// Steps until it is done.
+    /// Runs all remaining steps.
     pub fn run(&mut self) -> Result<(), ScrubError> {
         while !self.flushed {
             self.step()?;
@@ -145,12 +143,12 @@ impl<M: BlockDevice> Scrub<M> {
         Ok(())
     }
 
-    /// Whether nothing is left to do.
+    /// Returns true if nothing is left to do.
     pub fn is_done(&self) -> bool {
         self.flushed
     }
 
-    /// How many units are clean now, if it is done and `token` is its own.
+    /// The usable units, if the scrub is done and `token` is its own.
     pub(super) fn outcome(&self, token: Option<&ScrubToken>) -> Result<u32, FileError> {
         if self.flushed && token.is_some_and(|token| token.is(&self.token)) {
             Ok(self.until)

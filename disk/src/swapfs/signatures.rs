@@ -1,7 +1,7 @@
-//! What lies on a device before it is formatted.
+//! Detects what a device holds before it is formatted.
 //!
-//! Rule: nothing is formatted over but zeros, unless told to; and whoever is asked to tell is
-//! told what would be lost. Signatures are those of the formats' own documentation.
+//! Rule: only zeros are formatted over unless forced, and the refusal names what would be lost.
+//! Signatures are those of the formats' own documentation.
 
 use super::block_device::{Aligned, BlockDevice};
 use super::format::MAGIC;
@@ -10,14 +10,14 @@ use rustix::io::Errno;
 use std::fmt;
 use wired::PAGE;
 
-/// Byte, signature, what it is. More specific ones first: what ends the sector of an MBR ends
+/// Offset, signature, format. More specific ones first: the bytes that end the sector of an MBR end
 /// that of a FAT file system, too.
 const SIGNATURES: [(usize, &[u8], &str); 15] = [
     (1080, &[0x53, 0xEF], "an ext2, ext3 or ext4 file system"),
     (0, b"XFSB", "an XFS file system"),
     (0x10040, b"_BHRfS_M", "a btrfs file system"),
     (1024, &[0x10, 0x20, 0xF5, 0xF2], "an F2FS file system"),
-    (PAGE - 10, b"SWAPSPACE2", "swap space of the kernel's"),
+    (PAGE - 10, b"SWAPSPACE2", "swap space of the kernel"),
     (0, b"LUKS\xBA\xBE", "an encrypted volume (LUKS)"),
     (512, b"LABELONE", "a physical volume (LVM)"),
     (4096, &[0xFC, 0x4E, 0x2B, 0xA9], "a part of a RAID array"),
@@ -30,14 +30,14 @@ const SIGNATURES: [(usize, &[u8], &str); 15] = [
     (510, &[0x55, 0xAA], "a partition table (MBR)"),
 ];
 
-/// What a device holds.
+/// The detected contents of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DetectedFormat {
-    /// A swap filesystem, of whatever version and in whatever state.
+    /// A swap filesystem, of any version and in any state.
     Ours,
-    /// What its signature says.
+    /// A known signature.
     Known(&'static str),
-    /// Anything else, beginning at this byte.
+    /// Unknown data, beginning at this byte.
     Data(u64),
 }
 
@@ -57,14 +57,14 @@ impl fmt::Display for DetectedFormat {
     }
 }
 
-/// What `medium` holds, or nothing where it holds zeros: at its start, where the tables go,
-/// and at its end, where RAID arrays and partition tables keep superblocks.
+/// Detects what the device holds, or nothing where it holds zeros: at its start, where the
+/// superblocks lie, and at its end, where RAID arrays and partition tables keep copies.
 pub(super) fn describe(medium: &impl BlockDevice) -> Result<Option<DetectedFormat>, Errno> {
     let mut bytes = Aligned::zeros(DATA as usize);
     medium.read(bytes.as_mut_slice(), 0)?;
     let start = bytes.as_slice();
     let has = |at: usize, signature: &[u8]| start[at..].starts_with(signature);
-    // Ours last: what was made over ours need not have touched all of it.
+    // Our own signature last: formatting over a swap filesystem need not overwrite all of it.
     if let Some((_, _, what)) = SIGNATURES.iter().find(|(at, sign, _)| has(*at, sign)) {
         return Ok(Some(DetectedFormat::Known(what)));
     }
@@ -79,14 +79,14 @@ pub(super) fn describe(medium: &impl BlockDevice) -> Result<Option<DetectedForma
     Ok(first_set(last).map(|at| DetectedFormat::Data(end(medium) + at)))
 }
 
-/// Makes the medium read as one that holds nothing, as far as [`describe`] looks.
+/// Zeroes the parts of the device that [`describe`] reads.
 pub(super) fn wipe(medium: &impl BlockDevice) -> Result<(), Errno> {
     medium.zero(0, DATA)?;
     medium.zero(end(medium), UNIT)?;
     medium.flush()
 }
 
-/// Where the last unit's worth of bytes begins.
+/// First byte of the last unit.
 fn end(medium: &impl BlockDevice) -> u64 {
     let page = PAGE as u64;
     medium.size().saturating_sub(UNIT) / page * page

@@ -1,19 +1,19 @@
-//! Two superblocks of the tables on the device, of which one is always whole.
+//! Two superblocks: copies of the file table on the device, of which one is always whole.
 //!
-//! An operation writes the next table over one copy, flushes, and is then done; it writes it
-//! over the other copy, flushes, and returns. Each copy has a sequence number and a checksum.
+//! An operation writes the next table over one copy and flushes; then it is durable. It writes the
+//! table over the other copy, flushes, and returns. Each copy has a sequence number and a checksum.
 //!
-//! | killed while | the copy written first | the other | found at the next open |
+//! | crash while | the copy written first | the other | the next open finds |
 //! |---|---|---|---|
 //! | the first is written | torn, or the next table | this table | one of the two |
 //! | the second is written | the next table | torn, or either table | the next table |
 //! | nothing is written | the table | the table | the table, even if one copy decays |
 //!
 //! Rules:
-//! - The copy written first is one that may be lost: that of a write that failed, else the one
-//!   that was written second the last time.
-//! - Both are in fixed places of fixed size, so that no operation fails for want of room for
-//!   its tables, nor moves them.
+//! - The copy written first is the expendable one: that of a failed write, else the one that was
+//!   written second the last time.
+//! - Both have fixed places and sizes, so that no operation fails for lack of room for its table,
+//!   nor moves it.
 
 use super::block_device::{Aligned, BlockDevice};
 use super::error::OpenError;
@@ -24,23 +24,23 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use wired::PAGE;
 
-/// Bytes each copy has room for.
+/// Bytes of each copy.
 pub(super) const SUPERBLOCK_BYTES: u64 = 1 << 20;
 
 const _: () = assert!(MAX_IMAGE as u64 <= SUPERBLOCK_BYTES);
 
-/// The superblocks on a device, and which to write first.
+/// The copies on a device, and which to write first.
 pub(super) struct Superblocks<M> {
     medium: Arc<M>,
     buffer: Aligned,
-    /// The largest ever tried.
+    /// The largest sequence number ever tried.
     sequence: u64,
-    /// Which copy is written first.
+    /// The copy that is written first.
     first: u64,
 }
 
 impl<M: BlockDevice> Superblocks<M> {
-    /// Of a device whose superblocks, if any, have smaller sequence numbers than `sequence`.
+    /// For a device whose copies, if any, have smaller sequence numbers than `sequence`.
     fn new(medium: Arc<M>, sequence: u64) -> Self {
         Self {
             medium,
@@ -50,10 +50,10 @@ impl<M: BlockDevice> Superblocks<M> {
         }
     }
 
-    /// Writes the first table, over whatever is there.
+    /// Writes the first table, over any contents.
     pub fn make(medium: Arc<M>, table: &FileTable) -> Result<Self, OpenError> {
         let mut superblocks = Self::new(medium, 0);
-        // Those of a filesystem that is formatted again have numbers that must be passed.
+        // A filesystem that is formatted again has sequence numbers that must be exceeded.
         for copy in 0..2 {
             if let Ok((_, sequence)) = superblocks.read(copy)? {
                 superblocks.sequence = superblocks.sequence.max(sequence);
@@ -65,7 +65,7 @@ impl<M: BlockDevice> Superblocks<M> {
         }
     }
 
-    /// The newest table there is. Mends the other copy.
+    /// Finds the newest table and repairs the other copy.
     pub fn open(medium: Arc<M>) -> Result<(Self, FileTable), OpenError> {
         let mut superblocks = Self::new(medium, 0);
         let read = [superblocks.read(0)?, superblocks.read(1)?];
@@ -85,7 +85,7 @@ impl<M: BlockDevice> Superblocks<M> {
                 return Err(OpenError::NotOurs { place, found });
             }
             _ => {
-                let why = "both superblocks of its tables are lost".to_owned();
+                let why = "both superblocks are lost".to_owned();
                 return Err(OpenError::Damaged { place, why });
             }
         };
@@ -99,7 +99,7 @@ impl<M: BlockDevice> Superblocks<M> {
         Ok((superblocks, table))
     }
 
-    /// A copy that is whole and not understood: using the other would go back in time.
+    /// Refuses a copy that is whole but not understood: using the other would go back in time.
     fn refuse_whole(&self, unreadable: &FormatError) -> Result<(), OpenError> {
         let place = self.medium.name().to_owned();
         match *unreadable {
@@ -116,13 +116,14 @@ impl<M: BlockDevice> Superblocks<M> {
         }
     }
 
-    /// Makes `table` the one that is found. On failure it may be found all the same, unless
-    /// this table or another is committed after it.
+    /// Makes `table` durable. After a failure the next open may still find it, unless this table or
+    /// another is committed after it.
     pub fn commit(&mut self, table: &FileTable) -> Result<(), Errno> {
         self.sequence += 1;
         let (first, second) = (self.first, 1 - self.first);
         self.write(table, first)?;
-        // It is done, whatever comes of the second copy: the next commit writes that one first.
+        // The table is durable already, even if this copy fails: the next commit writes that one
+        // first.
         let _ = self.write(table, second);
         self.first = second;
         Ok(())

@@ -1,4 +1,4 @@
-//! Which files there are and where they lie, without a disk.
+//! The file table, without a disk.
 //!
 //! The control operations of the swap filesystem (Nemesis, section 6.7), each of which makes
 //! the next table of this one.
@@ -10,14 +10,14 @@ use super::file::{File, FileId, FileName, MAX_BLOB};
 use super::free_space::{FreeSpace, UnitRun};
 use super::{MAX_EXTENTS, MAX_FILES, UNIT};
 
-/// Everything the filesystem knows.
+/// The whole state of the filesystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct FileTable {
-    /// Drawn when it was formatted.
+    /// Random id, drawn when the filesystem was formatted.
     pub id: [u8; 16],
-    /// Units that files may lie in.
+    /// Units for files.
     pub units: u32,
-    /// What the next file is called.
+    /// Id of the next file.
     pub next: u64,
     pub files: Vec<File>,
 }
@@ -32,7 +32,7 @@ impl FileTable {
         }
     }
 
-    /// What no file has. Nothing if two files have the same: then the table is damaged.
+    /// Free space. `None` if two files share a unit: the table is corrupt then.
     pub fn space(&self) -> Option<FreeSpace> {
         let taken = self.files.iter().flat_map(|file| &file.runs);
         FreeSpace::beside(self.units, taken.copied())
@@ -107,7 +107,7 @@ impl FileTable {
         Ok(())
     }
 
-    /// The first `units` of the file hold nothing of an earlier owner.
+    /// Marks the first `units` of the file as scrubbed.
     pub fn cleaned(&mut self, id: FileId, units: u32) -> Result<(), FileError> {
         let at = self.place(id)?;
         let file = &mut self.files[at];
@@ -115,7 +115,7 @@ impl FileTable {
         Ok(())
     }
 
-    /// Numbers grow, so the files are in order.
+    /// Ids grow, so the files are in order.
     fn place(&self, id: FileId) -> Result<usize, FileError> {
         (self.files.binary_search_by_key(&id, |file| file.id)).map_err(|_| FileError::Missing(id))
     }

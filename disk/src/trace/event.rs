@@ -1,48 +1,47 @@
-//! One event, and how it is kept in five words.
+//! One event, and its encoding in five words.
 
 use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
 
-/// Something that the scheduler did. Clients are named by
-/// [`crate::atropos::ClientId::number`].
+/// An action of the scheduler. Clients appear by [`crate::atropos::ClientId::number`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A transaction ended.
+    /// A transaction completed.
     Transaction {
-        /// When the device was given it.
+        /// Start on the device.
         started: Time,
-        /// How long the device had it.
+        /// Elapsed time on the device.
         elapsed: Nanos,
-        /// What it was charged.
+        /// Its charge.
         charge: Nanos,
-        /// Whose it was.
+        /// The client.
         client: u32,
-        /// What was done.
+        /// The operation.
         op: Op,
-        /// How much was moved.
+        /// Bytes moved.
         bytes: u32,
-        /// Whether it was done in slack time, and charged to no slice.
+        /// True if it ran in slack time, charged to no slice.
         slack: bool,
     },
-    /// The disk was kept for a client with nothing to submit, which was charged for it.
+    /// The disk was held for a client with nothing to submit, which was charged for it.
     Lax {
-        /// From then.
+        /// Start of the hold.
         from: Time,
-        /// To then.
+        /// End of the hold.
         to: Time,
         /// The client.
         client: u32,
     },
     /// A client's period began.
     Allocation {
-        /// When.
+        /// Start of the period.
         at: Time,
         /// The client.
         client: u32,
-        /// What it has of the disk's time now, in nanoseconds: a slice, more or less what it
-        /// brings from the last period.
+        /// The client's remaining time in nanoseconds: a slice, plus or minus the rest of the last
+        /// period.
         remaining: i64,
-        /// When the period ends.
+        /// End of the period.
         deadline: Time,
     },
 }
@@ -54,7 +53,7 @@ const LAX: u64 = 4;
 const ALLOCATION: u64 = 8;
 
 impl Event {
-    /// When it began.
+    /// Start of the event.
     pub fn at(&self) -> Time {
         match *self {
             Self::Transaction { started, .. } => started,
@@ -63,7 +62,7 @@ impl Event {
         }
     }
 
-    /// The client it is of.
+    /// The event's client.
     pub fn client(&self) -> u32 {
         match *self {
             Self::Transaction { client, .. }
@@ -72,7 +71,7 @@ impl Event {
         }
     }
 
-    /// As words, for memory that others read.
+    /// Encodes the event for shared memory.
     pub fn to_words(self) -> [u64; 5] {
         match self {
             Self::Transaction {
@@ -107,7 +106,7 @@ impl Event {
         }
     }
 
-    /// From words; any are some event.
+    /// Decodes words; any bit pattern decodes to some event.
     pub fn from_words(words: [u64; 5]) -> Self {
         let [a, b, c, who, kind] = words;
         let (client, bytes) = ((who >> 32) as u32, who as u32);
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_survives_its_words() {
+    fn every_event_survives_encoding() {
         let events = [
             Event::Transaction {
                 started: Time(1),

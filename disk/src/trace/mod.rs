@@ -1,9 +1,9 @@
-//! What the scheduler did, for plots such as the right-hand ones of figures 7 to 9.
+//! A trace of the scheduler, for plots such as the right-hand ones of figures 7 to 9.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 7.2: a log inside the
-//! scheduler of each transaction, the lax time charged, and the period boundaries on which a
-//! new allocation was granted. Rule: recording allocates nothing, waits for nobody and costs
-//! a few stores, so that it is always on.
+//! From *Self-Paging in the Nemesis Operating System*, section 7.2: a log inside the scheduler of
+//! each transaction, the lax time charged, and the period boundaries on which a new allocation was
+//! granted. Rule: recording allocates nothing, never waits and costs a few stores, so that it is
+//! always on.
 
 mod event;
 mod perfetto;
@@ -13,13 +13,13 @@ pub use event::Event;
 pub use perfetto::write_perfetto;
 pub use ring::{Reader, TraceBatch, Writer, ring};
 
-/// Who is told of events.
+/// Receives the scheduler's events.
 pub trait Trace {
-    /// Takes note of an event.
+    /// Records an event.
     fn record(&mut self, event: Event);
 }
 
-/// Nobody.
+/// Discards events.
 impl Trace for () {
     fn record(&mut self, _: Event) {}
 }

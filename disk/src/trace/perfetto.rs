@@ -1,7 +1,7 @@
 //! Events as a trace that ui.perfetto.dev opens: Chrome's JSON trace format.
 //!
-//! A process a client; transactions that overlap get a line each, lax time is on the first
-//! line that is free, allocations are instants.
+//! Each client is a process; overlapping transactions get a track each, lax time is on the first
+//! free track, allocations are instants.
 
 use super::Event;
 use crate::cost_model::Op;
@@ -9,7 +9,7 @@ use crate::time::{Nanos, Time};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Writes events, of clients called as `name` says, in whatever order they were recorded.
+/// Writes events in any order; `name` gives a client's name.
 pub fn write_perfetto(
     out: &mut impl Write,
     events: &[Event],
@@ -85,7 +85,7 @@ pub fn write_perfetto(
     writeln!(out, "\n]}}")
 }
 
-/// The first line on which nothing is at that time.
+/// The first track that is free at that time.
 fn lane(lanes: &mut Vec<Time>, from: Time, to: Time) -> usize {
     match lanes.iter_mut().enumerate().find(|(_, end)| **end <= from) {
         Some((lane, end)) => {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlapping_transactions_have_lines_of_their_own_and_names_are_escaped() {
+    fn overlapping_transactions_have_tracks_of_their_own_and_names_are_escaped() {
         let transaction = |started, elapsed| Event::Transaction {
             started: Time(started),
             elapsed: Nanos(elapsed),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn no_events_are_a_trace_too() {
+    fn no_events_make_a_valid_trace() {
         let mut out = Vec::new();
         write_perfetto(&mut out, &[], |_| String::new()).unwrap();
         assert!(serde_json::from_slice::<serde_json::Value>(&out).is_ok());

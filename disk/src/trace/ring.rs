@@ -1,9 +1,9 @@
-//! The last so many events, readable at any time without stopping the scheduler.
+//! A ring of the latest events, readable at any time without stopping the scheduler.
 //!
-//! One thread writes and overwrites the oldest; any number read. The writer says which event
-//! it is about to write before it touches the place, and which it has written afterwards. A
-//! reader copies what was written, then looks at what the writer has begun since: places that
-//! it may have touched meanwhile are left out, and counted.
+//! One thread writes and overwrites the oldest; any number of threads read. The writer publishes
+//! the event that it is about to write before it touches the slot, and the event that it has
+//! written afterwards. A reader copies the written events, then checks which events the writer
+//! began since: slots that it may have touched meanwhile are left out, and counted.
 
 use super::{Event, Trace};
 use std::sync::Arc;
@@ -22,23 +22,22 @@ struct Shared {
 #[derive(Debug)]
 pub struct Writer(Arc<Shared>);
 
-/// Everybody else's.
+/// A reader's end.
 #[derive(Clone, Debug)]
 pub struct Reader(Arc<Shared>);
 
-/// What a reader saw.
+/// Events copied by a reader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceBatch {
     /// The events, as they were recorded.
     pub events: Vec<Event>,
-    /// Where to go on.
+    /// The number to read from next.
     pub next: u64,
-    /// Events between where the reader wanted to begin and the first it got, which were
-    /// overwritten.
+    /// Events overwritten between the requested start and the first event returned.
     pub lost: u64,
 }
 
-/// A ring for that many events, at least two.
+/// A ring of at least two events.
 pub fn ring(events: usize) -> (Writer, Reader) {
     let slots = (0..events.max(2)).map(|_| Slot::default()).collect();
     let shared = Arc::new(Shared {
@@ -54,7 +53,7 @@ impl Trace for Writer {
         let shared = &*self.0;
         let number = shared.written.load(Ordering::Relaxed);
         shared.begun.store(number + 1, Ordering::Relaxed);
-        // Who sees a word of this event also sees that it was begun.
+        // A reader that sees a word of this event also sees that the event was begun.
         fence(Ordering::Release);
         let slot = &shared.slots[(number % shared.slots.len() as u64) as usize];
         for (place, word) in slot.iter().zip(event.to_words()) {
@@ -65,7 +64,7 @@ impl Trace for Writer {
 }
 
 impl Reader {
-    /// Copies the events from number `from` on that are still there.
+    /// Copies the events from number `from` on that the ring still holds.
     pub fn since(&self, from: u64) -> TraceBatch {
         let shared = &*self.0;
         let size = shared.slots.len() as u64;
@@ -78,7 +77,7 @@ impl Reader {
                 slot.each_ref().map(|place| place.load(Ordering::Relaxed))
             })
             .collect();
-        // After the words: if one was of a later event, `begun` says so.
+        // After the words: if one was of a later event, `begun` shows it.
         fence(Ordering::Acquire);
         let begun = shared.begun.load(Ordering::Relaxed);
         let whole = start.max(begun.saturating_sub(size)).min(end);
@@ -90,7 +89,7 @@ impl Reader {
         }
     }
 
-    /// Copies all events that are still there.
+    /// Copies all events that the ring still holds.
     pub fn all(&self) -> TraceBatch {
         self.since(0)
     }
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_while_it_is_written_is_whole_and_in_order() {
+    fn events_read_during_writes_are_whole_and_in_order() {
         let (mut writer, reader) = ring(16);
         let reading = std::thread::spawn(move || {
             let (mut next, mut got) = (0, 0);

@@ -1,16 +1,16 @@
-//! One IO channel of a client, as the disk's thread has it.
+//! One IO channel of a client, as the disk's thread holds it.
 
 use super::ChannelId;
 use iochannel::Server;
 
-/// How a channel is listened to.
+/// How the thread learns of a channel's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WakeState {
-    /// Looked at in every turn.
+    /// The thread polls the channel in every turn.
     Polling,
-    /// A request in it rings the client's bell.
+    /// A request rings the client's doorbell.
     Armed,
-    /// Not at all: it is to be closed.
+    /// Not at all: the channel is closing.
     Closed,
 }
 
@@ -19,14 +19,15 @@ pub(super) struct Channel {
     pub id: ChannelId,
     pub server: Server,
     pub wake_state: WakeState,
-    /// UsdParts of its requests that the device has.
+    /// Parts of its requests in flight on the device.
     pub in_flight: usize,
-    /// Answers that its client was not rung for.
+    /// Completions that the client was not signalled yet.
     pub unsignalled: usize,
 }
 
-/// A client is rung for as many answers as come to this part of what the device has of it: one
-/// with much under way is not woken for each, and one that waits for a page is at once.
+/// Completions are coalesced: the client is signalled once they reach this fraction of its parts in
+/// flight. A client with much in flight is not woken for each, and one that waits for a page is
+/// woken at once.
 const COALESCE_DIVISOR: usize = 4;
 
 impl Channel {
@@ -40,14 +41,14 @@ impl Channel {
         }
     }
 
-    /// Answers a request.
+    /// Completes a request.
     pub(super) fn complete(&mut self, slot: u16, result: i32) {
         self.server.finish(slot, result);
         self.unsignalled += 1;
     }
 
-    /// Rings the client, if it sleeps and there are answers enough. Whether none are left to be
-    /// said: the others are when more of it ends, which the device has.
+    /// Signals the client if it sleeps and enough completions are due. Returns true if none are
+    /// left to signal; a later completion signals the others.
     pub(super) fn notify_completions(&mut self) -> bool {
         if self.unsignalled * COALESCE_DIVISOR < self.in_flight {
             return false;
@@ -57,7 +58,7 @@ impl Channel {
         true
     }
 
-    /// Goes to sleep, unless requests wait.
+    /// Arms the doorbell, unless requests wait.
     pub(super) fn arm(&mut self) {
         if self.wake_state == WakeState::Polling && self.server.arm() {
             self.wake_state = WakeState::Armed;
@@ -71,7 +72,7 @@ impl Channel {
         }
     }
 
-    /// Whether it can be let go of.
+    /// Returns true if the channel can be released.
     pub(super) fn is_drained(&self) -> bool {
         self.wake_state == WakeState::Closed && self.in_flight == 0
     }

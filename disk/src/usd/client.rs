@@ -1,8 +1,8 @@
-//! One contract as the disk's thread has it: its channels, served in turn, and its window of
+//! One contract as the disk's thread holds it: its channels, served in turn, and its window of
 //! requests.
 //!
-//! Requests stay in their channels until the window has a place. So what a client can make
-//! the disk remember is bounded, however many channels it has.
+//! Requests stay in their channels until the window has a free slot. So the state that a client can
+//! make the disk hold is bounded, however many channels it has.
 
 use super::channel::{Channel, WakeState};
 use super::command::UsdEvent;
@@ -14,37 +14,37 @@ use crate::time::Time;
 use iochannel::{Corrupt, Doorbell, Server};
 use std::sync::mpsc::Sender;
 
-/// Requests of a client that are known at once: twice what any disk has in flight, so that who
-/// has most of a disk still has something to choose from.
+/// Requests of a client in the window: twice what any disk has in flight, so that the client with
+/// most of a disk still leaves the scheduler a choice.
 pub(super) const WINDOW: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub id: ClientId,
     pub target: Option<IoTarget>,
-    /// Its bell, and how often it had another.
+    /// Its doorbell, and the number of replacements.
     pub doorbell: Option<(Doorbell, u32)>,
-    /// How often it rang since it last asked for anything.
+    /// Doorbell rings since its last request.
     pub spurious_wakeups: u32,
     pub channels: Vec<Channel>,
-    /// Whose turn it is.
+    /// The channel that is served next.
     turn: usize,
     pub window: Box<[Transaction]>,
     free: Vec<u32>,
     pub counted: ClientCounters,
-    /// It is removed: who waits for that.
+    /// Set during removal: receives the client when it is drained.
     pub removal: Option<Sender<Option<Client>>>,
 }
 
-/// What a client's channels gave.
+/// What a client's channels yielded.
 pub(super) enum Received {
-    /// A request, now in this place of the window.
+    /// A request, now in this slot of the window.
     Request(u32),
-    /// A request that cannot be, already answered, in that channel.
+    /// An invalid request, already completed with an error, in that channel.
     Refused(ChannelId),
-    /// What no client of ours writes.
+    /// Bytes that violate the channel's protocol.
     Corrupt(ChannelId, Corrupt),
-    /// Nothing.
+    /// No request.
     Nothing,
 }
 
@@ -72,12 +72,12 @@ impl Client {
         self.channels.iter_mut().find(|channel| channel.id == id)
     }
 
-    /// Whether it can be given a request: it has a place for one, and a place to do it.
+    /// Returns true if it can take a request: a slot is free, and it has a target.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty() && self.target.is_some() && self.removal.is_none()
     }
 
-    /// The next request, of each channel that has one in turn.
+    /// Takes the next request, from its channels in turn.
     pub(super) fn take_request(&mut self, now: Time) -> Received {
         let Some((&at, target)) = self.free.last().zip(self.target.as_ref()) else {
             return Received::Nothing;
@@ -107,13 +107,13 @@ impl Client {
         Received::Nothing
     }
 
-    /// A place in the window is free again.
+    /// Frees a slot of the window.
     pub(super) fn release_slot(&mut self, at: u32) {
         self.window[at as usize].orphan = true;
         self.free.push(at);
     }
 
-    /// Closes a channel: what is not begun never will be.
+    /// Closes a channel: requests that are not started never will be.
     pub(super) fn close(&mut self, id: ChannelId) {
         if let Some(channel) = self.channel(id) {
             channel.wake_state = WakeState::Closed;
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Lets go of channels that are closed and of which nothing is in flight.
+    /// Releases closed channels with nothing in flight.
     pub(super) fn release_closed(&mut self, tell: &mut impl FnMut(UsdEvent)) {
         self.channels.retain(|channel| {
             if channel.is_drained() {
@@ -133,13 +133,13 @@ impl Client {
         });
     }
 
-    /// Wakes its channels: it has rung.
+    /// Polls its channels again after a ring.
     pub(super) fn wake(&mut self) {
         self.channels.iter_mut().for_each(Channel::wake);
     }
 
-    /// Lets its channels sleep, as far as they have nothing to say. Whether it needs no
-    /// looking after until it rings.
+    /// Arms its channels that have no requests. Returns true if the client needs no polling until
+    /// it rings.
     pub(super) fn sleep(&mut self) -> bool {
         if !self.has_room() {
             return false;

@@ -1,6 +1,6 @@
-//! What the disk's owner tells its thread, and the thread the owner.
+//! Commands of the disk's owner to its thread, and the thread's events.
 //!
-//! Rule: the thread never waits for the owner. The owner waits for answers only.
+//! Rule: the thread never waits for the owner. The owner waits for replies only.
 
 use super::IoTarget;
 use super::client::Client;
@@ -12,21 +12,20 @@ use rustix::io::{read, write};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// Names a channel of a disk, also after it is gone.
+/// Identifies a channel of a disk, also after it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub(super) u64);
 
-/// What the owner has to know.
+/// An event for the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsdEvent {
     /// Nothing of a channel is in flight, nor will be.
     Closed(ChannelId),
-    /// A channel is listened to no more, because of what was written into it.
-    /// [`UsdEvent::Closed`] follows.
+    /// A channel is closed because of its invalid contents. [`UsdEvent::Closed`] follows.
     CutOff {
-        /// Which.
+        /// The channel.
         channel: ChannelId,
-        /// What was there.
+        /// The violation.
         why: Corrupt,
     },
 }
@@ -68,7 +67,7 @@ pub(super) enum Command {
     Stop,
 }
 
-/// The owner's way to the thread.
+/// Sends commands to the thread.
 #[derive(Debug)]
 pub(super) struct CommandSender {
     commands: Sender<Command>,
@@ -88,14 +87,14 @@ impl CommandSender {
     }
 
     pub(super) fn send(&self, command: Command) {
-        // A thread that has ended has done all it was notifier to before it was notifier to end.
+        // A thread that has ended has executed all commands before its stop command.
         if self.commands.send(command).is_ok() {
             let _ = write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 }
 
-/// How the owner learns that there is events.
+/// Signals the owner that events are pending.
 #[derive(Debug)]
 pub(super) struct EventNotifier(OwnedFd);
 

@@ -1,4 +1,4 @@
-//! What the disk's owner says, done.
+//! Executes control commands on the disk's thread.
 
 use super::client::Client;
 use super::command::{Command, UsdEvent};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use wired::clock::thread_time;
 
 impl DiskThread {
-    /// Does what the owner says.
+    /// Executes all pending commands.
     pub(super) fn run_commands(&mut self, now: Time) {
         let _ = read(&self.bell, &mut [0; 8]);
         let listened = self

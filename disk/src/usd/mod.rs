@@ -1,31 +1,30 @@
-//! The user-safe disk: the thread that does many clients' transactions on one device, each at
-//! the rate it was promised.
+//! The user-safe disk: the thread that does many clients' transactions on one device, each at the
+//! rate that it was promised.
 //!
-//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7. A client asks by its
-//! IO channels ([`iochannel`]); what it may do is its contract's ([`crate::atropos`]), where it
-//! may do it is its target's: the extents of a swap file ([`crate::swapfs`]), or a file that it
-//! brought itself.
+//! *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7. A client submits by its
+//! IO channels ([`iochannel`]); its contract ([`crate::atropos`]) limits its time, its I/O target
+//! its place: the extents of a swap file ([`crate::swapfs`]), or a file that it brought itself.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `thread` | the loop: what has ended, what was asked for, what is next |
-//! | `command`, `control` | what the owner tells the thread, and it the owner; what is done then |
+//! | `thread` | the loop: reap, take requests, schedule |
+//! | `command`, `control` | commands to the thread and its events; their execution |
 //! | `client`, `channel` | one contract, its channels and its window of requests |
-//! | `transaction` | one request: where it goes, what of it is under way |
-//! | `poll_policy` | how long it looks for more before it sleeps |
-//! | `ring` | the device, last_doorbell and sleep, by one io_uring |
-//! | `stats` | what a client had, for whoever counts |
+//! | `transaction` | one request: its parts on the device, and which are in flight |
+//! | `poll_policy` | how long the thread polls before it sleeps |
+//! | `ring` | the device, doorbells and sleep, by one io_uring |
+//! | `stats` | per-client disk statistics |
 //!
 //! Rules:
-//! - One thread a disk. Nothing on the way of a page waits for the owner, takes a lock or, once
-//!   a client is there, allocates.
-//! - A request is judged before it is believed: its pages by the channel, its place by the
-//!   target. One that cannot be is answered with an error; a channel that no client of ours
-//!   could have written is cut off, and nobody else notices.
-//! - Memory outlives what the device does to it: a channel is let go of when nothing of it is
-//!   in flight.
-//! - What was asked for and not begun when the disk is dropped stays in its channel, for the
-//!   next disk that takes the channel over.
+//! - One thread a disk. Nothing on the path of a page waits for the owner, takes a lock or, once a
+//!   client is there, allocates.
+//! - Every request is validated: its pages by the channel, its place by the target. An invalid
+//!   request completes with an error; a channel with contents that no correct client writes is
+//!   closed, and other clients do not notice.
+//! - Memory outlives what the device does to it: a channel is released when nothing of it is in
+//!   flight.
+//! - Requests that are not started when the disk is dropped stay in their channel, for the next
+//!   disk that takes the channel over.
 
 mod channel;
 mod client;
@@ -59,21 +58,20 @@ use std::time::{Duration, Instant};
 /// Events that the trace remembers: some seconds of a fast disk, in 2.5 MiB.
 const EVENTS: usize = 1 << 16;
 
-/// How a disk is to be driven.
+/// Configuration of a disk's thread.
 #[derive(Clone, Copy, Debug)]
 pub struct UsdConfig {
-    /// What transactions cost, and how much may be promised.
+    /// Costs of transactions, and how much may be promised.
     pub model: CostModel,
-    /// Cost in flight at most; nothing for one transaction at a time, as in the paper. Most
-    /// will want the model's own.
+    /// Largest cost in flight; zero for one transaction at a time, as in the paper. Most owners use
+    /// the model's bound.
     pub bound: Nanos,
-    /// How long the thread looks for more before it sleeps, at least; nothing if it is never
-    /// to look. Being woken takes a client tens of microseconds longer, looking takes a
-    /// processor.
+    /// How long the thread polls before it sleeps, at least; zero for never. Waking a thread delays
+    /// a client by tens of microseconds, polling takes a processor.
     pub spin: Duration,
 }
 
-/// What a client's requests go to.
+/// The target of a client's requests.
 #[derive(Debug)]
 pub enum IoTarget {
     /// A file of the swap filesystem on the disk.
@@ -82,9 +80,9 @@ pub enum IoTarget {
     File {
         /// The file.
         fd: OwnedFd,
-        /// Bytes it has: nothing is written past them.
+        /// Its size in bytes: nothing is written past them.
         size: u64,
-        /// Whether the client may write it.
+        /// True if the client may write it.
         writable: bool,
     },
 }
@@ -100,29 +98,29 @@ impl RemovalHandle {
     }
 }
 
-/// Why there is no disk thread.
+/// Why the disk's thread could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdError {
-    /// Something that it needs of the kernel.
-    #[error("the disk's thread cannot have {what}: {errno}")]
+    /// A resource that the kernel refused.
+    #[error("cannot start the disk's thread: no {what}: {errno}")]
     Needs {
-        /// What.
+        /// The resource.
         what: &'static str,
-        /// Why not.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// It needs io_uring.
+    /// io_uring is unavailable.
     #[error(
-        "the disk's thread cannot have an io_uring: {errno}; it needs Linux 5.11, and sysctl \
+        "cannot start the disk's thread: no io_uring: {errno}; it needs Linux 5.11, and sysctl \
          kernel.io_uring_disabled=0"
     )]
     Ring {
-        /// Why not.
+        /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// A disk and its thread, which ends with it.
+/// A disk and its thread, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Usd {
     control: CommandSender,
@@ -141,8 +139,8 @@ impl Usd {
         D: AsFd + Send + Sync + 'static,
     {
         let (sender, commands) = mpsc::channel();
-        let control = CommandSender::new(sender, bell("an eventfd to be notifier by")?);
-        let notifier = Arc::new(EventNotifier::new(bell("an eventfd to tell by")?));
+        let control = CommandSender::new(sender, bell("eventfd for commands")?);
+        let notifier = Arc::new(EventNotifier::new(bell("eventfd for events")?));
         let (news_sender, events) = mpsc::channel();
         let (writer, trace) = ring(EVENTS);
         let began = Instant::now();
@@ -167,7 +165,7 @@ impl Usd {
                 Err(error) => _ = ready.send(Err(error)),
             })
             .map_err(|error| UsdError::Needs {
-                what: "a thread",
+                what: "thread",
                 errno: Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
             })?;
         begun
@@ -184,13 +182,13 @@ impl Usd {
         })
     }
 
-    /// Promises a contract. The client is served once it has a target and channels.
+    /// Admits a contract. The client is served once it has a target and channels.
     pub fn admit(&self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
         self.ask(|answer| Command::Admit { contract, answer })
             .unwrap_or(Err(AdmissionError::Gone))
     }
 
-    /// Promises a client something else, from its next period on.
+    /// Replaces a client's contract, from its next period on.
     pub fn change(&self, client: ClientId, contract: DiskContract) -> Result<(), AdmissionError> {
         self.ask(|answer| Command::Change {
             client,
@@ -200,8 +198,7 @@ impl Usd {
         .unwrap_or(Err(AdmissionError::Gone))
     }
 
-    /// Says what a client's requests go to, and by which bell it rings; again, when its file
-    /// has grown.
+    /// Sets a client's target and doorbell; again after its file has grown.
     pub fn set_target(&self, client: ClientId, target: IoTarget, doorbell: Doorbell) {
         self.control.send(Command::SetTarget {
             client,
@@ -210,7 +207,7 @@ impl Usd {
         });
     }
 
-    /// Listens to one more channel of a client.
+    /// Adds a channel to a client.
     pub fn add_channel(&self, client: ClientId, server: Server) -> ChannelId {
         let id = ChannelId(self.channels.fetch_add(1, Ordering::Relaxed));
         self.control
@@ -218,62 +215,62 @@ impl Usd {
         id
     }
 
-    /// Listens to a channel no more. [`UsdEvent::Closed`] follows when nothing of it is in flight
-    /// any more; what was not begun stays in it.
+    /// Closes a channel. [`UsdEvent::Closed`] follows when nothing of it is in flight; requests
+    /// that are not started stay in it.
     pub fn close_channel(&self, id: ChannelId) {
         self.control.send(Command::Close { id });
     }
 
-    /// Ends a contract, and closes what channels are left. Returns when nothing of the client
-    /// is in flight, so that what it had can be another's.
+    /// Removes a client and closes its channels. Returns when nothing of the client is in flight,
+    /// so that its space can be reused.
     pub fn remove(&self, client: ClientId) {
         self.begin_removal(client).wait();
     }
 
-    /// Begins to end a contract, for who must not wait for a client's I/O itself.
+    /// Starts removing a client without waiting for its I/O in flight.
     pub fn begin_removal(&self, client: ClientId) -> RemovalHandle {
         let (answer, gone) = mpsc::channel();
         self.control.send(Command::Remove { client, answer });
         RemovalHandle(gone)
     }
 
-    /// What a client had, if it is there.
+    /// A client's statistics, if it exists.
     pub fn client_stats(&self, client: ClientId) -> Option<ClientStats> {
         self.ask(|answer| Command::ClientStats { client, answer })
             .flatten()
     }
 
-    /// How the disk as a whole does.
+    /// Statistics of the whole disk.
     pub fn disk_stats(&self) -> DiskStats {
         self.ask(|answer| Command::DiskStats { answer })
             .unwrap_or_default()
     }
 
-    /// What the scheduler does.
+    /// The scheduler's trace.
     pub fn trace(&self) -> &Reader {
         &self.trace
     }
 
-    /// The present on the clock of the trace.
+    /// The present time on the trace's clock.
     pub fn now(&self) -> Time {
         thread::time_since(self.began)
     }
 
-    /// Readable when there is events.
+    /// Readable when events are pending.
     pub fn event_fd(&self) -> BorrowedFd<'_> {
         self.notifier.as_fd()
     }
 
-    /// The next events, if there is any.
+    /// The next event, if one is pending.
     pub fn next_event(&self) -> Option<UsdEvent> {
-        // Heard before it is looked for, so that what comes between rings again.
+        // Drains the eventfd first, so that an event sent meanwhile signals it again.
         self.events.try_recv().ok().or_else(|| {
             self.notifier.drain();
             self.events.try_recv().ok()
         })
     }
 
-    /// Asks the thread something; `None` if it is no longer there.
+    /// Sends a command and waits for its reply; `None` if the thread has ended.
     fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> Command) -> Option<A> {
         let (sender, answer) = mpsc::channel();
         self.control.send(command(sender));

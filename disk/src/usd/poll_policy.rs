@@ -1,16 +1,16 @@
-//! How long the disk's thread looks for more before it sleeps.
+//! How long the disk's thread polls before it sleeps.
 //!
-//! Three lengths, the longest that holds:
-//! - *what it is notifier*, after anything happened: whoever was answered may ask again;
-//! - *the bound of what is in flight*, where that is as much as may be: something ends within a
-//!   few microseconds then, and a processor that has to wake first leaves the disk with less
-//!   to do meanwhile (`selfpage bench qos --only saturation`: 0.63 of the unscheduled disk where
-//!   it slept, 0.79 where it did not, with half of a processor more);
-//! - *a fast disk's answer*, where anything is in flight, as far as looking pays: being woken
-//!   costs as much processor time as looking, and the client waits for it (`selfpage bench qos
-//!   --only overhead` has both).
+//! The longest of three times that applies:
+//! - *the configured time*, after any activity: a client whose request completed may submit again;
+//! - *the bound of what is in flight*, where that is reached: a transaction completes within a few
+//!   microseconds then, and a processor that has to wake first leaves the disk with less to do
+//!   meanwhile (`selfpage bench qos --only saturation`: 0.63 of the unscheduled disk where it
+//!   slept, 0.79 where it did not, with half of a processor more);
+//! - *a fast disk's latency*, where anything is in flight, as far as polling pays: a wake-up costs
+//!   as much processor time as polling, and the client waits for it (`selfpage bench qos --only
+//!   overhead` has both).
 //!
-//! Rule: a thread that is notifier not to look never does.
+//! Rule: a thread that is configured not to poll never does.
 
 use crate::time::{Nanos, Time};
 use wired::AdaptivePoll;
@@ -18,16 +18,16 @@ use wired::AdaptivePoll;
 pub(super) struct PollPolicy {
     min_spin: Nanos,
     poll: AdaptivePoll,
-    /// When something happened last.
+    /// Time of the last activity.
     since: Time,
-    /// When it was seen last that nothing had.
+    /// Time of the last idle iteration.
     seen: Time,
-    /// Whether looking for the end of what is in flight pays, once that was asked.
+    /// Whether polling for a completion pays, once this was evaluated.
     pays: Option<bool>,
 }
 
 impl PollPolicy {
-    /// Of a thread that is notifier to look for so long after anything happened.
+    /// A policy that polls for `min_spin` after any activity.
     pub fn new(min_spin: Nanos) -> Self {
         Self {
             min_spin,
@@ -38,21 +38,21 @@ impl PollPolicy {
         }
     }
 
-    /// Something that was in flight has ended.
+    /// Records a completion.
     pub fn on_completion(&mut self) {
         if self.pays.take() == Some(true) {
             self.poll.on_completed_in_time();
         }
     }
 
-    /// Something happened, and what there was to do for it is done.
+    /// Records activity, after its work is done.
     pub fn on_activity(&mut self, now: Time) {
         (self.since, self.seen) = (now, now);
         self.pays = None;
     }
 
-    /// Nothing did. Whether to look again; `in_flight` if anything is, `full` is the bound of
-    /// that where it is as much as may be.
+    /// Called after an idle iteration. Returns true to keep polling; `in_flight` if anything is,
+    /// `full` is the bound where it is reached.
     pub fn should_poll(&mut self, now: Time, in_flight: bool, full: Option<Nanos>) -> bool {
         if self.min_spin == Nanos::ZERO {
             return false;
@@ -82,7 +82,7 @@ mod tests {
 
     const TOLD: Nanos = Nanos::micros(20);
 
-    /// Microseconds that it looks after something happened at `at`, a look each.
+    /// Microseconds of polling after activity at `at`, at one poll each.
     fn looked(poll_policy: &mut PollPolicy, at: u64, in_flight: bool, full: Option<Nanos>) -> u64 {
         let begin = Time(0) + Nanos::micros(at);
         poll_policy.on_activity(begin);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_as_long_as_it_is_told_and_longer_for_what_is_in_flight() {
+    fn it_polls_for_the_configured_time_and_longer_while_transactions_are_in_flight() {
         let mut poll_policy = PollPolicy::new(TOLD);
         assert_eq!(looked(&mut poll_policy, 0, false, None), 19);
         assert_eq!(
@@ -100,7 +100,7 @@ mod tests {
         );
         let longest = AdaptivePoll::MAX_POLL.as_micros() as u64;
         assert_eq!(looked(&mut poll_policy, 1000, true, None), longest - 1);
-        // That was in vain: not the next time, and then again.
+        // That was in vain: no poll the next time, and then again.
         assert_eq!(looked(&mut poll_policy, 2000, true, None), 19);
         assert_eq!(looked(&mut poll_policy, 3000, true, None), longest - 1);
     }
@@ -112,7 +112,7 @@ mod tests {
         let three =
             |poll_policy: &mut PollPolicy| [(); 3].map(|()| looked(poll_policy, 0, true, None));
         assert_eq!(three(&mut poll_policy)[..2], [longest, 19]);
-        // The third was in vain, too: of the next three none is worth it.
+        // The third was in vain, too: none of the next three is worth it.
         assert_eq!(three(&mut poll_policy), [19, 19, 19]);
         for _ in 0..4 {
             poll_policy.on_activity(Time(0));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_not_to_look_never_does() {
+    fn a_thread_configured_not_to_poll_never_polls() {
         let mut poll_policy = PollPolicy::new(Nanos::ZERO);
         assert_eq!(
             looked(&mut poll_policy, 0, true, Some(Nanos::micros(90))),
@@ -137,7 +137,7 @@ mod tests {
         poll_policy.on_activity(Time(0));
         let late = Time(0) + TOLD + AdaptivePoll::PREEMPTED.into() + Nanos::micros(1);
         assert!(!poll_policy.should_poll(late, true, None));
-        // What it is notifier to, it does all the same.
+        // The configured time applies all the same.
         poll_policy.on_activity(Time(0));
         assert!(poll_policy.should_poll(Time(0) + Nanos::micros(1), true, None));
     }

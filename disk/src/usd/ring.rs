@@ -1,7 +1,7 @@
-//! The device, the last_doorbell and sleep, by one io_uring.
+//! The device, the doorbells and sleep, by one io_uring.
 //!
-//! Rule: a bell is listened to once at a time, and again after it has been heard, so that the
-//! kernel looks at it anew each time and no ringing is lost.
+//! Rule: a doorbell is watched by one poll request at a time, renewed after each ring, so that the
+//! kernel checks it anew each time and no ring is lost.
 
 use super::UsdError;
 use crate::uring;
@@ -13,24 +13,24 @@ use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Entries that are handed over at once.
+/// Submission entries.
 const SUBMITTED: u32 = 256;
-/// Completions that have room. More in flight would still not be lost, only slower.
+/// Completion entries. More in flight would not be lost, only slower.
 const COMPLETED: u32 = 2048;
 
-/// How often the kernel is asked to take entries: it refuses only while it is short of memory.
+/// Attempts to submit: the kernel refuses only while it is short of memory.
 const TRIES: usize = 1000;
 
-/// What has ended.
+/// A completion of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingEvent {
-    /// A part of a transaction: the client's place, the transaction's in its window.
+    /// A part of a transaction: the client's index, and the transaction's in its window.
     Part { client: u32, transaction: u32 },
-    /// A client's bell rings, or is not listened to any more.
+    /// A client's doorbell rings, or its watch ended.
     Bell { client: u32, number: u32 },
-    /// The owner has control.
+    /// The owner has sent commands.
     CommandSender,
-    /// Nothing to be notifier of.
+    /// A completion without effect.
     Nothing,
 }
 
@@ -38,8 +38,8 @@ const KIND: u32 = 62;
 const HALF: u32 = 31;
 const LOW: u32 = (1 << HALF) - 1;
 
-/// The number of a bell that is listened to after the one of number `last`. It comes back as
-/// it is; those of 2^31 last_doorbell later are the same.
+/// The number of a doorbell watched after the one of number `last`. Numbers repeat after 2^31
+/// doorbells.
 pub(super) fn next_doorbell_id(last: u32) -> u32 {
     last.wrapping_add(1) & LOW
 }
@@ -82,7 +82,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Of the thread that calls this, and of no other.
+    /// Creates the ring of the calling thread; no other thread may use it.
     pub(super) fn new() -> Result<Self, UsdError> {
         let ring = uring::build(SUBMITTED, COMPLETED).map_err(|errno| UsdError::Ring { errno })?;
         // Without it a sleep would need a timer of its own.
@@ -94,12 +94,12 @@ impl Ring {
         Ok(Self { ring, in_flight: 0 })
     }
 
-    /// UsdParts of transactions that the device has.
+    /// Parts of transactions in flight on the device.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether that many more parts have room.
+    /// Returns true if the ring has room for that many more parts.
     pub(super) fn has_room(&self, parts: usize) -> bool {
         self.in_flight + parts < COMPLETED as usize
     }
@@ -107,8 +107,8 @@ impl Ring {
     /// Hands a part of a transaction to the device.
     ///
     /// # Safety
-    /// The pieces' memory stays until the part has ended. The pieces themselves may go when
-    /// this returns and [`Ring::submit`] was called.
+    /// The pieces' memory stays until the part completes. The pieces themselves may go when this
+    /// returns and [`Ring::submit`] was called.
     pub(super) unsafe fn start(
         &mut self,
         op: Op,
@@ -138,23 +138,23 @@ impl Ring {
         Ok(())
     }
 
-    /// Tells when a descriptor becomes readable, once.
+    /// Polls a descriptor until it is readable, once.
     pub(super) fn watch(&mut self, fd: RawFd, then: RingEvent) -> Result<(), Errno> {
         const READABLE: u32 = 1;
         let entry = opcode::PollAdd::new(types::Fd(fd), READABLE).build();
-        // SAFETY: it has no memory.
+        // SAFETY: the entry refers to no memory.
         unsafe { self.push(entry.user_data(then.pack())) }
     }
 
-    /// Does not tell any more.
+    /// Cancels a poll.
     pub(super) fn unwatch(&mut self, then: RingEvent) {
         let entry = opcode::PollRemove::new(then.pack()).build();
-        // SAFETY: it has no memory. A bell that is heard once more is one nobody knows.
+        // SAFETY: the entry refers to no memory. A ring that still arrives has an unknown number.
         let _ = unsafe { self.push(entry.user_data(RingEvent::Nothing.pack())) };
     }
 
     /// # Safety
-    /// What the entry points to stays as long as the kernel uses it.
+    /// The memory that the entry points to stays as long as the kernel uses it.
     unsafe fn push(&mut self, entry: Entry) -> Result<(), Errno> {
         for _ in 0..TRIES {
             if !self.ring.submission().is_full() {
@@ -167,8 +167,8 @@ impl Ring {
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| Errno::AGAIN)
     }
 
-    /// Hands over what was queued, and lets the kernel say what has ended. What it has no room
-    /// for stays queued.
+    /// Submits queued entries and lets the kernel post completions. Entries without room stay
+    /// queued.
     pub(super) fn submit(&mut self) {
         let submission = self.ring.submission();
         let any = !submission.is_empty() || submission.taskrun();
@@ -178,7 +178,7 @@ impl Ring {
         }
     }
 
-    /// Sleeps until something has ended, or that long.
+    /// Sleeps until a completion arrives, or for that time.
     pub(super) fn sleep(&mut self, time: Option<Duration>) {
         let timespec = time.map(Timespec::from);
         let args = SubmitArgs::new();
@@ -186,11 +186,11 @@ impl Ring {
             Some(timespec) => args.timespec(timespec),
             None => args,
         };
-        // Whatever it is that wakes it: the caller looks at everything.
+        // The cause of the wake-up does not matter: the caller checks everything.
         let _ = self.ring.submitter().submit_with_args(1, &args);
     }
 
-    /// What has ended, and how.
+    /// Reaps all completions, with their results.
     pub(super) fn reap(&mut self, all: &mut Vec<(RingEvent, i32)>) {
         for completion in self.ring.completion() {
             let ended = RingEvent::unpack(completion.user_data());

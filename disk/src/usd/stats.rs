@@ -1,71 +1,70 @@
-//! What clients had of a disk, for whoever counts.
+//! Per-client disk statistics.
 
 use crate::atropos::{ClientState, Utilization};
 use crate::time::Nanos;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Latencies are notifier apart by a hundredth, up to a minute.
+/// Latencies are recorded to a hundredth, up to a minute.
 const MOST: u64 = 60_000_000_000;
 
-/// What a client had since it was admitted, and how it stands.
+/// A client's totals since its admission, and its present state.
 #[derive(Clone, Debug, Default)]
 pub struct ClientStats {
     /// Charged to its slices: transactions and lax time.
     pub charged: Nanos,
-    /// The part of `charged` in which the disk was kept for it.
+    /// The part of `charged` for which the disk was held idle.
     pub lax: Nanos,
-    /// Transactions in slack time, charged to nobody.
+    /// Transactions in slack time, charged to no slice.
     pub slack: Nanos,
-    /// What the model says that all its transactions cost, uncorrected.
+    /// Modelled cost of all its transactions, uncorrected.
     pub modelled: Nanos,
-    /// Transactions finished, failed ones too.
+    /// Completed transactions, including failed ones.
     pub transactions: u64,
-    /// Requests answered with an error: failed transactions, and what was refused before it
-    /// was one.
+    /// Requests completed with an error: failed transactions and refused requests.
     pub failed: u64,
-    /// Bytes asked for in them.
+    /// Requested bytes of the transactions.
     pub bytes: u64,
     /// Allocations.
     pub periods: u64,
-    /// The longest that the disk was ever kept for it at a stretch.
+    /// The longest time that the disk was held for it.
     pub longest_lax: Nanos,
-    /// The deepest that it was ever in debt.
+    /// Its largest debt.
     pub deepest_debt: Nanos,
     /// Left of its slice in nanoseconds; negative: repaid from the next ones.
     pub remaining: i64,
-    /// Requests that wait for their turn, of those taken from its channels.
+    /// Requests in the window that are not started.
     pub queued: usize,
-    /// Requests that the device has.
+    /// Requests in flight on the device.
     pub in_flight: u32,
-    /// From when a request was taken out of its channel to when its answer was put there, in
-    /// nanoseconds. None before the first.
+    /// Time from taking a request out of its channel to its completion, in nanoseconds. `None`
+    /// before the first.
     pub latency: Option<Histogram<u64>>,
-    /// From when a request was taken out of its channel to when it was given to the device, in
-    /// nanoseconds. None before the first.
+    /// Time from taking a request out of its channel to its start on the device, in nanoseconds.
+    /// `None` before the first.
     pub wait: Option<Histogram<u64>>,
 }
 
-/// How the disk as a whole does.
+/// Statistics of the whole disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DiskStats {
-    /// What may be promised.
+    /// The largest sum of shares.
     pub capacity: Utilization,
-    /// What is promised.
+    /// The sum of shares.
     pub reserved: Utilization,
     /// Elapsed by modelled busy time: above 1 the device is slower than its model.
     pub correction: f64,
-    /// Transactions that the device has.
+    /// Transactions in flight on the device.
     pub in_flight: usize,
-    /// What they cost.
+    /// Their modelled cost.
     pub cost_in_flight: Nanos,
     /// Processor time of the thread.
     pub processor: Duration,
-    /// How often it slept.
+    /// Number of sleeps.
     pub sleeps: u64,
 }
 
-/// What the thread counts of a client, beside what the scheduler does.
+/// The thread's counters of a client, beside the scheduler's.
 #[derive(Debug)]
 pub(super) struct ClientCounters {
     latency: Option<Histogram<u64>>,
@@ -76,7 +75,7 @@ pub(super) struct ClientCounters {
 impl ClientCounters {
     pub(super) fn new() -> Self {
         Self {
-            // Bounds that are right once are right always; without it nothing else is lost.
+            // The bounds are constants and valid; a failure would lose the histogram only.
             latency: Histogram::new_with_bounds(100, MOST, 2).ok(),
             wait: Histogram::new_with_bounds(100, MOST, 2).ok(),
             failed: 0,

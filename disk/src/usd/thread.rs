@@ -1,9 +1,9 @@
-//! The disk's thread: what has ended, what was asked for, what is next, and round again.
+//! The disk's thread: reaps completions, takes requests, schedules, and round again.
 //!
-//! It looks for more for a while before it sleeps ([`super::poll_policy`]). Asleep it is woken by
-//! the device, by the last_doorbell of clients and of the owner, or by the time that the scheduler
-//! named. A channel that is quiet is armed, so that it rings, and not looked at any more: one
-//! that nobody uses costs nothing, however long the thread stays awake for others.
+//! It polls for a while before it sleeps ([`super::poll_policy`]). Asleep it is woken by the
+//! device, by the doorbells of clients and of the owner, or at the time that the scheduler named. A
+//! quiet channel is armed, so that it rings, and not polled any more: an unused channel costs
+//! nothing, however long the thread stays awake for other clients.
 
 use super::client::{Client, Received, WINDOW};
 use super::command::{Command, EventNotifier, UsdEvent};
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-/// How often a bell may ring with nothing asked for in between. Few of an honest client's do:
-/// one that rang while its request was found anyway.
+/// Rings of a doorbell without a request in between, at most. A correct client causes few: a ring
+/// whose request the thread had found already.
 const MAX_SPURIOUS_WAKEUPS: u32 = 16;
 
-/// For how long a bell is not listened to that did: ringing without end then costs others
-/// nothing that they notice, and a request among it waits for so long at most.
+/// Back-off for a client after too many spurious wake-ups, so that ringing in a loop cannot starve
+/// other clients; a real request waits for so long at most.
 const SPURIOUS_WAKEUP_BACKOFF: Nanos = Nanos::millis(1);
 
 /// What a thread is made of.
@@ -45,11 +45,11 @@ pub(super) struct UsdParts {
 /// What the scheduler decided in one turn.
 #[derive(Default)]
 struct Scheduled {
-    /// Something was started.
+    /// A transaction was started.
     started: bool,
-    /// As much is in flight as may be.
+    /// The bound of what is in flight is reached.
     full: bool,
-    /// When to ask again.
+    /// When to schedule again.
     until: Option<Time>,
 }
 
@@ -65,20 +65,20 @@ pub(super) struct DiskThread {
     pub(super) atropos: Atropos<Writer>,
     pub(super) ring: Ring,
     pub(super) clients: Vec<Option<Client>>,
-    /// Those with channels to be looked at.
+    /// Clients with channels to poll.
     awake: Vec<u32>,
-    /// Bells that rang in vain too often, and when they are listened to again.
+    /// Muted doorbells after too many spurious rings, and when to watch them again.
     muted: Vec<(Time, RingEvent)>,
     ended: Vec<(RingEvent, i32)>,
-    /// Channels with answers their clients may have to be rung for.
+    /// Channels with completions that may have to be signalled.
     answered: Vec<(u32, ChannelId)>,
-    /// The number of the last bell that was listened to first.
+    /// The number of the last doorbell watched.
     pub(super) last_doorbell: u32,
     pub(super) sleeps: u64,
     pub(super) stopping: bool,
 }
 
-/// The present, on a clock that began then.
+/// The present time on a clock that began at `began`.
 pub(super) fn time_since(began: Instant) -> Time {
     Time(0) + Nanos::from(began.elapsed())
 }
@@ -132,7 +132,7 @@ impl DiskThread {
         }
     }
 
-    /// What has ended, and what the owner says.
+    /// Handles completions, rings and commands. Returns true if there were any.
     fn drain_events(&mut self, now: Time) -> bool {
         let mut all = std::mem::take(&mut self.ended);
         self.ring.reap(&mut all);
@@ -175,7 +175,7 @@ impl DiskThread {
         }
     }
 
-    /// Answers a transaction of which nothing is in flight any more.
+    /// Completes a transaction with nothing in flight.
     fn complete(&mut self, now: Time, at: u32, transaction: u32) {
         let Some(client) = client_at(&mut self.clients, at) else {
             return;
@@ -201,8 +201,8 @@ impl DiskThread {
         }
     }
 
-    /// A client rings: its channels are looked at again. Whether it is to be believed that
-    /// there is something.
+    /// Handles a doorbell: polls the client's channels again. Returns false if the client exceeded
+    /// its budget of spurious wake-ups.
     fn on_doorbell(&mut self, now: Time, at: u32, number: u32) -> bool {
         let Some(client) = client_at(&mut self.clients, at) else {
             return false;
@@ -225,7 +225,7 @@ impl DiskThread {
         believed
     }
 
-    /// Listens to last_doorbell whose time has come.
+    /// Watches muted doorbells again whose time has come.
     fn rearm_doorbells(&mut self, now: Time) {
         let (clients, ring) = (&mut self.clients, &mut self.ring);
         self.muted.retain(|&(due, bell)| {
@@ -250,7 +250,7 @@ impl DiskThread {
         }
     }
 
-    /// Takes what was asked for, as far as there is room to remember it.
+    /// Takes requests while the windows have room. Returns true if it took any.
     fn take_requests(&mut self, now: Time) -> bool {
         if self.stopping {
             return false;
@@ -258,7 +258,7 @@ impl DiskThread {
         let mut any = false;
         for place in 0..self.awake.len() {
             let at = self.awake[place];
-            // No client keeps the thread from the others for longer than a window takes.
+            // A client occupies the thread for one window at most.
             for _ in 0..WINDOW {
                 let Some(client) = client_at(&mut self.clients, at) else {
                     break;
@@ -292,7 +292,7 @@ impl DiskThread {
         any
     }
 
-    /// Starts what is next, as long as something is.
+    /// Starts transactions as long as the scheduler names one.
     fn schedule(&mut self, now: Time) -> Scheduled {
         let mut scheduled = Scheduled::default();
         while !self.stopping && self.ring.has_room(RUN) {
@@ -353,8 +353,8 @@ impl DiskThread {
                 return;
             };
             let pieces = client.window[number as usize].memory(part);
-            // SAFETY: the memory is a channel's, which is let go of when nothing of it is in
-            // flight; the pieces stay in the window until the transaction is answered.
+            // SAFETY: the memory is a channel's, which is released when nothing of it is in flight;
+            // the pieces stay in the window until the transaction completes.
             let started = unsafe { self.ring.start(op, fd, pieces, part.at, then) };
             if let Err(errno) = started {
                 self.on_part_completed(now, at, number, -errno.raw_os_error());
@@ -362,7 +362,7 @@ impl DiskThread {
         }
     }
 
-    /// Rings clients that sleep and have answers.
+    /// Signals clients that sleep and have completions.
     fn notify_completions(&mut self) {
         let clients = &mut self.clients;
         self.answered.retain(|&(at, id)| {
@@ -398,7 +398,7 @@ impl DiskThread {
         }
     }
 
-    /// Lets go of what a client has closed, and of the client if it is removal.
+    /// Releases a client's closed channels, and the client if it is being removed and drained.
     pub(super) fn release_closed(&mut self, at: u32) {
         let (events, notifier) = (&self.events, &self.notifier);
         let Some(client) = client_at(&mut self.clients, at) else {
@@ -412,8 +412,8 @@ impl DiskThread {
         if client.channels.is_empty()
             && let Some(answer) = client.removal.take()
         {
-            // What it had is closed by who waits: the last close of a large file that has no
-            // name any more takes long.
+            // The waiting thread closes the client's file: the last close of a large unlinked file
+            // takes long.
             let gone = self.clients[at as usize].take();
             self.awake.retain(|&other| other != at);
             let _ = answer.send(gone);
@@ -421,12 +421,12 @@ impl DiskThread {
     }
 }
 
-/// The client at a place, if there is one still.
+/// The client at an index, if it still exists.
 pub(super) fn client_at(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
     clients.get_mut(at as usize)?.as_mut()
 }
 
-/// A transaction's name for the scheduler: the client's place, and its own in the window.
+/// A transaction's tag for the scheduler: the client's index, and its own in the window.
 fn tag(client: u32, transaction: u32) -> u64 {
     (u64::from(client) << 32) | u64::from(transaction)
 }

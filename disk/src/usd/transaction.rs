@@ -1,4 +1,4 @@
-//! One request on its way: where it goes on the device, what of it is under way.
+//! One request: its parts on the device, and which of them are in flight.
 
 use super::{ChannelId, IoTarget};
 use crate::atropos::InFlightId;
@@ -13,15 +13,15 @@ use wired::PAGE;
 /// A part of a transaction that is contiguous on the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
-    /// Which pieces of memory, in the transaction's list.
+    /// Pieces of memory, as a range of the transaction's list.
     pub first: usize,
     pub count: usize,
-    /// Where on the device, or in the file.
+    /// Offset on the device, or in the file.
     pub at: u64,
 }
 
-/// A request, from when it is taken out of its channel until it is answered. Its channel is
-/// there at least as long as any part of it is in flight.
+/// A request, from leaving its channel until its completion. Its channel exists at least as long as
+/// any part of it is in flight.
 #[derive(Debug)]
 pub(super) struct Transaction {
     pub channel: ChannelId,
@@ -30,15 +30,15 @@ pub(super) struct Transaction {
     pub taken: Time,
     pub started: Time,
     pub ticket: InFlightId,
-    /// UsdParts that the device still has.
+    /// Parts in flight on the device.
     pub in_flight: usize,
     /// Bytes moved, or the first error.
     pub result: i32,
-    /// Its channel is gone: what is not begun never will be.
+    /// Its channel is closed: parts that are not started never will be.
     pub orphan: bool,
     len: usize,
     offset: u64,
-    /// Memory, cut where the device's contiguity ends. Every piece is a page at least.
+    /// Memory pieces, cut where a device extent ends. Every piece is at least a page.
     pieces: [Piece; RUN],
     count: usize,
 }
@@ -49,7 +49,7 @@ const EMPTY_PIECE: Piece = Piece {
 };
 
 impl Transaction {
-    /// Of nothing: a place for one.
+    /// An empty slot.
     pub fn none() -> Self {
         Self {
             channel: ChannelId(u64::MAX),
@@ -68,7 +68,7 @@ impl Transaction {
         }
     }
 
-    /// A request as it was taken.
+    /// Fills the slot with a request.
     pub fn set(&mut self, channel: ChannelId, request: &Request, now: Time) {
         let pieces = request.pieces();
         self.channel = channel;
@@ -95,14 +95,14 @@ impl Transaction {
         }
     }
 
-    /// Whether it may be done at all.
+    /// Returns an error if the request must not be done.
     pub fn check(&self, target: &IoTarget) -> Result<(), Errno> {
         let end = self.offset.saturating_add(self.len as u64);
         match target {
             IoTarget::Swap(extents) if end <= extents.size() => Ok(()),
             IoTarget::Swap(_) => Err(Errno::INVAL),
             IoTarget::File { size, writable, .. } => match self.op {
-                // What a file ends before is not read, as files have it.
+                // A read past the end of a file is short, as usual.
                 Op::Read => Ok(()),
                 Op::Write if !writable => Err(Errno::BADF),
                 Op::Write if end > *size => Err(Errno::FBIG),
@@ -111,8 +111,8 @@ impl Transaction {
         }
     }
 
-    /// Says where its parts go, and how many there are. The target may have changed since it
-    /// was checked, but never shrinks.
+    /// Computes the parts and returns their number. The target may have changed since the check,
+    /// but never shrinks.
     pub fn parts(&mut self, target: &IoTarget, parts: &mut [Part; RUN]) -> Result<usize, Errno> {
         let whole = |at| Part {
             first: 0,
@@ -127,7 +127,7 @@ impl Transaction {
         self.split(places.map_err(|_| Errno::INVAL)?, parts)
     }
 
-    /// Cuts its memory where places on the device end.
+    /// Cuts the memory where device slices end.
     fn split(
         &mut self,
         places: impl Iterator<Item = ExtentSlice>,
@@ -154,8 +154,8 @@ impl Transaction {
         Ok(made)
     }
 
-    /// Cuts a piece in two. There is room where devices are contiguous by whole pages: pieces
-    /// are whole pages, and there are at most as many pages as places.
+    /// Cuts a piece in two. The list has room if the device is contiguous by whole pages: pieces
+    /// are whole pages, and there are at most as many pages as entries.
     fn cut(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         if self.count == RUN {
             return Err(Errno::INVAL);
@@ -174,7 +174,7 @@ impl Transaction {
         &self.pieces[part.first..part.first + part.count]
     }
 
-    /// A part of it ended: so many bytes, or an error.
+    /// Records a part's completion: its bytes, or an error.
     pub fn complete_part(&mut self, result: i32) {
         self.in_flight -= 1;
         self.result = match (self.result, result) {
@@ -184,10 +184,10 @@ impl Transaction {
         };
     }
 
-    /// What is answered, once nothing of it is in flight.
+    /// The request's result, once nothing of it is in flight.
     pub fn result(&self, target: &IoTarget) -> i32 {
         match target {
-            // An extent has no end before its end: a device that moved less has failed.
+            // An extent does not end early: a device that moved fewer bytes has failed.
             IoTarget::Swap(_) if (0..self.len as i32).contains(&self.result) => {
                 -Errno::IO.raw_os_error()
             }
@@ -196,8 +196,7 @@ impl Transaction {
         }
     }
 
-    /// A channel moves whole pages: the rest of a file's last one is zeros, as where a file is
-    /// mapped.
+    /// A channel moves whole pages: zeroes the rest of a file's last page, like a file mapping.
     fn whole_pages(&self) -> i32 {
         let moved = self.result as usize;
         let end = moved.next_multiple_of(PAGE).min(self.len);
@@ -205,8 +204,8 @@ impl Transaction {
         for piece in &self.pieces[..self.count] {
             let (from, to) = (moved.max(before), end.min(before + piece.len));
             if from < to {
-                // SAFETY: page buffers of the channel, which is there until this is answered,
-                // and which nothing but the client uses beside this.
+                // SAFETY: page buffers of the channel, which exists until this request completes;
+                // only the client uses them besides.
                 unsafe { piece.start.add(from - before).write_bytes(0, to - from) };
             }
             before += piece.len;
@@ -215,7 +214,7 @@ impl Transaction {
     }
 }
 
-/// What the device or file is read and written by.
+/// The descriptor for I/O on the target.
 pub(super) fn descriptor(target: &IoTarget, device: RawFd) -> RawFd {
     match target {
         IoTarget::Swap(_) => device,
@@ -237,7 +236,7 @@ mod tests {
             let pages: usize = pieces.iter().sum();
             prop_assume!(pages <= RUN);
             let mut transaction = Transaction::none();
-            // Memory that does not hang together, and is never touched.
+            // Memory in separate pieces, never touched.
             for (at, &count) in pieces.iter().enumerate() {
                 let start = std::ptr::without_provenance_mut((at + 1) << 20);
                 transaction.pieces[at] = Piece { start, len: count * PAGE };
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_error_of_its_parts_is_answered() {
+    fn the_first_error_of_its_parts_is_the_result() {
         let file = IoTarget::File {
             fd: std::fs::File::open("/dev/null").unwrap().into(),
             size: 0,

@@ -1,5 +1,5 @@
-//! A disk of the mind: a device that takes what it takes, clients with habits, a clock that
-//! only moves when something happens.
+//! A simulated disk: a device with given latencies, clients with habits, a clock that only moves
+//! when something happens.
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
@@ -12,16 +12,16 @@ use disk::trace::Event;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How a client goes about it.
+/// A client's pattern of requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Habit {
     /// Always that many outstanding.
     Backlog { outstanding: u32 },
-    /// One at a time, and a while between an answer and the next request.
+    /// One at a time, with a pause between a completion and the next request.
     Serial { think: Nanos },
-    /// Bursts of requests, and idleness after each burst is answered.
+    /// Bursts of requests, with idleness after each burst.
     Bursts { burst: u32, idle: Nanos },
-    /// All of them at the beginning, answered or not.
+    /// All requests at the beginning.
     Flood { requests: u32 },
 }
 
@@ -29,18 +29,18 @@ pub enum Habit {
 pub struct Client {
     pub contract: DiskContract,
     pub habit: Habit,
-    /// What the device really takes for one of its transactions.
+    /// The device's real time for one of its transactions.
     pub cost: Nanos,
     pub begins: Time,
 }
 
-/// How wrong the model is, in hundredths: 130 is a device slower than modelled.
+/// Error of the model, in hundredths: 130 is a device slower than modelled.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     /// Cost that may be in flight.
     pub bound: Nanos,
     pub slower: u64,
-    /// Of each transaction on top, while which others are served as well.
+    /// Additional time of each transaction while others are in flight.
     pub latency: Nanos,
 }
 
@@ -54,13 +54,13 @@ enum What {
 pub struct Run {
     pub events: Vec<Event>,
     pub views: Vec<ClientState>,
-    /// Of each client, how long each request waited before it was started.
+    /// For each client, the wait of each request before its start.
     pub waits: Vec<Vec<Nanos>>,
-    /// Time in which the device had nothing though somebody had work that it might have had:
-    /// lax time is not in it.
+    /// Time in which the device was idle though a client had work that it was allowed to start;
+    /// without lax time.
     pub wasted: Nanos,
     pub factor: f64,
-    /// What was charged to slices at the end, in order of start.
+    /// Charges to slices, in order of start.
     pub charges: Vec<Charge>,
 }
 
@@ -68,7 +68,7 @@ pub struct Run {
 #[derive(Clone, Copy, Debug)]
 pub struct Charge {
     pub client: usize,
-    /// How many events had been recorded when it started.
+    /// Number of events recorded when it started.
     pub after: usize,
     pub time: Nanos,
 }
@@ -79,7 +79,7 @@ struct Flying {
     started: Time,
 }
 
-/// Lets the clients do as they do for a while.
+/// Runs the clients for a while.
 pub fn run(
     device: Device,
     clients: &[Client],
@@ -161,7 +161,7 @@ pub fn run(
                 (0..count).for_each(|_| agenda.push(Reverse((then, What::Arrive(client)))));
             }
         }
-        // Everything of this moment is told before anything is decided.
+        // All events of this moment happen before any decision.
         if agenda.peek().is_some_and(|Reverse((next, _))| *next == now) {
             continue;
         }
@@ -229,7 +229,7 @@ pub fn run(
     }
 }
 
-/// A contract of so many milliseconds each.
+/// A contract in milliseconds.
 pub fn contract(slice: u64, period: u64, laxity: u64) -> DiskContract {
     DiskContract {
         period: Nanos::millis(period),
@@ -239,7 +239,7 @@ pub fn contract(slice: u64, period: u64, laxity: u64) -> DiskContract {
     }
 }
 
-/// What a client was charged in each of its periods, whole ones only, with the period's length.
+/// A client's charges in each whole period, with the period's length.
 pub fn periods(run: &Run, client: usize) -> Vec<(Nanos, Nanos)> {
     let of_client = |(_, event): &(usize, &Event)| event.client() == client as u32;
     let mut starts: Vec<(usize, Time)> = Vec::new();
@@ -255,7 +255,7 @@ pub fn periods(run: &Run, client: usize) -> Vec<(Nanos, Nanos)> {
     }
     for (_, event) in run.events.iter().enumerate().filter(of_client) {
         if let Event::Lax { from, to, .. } = *event {
-            // It may go on over the end of a period.
+            // A transaction may overlap the end of a period.
             let ends = starts
                 .iter()
                 .skip(1)

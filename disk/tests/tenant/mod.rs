@@ -1,4 +1,4 @@
-//! A disk with its thread, and clients of it in this very process.
+//! A disk with its thread, and clients of it in this process.
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub const PAGE: usize = 4096;
 pub const MIB: u64 = 1 << 20;
 
-/// A page, aligned as channels want it.
+/// A page, aligned as channels require.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Page(pub [u8; PAGE]);
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Page {
     }
 }
 
-/// Pages that say whose they are and where they belong.
+/// Pages that contain their owner and their place.
 pub fn pages(of: u64, first: u64, count: usize) -> Vec<Page> {
     let page = |at| {
         let mut page = Page([0; PAGE]);
@@ -47,7 +47,7 @@ pub struct Machine {
     directory: TempDir,
 }
 
-/// Transactions that are modelled to take no time to speak of.
+/// Transactions with a negligible modelled time.
 pub fn quick() -> UsdConfig {
     let class = OpCost {
         base: Nanos::micros(10),
@@ -74,7 +74,7 @@ pub fn contract(slice: u64, period: u64) -> DiskContract {
     }
 }
 
-/// One that never waits for time.
+/// A contract whose client never waits for time.
 pub fn plenty() -> DiskContract {
     DiskContract {
         extra: true,
@@ -119,7 +119,7 @@ impl Machine {
     }
 }
 
-/// A client's side: its contract, and one channel for a start.
+/// A client's side: its contract, and one channel at first.
 pub struct Tenant {
     pub id: ClientId,
     pub doorbell: Doorbell,
@@ -129,7 +129,7 @@ pub struct Tenant {
 pub struct Channel {
     pub id: ChannelId,
     pub client: Client,
-    /// What a tenant keeps for the disk's successor.
+    /// State that a tenant keeps for the disk's successor.
     pub memory: OwnedFd,
     pub server_bell: OwnedFd,
 }
@@ -176,7 +176,7 @@ impl Channel {
         Server::attach(duplicate(&self.memory), duplicate(&self.server_bell)).unwrap()
     }
 
-    /// One operation, waited for: pages to or from page number `first`.
+    /// Performs one operation and waits: pages to or from page number `first`.
     pub fn transfer(&mut self, write: bool, pages: &mut [Page], first: u64) -> i32 {
         let pieces = pieces(pages);
         // SAFETY: the pages outlive the operation, which ends here.
@@ -208,7 +208,7 @@ pub fn pieces(pages: &mut [Page]) -> Vec<Piece> {
     pages.iter_mut().map(piece).collect()
 }
 
-/// The next news, waited for.
+/// Waits for the next event.
 pub fn news(usd: &Usd) -> UsdEvent {
     loop {
         if let Some(news) = usd.next_event() {
