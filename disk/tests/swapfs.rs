@@ -186,7 +186,7 @@ fn paths_that_cannot_hold_pages_are_refused_by_name() {
     assert!(refusal(SwapFs::open(&there)).contains("is a directory"));
     assert!(refusal(SwapFs::open(&path)).contains("format it first"));
     assert!(refusal(SwapFs::open(Path::new("/dev/null"))).contains("neither a partition"));
-    assert!(refusal(SwapFs::format(&path, &FormatOptions::default())).contains("how large"));
+    assert!(refusal(SwapFs::format(&path, &FormatOptions::default())).contains("give a size"));
 
     let memory = rustix::fs::memfd_create("swap", MemfdFlags::CLOEXEC).unwrap();
     let in_memory = PathBuf::from(format!("/proc/self/fd/{}", memory.as_raw_fd()));

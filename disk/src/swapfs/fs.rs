@@ -1,13 +1,14 @@
 //! The swap filesystem's operations, for its single owner.
 
 use super::block_device::BlockDevice;
-use super::device::{Device, DeviceWarning, FormatOptions};
+use super::device::{Device, FormatOptions};
 use super::error::{FileError, OpenError};
 use super::extents::{Extent, Extents, between};
 use super::file::{File, FileId, FileName};
 use super::scrub::{Scrub, ScrubToken};
 use super::superblock::Superblocks;
 use super::table::FileTable;
+use super::warning::DeviceWarning;
 use super::{DATA, UNIT, signatures};
 use rustix::io::Errno;
 use std::path::Path;

@@ -13,7 +13,7 @@
 //! | `extents` | translation of an offset in a file to one on the device |
 //! | `format`, `superblock` | the on-disk format; two copies of it on the device |
 //! | `scrub` | zeroing of space that may hold another tenant's pages |
-//! | `block_device`, `device`, `lock`, `signatures` | the device, its lock, and its former contents |
+//! | `block_device`, `device`, `warning`, `lock`, `signatures` | the device, its lock, and its former contents |
 //!
 //! Rules:
 //! - An operation is durable when it returns, or it did not happen. After a crash at any
@@ -38,6 +38,7 @@ mod scrub;
 mod signatures;
 mod superblock;
 mod table;
+mod warning;
 
 #[cfg(test)]
 mod crash;
@@ -47,12 +48,13 @@ mod mock_device;
 mod reference_model;
 
 pub use block_device::BlockDevice;
-pub use device::{Device, DeviceWarning, FormatOptions};
+pub use device::{Device, FormatOptions};
 pub use error::{FileError, OpenError};
 pub use extents::{Extent, ExtentSlice, ExtentSlices, Extents, OutOfFile};
 pub use file::{File, FileId, FileName, MAX_BLOB, NameError};
 pub use fs::{SwapFs, Usage};
 pub use scrub::{Scrub, ScrubError, ScrubProgress};
+pub use warning::DeviceWarning;
 
 /// Allocation unit in bytes. Large, so that a file of any size has few extents, a request of a few
 /// pages seldom straddles two, and tables of fixed size cover any disk; small beside the swap of

@@ -5,7 +5,8 @@
 
 use super::Event;
 use crate::cost_model::Op;
-use crate::time::{Nanos, Time};
+use crate::time::Time;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -17,99 +18,94 @@ pub fn write_perfetto(
 ) -> io::Result<()> {
     let mut events = events.to_vec();
     events.sort_by_key(Event::at);
-    let mut lanes: BTreeMap<u32, Vec<Time>> = BTreeMap::new();
-    let mut comma = "";
-    write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    let mut tracks: BTreeMap<u32, Vec<Time>> = BTreeMap::new();
+    let mut entries = Vec::with_capacity(events.len());
     for event in &events {
-        let client = event.client();
-        let lanes = lanes.entry(client).or_default();
-        write!(
-            out,
-            "{comma}\n{{\"pid\":{client},\"ts\":{}",
-            micros(event.at())
-        )?;
-        comma = ",";
-        match *event {
-            Event::Transaction {
-                started,
-                elapsed,
-                charge,
-                op,
-                bytes,
-                slack,
-                ..
-            } => {
-                let lane = lane(lanes, started, started + elapsed);
-                let what = match op {
-                    Op::Read => "read",
-                    Op::Write => "write",
-                };
-                let how = if slack { "slack " } else { "" };
-                write!(
-                    out,
-                    ",\"ph\":\"X\",\"tid\":{lane},\"dur\":{},\"name\":\"{how}{what}\",\
-                     \"args\":{{\"bytes\":{bytes},\"charged_us\":{}}}}}",
-                    length(elapsed),
-                    length(charge)
-                )?;
-            }
-            Event::Lax { from, to, .. } => {
-                let lane = lane(lanes, from, to);
-                let length = length(to - from);
-                write!(
-                    out,
-                    ",\"ph\":\"X\",\"tid\":{lane},\"dur\":{length},\"name\":\"lax\"}}"
-                )?;
-            }
-            Event::Allocation {
-                remaining,
-                deadline,
-                ..
-            } => write!(
-                out,
-                ",\"ph\":\"i\",\"s\":\"p\",\"tid\":0,\"name\":\"allocation\",\
-                 \"args\":{{\"remaining_us\":{},\"deadline_us\":{}}}}}",
-                remaining as f64 / 1e3,
-                micros(deadline)
-            )?,
-        }
+        let tracks = tracks.entry(event.client()).or_default();
+        entries.push(entry(event, tracks));
     }
-    for &client in lanes.keys() {
-        let name = serde_json::to_string(&name(client))?;
-        write!(
-            out,
-            "{comma}\n{{\"pid\":{client},\"ph\":\"M\",\"name\":\"process_name\",\
-             \"args\":{{\"name\":{name}}}}}"
-        )?;
+    for &client in tracks.keys() {
+        entries.push(json!({
+            "pid": client,
+            "ph": "M",
+            "name": "process_name",
+            "args": { "name": name(client) },
+        }));
+    }
+    write!(out, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
+    for (at, entry) in entries.iter().enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        write!(out, "{comma}\n{entry}")?;
     }
     writeln!(out, "\n]}}")
 }
 
-/// The first track that is free at that time.
-fn lane(lanes: &mut Vec<Time>, from: Time, to: Time) -> usize {
-    match lanes.iter_mut().enumerate().find(|(_, end)| **end <= from) {
-        Some((lane, end)) => {
-            *end = to;
-            lane
+fn entry(event: &Event, tracks: &mut Vec<Time>) -> Value {
+    let (pid, ts) = (event.client(), micros(event.at().0));
+    match *event {
+        Event::Transaction {
+            started,
+            elapsed,
+            charge,
+            op,
+            bytes,
+            slack,
+            ..
+        } => {
+            let name = match (op, slack) {
+                (Op::Read, false) => "read",
+                (Op::Read, true) => "slack read",
+                (Op::Write, false) => "write",
+                (Op::Write, true) => "slack write",
+            };
+            let track = track(tracks, started, started + elapsed);
+            let args = json!({ "bytes": bytes, "charged_us": micros(charge.0) });
+            json!({
+                "pid": pid, "ts": ts, "ph": "X", "tid": track,
+                "dur": micros(elapsed.0), "name": name, "args": args,
+            })
         }
-        None => {
-            lanes.push(to);
-            lanes.len() - 1
+        Event::Lax { from, to, .. } => json!({
+            "pid": pid, "ts": ts, "ph": "X", "tid": track(tracks, from, to),
+            "dur": micros((to - from).0), "name": "lax",
+        }),
+        Event::Allocation {
+            remaining,
+            deadline,
+            ..
+        } => {
+            let remaining = remaining as f64 / 1e3;
+            let args = json!({ "remaining_us": remaining, "deadline_us": micros(deadline.0) });
+            json!({
+                "pid": pid, "ts": ts, "ph": "i", "s": "p", "tid": 0,
+                "name": "allocation", "args": args,
+            })
         }
     }
 }
 
-fn micros(time: Time) -> f64 {
-    time.0 as f64 / 1e3
+/// The first track that is free at that time.
+fn track(tracks: &mut Vec<Time>, from: Time, to: Time) -> usize {
+    match tracks.iter_mut().enumerate().find(|(_, end)| **end <= from) {
+        Some((track, end)) => {
+            *end = to;
+            track
+        }
+        None => {
+            tracks.push(to);
+            tracks.len() - 1
+        }
+    }
 }
 
-fn length(time: Nanos) -> f64 {
-    time.0 as f64 / 1e3
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Nanos;
 
     #[test]
     fn overlapping_transactions_have_tracks_of_their_own_and_names_are_escaped() {
