@@ -277,7 +277,11 @@ impl Daemon {
                     (STRANGERS, _) => self.strangers.come(),
                     (ERRANDS, _) => self.errand_done(),
                     (DISK, _) => self.disk_news(),
-                    (SIGNALS, _) if self.signalled() => return Ok(()),
+                    (SIGNALS, _) if self.signalled() => {
+                        // No other daemon's: none listens there while this one does.
+                        let _ = std::fs::remove_file(self.socket());
+                        return Ok(());
+                    }
                     (_, CONNECTION) => self.at_connection(token),
                     (_, HUNGER) => self.hungry(token as TenantNumber),
                     _ => {}

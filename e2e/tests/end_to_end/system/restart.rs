@@ -56,6 +56,9 @@ fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(200));
         let status = daemon.end()?;
+        ensure(!daemon.socket().exists(), || {
+            "the daemon's socket is left behind".into()
+        })?;
         ensure(status.success(), || format!("it ended with {status}"))?;
         daemon.again()?;
     }
