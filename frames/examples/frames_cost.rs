@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..ROUNDS {
         let frame = client.take().ok_or("no frame")?;
         client.put(frame)?;
-        client.give_back(1);
+        client.release(1);
     }
     println!(
         "take a free frame, put, give it back: {:.0} ns",

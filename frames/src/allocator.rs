@@ -7,7 +7,7 @@
 //! has frames unused, else intrusively, by a deadline that its own disk slice lets it keep.
 //! Who is late or lies is killed.
 //!
-//! Rule: pure. Events go in with the time since start, orders come out, and the daemon carries
+//! Rule: pure. Events go in with the time since start, actions come out, and the daemon carries
 //! them out, in order and at once. Whatever tenants do, the sum of n is never more than the
 //! frames managed, but for what tenants of a daemon before came back with, which they give up
 //! first; and a guarantee waits for nobody's good will: frames promised by a deadline
@@ -18,37 +18,37 @@
 //! use frames::allocator::*;
 //! use std::time::Duration;
 //!
-//! let mut allocator = Allocator::new(Settings {
+//! let mut allocator = Allocator::new(AllocatorConfig {
 //!     managed: 1000,
 //!     deadline: Duration::from_millis(100),
 //!     stall: Duration::from_secs(10),
 //!     notice: Duration::from_secs(30),
 //!     allowance: 64,
-//!     places: Places { huge: true, nodes: 1 },
+//!     topology: MachineTopology { huge: true, nodes: 1 },
 //! });
 //! let (tenant, now) = (TenantId(1), Duration::ZERO);
-//! let cleaning = Cleaning { frames_per_second: 3000, delay: Duration::from_millis(225) };
+//! let cleaning = CleaningRate { frames_per_second: 3000, delay: Duration::from_millis(225) };
 //! allocator.admit(tenant, Contract { g: 100, x: 500 }, cleaning)?;
-//! let orders = allocator.request(tenant, Request { k: 100, kind: Kind::Any }, now)?;
-//! assert_eq!(orders, [Order::Grant { tenant, k: 100 }]);
-//! # Ok::<(), Refused>(())
+//! let actions = allocator.request(tenant, Request { k: 100, placement: Placement::Any }, now)?;
+//! assert_eq!(actions, [Action::Grant { tenant, k: 100 }]);
+//! # Ok::<(), AllocatorError>(())
 //! ```
 
+mod action;
 mod deadline;
-mod order;
-mod refused;
+mod enforcement;
+mod error;
 mod request;
 mod revocation;
 mod tenant;
-mod verdict;
 
-pub use order::{Notice, Offence, Order};
-pub use refused::Refused;
-pub use request::{Kind, Places, Request, Waiting};
+pub use action::{Action, TenantNotice, Violation};
+pub use error::AllocatorError;
+pub use request::{MachineTopology, PendingRequest, Placement, Request};
 
 use crate::contract::Contract;
 use deadline::Stall;
-use request::Wish;
+use request::OptimisticRequest;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tenant::Tenant;
@@ -65,7 +65,7 @@ impl std::fmt::Display for TenantId {
 
 /// What the allocator goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AllocatorConfig {
     /// Frames of main memory it gives out.
     pub managed: u32,
     /// T: how long a victim has at least, when it is asked for frames.
@@ -78,12 +78,12 @@ pub struct Settings {
     /// Frames a tenant may have resident above those granted: the pager's own.
     pub allowance: u32,
     /// Which particular frames there are.
-    pub places: Places,
+    pub topology: MachineTopology,
 }
 
 /// How fast a tenant can clean frames by its own disk slice, or by compressing them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleaning {
+pub struct CleaningRate {
     /// Frames a second, in the long run.
     pub frames_per_second: u32,
     /// Longest it may have to wait before it begins: the rest of a period when its slice has
@@ -103,7 +103,7 @@ pub struct Usage {
 
 /// What the allocator knows of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TenantView {
+pub struct TenantStats {
     /// Who.
     pub tenant: TenantId,
     /// {g, x} in force.
@@ -128,42 +128,42 @@ pub struct TenantView {
 
 /// The books of all tenants.
 pub struct Allocator {
-    settings: Settings,
+    config: AllocatorConfig,
     tenants: BTreeMap<TenantId, Tenant>,
-    waiting: Vec<Waiting>,
-    wishes: Vec<Wish>,
+    waiting: Vec<PendingRequest>,
+    optimistic: Vec<OptimisticRequest>,
     /// Until when tenants of the daemon before may come back.
     grace: Duration,
     stall: Stall,
     /// When to look again for victims that can be asked for more.
     round: Option<Duration>,
-    orders: Vec<Order>,
+    actions: Vec<Action>,
 }
 
 impl Allocator {
     /// Books without tenants.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(config: AllocatorConfig) -> Self {
         Self {
-            settings,
+            config,
             tenants: BTreeMap::new(),
             waiting: Vec::new(),
-            wishes: Vec::new(),
+            optimistic: Vec::new(),
             grace: Duration::ZERO,
             stall: Stall {
                 total: Duration::ZERO,
-                most: settings.stall,
+                most: config.stall,
             },
             round: None,
-            orders: Vec::new(),
+            actions: Vec::new(),
         }
     }
 
     /// Books after a restart of the daemon: until `grace` tenants come back with what they
     /// own ([`Allocator::readmit`]), and no optimistic frames are given out.
-    pub fn restarted(settings: Settings, grace: Duration) -> Self {
+    pub fn restarted(config: AllocatorConfig, grace: Duration) -> Self {
         Self {
             grace,
-            ..Self::new(settings)
+            ..Self::new(config)
         }
     }
 
@@ -172,8 +172,8 @@ impl Allocator {
         &mut self,
         tenant: TenantId,
         contract: Contract,
-        cleaning: Cleaning,
-    ) -> Result<(), Refused> {
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
         self.check(tenant, contract)?;
         let new = Tenant::new(contract, 0, cleaning);
         self.tenants.insert(tenant, new);
@@ -192,12 +192,12 @@ impl Allocator {
         tenant: TenantId,
         contract: Contract,
         n: u32,
-        cleaning: Cleaning,
-    ) -> Result<(), Refused> {
+        cleaning: CleaningRate,
+    ) -> Result<(), AllocatorError> {
         self.check(tenant, contract)?;
         let taken = |tenant: &Tenant| u64::from(tenant.managed().max(tenant.contract.g));
         let taken: u64 = self.tenants.values().map(taken).sum();
-        let left = u64::from(self.settings.managed).saturating_sub(taken) as u32;
+        let left = u64::from(self.config.managed).saturating_sub(taken) as u32;
         let fit = n.min(left.max(contract.g)).min(self.free());
         let mut back = Tenant::new(contract, n, cleaning);
         back.beyond = n - fit;
@@ -205,24 +205,24 @@ impl Allocator {
         Ok(())
     }
 
-    fn check(&self, tenant: TenantId, contract: Contract) -> Result<(), Refused> {
+    fn check(&self, tenant: TenantId, contract: Contract) -> Result<(), AllocatorError> {
         match self.tenants.contains_key(&tenant) {
-            true => Err(Refused::Known(tenant)),
+            true => Err(AllocatorError::Known(tenant)),
             false => self.check_contract(tenant, contract),
         }
     }
 
-    fn check_contract(&self, tenant: TenantId, contract: Contract) -> Result<(), Refused> {
+    fn check_contract(&self, tenant: TenantId, contract: Contract) -> Result<(), AllocatorError> {
         let Contract { g, x } = contract;
         if x == 0 || g > x {
-            return Err(Refused::Contract { g, x });
+            return Err(AllocatorError::Contract { g, x });
         }
         let others = || self.tenants.iter().filter(|(other, _)| **other != tenant);
         let guaranteed: u32 = others().map(|(_, tenant)| tenant.contract.g).sum();
-        let managed = self.settings.managed;
+        let managed = self.config.managed;
         match guaranteed.checked_add(g) {
             Some(sum) if sum <= managed => Ok(()),
-            _ => Err(Refused::Guarantee {
+            _ => Err(AllocatorError::Guarantee {
                 asked: g,
                 guaranteed,
                 managed,
@@ -232,12 +232,16 @@ impl Allocator {
     }
 
     /// Whether [`Allocator::set_contract`] would change a tenant's contract to this now.
-    pub fn may_set(&self, tenant: TenantId, contract: Contract) -> Result<(), Refused> {
+    pub fn check_set_contract(
+        &self,
+        tenant: TenantId,
+        contract: Contract,
+    ) -> Result<(), AllocatorError> {
         self.check_contract(tenant, contract)?;
         let found = self.tenants.get(&tenant);
         match found.is_some_and(|tenant| tenant.condemned.is_none()) {
             true => Ok(()),
-            false => Err(Refused::Unknown(tenant)),
+            false => Err(AllocatorError::Unknown(tenant)),
         }
     }
 
@@ -249,10 +253,10 @@ impl Allocator {
         tenant: TenantId,
         contract: Contract,
         now: Duration,
-    ) -> Result<Vec<Order>, Refused> {
-        self.may_set(tenant, contract)?;
-        let from = now + self.settings.notice;
-        let own = self.live(tenant)?;
+    ) -> Result<Vec<Action>, AllocatorError> {
+        self.check_set_contract(tenant, contract)?;
+        let from = now + self.config.notice;
+        let own = self.live_tenant(tenant)?;
         let g = own.contract.g.max(contract.g);
         own.contract = Contract {
             g,
@@ -261,28 +265,32 @@ impl Allocator {
         let lowered = own.contract != contract;
         own.later = lowered.then_some((contract, from));
         let from = if lowered { from } else { now };
-        let notice = Notice::Contract { contract, from };
-        self.orders.push(Order::Tell { tenant, notice });
-        self.trim(tenant, now);
-        Ok(self.settle(now))
+        let notice = TenantNotice::Contract { contract, from };
+        self.actions.push(Action::Notify { tenant, notice });
+        self.fit_requests(tenant, now);
+        Ok(self.run(now))
     }
 
     /// Changes what there is to give out.
-    pub fn set_managed(&mut self, managed: u32, now: Duration) -> Result<Vec<Order>, Refused> {
+    pub fn set_managed(
+        &mut self,
+        managed: u32,
+        now: Duration,
+    ) -> Result<Vec<Action>, AllocatorError> {
         let (guaranteed, owned) = (self.guaranteed(), self.owned());
         if managed < guaranteed.max(owned) {
-            return Err(Refused::Managed {
+            return Err(AllocatorError::Managed {
                 asked: managed,
                 guaranteed,
                 owned,
             });
         }
-        self.settings.managed = managed;
-        Ok(self.settle(now))
+        self.config.managed = managed;
+        Ok(self.run(now))
     }
 
     /// Changes how fast a tenant can clean.
-    pub fn set_cleaning(&mut self, tenant: TenantId, cleaning: Cleaning) {
+    pub fn set_cleaning(&mut self, tenant: TenantId, cleaning: CleaningRate) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
             tenant.cleaning = cleaning;
         }
@@ -290,7 +298,7 @@ impl Allocator {
 
     /// What a tenant's quota says it uses. Worth saying before a request is made, and now and
     /// then.
-    pub fn report(&mut self, tenant: TenantId, usage: Usage) {
+    pub fn report_usage(&mut self, tenant: TenantId, usage: Usage) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
             tenant.usage = Usage {
                 used: usage.used.min(tenant.n),
@@ -301,20 +309,20 @@ impl Allocator {
 
     /// How long, since the start, threads of the machine waited for a processor. To be said
     /// before anything else that happens at that time.
-    pub fn stalled(&mut self, total: Duration) {
+    pub fn on_stalled(&mut self, total: Duration) {
         self.stall.total = self.stall.total.max(total);
     }
 
     /// A tenant has ended, by itself or killed, and its memory is the machine's again.
-    pub fn gone(&mut self, tenant: TenantId, now: Duration) -> Vec<Order> {
+    pub fn on_tenant_gone(&mut self, tenant: TenantId, now: Duration) -> Vec<Action> {
         self.tenants.remove(&tenant);
-        self.forget(tenant);
-        self.settle(now)
+        self.drop_requests(tenant);
+        self.run(now)
     }
 
-    /// To be called when [`Allocator::next`] says so, after what tenants said until then was
+    /// To be called when [`Allocator::next_timeout`] says so, after what tenants said until then was
     /// passed on.
-    pub fn tick(&mut self, now: Duration) -> Vec<Order> {
+    pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         let mut changed = Vec::new();
         for (id, tenant) in &mut self.tenants {
             if let Some((contract, _)) = tenant.later.filter(|(_, from)| *from <= now) {
@@ -322,31 +330,33 @@ impl Allocator {
                 changed.push(*id);
             }
         }
-        changed.into_iter().for_each(|id| self.trim(id, now));
-        self.condemn_late(now);
-        self.settle(now)
+        changed
+            .into_iter()
+            .for_each(|id| self.fit_requests(id, now));
+        self.condemn_overdue(now);
+        self.run(now)
     }
 
     /// When there is something to do, whatever happens until then.
-    pub fn next(&self) -> Option<Duration> {
+    pub fn next_timeout(&self) -> Option<Duration> {
         let later = self.tenants.values().filter_map(|t| t.later.map(|l| l.1));
         let live = self.tenants.values().filter(|t| t.condemned.is_none());
         // Late is who has not answered by then: the moment after.
         let late = live
-            .filter_map(|t| t.debts.front())
-            .map(|debt| debt.deadline.end(self.stall) + Duration::from_nanos(1));
+            .filter_map(|t| t.revocations.front())
+            .map(|revocation| revocation.deadline.end(self.stall) + Duration::from_nanos(1));
         let grace = Some(self.grace).filter(|grace| !grace.is_zero());
         later.chain(late).chain(grace).chain(self.round).min()
     }
 
     /// Frames of main memory given out or to give out.
     pub fn managed(&self) -> u32 {
-        self.settings.managed
+        self.config.managed
     }
 
     /// Frames nobody owns.
     pub fn free(&self) -> u32 {
-        self.settings.managed.saturating_sub(self.owned())
+        self.config.managed.saturating_sub(self.owned())
     }
 
     /// Sum of the guarantees in force.
@@ -355,19 +365,19 @@ impl Allocator {
     }
 
     /// All tenants, in the order of their numbers.
-    pub fn views(&self) -> impl Iterator<Item = TenantView> {
+    pub fn all_stats(&self) -> impl Iterator<Item = TenantStats> {
         let all = self.tenants.iter();
-        all.map(|(id, tenant)| self.view_of(*id, tenant))
+        all.map(|(id, tenant)| self.stats_of(*id, tenant))
     }
 
     /// One of them.
-    pub fn view(&self, tenant: TenantId) -> Option<TenantView> {
+    pub fn stats(&self, tenant: TenantId) -> Option<TenantStats> {
         let found = self.tenants.get(&tenant)?;
-        Some(self.view_of(tenant, found))
+        Some(self.stats_of(tenant, found))
     }
 
-    fn view_of(&self, id: TenantId, tenant: &Tenant) -> TenantView {
-        TenantView {
+    fn stats_of(&self, id: TenantId, tenant: &Tenant) -> TenantStats {
+        TenantStats {
             tenant: id,
             contract: tenant.contract,
             later: tenant.later,
@@ -375,8 +385,8 @@ impl Allocator {
             beyond: tenant.beyond,
             usage: tenant.usage,
             owed: tenant.owed(),
-            waiting: self.waiting_of(id),
-            wished: self.wishes_of(id),
+            waiting: self.pending_of(id),
+            wished: self.optimistic_of(id),
             condemned: tenant.condemned.is_some(),
         }
     }
@@ -386,9 +396,9 @@ impl Allocator {
     }
 
     /// A tenant that is not being killed.
-    fn live(&mut self, tenant: TenantId) -> Result<&mut Tenant, Refused> {
+    fn live_tenant(&mut self, tenant: TenantId) -> Result<&mut Tenant, AllocatorError> {
         let live = self.tenants.get_mut(&tenant);
         live.filter(|tenant| tenant.condemned.is_none())
-            .ok_or(Refused::Unknown(tenant))
+            .ok_or(AllocatorError::Unknown(tenant))
     }
 }

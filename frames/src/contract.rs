@@ -27,7 +27,7 @@ pub struct Process {
 
 /// Why no domain was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum AdmissionError {
     /// The guarantees would exceed the memory there is.
     #[error(
         "{asked} guaranteed frames ({}) were asked for, but {admitted} of {total} frames ({}) are \
@@ -98,9 +98,9 @@ impl std::fmt::Display for Kib {
 /// The contract of each process in a tree that shares `total` frames: `minimum` frames
 /// guaranteed, as many as there are at most. Refused when the tree has more processes
 /// than minimum sets of frames.
-pub fn tree(processes: u32, minimum: u32, total: u32) -> Result<Contract, Refusal> {
+pub fn tree(processes: u32, minimum: u32, total: u32) -> Result<Contract, AdmissionError> {
     if u64::from(processes) * u64::from(minimum) > u64::from(total) {
-        return Err(Refusal::Tree {
+        return Err(AdmissionError::Tree {
             processes,
             minimum,
             total,

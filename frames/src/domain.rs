@@ -13,7 +13,7 @@ pub struct DomainId {
 impl DomainId {
     /// As a number, to hand to another process.
     pub fn raw(self) -> u32 {
-        self.generation << Word::SLOT_BITS | self.slot
+        self.generation << DomainWord::SLOT_BITS | self.slot
     }
 
     /// Its slot: the number under which other books of the same tree know the domain.
@@ -24,8 +24,8 @@ impl DomainId {
     /// From [`DomainId::raw`].
     pub fn from_raw(raw: u32) -> Self {
         Self {
-            slot: raw & Word::SLOT_MASK,
-            generation: raw >> Word::SLOT_BITS & Word::GENERATION_MASK,
+            slot: raw & DomainWord::SLOT_MASK,
+            generation: raw >> DomainWord::SLOT_BITS & DomainWord::GENERATION_MASK,
         }
     }
 }
@@ -51,15 +51,15 @@ pub enum Phase {
     Retiring,
 }
 
-/// `Slot::state`: phase, creator and generation in a word.
+/// `DomainSlot::state`: phase, creator and generation in a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word {
+pub(crate) struct DomainWord {
     pub phase: Phase,
     pub creator: Owner,
     pub generation: u32,
 }
 
-impl Word {
+impl DomainWord {
     pub(crate) const SLOT_BITS: u32 = 12;
     pub(crate) const SLOT_MASK: u32 = (1 << Self::SLOT_BITS) - 1;
     pub(crate) const GENERATION_MASK: u32 = (1 << 16) - 1;

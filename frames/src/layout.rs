@@ -3,10 +3,10 @@
 //! Rule: only words, each touched atomically, and each either a truth that one
 //! compare-and-swap changes or a count that can be made again from the RamTab.
 
+use crate::frame_set::FrameSet;
 use crate::ledger::check;
-use crate::limit::Limit;
+use crate::limit_word::LimitWord;
 use crate::ramtab::{Frame, Owner, RamTab};
-use crate::set::FrameSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use wired::{PAGE, Plain, WiredMemory};
 
@@ -29,24 +29,24 @@ pub(crate) struct Header {
     pub guaranteed: AtomicU32,
     /// Sum of max(n, g): what optimistic frames may not grow past the limit.
     pub committed: AtomicU32,
-    /// Sum of `Slot::wanted`, when somebody last asked.
+    /// Sum of `DomainSlot::wanted`, when somebody last demanded.
     pub wants: AtomicU32,
     /// Futex word: changes when frames become free. The lowest bit says someone sleeps.
     pub freed: AtomicU32,
-    /// Futex word: not 0 while counts are made again; see [`crate::reconcile`].
+    /// Futex word: not 0 while counts are made again; see [`crate::recount`].
     pub pause: AtomicU32,
     /// Not 0 while somebody makes counts again.
-    pub reconciling: AtomicU32,
+    pub recounting: AtomicU32,
     /// Not 0 when counts may be wrong, because a process died changing them.
     pub suspect: AtomicU32,
     /// How many frames may be owned and how many are, in one word.
-    pub limit: Limit,
+    pub limit: LimitWord,
     /// Most that the sum of g may be.
-    pub assured: AtomicU32,
-    /// What is to be evicted down to; [`u32::MAX`] when nothing was asked for.
-    pub shed_to: AtomicU32,
+    pub max_guaranteed: AtomicU32,
+    /// What is to be evicted down to; [`u32::MAX`] when nothing was demanded for.
+    pub reclaim_target: AtomicU32,
     /// Not 0 when the limit is felt, until somebody raises it or says that he heard.
-    pub hungry: AtomicU32,
+    pub pressure: AtomicU32,
     /// The most frames that were owned at one moment.
     pub peak_owned: AtomicU32,
 }
@@ -55,7 +55,7 @@ unsafe impl Plain for Header {}
 
 /// What is known of a domain.
 #[repr(C, align(128))]
-pub(crate) struct Slot {
+pub(crate) struct DomainSlot {
     /// Phase, generation and creator: see [`crate::domain::Phase`].
     pub state: AtomicU32,
     pub pid: AtomicU32,
@@ -65,8 +65,8 @@ pub(crate) struct Slot {
     /// Frames the domain owns. Raised before a frame is taken, lowered after one is given
     /// back, so never less than the RamTab says. [`CLOSED`] when nobody may change it.
     pub n: AtomicU32,
-    /// Frames the domain was asked to give back, intrusively, and has not.
-    pub asked: AtomicU32,
+    /// Frames the domain was demanded to give back, intrusively, and has not.
+    pub demanded: AtomicU32,
     /// Frames the domain waits for.
     pub wanted: AtomicU32,
     /// Futex word rung for the domain's pager.
@@ -75,17 +75,17 @@ pub(crate) struct Slot {
     pub activity: AtomicU64,
     pub taken_over: AtomicU64,
     pub lost: AtomicU64,
-    pub asked_ever: AtomicU64,
-    pub answered: AtomicU64,
+    pub demanded_ever: AtomicU64,
+    pub released: AtomicU64,
     pub refused: AtomicU64,
 }
 // SAFETY: atomics alone; zero is a value of each.
-unsafe impl Plain for Slot {}
+unsafe impl Plain for DomainSlot {}
 
-/// Marks `Slot::n` of a domain that is being retired.
+/// Marks `DomainSlot::n` of a domain that is being retired.
 pub(crate) const CLOSED: u32 = 1 << 31;
 
-impl Slot {
+impl DomainSlot {
     /// Wakes the domain's pager.
     pub(crate) fn ring(&self) {
         self.bell.fetch_add(1, SeqCst);
@@ -106,7 +106,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Of a ledger with `total` frames and `slots` slots, slot 0 included.
     pub(crate) fn new(total: u32, slots: u32) -> Self {
-        let ramtab = size_of::<Header>() + slots as usize * size_of::<Slot>();
+        let ramtab = size_of::<Header>() + slots as usize * size_of::<DomainSlot>();
         let sets = (ramtab + total as usize * 4).next_multiple_of(PAGE);
         let set = FrameSet::size(total) * 8;
         let length = (sets + slots as usize * set).next_multiple_of(PAGE);
@@ -136,12 +136,12 @@ impl Layout {
 }
 
 /// The ledger's memory, seen by its parts.
-pub(crate) struct Memory {
+pub(crate) struct LedgerMemory {
     region: WiredMemory,
     layout: Layout,
 }
 
-impl Memory {
+impl LedgerMemory {
     pub(crate) fn new(region: WiredMemory, layout: Layout) -> Self {
         Self { region, layout }
     }
@@ -159,12 +159,12 @@ impl Memory {
         &self.region.slice::<Header>(0, 1)[0]
     }
 
-    pub(crate) fn slots(&self) -> &[Slot] {
+    pub(crate) fn slots(&self) -> &[DomainSlot] {
         self.region
             .slice(size_of::<Header>(), self.layout.slots as usize)
     }
 
-    pub(crate) fn slot(&self, owner: Owner) -> &Slot {
+    pub(crate) fn slot(&self, owner: Owner) -> &DomainSlot {
         &self.slots()[owner as usize]
     }
 
@@ -183,6 +183,6 @@ impl Memory {
     }
 }
 
-const _: () = assert!(size_of::<Header>().is_multiple_of(align_of::<Slot>()));
+const _: () = assert!(size_of::<Header>().is_multiple_of(align_of::<DomainSlot>()));
 const _: () = assert!(size_of::<Header>() <= PAGE);
-const _: () = assert!(Frame::MOST < CLOSED);
+const _: () = assert!(Frame::MAX < CLOSED);

@@ -5,12 +5,12 @@
 //! the shared words, and the supervisor only admits, revokes and, when a process died at
 //! whatever instruction, retires its domain.
 
-use crate::client::Client;
-use crate::contract::{Contract, Process, Refusal};
-use crate::domain::{DomainId, Phase, Word};
-use crate::grant::{Activity, add_within, lower_to_zero};
-use crate::hunger::Bell;
-use crate::layout::{CLOSED, Layout, MAGIC, Memory, Slot};
+use crate::acquire::{UpdateGuard, add_within, lower_to_zero};
+use crate::contract::{AdmissionError, Contract, Process};
+use crate::domain::{DomainId, DomainWord, Phase};
+use crate::domain_frames::DomainFrames;
+use crate::layout::{CLOSED, DomainSlot, Layout, LedgerMemory, MAGIC};
+use crate::pressure::PressureBell;
 use crate::ramtab::{Entry, Frame, Owner};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
@@ -21,10 +21,10 @@ use wired::{PAGE, WiredMemory};
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// More or fewer frames than a ledger can keep.
-    #[error("a ledger keeps 1 to {most} frames, not {0}", most = Frame::MOST)]
+    #[error("a ledger keeps 1 to {most} frames, not {0}", most = Frame::MAX)]
     Total(u32),
     /// More or fewer domains than a ledger can keep.
-    #[error("a ledger keeps 1 to {most} domains, not {0}", most = Ledger::MOST_DOMAINS)]
+    #[error("a ledger keeps 1 to {most} domains, not {0}", most = Ledger::MAX_DOMAINS)]
     Domains(u32),
     /// The descriptor is something else.
     #[error(
@@ -42,14 +42,14 @@ pub enum LedgerError {
 
 /// The books of `total` frames, shared by all who hold the descriptor.
 pub struct Ledger {
-    pub(crate) memory: Memory,
-    pub(crate) bell: Bell,
+    pub(crate) memory: LedgerMemory,
+    pub(crate) bell: PressureBell,
 }
 
 impl Ledger {
     /// Most domains at once. The table of their frame sets is sparse: a slot not used
     /// costs an eighth of a byte a frame of address space and no memory.
-    pub const MOST_DOMAINS: u32 = Word::SLOT_MASK;
+    pub const MAX_DOMAINS: u32 = DomainWord::SLOT_MASK;
 
     /// New books of `total` frames, all free, for at most `max_domains` domains at once;
     /// with the descriptor to hand to their processes.
@@ -58,7 +58,7 @@ impl Ledger {
     }
 
     /// New books of which at most `limit` frames may be owned, until whoever attaches a
-    /// [`crate::Quota`] to the descriptor raises that; `total` is the most it can be raised to.
+    /// [`crate::LimitControl`] to the descriptor raises that; `total` is the most it can be raised to.
     pub fn create_limited(
         total: u32,
         limit: u32,
@@ -68,15 +68,15 @@ impl Ledger {
         let layout = Layout::new(total, slots);
         let (region, fd) = WiredMemory::shared(layout.length, "selfpage-ledger")
             .map_err(|e| LedgerError::Map(e.into()))?;
-        let memory = Memory::new(region, layout);
+        let memory = LedgerMemory::new(region, layout);
         memory.set(0).fill(total);
         let header = memory.header();
         header.length.store(layout.length as u64, SeqCst);
         header.total.store(total, SeqCst);
         header.slots.store(slots, SeqCst);
         header.limit.set(limit.min(total));
-        header.assured.store(total, SeqCst);
-        header.shed_to.store(u32::MAX, SeqCst);
+        header.max_guaranteed.store(total, SeqCst);
+        header.reclaim_target.store(u32::MAX, SeqCst);
         header.magic.store(MAGIC, SeqCst);
         Ok((Self::new(memory), fd))
     }
@@ -92,18 +92,18 @@ impl Ledger {
         }
         let first = map(PAGE)?;
         let layout = Layout::read(&first, length).ok_or(LedgerError::NotALedger)?;
-        Ok(Self::new(Memory::new(map(layout.length)?, layout)))
+        Ok(Self::new(LedgerMemory::new(map(layout.length)?, layout)))
     }
 
-    fn new(memory: Memory) -> Self {
+    fn new(memory: LedgerMemory) -> Self {
         Self {
             memory,
-            bell: Bell::default(),
+            bell: PressureBell::default(),
         }
     }
 
     /// Admits a domain, nascent until its process takes it up with [`Ledger::adopt`].
-    pub fn admit(&self, contract: Contract, process: Process) -> Result<DomainId, Refusal> {
+    pub fn admit(&self, contract: Contract, process: Process) -> Result<DomainId, AdmissionError> {
         self.admit_by(0, contract, process)
     }
 
@@ -113,25 +113,25 @@ impl Ledger {
         creator: Owner,
         contract: Contract,
         process: Process,
-    ) -> Result<DomainId, Refusal> {
+    ) -> Result<DomainId, AdmissionError> {
         let Contract { g, x } = contract;
         if x == 0 || g > x {
-            return Err(Refusal::Contract { g, x });
+            return Err(AdmissionError::Contract { g, x });
         }
-        let _activity = Activity::begin(&self.memory, creator);
+        let _activity = UpdateGuard::begin(&self.memory, creator);
         let header = self.memory.header();
-        let assured = header.assured.load(SeqCst);
-        if !add_within(&header.guaranteed, g, assured) {
-            return Err(Refusal::Guarantee {
+        let max_guaranteed = header.max_guaranteed.load(SeqCst);
+        if !add_within(&header.guaranteed, g, max_guaranteed) {
+            return Err(AdmissionError::Guarantee {
                 asked: g,
                 admitted: header.guaranteed.load(SeqCst),
-                total: assured,
+                total: max_guaranteed,
                 domains: header.live.load(SeqCst),
             });
         }
         let Some((owner, word)) = self.claim(creator) else {
             lower_to_zero(&header.guaranteed, g);
-            return Err(Refusal::Slots {
+            return Err(AdmissionError::Slots {
                 slots: self.memory.slot_count() - 1,
             });
         };
@@ -141,15 +141,15 @@ impl Ledger {
         slot.start.store(process.start, SeqCst);
         slot.g.store(g, SeqCst);
         slot.x.store(x.min(self.total()), SeqCst);
-        for word in [&slot.asked, &slot.wanted] {
+        for word in [&slot.demanded, &slot.wanted] {
             word.store(0, SeqCst);
         }
         for word in [
             &slot.activity,
             &slot.taken_over,
             &slot.lost,
-            &slot.asked_ever,
-            &slot.answered,
+            &slot.demanded_ever,
+            &slot.released,
             &slot.refused,
         ] {
             word.store(0, SeqCst);
@@ -159,7 +159,7 @@ impl Ledger {
         header.reach.fetch_max(owner + 1, SeqCst);
         slot.n.store(0, SeqCst);
         slot.state.store(
-            Word {
+            DomainWord {
                 phase: Phase::Nascent,
                 ..word
             }
@@ -174,13 +174,13 @@ impl Ledger {
 
     /// Takes up an admitted domain in the process that will page with it: the child after
     /// a fork, or the new image after an exec.
-    pub fn adopt(&self, id: DomainId, process: Process) -> Result<Client<'_>, LedgerError> {
+    pub fn adopt(&self, id: DomainId, process: Process) -> Result<DomainFrames<'_>, LedgerError> {
         let slot = self.find(id).ok_or(LedgerError::Gone(id))?;
         let live = |now: u32| {
-            let word = Word::unpack(now);
+            let word = DomainWord::unpack(now);
             let same = word.generation == id.generation && word.admitted();
             same.then_some(
-                Word {
+                DomainWord {
                     phase: Phase::Live,
                     creator: 0,
                     ..word
@@ -191,15 +191,15 @@ impl Ledger {
         slot.pid.store(process.pid, SeqCst);
         slot.start.store(process.start, SeqCst);
         match slot.state.fetch_update(SeqCst, SeqCst, live) {
-            Ok(_) => Ok(Client::new(self, id)),
+            Ok(_) => Ok(DomainFrames::new(self, id)),
             Err(_) => Err(LedgerError::Gone(id)),
         }
     }
 
     /// A domain's view of the ledger.
-    pub fn client(&self, id: DomainId) -> Result<Client<'_>, LedgerError> {
+    pub fn client(&self, id: DomainId) -> Result<DomainFrames<'_>, LedgerError> {
         self.find(id)
-            .map(|_| Client::new(self, id))
+            .map(|_| DomainFrames::new(self, id))
             .ok_or(LedgerError::Gone(id))
     }
 
@@ -209,7 +209,7 @@ impl Ledger {
     pub fn retire(&self, id: DomainId) -> u32 {
         let back = self.dismiss(id).unwrap_or(0);
         if self.memory.header().suspect.load(SeqCst) != 0 {
-            self.reconcile();
+            self.recount();
         }
         back
     }
@@ -218,10 +218,10 @@ impl Ledger {
     pub(crate) fn dismiss(&self, id: DomainId) -> Option<u32> {
         let slot = self.find(id)?;
         let retiring = |now: u32| {
-            let word = Word::unpack(now);
+            let word = DomainWord::unpack(now);
             let ours = word.generation == id.generation && word.admitted();
             ours.then_some(
-                Word {
+                DomainWord {
                     phase: Phase::Retiring,
                     ..word
                 }
@@ -240,7 +240,7 @@ impl Ledger {
         let mut back = self.sweep(owner);
         self.memory.set(owner).clear();
         self.memory.want_less(owner, u32::MAX);
-        slot.asked.store(0, SeqCst);
+        slot.demanded.store(0, SeqCst);
         // A process that died while changing counts left them too high somewhere.
         let torn = slot.activity.swap(0, SeqCst) as u32 != 0;
         if torn || n & CLOSED != 0 {
@@ -248,23 +248,23 @@ impl Ledger {
         }
         if n & CLOSED == 0 {
             let g = slot.g.load(SeqCst);
-            header.limit.give(n);
+            header.limit.release(n);
             lower_to_zero(&header.committed, n.max(g));
             lower_to_zero(&header.guaranteed, g);
             lower_to_zero(&header.live, 1);
         }
         back += self.dismiss_children(owner);
         self.vacate(owner);
-        header.ring_freed();
+        header.notify_freed();
         back
     }
 
     fn vacate(&self, owner: Owner) {
         let slot = self.memory.slot(owner);
-        let generation = Word::unpack(slot.state.load(SeqCst)).generation + 1;
-        let generation = generation & Word::GENERATION_MASK;
+        let generation = DomainWord::unpack(slot.state.load(SeqCst)).generation + 1;
+        let generation = generation & DomainWord::GENERATION_MASK;
         slot.state.store(
-            Word {
+            DomainWord {
                 phase: Phase::Vacant,
                 creator: 0,
                 generation,
@@ -294,9 +294,9 @@ impl Ledger {
 
     /// Most that the guarantees of all domains may sum to: the tenant's own guarantee, where
     /// the books are a tenant's. Those admitted already stay.
-    pub fn assure(&self, frames: u32) {
+    pub fn set_max_guaranteed(&self, frames: u32) {
         let frames = frames.min(self.total());
-        self.memory.header().assured.store(frames, SeqCst);
+        self.memory.header().max_guaranteed.store(frames, SeqCst);
     }
 
     /// How many frames may be owned now.
@@ -339,18 +339,18 @@ impl Ledger {
         self.memory.header().live.load(SeqCst)
     }
 
-    pub(crate) fn find(&self, id: DomainId) -> Option<&Slot> {
+    pub(crate) fn find(&self, id: DomainId) -> Option<&DomainSlot> {
         let slot = self.memory.slots().get(id.slot as usize)?;
-        let word = Word::unpack(slot.state.load(SeqCst));
+        let word = DomainWord::unpack(slot.state.load(SeqCst));
         (id.slot != 0 && word.generation == id.generation && word.admitted()).then_some(slot)
     }
 
-    fn claim(&self, creator: Owner) -> Option<(Owner, Word)> {
+    fn claim(&self, creator: Owner) -> Option<(Owner, DomainWord)> {
         (1..self.memory.slot_count()).find_map(|owner| {
             let state = &self.memory.slot(owner).state;
             let now = state.load(SeqCst);
-            let word = Word::unpack(now);
-            let claimed = Word {
+            let word = DomainWord::unpack(now);
+            let claimed = DomainWord {
                 phase: Phase::Claimed,
                 creator,
                 ..word
@@ -385,12 +385,12 @@ impl Ledger {
     /// Takes back domains that a dead creator had claimed or admitted and nobody took up.
     fn dismiss_children(&self, creator: Owner) -> u32 {
         let theirs = |owner: &Owner| {
-            let word = Word::unpack(self.memory.slot(*owner).state.load(SeqCst));
+            let word = DomainWord::unpack(self.memory.slot(*owner).state.load(SeqCst));
             word.creator == creator && word.phase != Phase::Vacant
         };
         let mut back = 0;
         for owner in (1..self.memory.slot_count()).filter(theirs) {
-            let word = Word::unpack(self.memory.slot(owner).state.load(SeqCst));
+            let word = DomainWord::unpack(self.memory.slot(owner).state.load(SeqCst));
             match word.phase {
                 Phase::Nascent => {
                     let id = DomainId {
@@ -409,10 +409,10 @@ impl Ledger {
 }
 
 pub(crate) fn check(total: u32, max_domains: u32) -> Result<u32, LedgerError> {
-    if total == 0 || total > Frame::MOST {
+    if total == 0 || total > Frame::MAX {
         return Err(LedgerError::Total(total));
     }
-    if max_domains == 0 || max_domains > Ledger::MOST_DOMAINS {
+    if max_domains == 0 || max_domains > Ledger::MAX_DOMAINS {
         return Err(LedgerError::Domains(max_domains));
     }
     Ok(max_domains + 1)

@@ -10,7 +10,7 @@
 //!
 //! Two sizes of it: a [`Ledger`] is shared by the processes of one tree, without anybody to
 //! ask; the [`allocator`] decides over all tenants of a machine, each of which has a ledger
-//! whose limit the allocator's daemon moves by a [`Quota`].
+//! whose limit the allocator's daemon moves by a [`LimitControl`].
 //!
 //! Rule of the ledger: all of it is words in shared memory, each changed by
 //! compare-and-swap, and the truth is the RamTab alone. Any process may be killed at any
@@ -32,26 +32,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod acquire;
 pub mod allocator;
-mod client;
 mod contract;
 mod domain;
-mod grant;
-mod hunger;
+mod domain_frames;
+mod frame_set;
 mod layout;
 mod ledger;
-mod limit;
-mod quota;
+mod limit_control;
+mod limit_word;
+mod pressure;
 mod ramtab;
-mod reconcile;
+mod recount;
 mod revocation;
-mod set;
-mod view;
+mod stats;
 
-pub use client::{Client, Misuse, Short};
-pub use contract::{Contract, Process, Refusal, fair_share, tree};
+pub use contract::{AdmissionError, Contract, Process, fair_share, tree};
 pub use domain::{DomainId, Phase};
+pub use domain_frames::{DomainFrames, InsufficientFrames, LedgerMisuse};
 pub use ledger::{Ledger, LedgerError};
-pub use quota::{Quota, QuotaError};
+pub use limit_control::{LimitControl, LimitControlError};
 pub use ramtab::{Frame, State};
-pub use view::{Census, DomainView};
+pub use stats::{DomainStats, StateCounts};

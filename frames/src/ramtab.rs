@@ -17,7 +17,7 @@ pub struct Frame(pub u32);
 impl Frame {
     /// Most frames a ledger can have: frame numbers fit in 26 bits of a page's state word
     /// (256 GiB of resident memory).
-    pub const MOST: u32 = 1 << 26;
+    pub const MAX: u32 = 1 << 26;
 }
 
 /// What a frame is doing.

@@ -1,24 +1,24 @@
 //! Asking domains for frames back: for one that waits, or for the tenant's landlord.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: intrusive revocation.
-//! The asked evict, put the frames and answer ([`crate::Client::answer`]). Rule: nobody is
-//! asked for a frame below its guarantee, and frames on their way are not asked for again.
+//! The demanded evict, put the frames and answer ([`crate::DomainFrames::answer`]). Rule: nobody is
+//! demanded for a frame below its guarantee, and frames on their way are not demanded for again.
 //! Deadlines are kept by the supervisor.
 
 use crate::domain::DomainId;
-use crate::layout::Slot;
+use crate::layout::DomainSlot;
 use crate::ledger::Ledger;
 use crate::ramtab::Owner;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl Ledger {
     /// Asks domains with more than their guarantee to give back frames, so that `id` can
-    /// have `k`: the largest n - g first. Frames asked for before and still on their way
+    /// have `k`: the largest n - g first. Frames demanded for before and still on their way
     /// count. Returns how many are on their way in all; fewer than `k` when the others
     /// have no more to give. What happens to a domain that does not answer in time is the
-    /// supervisor's to decide: see [`crate::DomainView::asked`].
+    /// supervisor's to decide: see [`crate::DomainStats::demanded`].
     ///
-    /// From g on `id` is no better than the others: they are asked down to the fair share
+    /// From g on `id` is no better than the others: they are demanded down to the fair share
     /// only, and until `id` has its frames none above that share gets more.
     pub fn demand(&self, id: DomainId, k: u32) -> u32 {
         let Some(slot) = self.find(id) else { return 0 };
@@ -30,44 +30,44 @@ impl Ledger {
         self.memory.header().wants.store(wants, SeqCst);
         let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
         let keep = if guaranteed { 0 } else { self.memory.fair() };
-        while self.coming() < wants {
+        while self.outstanding() < wants {
             let others = (1..self.memory.reach()).filter(|owner| *owner != id.slot);
             let spare = |owner: &Owner| {
                 let slot = self.memory.slot(*owner);
                 let above = self.memory.surplus(*owner);
-                let asked = slot.asked.load(SeqCst);
+                let demanded = slot.demanded.load(SeqCst);
                 above
                     .min(slot.n.load(SeqCst).saturating_sub(keep))
-                    .saturating_sub(asked)
+                    .saturating_sub(demanded)
             };
             let Some(victim) = others.max_by_key(spare).filter(|v| spare(v) > 0) else {
                 break;
             };
-            let (most, missing) = (spare(&victim), wants.saturating_sub(self.coming()));
+            let (most, missing) = (spare(&victim), wants.saturating_sub(self.outstanding()));
             let more = most.min(missing);
             if more == 0 {
                 break;
             }
-            self.memory.slot(victim).ask(more);
+            self.memory.slot(victim).demand(more);
         }
-        self.coming()
+        self.outstanding()
     }
 
     /// Asks domains for frames until all of them together can do with `to`: those with the
     /// largest n - g first, each for its share. Until the limit is there, or is raised, no
     /// optimistic frame is granted above `to`. Returns how many frames are on their way; when
-    /// they have come [`Ledger::shed_done`] says so. Nothing is to be shed any more when `to`
+    /// they have come [`Ledger::reclaim_done`] says so. Nothing is to be shed any more when `to`
     /// is the limit or above. Allocates: not for the page path.
-    pub fn shed(&self, to: u32) -> u32 {
+    pub fn reclaim_to(&self, to: u32) -> u32 {
         let header = self.memory.header();
         // Who came back with more than fits has a limit below what it owns.
         if to >= header.limit.limit() && self.owned() <= to {
-            header.lift_shedding();
+            header.clear_reclaim_target();
             return 0;
         }
-        header.shed_to.store(to, SeqCst);
+        header.reclaim_target.store(to, SeqCst);
         let above = self.committed().saturating_sub(to);
-        let mut missing = above.saturating_sub(self.coming());
+        let mut missing = above.saturating_sub(self.outstanding());
         let mut spare: Vec<(u32, Owner)> = (1..self.memory.reach())
             .map(|owner| (self.spare(owner), owner))
             .filter(|(spare, _)| *spare > 0)
@@ -81,40 +81,40 @@ impl Ledger {
             left -= u64::from(spare);
             missing -= share;
             if share > 0 {
-                self.memory.slot(owner).ask(share);
+                self.memory.slot(owner).demand(share);
             }
         }
-        self.coming()
+        self.outstanding()
     }
 
     /// Whether what is owned, or owed to guarantees, is at most `to`: the limit can be
     /// lowered that far.
-    pub fn shed_done(&self, to: u32) -> bool {
+    pub fn reclaim_done(&self, to: u32) -> bool {
         self.owned().max(self.committed()) <= to
     }
 
-    /// Frames domains were asked for and have not given.
-    fn coming(&self) -> u32 {
+    /// Frames domains were demanded for and have not given.
+    fn outstanding(&self) -> u32 {
         self.slots()
-            .map(|slot| slot.asked.load(SeqCst))
+            .map(|slot| slot.demanded.load(SeqCst))
             .fold(0, u32::saturating_add)
     }
 
-    /// Frames a domain can still be asked for.
+    /// Frames a domain can still be demanded for.
     fn spare(&self, owner: Owner) -> u32 {
-        let asked = self.memory.slot(owner).asked.load(SeqCst);
-        self.memory.surplus(owner).saturating_sub(asked)
+        let demanded = self.memory.slot(owner).demanded.load(SeqCst);
+        self.memory.surplus(owner).saturating_sub(demanded)
     }
 
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
+    fn slots(&self) -> impl Iterator<Item = &DomainSlot> {
         (1..self.memory.reach()).map(|owner| self.memory.slot(owner))
     }
 }
 
-impl Slot {
-    fn ask(&self, more: u32) {
-        self.asked.fetch_add(more, SeqCst);
-        self.asked_ever.fetch_add(u64::from(more), Relaxed);
+impl DomainSlot {
+    fn demand(&self, more: u32) {
+        self.demanded.fetch_add(more, SeqCst);
+        self.demanded_ever.fetch_add(u64::from(more), Relaxed);
         self.ring();
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{admit, audit, gets_its_guarantee, take};
-use frames::{Contract, DomainId, Frame, Ledger, Misuse, Process, Refusal, State};
+use frames::{AdmissionError, Contract, DomainId, Frame, Ledger, LedgerMisuse, Process, State};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn guarantees_past_the_total_are_refused_with_the_figures() {
         .unwrap_err();
     assert_eq!(
         refusal,
-        Refusal::Guarantee {
+        AdmissionError::Guarantee {
             asked: 41,
             admitted: 60,
             total: 100,
@@ -44,7 +44,7 @@ fn a_contract_that_contradicts_itself_is_refused() {
     let ledger = ledger(100);
     for (g, x) in [(0, 0), (5, 4)] {
         let refusal = ledger.admit(Contract { g, x }, Process::default());
-        assert_eq!(refusal, Err(Refusal::Contract { g, x }));
+        assert_eq!(refusal, Err(AdmissionError::Contract { g, x }));
     }
 }
 
@@ -55,7 +55,7 @@ fn more_domains_than_slots_are_refused() {
         admit(&ledger, 1, 1);
     }
     let refusal = ledger.admit(Contract { g: 1, x: 1 }, Process::default());
-    assert_eq!(refusal, Err(Refusal::Slots { slots: 8 }));
+    assert_eq!(refusal, Err(AdmissionError::Slots { slots: 8 }));
     assert_eq!(ledger.guaranteed(), 8);
 }
 
@@ -89,9 +89,9 @@ fn an_unused_frame_is_taken_over_without_its_owners_help() {
     assert_eq!(take(&busy, 10).len(), 5);
     assert_eq!((idle.n(), idle.unused(), busy.n()), (5, 0, 5));
     assert_eq!(idle.take_own(), None, "it finds out when it looks");
-    let lost = ledger.view(idle.id()).unwrap();
+    let lost = ledger.stats(idle.id()).unwrap();
     assert_eq!(
-        (lost.lost, ledger.view(busy.id()).unwrap().taken_over),
+        (lost.lost, ledger.stats(busy.id()).unwrap().taken_over),
         (5, 5)
     );
     audit(&ledger);
@@ -119,17 +119,17 @@ fn a_guarantee_lent_out_before_it_was_admitted_comes_back_by_revocation() {
     let bell = hog.bell_seq();
     assert_eq!(ledger.demand(late.id(), 50), 50);
     assert_ne!(hog.bell_seq(), bell, "its bell was rung");
-    assert_eq!(hog.asked(), 50);
+    assert_eq!(hog.demanded(), 50);
     assert_eq!(
         ledger.demand(late.id(), 50),
         50,
         "asking again does not ask for more"
     );
-    assert_eq!(hog.asked(), 50);
+    assert_eq!(hog.demanded(), 50);
     hog.put_batch(&held.split_off(50)).unwrap();
-    assert_eq!(hog.answer(hog.asked()), 50);
+    assert_eq!(hog.release_demanded(hog.demanded()), 50);
     assert_eq!(
-        (hog.asked(), hog.take()),
+        (hog.demanded(), hog.take()),
         (0, None),
         "they are not the hog's to take again"
     );
@@ -147,13 +147,13 @@ fn those_with_the_most_above_their_guarantee_are_asked_first() {
     });
     let late = admit(&ledger, 40, 40);
     assert_eq!(ledger.demand(late.id(), 40), 40);
-    assert_eq!(clients.map(|client| client.asked()), [0, 40, 0]);
+    assert_eq!(clients.map(|client| client.demanded()), [0, 40, 0]);
     assert_eq!(
         ledger.demand(late.id(), 70),
         60,
         "no more than is above the guarantees"
     );
-    assert_eq!(clients.map(|client| client.asked()), [20, 40, 0]);
+    assert_eq!(clients.map(|client| client.demanded()), [20, 40, 0]);
 }
 
 #[test]
@@ -181,20 +181,23 @@ fn a_frame_is_only_changed_by_the_domain_that_uses_it() {
     let ledger = ledger(10);
     let (one, other) = (admit(&ledger, 2, 4), admit(&ledger, 2, 4));
     let frame = one.take().unwrap();
-    assert!(matches!(other.put(frame), Err(Misuse::NotInUse { .. })));
+    assert!(matches!(
+        other.put(frame),
+        Err(LedgerMisuse::NotInUse { .. })
+    ));
     assert!(matches!(
         other.mark(frame, State::Nailed),
-        Err(Misuse::NotInUse { .. })
+        Err(LedgerMisuse::NotInUse { .. })
     ));
     assert_eq!(
         one.mark(frame, State::Free),
-        Err(Misuse::NotAMark(State::Free))
+        Err(LedgerMisuse::NotAMark(State::Free))
     );
-    assert_eq!(one.put(Frame(10)), Err(Misuse::NoSuchFrame(10)));
+    assert_eq!(one.put(Frame(10)), Err(LedgerMisuse::NoSuchFrame(10)));
     one.put(frame).unwrap();
     assert!(matches!(
         one.put(frame),
-        Err(Misuse::NotInUse {
+        Err(LedgerMisuse::NotInUse {
             state: State::Unused,
             ..
         })
@@ -232,7 +235,7 @@ fn a_child_takes_from_its_reserve_and_nobody_else_does() {
     assert_eq!(take(&thief, 100).len(), 30);
     let child = ledger.adopt(child, Process { pid: 2, start: 2 }).unwrap();
     assert_eq!((0..35).map_while(|_| child.take_own()).count(), 35);
-    assert_eq!(child.settle(), 5);
+    assert_eq!(child.finish_renumbering(), 5);
     assert_eq!((child.n(), child.unused()), (40, 5));
     assert_eq!(
         take(&thief, 100).len(),
@@ -250,7 +253,7 @@ fn a_reserve_that_cannot_be_had_whole_is_not_had_at_all() {
     let child = parent.admit_child(Contract { g: 10, x: 100 }).unwrap();
     let short = parent.reserve_for_child(child, 50).unwrap_err();
     assert_eq!((short.asked, short.missing), (50, 30));
-    assert_eq!(ledger.view(child).unwrap().n, 0);
+    assert_eq!(ledger.stats(child).unwrap().n, 0);
     audit(&ledger);
     parent.put_batch(&held[..30]).unwrap();
     parent.reserve_for_child(child, 50).unwrap();
@@ -292,7 +295,7 @@ fn after_an_exec_everything_is_unused() {
     let frames = take(&client, 20);
     client.mark(frames[0], State::Nailed).unwrap();
     client.put(frames[1]).unwrap();
-    assert_eq!(client.forget_all(), 20);
+    assert_eq!(client.abandon_all(), 20);
     assert_eq!((client.n(), client.unused()), (20, 20));
     assert_eq!(take(&client, 20).len(), 20);
     audit(&ledger);
@@ -306,7 +309,7 @@ fn a_retired_name_means_nobody_even_when_its_slot_is_used_again() {
     let new = admit(&ledger, 2, 4);
     take(&new, 4);
     assert_eq!(ledger.retire(old), 0);
-    assert!(ledger.client(old).is_err() && ledger.view(old).is_none());
+    assert!(ledger.client(old).is_err() && ledger.stats(old).is_none());
     assert_eq!(DomainId::from_raw(new.id().raw()), new.id());
     assert_eq!(ledger.retire(new.id()), 4);
 }
@@ -347,9 +350,9 @@ fn one_who_waits_for_frames_is_woken_when_they_are_given_back() {
                 }
             }
         });
-        while holder.asked() == 0 {
+        while holder.demanded() == 0 {
             let bell = holder.bell_seq();
-            if holder.asked() == 0 {
+            if holder.demanded() == 0 {
                 holder.wait_bell(bell, Some(Duration::from_millis(100)));
             }
         }
@@ -393,27 +396,27 @@ proptest! {
                     let back: Vec<_> = known.frames.drain(..some).collect();
                     client.put_batch(&back).unwrap();
                 }
-                6 => { client.give_back(k); }
+                6 => { client.release(k); }
                 7 => for frame in &known.frames[..some] {
                     let state = [State::Mapped, State::Standby, State::Nailed][which % 3];
                     client.mark(*frame, state).unwrap();
                 },
                 8 => { ledger.demand(known.id, k); }
                 9 => {
-                    let back: Vec<_> = known.frames.drain(..(client.asked() as usize).min(known.frames.len())).collect();
+                    let back: Vec<_> = known.frames.drain(..(client.demanded() as usize).min(known.frames.len())).collect();
                     client.put_batch(&back).unwrap();
-                    client.answer(client.asked());
+                    client.release_demanded(client.demanded());
                 }
                 10 => if let Ok(child) = client.admit_child(Contract { g: 0, x: total }) {
                     let _ = client.reserve_for_child(child, k);
                     let child = ledger.adopt(child, Process::default()).unwrap();
                     let frames: Vec<_> = (0..k).map_while(|_| child.take_own()).collect();
-                    child.settle();
+                    child.finish_renumbering();
                     domains.push(Known { id: child.id(), frames });
                 },
                 _ => {
                     let gone = domains.swap_remove(at);
-                    let n = ledger.view(gone.id).unwrap().n;
+                    let n = ledger.stats(gone.id).unwrap().n;
                     prop_assert_eq!(ledger.retire(gone.id), n);
                 }
             }

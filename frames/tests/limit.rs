@@ -3,7 +3,7 @@
 mod common;
 
 use common::{admit, audit, take};
-use frames::{Contract, Ledger, Process, Quota, QuotaError};
+use frames::{Contract, Ledger, LimitControl, LimitControlError, Process};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -11,10 +11,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A tenant's ledger and the quota in it, as the allocator has it.
-fn limited(total: u32, limit: u32) -> (Ledger, Quota) {
+/// A tenant's ledger and the limit in it, as the allocator has it.
+fn limited(total: u32, limit: u32) -> (Ledger, LimitControl) {
     let (ledger, fd) = Ledger::create_limited(total, limit, 8).unwrap();
-    (ledger, Quota::attach(fd).unwrap())
+    (ledger, LimitControl::attach(fd).unwrap())
 }
 
 fn bell() -> (OwnedFd, OwnedFd) {
@@ -33,17 +33,17 @@ fn rung(bell: &OwnedFd) -> u64 {
 
 #[test]
 fn no_more_is_owned_than_the_limit_until_it_is_raised() {
-    let (ledger, mut quota) = limited(100, 30);
+    let (ledger, mut control) = limited(100, 30);
     let client = admit(&ledger, 4, 100);
     assert_eq!(take(&client, 100).len(), 30);
     assert_eq!((client.resident_limit(), ledger.owned()), (30, 30));
-    assert_eq!(quota.raise(20), 20);
+    assert_eq!(control.raise(20), 20);
     assert_eq!(client.resident_limit(), 50);
     assert_eq!(take(&client, 100).len(), 20);
-    assert_eq!(quota.raise(1000), 50, "never past the total");
+    assert_eq!(control.raise(1000), 50, "never past the total");
     let last = take(&client, 100);
     client.put_batch(&last).unwrap();
-    client.give_back(100);
+    client.release(100);
     assert_eq!(
         (last.len(), ledger.owned(), ledger.peak_owned()),
         (50, 50, 100),
@@ -54,21 +54,21 @@ fn no_more_is_owned_than_the_limit_until_it_is_raised() {
 
 #[test]
 fn what_is_not_owned_is_taken_without_the_trees_help() {
-    let (ledger, mut quota) = limited(100, 80);
+    let (ledger, mut control) = limited(100, 80);
     let client = admit(&ledger, 10, 100);
     let frames = take(&client, 50);
     assert_eq!(
-        (quota.limit(), quota.owned(), quota.committed()),
+        (control.limit(), control.owned(), control.committed()),
         (80, 50, 50)
     );
-    assert_eq!(quota.take_unused(10), 10);
-    assert_eq!(quota.take_unused(100), 20, "not what is owned");
-    assert_eq!((quota.limit(), ledger.limit()), (50, 50));
+    assert_eq!(control.take_unused(10), 10);
+    assert_eq!(control.take_unused(100), 20, "not what is owned");
+    assert_eq!((control.limit(), ledger.limit()), (50, 50));
     assert_eq!(client.take(), None);
     client.put_batch(&frames[..45]).unwrap();
-    client.give_back(45);
+    client.release(45);
     assert_eq!(
-        quota.take_unused(100),
+        control.take_unused(100),
         40,
         "nor what is guaranteed to a domain"
     );
@@ -88,7 +88,7 @@ fn within_a_full_limit_unused_frames_still_change_hands() {
     assert_eq!(late.take(), None, "refused for now, guaranteed as it is");
     assert_eq!(ledger.demand(late.id(), 8), 8);
     busy.put_batch(&held[..8]).unwrap();
-    assert_eq!(busy.answer(busy.asked()), 8);
+    assert_eq!(busy.release_demanded(busy.demanded()), 8);
     assert_eq!(take(&late, 8).len(), 8);
     assert_eq!((ledger.owned(), ledger.limit()), (20, 20));
     audit(&ledger);
@@ -97,7 +97,7 @@ fn within_a_full_limit_unused_frames_still_change_hands() {
 #[test]
 fn guarantees_are_admitted_up_to_what_the_tenant_is_guaranteed_itself() {
     let (ledger, _quota) = limited(100, 10);
-    ledger.assure(30);
+    ledger.set_max_guaranteed(30);
     admit(&ledger, 20, 100);
     let refusal = ledger.admit(Contract { g: 11, x: 50 }, Process::default());
     assert!(refusal.unwrap_err().to_string().contains("20 of 30 frames"));
@@ -105,30 +105,30 @@ fn guarantees_are_admitted_up_to_what_the_tenant_is_guaranteed_itself() {
 
 #[test]
 fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
-    let (ledger, mut quota) = limited(160, 60);
+    let (ledger, mut control) = limited(160, 60);
     let (mine, theirs) = bell();
     ledger.set_bell(theirs);
     let client = admit(&ledger, 4, 160);
     take(&client, 49);
-    assert_eq!((rung(&mine), quota.hungry()), (0, false));
+    assert_eq!((rung(&mine), control.is_under_pressure()), (0, false));
     client.take();
     assert_eq!(
-        (rung(&mine), quota.hungry()),
+        (rung(&mine), control.is_under_pressure()),
         (1, true),
         "ten frames are a sixteenth"
     );
     assert_eq!(take(&client, 100).len(), 10);
     assert_eq!(rung(&mine), 0, "it was said already");
-    quota.heard();
+    control.acknowledge_pressure();
     assert_eq!(client.take(), None);
     assert_eq!(rung(&mine), 1);
     let (other, others) = bell();
     ledger.set_bell(others);
-    quota.raise(100);
-    assert!(!quota.hungry());
+    control.raise(100);
+    assert!(!control.is_under_pressure());
     assert_eq!(take(&client, 200).len(), 100);
     assert_eq!(rung(&other) + rung(&mine), 0, "there is no more to be had");
-    quota.take_unused(0);
+    control.take_unused(0);
     audit(&ledger);
 }
 
@@ -144,22 +144,26 @@ fn a_second_bell_takes_the_place_of_the_first() {
 
 #[test]
 fn shedding_asks_those_above_their_guarantee_in_proportion() {
-    let (ledger, mut quota) = limited(100, 100);
+    let (ledger, mut control) = limited(100, 100);
     let clients = [(10, 30), (10, 50), (20, 20)].map(|(g, n)| {
         let client = admit(&ledger, g, 100);
         (client, take(&client, n))
     });
-    assert_eq!(ledger.shed(70), 30);
-    assert_eq!(clients.each_ref().map(|(c, _)| c.asked()), [10, 20, 0]);
-    assert_eq!(ledger.shed(70), 30, "asking again does not ask for more");
+    assert_eq!(ledger.reclaim_to(70), 30);
+    assert_eq!(clients.each_ref().map(|(c, _)| c.demanded()), [10, 20, 0]);
+    assert_eq!(
+        ledger.reclaim_to(70),
+        30,
+        "asking again does not ask for more"
+    );
     assert_eq!(clients[2].0.take(), None, "nothing is granted meanwhile");
-    assert_eq!(quota.take_unused(30), 0);
+    assert_eq!(control.take_unused(30), 0);
     for (client, frames) in &clients {
-        assert!(!ledger.shed_done(70));
-        let asked = client.asked();
+        assert!(!ledger.reclaim_done(70));
+        let asked = client.demanded();
         client.put_batch(&frames[..asked as usize]).unwrap();
-        assert_eq!(client.answer(asked), asked);
-        if ledger.shed_done(70) {
+        assert_eq!(client.release_demanded(asked), asked);
+        if ledger.reclaim_done(70) {
             break;
         }
     }
@@ -168,8 +172,8 @@ fn shedding_asks_those_above_their_guarantee_in_proportion() {
         None,
         "it is not the tree's to take again"
     );
-    assert_eq!(quota.take_unused(30), 30);
-    assert_eq!(quota.raise(5), 5);
+    assert_eq!(control.take_unused(30), 30);
+    assert_eq!(control.raise(5), 5);
     assert_eq!(take(&clients[2].0, 100).len(), 5, "what was shed is past");
     audit(&ledger);
 }
@@ -182,9 +186,9 @@ fn shedding_asks_for_nothing_that_is_guaranteed() {
         take(&client, 50);
         client
     });
-    assert_eq!(ledger.shed(10), 20);
-    assert_eq!(clients.map(|c| c.asked()), [20, 0]);
-    assert_eq!(ledger.shed(100), 0, "lifted");
+    assert_eq!(ledger.reclaim_to(10), 20);
+    assert_eq!(clients.map(|c| c.demanded()), [20, 0]);
+    assert_eq!(ledger.reclaim_to(100), 0, "lifted");
     assert_eq!(
         ledger.demand(clients[1].id(), 0),
         20,
@@ -194,7 +198,7 @@ fn shedding_asks_for_nothing_that_is_guaranteed() {
 
 #[test]
 fn one_who_waits_for_frames_is_woken_when_the_limit_is_raised() {
-    let (ledger, mut quota) = limited(100, 4);
+    let (ledger, mut control) = limited(100, 4);
     let ledger = &ledger;
     let client = admit(ledger, 0, 100);
     take(&client, 4);
@@ -208,10 +212,10 @@ fn one_who_waits_for_frames_is_woken_when_the_limit_is_raised() {
                 }
             }
         });
-        while !quota.hungry() {
+        while !control.is_under_pressure() {
             std::thread::yield_now();
         }
-        quota.raise(1);
+        control.raise(1);
         waiting.join().unwrap();
     });
 }
@@ -219,13 +223,16 @@ fn one_who_waits_for_frames_is_woken_when_the_limit_is_raised() {
 #[test]
 fn a_descriptor_that_is_no_sealed_ledger_is_refused_with_the_reason() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    assert!(matches!(Quota::attach(&file), Err(QuotaError::NotAMemfd)));
+    assert!(matches!(
+        LimitControl::attach(&file),
+        Err(LimitControlError::NotAMemfd)
+    ));
     let memfd = |length: u64, seals: SealFlags| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("selfpage-test", flags).unwrap();
         ftruncate(&fd, length).unwrap();
         fcntl_add_seals(&fd, seals).unwrap();
-        Quota::attach(fd)
+        LimitControl::attach(fd)
             .err()
             .map(|e| e.to_string())
             .unwrap_or_default()
@@ -244,18 +251,18 @@ proptest! {
     ) {
         let (_ledger, fd) = Ledger::create_limited(100, 40, 2).unwrap();
         let hostile = wired::WiredMemory::attach(&fd, wired::PAGE).unwrap();
-        let mut quota = Quota::attach(&fd).unwrap();
+        let mut control = LimitControl::attach(&fd).unwrap();
         let mut limit = 40;
         for ((word, value), (raise, k)) in words.into_iter().zip(steps) {
             hostile.slice::<std::sync::atomic::AtomicU32>(word * 4, 1)[0].store(value, SeqCst);
             limit = match raise {
-                true => limit + quota.raise(k),
-                false => limit - quota.take_unused(k),
+                true => limit + control.raise(k),
+                false => limit - control.take_unused(k),
             };
-            prop_assert_eq!(quota.limit(), limit);
+            prop_assert_eq!(control.limit(), limit);
             prop_assert!(limit <= 100);
-            prop_assert!(quota.owned() <= quota.committed() && quota.committed() <= limit);
-            prop_assert!(quota.wanted() <= 100 - limit);
+            prop_assert!(control.owned() <= control.committed() && control.committed() <= limit);
+            prop_assert!(control.wanted() <= 100 - limit);
         }
     }
 
@@ -263,7 +270,7 @@ proptest! {
     fn owned_stays_within_the_limit_after_any_sequence_of_requests(
         steps in prop::collection::vec((0u8..8, 0usize..3, 0u32..40), 1..200),
     ) {
-        let (ledger, mut quota) = limited(120, 40);
+        let (ledger, mut control) = limited(120, 40);
         let mut clients = [(5, 120), (20, 60), (0, 120)]
             .map(|(g, x)| (admit(&ledger, g, x), Vec::new()));
         for (what, which, k) in steps {
@@ -273,22 +280,22 @@ proptest! {
                 3 => {
                     let some = (k as usize).min(frames.len());
                     client.put_batch(&frames.split_off(frames.len() - some)).unwrap();
-                    client.give_back(k / 2);
+                    client.release(k / 2);
                 }
                 4 => {
-                    let asked = client.asked().min(frames.len() as u32);
+                    let asked = client.demanded().min(frames.len() as u32);
                     client.put_batch(&frames.split_off(frames.len() - asked as usize)).unwrap();
-                    client.answer(asked);
+                    client.release_demanded(asked);
                 }
-                5 => { quota.raise(k); }
-                6 => { quota.take_unused(k); }
+                5 => { control.raise(k); }
+                6 => { control.take_unused(k); }
                 _ => {
-                    ledger.shed(k * 4);
+                    ledger.reclaim_to(k * 4);
                     ledger.demand(client.id(), k);
                 }
             }
-            prop_assert_eq!(ledger.limit(), quota.limit());
-            prop_assert_eq!(ledger.owned(), quota.owned());
+            prop_assert_eq!(ledger.limit(), control.limit());
+            prop_assert_eq!(ledger.owned(), control.owned());
             audit(&ledger);
         }
     }
@@ -296,7 +303,7 @@ proptest! {
 
 #[test]
 fn a_limit_that_moves_all_the_time_is_never_passed_and_nothing_is_lost() {
-    let (ledger, mut quota) = limited(500, 100);
+    let (ledger, mut control) = limited(500, 100);
     let (ledger, stop) = (&ledger, &AtomicBool::new(false));
     std::thread::scope(|scope| {
         for g in [0, 20, 50] {
@@ -305,25 +312,25 @@ fn a_limit_that_moves_all_the_time_is_never_passed_and_nothing_is_lost() {
                 while !stop.load(SeqCst) {
                     let frames = take(&client, 300);
                     client.put_batch(&frames).unwrap();
-                    client.give_back(100);
+                    client.release(100);
                 }
             });
         }
         for round in 0..20_000u32 {
             match round % 3 {
-                0 => quota.raise(1 + round % 97),
-                _ => quota.take_unused(1 + round % 89),
+                0 => control.raise(1 + round % 97),
+                _ => control.take_unused(1 + round % 89),
             };
-            assert!(ledger.owned() <= quota.limit(), "at no moment");
+            assert!(ledger.owned() <= control.limit(), "at no moment");
         }
         stop.store(true, SeqCst);
     });
     audit(ledger);
-    quota.raise(500);
-    let owned: u32 = ledger.views().map(|view| view.n).sum();
+    control.raise(500);
+    let owned: u32 = ledger.all_stats().map(|view| view.n).sum();
     let more = admit(ledger, 0, 500);
     let unused: u32 = ledger
-        .views()
+        .all_stats()
         .map(|v| v.n.saturating_sub(v.contract.g))
         .sum();
     let spare = 500 - ledger.committed() + unused;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::audit;
-use frames::{Contract, DomainId, Frame, Ledger, Process, Quota, State};
+use frames::{Contract, DomainId, Frame, Ledger, LimitControl, Process, State};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -63,15 +63,15 @@ fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, 
                 client.mark(frame, state).unwrap();
             }
             13 => {
-                client.give_back(random.below(8));
+                client.release(random.below(8));
             }
             14 => {
-                let asked = client.asked();
+                let asked = client.demanded();
                 for frame in held.drain(..(asked as usize).min(held.len())) {
                     mine(frame, me, 0);
                     client.put(frame).unwrap();
                 }
-                client.answer(asked);
+                client.release_demanded(asked);
             }
             15 if random.below(16) == 0 => {
                 if let Ok(child) = client.admit_child(Contract { g: 1, x: 100 }) {
@@ -169,7 +169,7 @@ fn a_process_of_the_tree() {
 #[test]
 fn whenever_processes_are_killed_all_their_frames_come_back() {
     let (ledger, fd) = Ledger::create_limited(TOTAL, TOTAL, 64).unwrap();
-    let mut quota = Quota::attach(&fd).unwrap();
+    let mut control = LimitControl::attach(&fd).unwrap();
     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
     let spawn = |g: u32| -> (DomainId, Child) {
         let contract = Contract { g, x: TOTAL / 2 };
@@ -199,18 +199,18 @@ fn whenever_processes_are_killed_all_their_frames_come_back() {
         tree.push(spawn(30 * (round % 4)));
         // Meanwhile the limit moves as well.
         match round % 3 {
-            0 => quota.raise(random.below(TOTAL)),
-            _ => quota.take_unused(random.below(TOTAL / 2)),
+            0 => control.raise(random.below(TOTAL)),
+            _ => control.take_unused(random.below(TOTAL / 2)),
         };
-        assert!(ledger.owned() <= quota.limit());
+        assert!(ledger.owned() <= control.limit());
         // A domain may be past its bounds in no count, even while all are at work.
-        for view in ledger.views() {
+        for view in ledger.all_stats() {
             assert!(view.n <= view.contract.x, "{view:?}");
         }
     }
     tree.into_iter().for_each(kill);
-    assert!(ledger.reconcile());
-    quota.raise(TOTAL);
+    assert!(ledger.recount());
+    control.raise(TOTAL);
     audit(&ledger);
     assert_eq!(
         (ledger.free(), ledger.guaranteed(), ledger.domains()),

@@ -165,7 +165,7 @@ impl Domain {
         if unused < k {
             pager.evict(&mut pager.some_cleaner(), k - unused);
         }
-        let given = pager.frames().give_back(k);
+        let given = pager.frames().release(k);
         pager
             .counters()
             .add(Counter::relinquished, u64::from(given));

@@ -299,7 +299,7 @@ impl Pager {
         }
         let optimistic = client.n().saturating_sub(client.contract().g);
         let beyond = client.unused().saturating_sub(want);
-        let given = client.give_back(optimistic.min(beyond));
+        let given = client.release(optimistic.min(beyond));
         self.counters().add(Counter::relinquished, u64::from(given));
     }
 
@@ -316,7 +316,7 @@ impl Pager {
         self.revisit_devices();
         self.unmark_failed();
         let client = self.frames();
-        let asked = client.asked();
+        let asked = client.demanded();
         if asked > 0 {
             let unused = client.unused();
             if unused < asked
@@ -324,7 +324,7 @@ impl Pager {
             {
                 self.evict(&mut cleaner, asked - unused);
             }
-            let given = client.answer(asked);
+            let given = client.release_demanded(asked);
             self.counters().add(Counter::relinquished, u64::from(given));
         }
         if let Some(want) = self.pace.swapper_called() {

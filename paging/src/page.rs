@@ -114,7 +114,7 @@ const FRAME: Field = NAILS.after(26);
 const HANDLE: Field = FRAME.after(Handle::BITS);
 
 const _: () = assert!(HANDLE.shift + HANDLE.bits == 64);
-const _: () = assert!(1 << FRAME.bits == frames::Frame::MOST as u64);
+const _: () = assert!(1 << FRAME.bits == frames::Frame::MAX as u64);
 // The low half is a futex word, and everything waited for is in it.
 const _: () = assert!(NAILS.shift + NAILS.bits <= 32 && cfg!(target_endian = "little"));
 

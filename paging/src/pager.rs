@@ -30,7 +30,7 @@ use crate::staging::{Places, Staging};
 use crate::stream::{Advice, Recogniser, WIDEST};
 use crate::stretch::Handler;
 use crate::stretch::Inner;
-use frames::{Client, Frame};
+use frames::{DomainFrames, Frame};
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -87,7 +87,7 @@ impl Hooks for StandardError {
 pub(crate) struct Parts {
     pub(crate) capabilities: Capabilities,
     pub(crate) userfault: Userfault,
-    pub(crate) frames: Client<'static>,
+    pub(crate) frames: DomainFrames<'static>,
     /// Frames of the whole ledger: frame numbers are below this.
     pub(crate) total_frames: u32,
     pub(crate) store: Option<&'static dyn Store>,
@@ -106,7 +106,7 @@ pub(crate) struct Parts {
 pub(crate) struct Pager {
     pub(crate) capabilities: Capabilities,
     userfault: UnsafeCell<Userfault>,
-    frames: UnsafeCell<Client<'static>>,
+    frames: UnsafeCell<DomainFrames<'static>>,
     holder: AtomicU32,
     pub(crate) store: Option<&'static dyn Store>,
     store_name: String,
@@ -231,7 +231,7 @@ impl Pager {
         unsafe { &*self.userfault.get() }
     }
 
-    pub(crate) fn frames(&self) -> &Client<'static> {
+    pub(crate) fn frames(&self) -> &DomainFrames<'static> {
         // SAFETY: replaced only behind the closed gate, when nobody holds this.
         unsafe { &*self.frames.get() }
     }
@@ -285,7 +285,7 @@ impl Pager {
     pub(crate) unsafe fn become_child(
         &self,
         userfault: Userfault,
-        frames: Client<'static>,
+        frames: DomainFrames<'static>,
         holder: Holder,
         counters: Counters,
     ) {

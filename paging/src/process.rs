@@ -20,7 +20,7 @@ use crate::page::State;
 use crate::pager::{Hooks, Pager, Parts};
 use crate::stretch::Inner;
 use crate::table::Table;
-use frames::Client;
+use frames::DomainFrames;
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub struct Config {
     /// Open, not yet registered with anything.
     pub userfault: Userfault,
     /// The process's domain in the tree's ledger.
-    pub frames: Client<'static>,
+    pub frames: DomainFrames<'static>,
     /// The tree's store.
     pub store: &'static SharedStore,
     /// The process's slot in it.

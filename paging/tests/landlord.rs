@@ -5,7 +5,7 @@
     reason = "each stretch is the test's own"
 )]
 
-use frames::Quota;
+use frames::LimitControl;
 use selfpage::{Contract, DirectIo, Domain, Ledger, Paged};
 
 const PAGE: usize = 4096;
@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 #[test]
 fn a_domain_keeps_to_a_limit_that_others_move_and_gives_back_what_they_ask_for() {
     let (ledger, books) = Ledger::create_limited(64, 16, 1).unwrap();
-    let mut quota = Quota::attach(&books).unwrap();
+    let mut quota = LimitControl::attach(&books).unwrap();
     let view = Ledger::attach(&books).unwrap();
     let domain = Domain::builder()
         .frames(Contract { g: 8, x: 64 })
@@ -34,8 +34,8 @@ fn a_domain_keeps_to_a_limit_that_others_move_and_gives_back_what_they_ask_for()
     quota.raise(40);
     touch();
     assert!((17..=56).contains(&view.owned()), "{}", view.owned());
-    view.shed(10);
-    while !view.shed_done(10) {
+    view.reclaim_to(10);
+    while !view.reclaim_done(10) {
         std::thread::yield_now();
     }
     assert!(view.owned() <= 10);

@@ -3,7 +3,7 @@
 use crate::outlet::Outlet;
 use crate::traps::{self, Traps};
 use crate::{allocated, link, notice, pager_process, processors};
-use frames::{Client, Contract, DomainId, Ledger};
+use frames::{Contract, DomainFrames, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -192,7 +192,7 @@ fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, 
     .map_err(text)
 }
 
-fn adopt(ledger: &'static Ledger, domain: u32) -> Result<Client<'static>, String> {
+fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, String> {
     let process = system::tree::process(rustix::process::getpid());
     ledger
         .adopt(DomainId::from_raw(domain), process)
@@ -277,7 +277,7 @@ impl Engine {
         let since = Instant::now();
         while inherited.load(Ordering::Acquire) == 0
             && since.elapsed() < CHILD
-            && self.ledger.view(child).is_some()
+            && self.ledger.stats(child).is_some()
         {
             futex::wait(inherited, 0, Some(LOOK));
         }

@@ -119,10 +119,10 @@ impl FromStr for FrameTerms {
                 _ if !bytes.is_multiple_of(page) => Err(fail(format!(
                     "not a whole number of frames of {page} bytes"
                 ))),
-                Ok(count) if count <= frames::Frame::MOST => Ok(count),
+                Ok(count) if count <= frames::Frame::MAX => Ok(count),
                 _ => Err(fail(format!(
                     "more than the {} a contract can hold",
-                    Bytes(u64::from(frames::Frame::MOST) * page)
+                    Bytes(u64::from(frames::Frame::MAX) * page)
                 ))),
             }
         };
@@ -132,7 +132,7 @@ impl FromStr for FrameTerms {
         };
         let x = g
             .checked_add(extra)
-            .filter(|x| *x <= frames::Frame::MOST)
+            .filter(|x| *x <= frames::Frame::MAX)
             .ok_or_else(|| fail("more than a contract can hold".into()))?;
         Ok(Self { g, x })
     }

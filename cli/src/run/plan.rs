@@ -131,7 +131,7 @@ fn parse_guaranteed(text: &str) -> Result<u32, String> {
             Bytes(down)
         ));
     }
-    let most = u64::from(frames::Frame::MOST);
+    let most = u64::from(frames::Frame::MAX);
     match u32::try_from(bytes / PAGE as u64) {
         Ok(frames) if u64::from(frames) <= most => Ok(frames),
         _ => Err(format!(

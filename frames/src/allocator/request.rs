@@ -5,7 +5,7 @@
 //! physical addresses. A quota has no place, so the allocator says only whether such a request
 //! makes sense; the tenant then asks the kernel.
 
-use super::{Allocator, Order, Refused, TenantId};
+use super::{Action, Allocator, AllocatorError, TenantId};
 use crate::contract::Contract;
 use std::time::Duration;
 use wired::HUGE_RANGE_PAGES;
@@ -16,12 +16,12 @@ pub struct Request {
     /// How many, at most.
     pub k: u32,
     /// Which ones.
-    pub kind: Kind,
+    pub placement: Placement,
 }
 
 /// Which frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Placement {
     /// Whichever.
     Any,
     /// Those of huge pages.
@@ -32,21 +32,23 @@ pub enum Kind {
 
 /// What particular frames a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct MachineTopology {
     /// Whether the kernel gives huge pages.
     pub huge: bool,
     /// NUMA nodes.
     pub nodes: u32,
 }
 
-impl Places {
+impl MachineTopology {
     /// Refuses what the machine does not have.
-    pub fn check(self, request: Request) -> Result<(), Refused> {
+    pub fn check(self, request: Request) -> Result<(), AllocatorError> {
         let (asked, unit) = (request.k, HUGE_RANGE_PAGES as u32);
-        match request.kind {
-            Kind::Huge if !self.huge => Err(Refused::NoHuge { asked }),
-            Kind::Huge if !asked.is_multiple_of(unit) => Err(Refused::Huge { asked, unit }),
-            Kind::Node(asked) if asked >= self.nodes => Err(Refused::Node {
+        match request.placement {
+            Placement::Huge if !self.huge => Err(AllocatorError::NoHuge { asked }),
+            Placement::Huge if !asked.is_multiple_of(unit) => {
+                Err(AllocatorError::Huge { asked, unit })
+            }
+            Placement::Node(asked) if asked >= self.nodes => Err(AllocatorError::Node {
                 asked,
                 nodes: self.nodes,
             }),
@@ -57,7 +59,7 @@ impl Places {
 
 /// Guaranteed frames that are owed to a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct PendingRequest {
     /// Who waits.
     pub tenant: TenantId,
     /// For how many.
@@ -72,14 +74,14 @@ pub struct Waiting {
 
 /// Optimistic frames a tenant would like, when there are any.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish {
+pub(crate) struct OptimisticRequest {
     pub tenant: TenantId,
     pub k: u32,
-    /// Whether others' unused frames are still to be looked for.
+    /// Whether others' unused frames are still to be verified for.
     pub fresh: bool,
 }
 
-impl Waiting {
+impl PendingRequest {
     /// What is served first: what was promised, the earliest first; then the smallest, which
     /// delays a large one least.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
@@ -90,17 +92,17 @@ impl Waiting {
 impl Allocator {
     /// A tenant asks for more frames. Guaranteed ones come at once or after a revocation,
     /// optimistic ones when there are any, whenever that is; a second request adds to the
-    /// guaranteed ones waited for, and replaces the optimistic ones. Refused when nothing of
+    /// guaranteed ones waited for, and replaces the optimistic ones. AllocatorError when nothing of
     /// it could ever be granted.
     pub fn request(
         &mut self,
         tenant: TenantId,
         request: Request,
         now: Duration,
-    ) -> Result<Vec<Order>, Refused> {
-        self.settings.places.check(request)?;
-        let waiting = self.waiting_of(tenant);
-        let own = self.live(tenant)?;
+    ) -> Result<Vec<Action>, AllocatorError> {
+        self.config.topology.check(request)?;
+        let waiting = self.pending_of(tenant);
+        let own = self.live_tenant(tenant)?;
         let Contract { g, x } = own.contract;
         let n = own.n + waiting;
         let k = request.k.min(x.saturating_sub(n));
@@ -110,51 +112,54 @@ impl Allocator {
         if request.k > 0 && guaranteed + optimistic == 0 {
             let asked = request.k;
             return Err(match k {
-                0 => Refused::Most { asked, n, x },
-                _ => Refused::Irrevocable { asked },
+                0 => AllocatorError::Most { asked, n, x },
+                _ => AllocatorError::Irrevocable { asked },
             });
         }
         self.withdraw(tenant);
-        self.wait(tenant, guaranteed, now);
+        self.add_pending(tenant, guaranteed, now);
         if optimistic > 0 {
-            self.wishes.push(Wish {
+            self.optimistic.push(OptimisticRequest {
                 tenant,
                 k: optimistic,
                 fresh: true,
             });
         }
-        Ok(self.settle(now))
+        Ok(self.run(now))
     }
 
     /// A tenant does not want the optimistic frames any more that it asked for.
     pub fn withdraw(&mut self, tenant: TenantId) {
-        self.wishes.retain(|wish| wish.tenant != tenant);
+        self.optimistic.retain(|request| request.tenant != tenant);
     }
 
     /// Guaranteed frames that tenants wait for.
-    pub fn waiting(&self) -> &[Waiting] {
+    pub fn pending(&self) -> &[PendingRequest] {
         &self.waiting
     }
 
-    pub(super) fn waiting_of(&self, tenant: TenantId) -> u32 {
+    pub(super) fn pending_of(&self, tenant: TenantId) -> u32 {
         let own = self.waiting.iter().filter(|w| w.tenant == tenant);
         own.map(|waiting| waiting.k).sum()
     }
 
-    pub(super) fn wishes_of(&self, tenant: TenantId) -> u32 {
-        let own = self.wishes.iter().filter(|wish| wish.tenant == tenant);
-        own.map(|wish| wish.k).sum()
+    pub(super) fn optimistic_of(&self, tenant: TenantId) -> u32 {
+        let own = self
+            .optimistic
+            .iter()
+            .filter(|request| request.tenant == tenant);
+        own.map(|request| request.k).sum()
     }
 
     /// Nobody waits for frames on this tenant's behalf any more.
-    pub(super) fn forget(&mut self, tenant: TenantId) {
+    pub(super) fn drop_requests(&mut self, tenant: TenantId) {
         self.waiting.retain(|waiting| waiting.tenant != tenant);
         self.withdraw(tenant);
     }
 
-    /// Makes what a tenant waits for and wishes fit its changed contract.
-    pub(super) fn trim(&mut self, tenant: TenantId, now: Duration) {
-        let wished = self.wishes_of(tenant);
+    /// Makes what a tenant waits for and optimistic fit its changed contract.
+    pub(super) fn fit_requests(&mut self, tenant: TenantId, now: Duration) {
+        let wished = self.optimistic_of(tenant);
         let Some(own) = self.tenants.get(&tenant) else {
             return;
         };
@@ -165,19 +170,19 @@ impl Allocator {
             owed -= waiting.k;
         }
         self.waiting.retain(|waiting| waiting.k > 0);
-        // What was a wish may be guaranteed now.
-        self.wait(tenant, wished.min(owed), now);
-        let waiting = self.waiting_of(tenant);
+        // What was a request may be guaranteed now.
+        self.add_pending(tenant, wished.min(owed), now);
+        let waiting = self.pending_of(tenant);
         let left = (wished - wished.min(owed)).min(room - waiting);
-        for wish in self.wishes.iter_mut().filter(|w| w.tenant == tenant) {
-            wish.k = left;
+        for request in self.optimistic.iter_mut().filter(|w| w.tenant == tenant) {
+            request.k = left;
         }
-        self.wishes.retain(|wish| wish.k > 0);
+        self.optimistic.retain(|request| request.k > 0);
     }
 
-    pub(super) fn wait(&mut self, tenant: TenantId, k: u32, since: Duration) {
+    pub(super) fn add_pending(&mut self, tenant: TenantId, k: u32, since: Duration) {
         if k > 0 {
-            self.waiting.push(Waiting {
+            self.waiting.push(PendingRequest {
                 tenant,
                 k,
                 since,

@@ -7,38 +7,40 @@
 //! asked for twice, and whoever waits is promised a time only on frames that come by then.
 
 use super::deadline::Deadline;
-use super::tenant::{Debt, Take, Tenant};
-use super::{Allocator, Order, TenantId, Waiting};
+use super::tenant::{PendingRevocation, PendingTake, Tenant};
+use super::{Action, Allocator, PendingRequest, TenantId};
 use std::time::Duration;
 
-/// Parts of T after which victims that could do no more are looked at again.
+/// Parts of T after which victims that could do no more are verified at again.
 const ROUNDS: u32 = 4;
 
 /// Frames on their way, and when they come.
 #[derive(Clone, Copy)]
-struct Part {
+struct Supply {
     k: u32,
     by: Duration,
 }
 
 impl Allocator {
-    /// After any event: serves, revokes, promises; and hands over the orders.
-    pub(super) fn settle(&mut self, now: Duration) -> Vec<Order> {
+    /// After any event: serves, revokes, promises; and hands over the actions.
+    pub(super) fn run(&mut self, now: Duration) -> Vec<Action> {
         if self.grace <= now {
             self.grace = Duration::ZERO;
         }
-        self.serve();
+        self.grant_free();
         self.round = None;
         // What comes of a taking is known before anybody is asked.
         if !self.is_taking() {
             self.take_unused();
         }
         if !self.is_taking() {
-            self.wishes.iter_mut().for_each(|wish| wish.fresh = false);
+            self.optimistic
+                .iter_mut()
+                .for_each(|request| request.fresh = false);
             self.revoke(now);
             self.promise();
         }
-        std::mem::take(&mut self.orders)
+        std::mem::take(&mut self.actions)
     }
 
     fn is_taking(&self) -> bool {
@@ -46,9 +48,9 @@ impl Allocator {
     }
 
     /// Gives out free frames.
-    fn serve(&mut self) {
+    fn grant_free(&mut self) {
         let mut free = self.free();
-        self.waiting.sort_by_key(Waiting::rank);
+        self.waiting.sort_by_key(PendingRequest::rank);
         let mut waiting = std::mem::take(&mut self.waiting);
         for waiting in &mut waiting {
             waiting.k -= self.grant(waiting.tenant, waiting.k, &mut free);
@@ -58,16 +60,16 @@ impl Allocator {
         if self.waiting.is_empty() && self.grace.is_zero() {
             // Frames that somebody has already are not taken away to be lent again.
             for tenant in self.tenants.values_mut() {
-                let k = tenant.unasked_beyond().min(free);
+                let k = tenant.undemanded_beyond().min(free);
                 tenant.beyond -= k;
                 free -= k;
             }
-            let mut wishes = std::mem::take(&mut self.wishes);
-            for wish in &mut wishes {
-                wish.k -= self.grant(wish.tenant, wish.k, &mut free);
+            let mut optimistic = std::mem::take(&mut self.optimistic);
+            for request in &mut optimistic {
+                request.k -= self.grant(request.tenant, request.k, &mut free);
             }
-            wishes.retain(|wish| wish.k > 0);
-            self.wishes = wishes;
+            optimistic.retain(|request| request.k > 0);
+            self.optimistic = optimistic;
         }
     }
 
@@ -76,7 +78,7 @@ impl Allocator {
         if let Some(own) = self.tenants.get_mut(&tenant).filter(|_| k > 0) {
             own.n += k;
             *free -= k;
-            self.orders.push(Order::Grant { tenant, k });
+            self.actions.push(Action::Grant { tenant, k });
         }
         k
     }
@@ -91,26 +93,29 @@ impl Allocator {
     /// Orders unused frames to be taken: those above contracts, and those that are wanted.
     fn take_unused(&mut self) {
         for victim in self.victims(Tenant::excess) {
-            self.take(victim, u32::MAX);
+            self.order_take(victim, u32::MAX);
         }
-        let fresh = |sum: u32, wish: &super::Wish| match wish.fresh {
-            true => sum.saturating_add(wish.k),
+        let fresh = |sum: u32, request: &super::OptimisticRequest| match request.fresh {
+            true => sum.saturating_add(request.k),
             false => sum,
         };
         let mut missing = match self.waiting.is_empty() && self.grace.is_zero() {
-            true => self.wishes.iter().fold(0, fresh),
+            true => self.optimistic.iter().fold(0, fresh),
             false => self.missing(),
         };
         for victim in self.victims(Tenant::unused) {
-            let wishes = self.wishes.iter().any(|wish| wish.tenant == victim);
-            if missing > 0 && !wishes {
-                missing -= self.take(victim, missing);
+            let optimistic = self
+                .optimistic
+                .iter()
+                .any(|request| request.tenant == victim);
+            if missing > 0 && !optimistic {
+                missing -= self.order_take(victim, missing);
             }
         }
     }
 
     /// Orders up to `most` of a victim's unused frames to be taken; how many.
-    fn take(&mut self, victim: TenantId, most: u32) -> u32 {
+    fn order_take(&mut self, victim: TenantId, most: u32) -> u32 {
         let Some(tenant) = self.tenants.get_mut(&victim) else {
             return 0;
         };
@@ -118,8 +123,8 @@ impl Allocator {
         if k == 0 || tenant.taking.is_some() {
             return 0;
         }
-        tenant.taking = Some(Take { k, claimed: false });
-        self.orders.push(Order::TakeUnused { victim, k });
+        tenant.taking = Some(PendingTake { k, claimed: false });
+        self.actions.push(Action::TakeUnused { victim, k });
         k
     }
 
@@ -127,39 +132,39 @@ impl Allocator {
     fn revoke(&mut self, now: Duration) {
         for victim in self.victims(Tenant::excess) {
             let excess = self.tenants[&victim].excess();
-            self.ask(victim, excess, now);
+            self.demand(victim, excess, now);
         }
         let mut missing = self.missing();
         for victim in self.victims(Tenant::surplus) {
             let surplus = self.tenants[&victim].surplus();
-            missing -= self.ask(victim, missing.min(surplus), now);
+            missing -= self.demand(victim, missing.min(surplus), now);
         }
         let excess = self.tenants.values().any(|tenant| tenant.excess() > 0);
         if missing > 0 || excess {
-            self.round = Some(now + self.settings.deadline / ROUNDS);
+            self.round = Some(now + self.config.deadline / ROUNDS);
         }
     }
 
     /// Asks a victim for up to `most` frames, as many as it can clean in time; how many.
-    fn ask(&mut self, victim: TenantId, most: u32, now: Duration) -> u32 {
-        let deadline = self.settings.deadline;
+    fn demand(&mut self, victim: TenantId, most: u32, now: Duration) -> u32 {
+        let deadline = self.config.deadline;
         let Some(tenant) = self.tenants.get_mut(&victim).filter(|_| most > 0) else {
             return 0;
         };
-        let Some((able, by)) = tenant.able(now, deadline) else {
+        let Some((able, by)) = tenant.cleanable(now, deadline) else {
             return 0;
         };
         let k = most.min(able);
         let deadline = Deadline::new(by, self.stall);
-        let looked = false;
-        let debt = Debt {
+        let verified = false;
+        let revocation = PendingRevocation {
             k,
             deadline,
-            looked,
+            verified,
         };
-        tenant.ask(debt, now);
+        tenant.add_revocation(revocation, now);
         let keep = tenant.n.saturating_sub(tenant.owed());
-        self.orders.push(Order::Revoke {
+        self.actions.push(Action::Revoke {
             victim,
             k,
             keep,
@@ -179,20 +184,20 @@ impl Allocator {
     /// Frames on their way and when they come, the earliest first: all of a tenant that is
     /// being killed, and what others were asked for. Those beyond what is managed come to
     /// nobody.
-    fn supply(&self) -> Vec<Part> {
+    fn supply(&self) -> Vec<Supply> {
         let condemned = |t: &Tenant| {
             let k = t.managed();
-            t.condemned.map(|by| Part { k, by })
+            t.condemned.map(|by| Supply { k, by })
         };
         let tenants = || self.tenants.values();
         let mut supply: Vec<_> = tenants().filter_map(condemned).collect();
         supply.extend(tenants().flat_map(|tenant| {
             let mut beyond = tenant.beyond;
-            tenant.debts.iter().map(move |debt| {
-                let k = debt.k.saturating_sub(beyond);
-                beyond = beyond.saturating_sub(debt.k);
-                let by = debt.deadline.by;
-                Part { k, by }
+            tenant.revocations.iter().map(move |revocation| {
+                let k = revocation.k.saturating_sub(beyond);
+                beyond = beyond.saturating_sub(revocation.k);
+                let by = revocation.deadline.by;
+                Supply { k, by }
             })
         }));
         supply.sort_by_key(|part| part.by);
@@ -201,13 +206,13 @@ impl Allocator {
 
     /// Promises frames on their way to those who wait: what is promised already comes first.
     fn promise(&mut self) {
-        self.waiting.sort_by_key(Waiting::rank);
+        self.waiting.sort_by_key(PendingRequest::rank);
         let promised: u32 = self.waiting.iter().map_while(|w| w.due.map(|_| w.k)).sum();
         let mut skip = promised;
         let mut supply = self.supply().into_iter().filter_map(|part| {
             let skipped = skip.min(part.k);
             skip -= skipped;
-            (part.k > skipped).then(|| Part {
+            (part.k > skipped).then(|| Supply {
                 k: part.k - skipped,
                 ..part
             })

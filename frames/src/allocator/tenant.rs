@@ -5,14 +5,14 @@
 //! before included, so that an honest one is never late.
 
 use super::deadline::Deadline;
-use super::{Cleaning, Usage};
+use super::{CleaningRate, Usage};
 use crate::contract::Contract;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A part of a round too small to ask a tenant again for while it owes some: fewer, larger
 /// revocations.
-const LITTLE: u32 = 4;
+const MIN_PART: u32 = 4;
 
 const NANOS: u64 = 1_000_000_000;
 
@@ -28,15 +28,15 @@ pub(crate) struct Tenant {
     pub beyond: u32,
     /// What it was last seen to use of them.
     pub usage: Usage,
-    pub cleaning: Cleaning,
+    pub cleaning: CleaningRate,
     /// Revocations it has not paid, the earliest first.
-    pub debts: VecDeque<Debt>,
-    /// Frames it says are unused, of those it owes, that are still to be looked for.
+    pub revocations: VecDeque<PendingRevocation>,
+    /// Frames it says are unused, of those it owes, that are still to be verified for.
     pub claimed: u32,
-    /// A [`super::Order::TakeUnused`] whose outcome is not known.
-    pub taking: Option<Take>,
+    /// A [`super::Action::TakeUnused`] whose outcome is not known.
+    pub taking: Option<PendingTake>,
     /// Since it owed nothing last.
-    busy: Option<Busy>,
+    busy: Option<CleaningInterval>,
     /// Reports in a row by which it had too much resident; when that must have ended.
     pub over: u32,
     pub over_by: Option<Deadline>,
@@ -46,16 +46,16 @@ pub(crate) struct Tenant {
 
 /// Frames asked for by a deadline.
 #[derive(Clone, Copy)]
-pub(crate) struct Debt {
+pub(crate) struct PendingRevocation {
     pub k: u32,
     pub deadline: Deadline,
-    /// Whether they were looked for when that was over.
-    pub looked: bool,
+    /// Whether they were verified for when that was over.
+    pub verified: bool,
 }
 
 /// Unused frames on their way.
 #[derive(Clone, Copy)]
-pub(crate) struct Take {
+pub(crate) struct PendingTake {
     pub k: u32,
     /// Whether the tenant said that they are there.
     pub claimed: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Take {
 
 /// The time since which a tenant has been cleaning for others without a pause.
 #[derive(Clone, Copy)]
-struct Busy {
+struct CleaningInterval {
     since: Duration,
     /// Frames it was asked for meanwhile.
     asked: u32,
@@ -72,7 +72,7 @@ struct Busy {
 }
 
 impl Tenant {
-    pub(crate) fn new(contract: Contract, n: u32, cleaning: Cleaning) -> Self {
+    pub(crate) fn new(contract: Contract, n: u32, cleaning: CleaningRate) -> Self {
         Self {
             contract,
             later: None,
@@ -80,7 +80,7 @@ impl Tenant {
             beyond: 0,
             usage: Usage { used: n, ready: 0 },
             cleaning,
-            debts: VecDeque::new(),
+            revocations: VecDeque::new(),
             claimed: 0,
             taking: None,
             busy: None,
@@ -92,7 +92,7 @@ impl Tenant {
 
     /// Frames it was asked for and has not given.
     pub(crate) fn owed(&self) -> u32 {
-        self.debts.iter().map(|debt| debt.k).sum()
+        self.revocations.iter().map(|revocation| revocation.k).sum()
     }
 
     /// Frames above its guarantee that it was not asked for yet.
@@ -110,7 +110,7 @@ impl Tenant {
     }
 
     /// Frames beyond what is managed that it was not asked for yet.
-    pub(crate) fn unasked_beyond(&self) -> u32 {
+    pub(crate) fn undemanded_beyond(&self) -> u32 {
         match self.condemned {
             None => self.beyond.saturating_sub(self.owed()),
             Some(_) => 0,
@@ -130,7 +130,7 @@ impl Tenant {
     /// Frames that can probably be taken without its help. While it prepares frames that it
     /// owes there are none but those.
     pub(crate) fn unused(&self) -> u32 {
-        match self.debts.is_empty() {
+        match self.revocations.is_empty() {
             true => self.n.saturating_sub(self.usage.used).min(self.surplus()),
             false => 0,
         }
@@ -139,23 +139,23 @@ impl Tenant {
     /// What it can be asked for now, and by when: at least by `now` + `deadline`, later if
     /// its slice may not come before. None where it is at work for others and can do no more
     /// than a little in that time.
-    pub(crate) fn able(&self, now: Duration, deadline: Duration) -> Option<(u32, Duration)> {
-        let Cleaning { delay, .. } = self.cleaning;
-        let busy = self.busy.unwrap_or(Busy {
+    pub(crate) fn cleanable(&self, now: Duration, deadline: Duration) -> Option<(u32, Duration)> {
+        let CleaningRate { delay, .. } = self.cleaning;
+        let busy = self.busy.unwrap_or(CleaningInterval {
             since: now,
             asked: 0,
             ready: self.usage.ready,
         });
         let by = (now + deadline).max(
-            self.debts
+            self.revocations
                 .back()
-                .map_or(Duration::ZERO, |debt| debt.deadline.by),
+                .map_or(Duration::ZERO, |revocation| revocation.deadline.by),
         );
         let worked = self
             .cleaning
             .frames_in(by.saturating_sub(busy.since + delay));
         let able = worked.saturating_add(busy.ready).saturating_sub(busy.asked);
-        if self.debts.is_empty() {
+        if self.revocations.is_empty() {
             if able > 0 {
                 return Some((able, by));
             }
@@ -166,46 +166,46 @@ impl Tenant {
         }
         // It may be done already and about to say so: then its slice has to come again.
         let able = able.min(self.cleaning.frames_in(by.saturating_sub(now + delay)));
-        let little = self.cleaning.frames_in(deadline) / LITTLE;
+        let little = self.cleaning.frames_in(deadline) / MIN_PART;
         (able > little).then_some((able, by))
     }
 
     /// Notes that it was asked for frames.
-    pub(crate) fn ask(&mut self, debt: Debt, now: Duration) {
+    pub(crate) fn add_revocation(&mut self, revocation: PendingRevocation, now: Duration) {
         let ready = self.usage.ready;
-        let busy = self.busy.get_or_insert(Busy {
+        let busy = self.busy.get_or_insert(CleaningInterval {
             since: now,
             asked: 0,
             ready,
         });
-        busy.asked = busy.asked.saturating_add(debt.k);
+        busy.asked = busy.asked.saturating_add(revocation.k);
         // It gives up those first; what is left of them it says itself.
-        self.usage.ready -= debt.k.min(ready);
-        self.debts.push_back(debt);
+        self.usage.ready -= revocation.k.min(ready);
+        self.revocations.push_back(revocation);
     }
 
     /// Takes `k` frames from it, which pay what it owes first.
-    pub(crate) fn lose(&mut self, k: u32) {
+    pub(crate) fn take_frames(&mut self, k: u32) {
         self.n = self.n.saturating_sub(k);
         self.beyond = self.beyond.saturating_sub(k);
         self.usage.used = self.usage.used.min(self.n);
         let mut paid = k;
-        while let Some(debt) = self.debts.front_mut() {
-            let part = debt.k.min(paid);
-            (debt.k, paid) = (debt.k - part, paid - part);
-            if debt.k > 0 {
+        while let Some(revocation) = self.revocations.front_mut() {
+            let part = revocation.k.min(paid);
+            (revocation.k, paid) = (revocation.k - part, paid - part);
+            if revocation.k > 0 {
                 break;
             }
-            self.debts.pop_front();
+            self.revocations.pop_front();
         }
         self.claimed = self.claimed.min(self.owed());
-        if self.debts.is_empty() {
+        if self.revocations.is_empty() {
             self.busy = None;
         }
     }
 }
 
-impl Cleaning {
+impl CleaningRate {
     /// Frames cleaned in this time.
     pub(crate) fn frames_in(&self, time: Duration) -> u32 {
         let frames = u128::from(self.frames_per_second) * time.as_nanos() / u128::from(NANOS);

@@ -1,4 +1,4 @@
-//! A machine on a virtual clock: tenants of every character, and the allocator's orders
+//! A machine on a virtual clock: tenants of every character, and the allocator's actions
 //! carried out.
 
 use frames::Contract;
@@ -25,7 +25,7 @@ pub enum Character {
 /// A tenant's side.
 pub struct Holder {
     pub character: Character,
-    pub cleaning: Cleaning,
+    pub cleaning: CleaningRate,
     pub limit: u32,
     pub used: u32,
     pub ready: u32,
@@ -47,8 +47,8 @@ pub struct Machine {
     pub allocator: Allocator,
     pub now: Duration,
     pub holders: BTreeMap<TenantId, Holder>,
-    pub killed: Vec<(TenantId, Offence)>,
-    pub told: Vec<(TenantId, Notice)>,
+    pub killed: Vec<(TenantId, Violation)>,
+    pub told: Vec<(TenantId, TenantNotice)>,
     pub revocations: u32,
     /// When frames were granted last.
     pub granted: Duration,
@@ -61,14 +61,14 @@ pub struct Machine {
 }
 
 /// T = 100 ms, as the paper proposes.
-pub fn settings(managed: u32) -> Settings {
-    Settings {
+pub fn config(managed: u32) -> AllocatorConfig {
+    AllocatorConfig {
         managed,
         deadline: Duration::from_millis(100),
         stall: Duration::from_secs(1),
         notice: Duration::from_secs(10),
         allowance: 4,
-        places: Places {
+        topology: MachineTopology {
             huge: true,
             nodes: 1,
         },
@@ -77,7 +77,7 @@ pub fn settings(managed: u32) -> Settings {
 
 impl Machine {
     pub fn new(managed: u32) -> Self {
-        Self::over(Allocator::new(settings(managed)))
+        Self::over(Allocator::new(config(managed)))
     }
 
     pub fn over(allocator: Allocator) -> Self {
@@ -102,8 +102,8 @@ impl Machine {
         (g, x): (u32, u32),
         frames_per_second: u32,
         character: Character,
-    ) -> Result<TenantId, Refused> {
-        let cleaning = Cleaning {
+    ) -> Result<TenantId, AllocatorError> {
+        let cleaning = CleaningRate {
             frames_per_second,
             delay: Duration::ZERO,
         };
@@ -114,9 +114,9 @@ impl Machine {
         &mut self,
         id: u32,
         (g, x): (u32, u32),
-        cleaning: Cleaning,
+        cleaning: CleaningRate,
         character: Character,
-    ) -> Result<TenantId, Refused> {
+    ) -> Result<TenantId, AllocatorError> {
         let id = TenantId(id);
         self.allocator.admit(id, Contract { g, x }, cleaning)?;
         let holder = Holder {
@@ -139,9 +139,9 @@ impl Machine {
         n: u32,
         frames_per_second: u32,
         character: Character,
-    ) -> Result<TenantId, Refused> {
+    ) -> Result<TenantId, AllocatorError> {
         let (id, delay) = (TenantId(id), Duration::ZERO);
-        let cleaning = Cleaning {
+        let cleaning = CleaningRate {
             frames_per_second,
             delay,
         };
@@ -155,30 +155,33 @@ impl Machine {
             busy: Duration::ZERO,
         };
         self.holders.insert(id, holder);
-        let orders = self.allocator.tick(self.now);
-        self.execute(orders);
+        let actions = self.allocator.tick(self.now);
+        self.execute(actions);
         Ok(id)
     }
 
     /// Threads have waited so long for a processor.
-    pub fn stalled(&mut self, total: Duration) {
+    pub fn on_stalled(&mut self, total: Duration) {
         self.stalled = total;
-        self.allocator.stalled(total);
+        self.allocator.on_stalled(total);
     }
 
     /// Says what all use, as the daemon does before it passes a request on.
-    pub fn report(&mut self) {
+    pub fn report_usage(&mut self) {
         for (id, holder) in &self.holders {
             let Holder { used, ready, .. } = *holder;
-            self.allocator.report(*id, Usage { used, ready });
+            self.allocator.report_usage(*id, Usage { used, ready });
         }
     }
 
-    pub fn request(&mut self, tenant: TenantId, k: u32) -> Result<(), Refused> {
-        self.report();
-        let request = Request { k, kind: Kind::Any };
-        let orders = self.allocator.request(tenant, request, self.now)?;
-        self.execute(orders);
+    pub fn request(&mut self, tenant: TenantId, k: u32) -> Result<(), AllocatorError> {
+        self.report_usage();
+        let request = Request {
+            k,
+            placement: Placement::Any,
+        };
+        let actions = self.allocator.request(tenant, request, self.now)?;
+        self.execute(actions);
         Ok(())
     }
 
@@ -209,25 +212,29 @@ impl Machine {
             let k = k.min(holder.limit);
             holder.limit -= k;
             holder.used = holder.used.min(holder.limit);
-            let orders = self.allocator.took(tenant, k, self.now);
-            self.execute(orders);
+            let actions = self.allocator.on_taken(tenant, k, self.now);
+            self.execute(actions);
         }
     }
 
     pub fn n(&self, tenant: TenantId) -> u32 {
-        self.allocator.view(tenant).map_or(0, |view| view.n)
+        self.allocator.stats(tenant).map_or(0, |view| view.n)
     }
 
-    pub fn gone(&mut self, tenant: TenantId) {
+    pub fn on_tenant_gone(&mut self, tenant: TenantId) {
         self.holders.remove(&tenant);
-        let orders = self.allocator.gone(tenant, self.now);
-        self.execute(orders);
+        let actions = self.allocator.on_tenant_gone(tenant, self.now);
+        self.execute(actions);
     }
 
-    pub fn set_contract(&mut self, tenant: TenantId, (g, x): (u32, u32)) -> Result<(), Refused> {
+    pub fn set_contract(
+        &mut self,
+        tenant: TenantId,
+        (g, x): (u32, u32),
+    ) -> Result<(), AllocatorError> {
         let contract = Contract { g, x };
-        let orders = self.allocator.set_contract(tenant, contract, self.now)?;
-        self.execute(orders);
+        let actions = self.allocator.set_contract(tenant, contract, self.now)?;
+        self.execute(actions);
         Ok(())
     }
 
@@ -235,8 +242,8 @@ impl Machine {
     pub fn run_until(&mut self, end: Duration) {
         loop {
             let event = self.events.keys().next().copied();
-            let tick = self.allocator.next().map(|at| at.max(self.now));
-            // What tenants say is passed on before the clock is looked at.
+            let tick = self.allocator.next_timeout().map(|at| at.max(self.now));
+            // What tenants say is passed on before the clock is verified at.
             match (event, tick) {
                 (Some((at, number)), tick) if at <= end && tick.is_none_or(|tick| at <= tick) => {
                     self.now = at;
@@ -246,8 +253,8 @@ impl Machine {
                 }
                 (_, Some(at)) if at <= end => {
                     self.now = at;
-                    let orders = self.allocator.tick(at);
-                    self.execute(orders);
+                    let actions = self.allocator.tick(at);
+                    self.execute(actions);
                 }
                 _ => break,
             }
@@ -262,14 +269,14 @@ impl Machine {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Gone(tenant) => self.gone(tenant),
+            Event::Gone(tenant) => self.on_tenant_gone(tenant),
             Event::Answer { tenant, k, honest } => {
                 if let Some(holder) = self.holders.get_mut(&tenant) {
                     if honest {
                         holder.used = holder.used.saturating_sub(k);
                     }
-                    let orders = self.allocator.answered(tenant, k, self.now);
-                    self.execute(orders);
+                    let actions = self.allocator.on_answer(tenant, k, self.now);
+                    self.execute(actions);
                 }
             }
         }
@@ -280,34 +287,34 @@ impl Machine {
         self.events.insert((at.max(self.now), self.sequence), event);
     }
 
-    pub fn execute(&mut self, orders: Vec<Order>) {
-        let mut orders = VecDeque::from(orders);
-        while let Some(order) = orders.pop_front() {
+    pub fn execute(&mut self, actions: Vec<Action>) {
+        let mut actions = VecDeque::from(actions);
+        while let Some(order) = actions.pop_front() {
             match order {
-                Order::Grant { tenant, k } => {
+                Action::Grant { tenant, k } => {
                     self.granted = self.now;
                     self.holders.get_mut(&tenant).expect("a tenant").limit += k;
                 }
-                Order::TakeUnused { victim, k } => {
+                Action::TakeUnused { victim, k } => {
                     let holder = self.holders.get_mut(&victim);
                     let took = holder.map_or(0, |holder| {
                         let took = k.min(holder.limit - holder.used.min(holder.limit));
                         holder.limit -= took;
                         took
                     });
-                    orders.extend(self.allocator.took(victim, took, self.now));
+                    actions.extend(self.allocator.on_taken(victim, took, self.now));
                 }
-                Order::Revoke {
+                Action::Revoke {
                     victim,
                     k,
                     keep,
                     by,
                 } => self.revoke(victim, k, keep, by),
-                Order::Kill { victim, offence } => {
-                    self.killed.push((victim, offence));
+                Action::Kill { victim, violation } => {
+                    self.killed.push((victim, violation));
                     self.later(self.now + self.killing, Event::Gone(victim));
                 }
-                Order::Tell { tenant, notice } => self.told.push((tenant, notice)),
+                Action::Notify { tenant, notice } => self.told.push((tenant, notice)),
             }
         }
         self.check();
@@ -356,7 +363,7 @@ impl Machine {
 
     /// What holds at any moment.
     pub fn check(&self) {
-        let views: Vec<_> = self.allocator.views().collect();
+        let views: Vec<_> = self.allocator.all_stats().collect();
         let owned: u32 = views.iter().map(|view| view.n - view.beyond).sum();
         assert!(
             owned <= self.allocator.managed(),
@@ -367,17 +374,17 @@ impl Machine {
             let limit = self.holders[&view.tenant].limit;
             assert_eq!(view.n, limit, "the books and the limit agree");
         }
-        for waiting in self.allocator.waiting() {
+        for waiting in self.allocator.pending() {
             let due = waiting.due.unwrap_or(self.now);
-            let put_off = self.stalled.min(settings(0).stall);
+            let put_off = self.stalled.min(config(0).stall);
             assert!(
                 due + put_off + KILLING >= self.now,
                 "promised by {due:?}: {waiting:?}"
             );
         }
-        for (victim, offence) in &self.killed {
+        for (victim, violation) in &self.killed {
             let character = self.holders.get(victim).map(|holder| holder.character);
-            assert_ne!(character, Some(Character::Honest), "{offence}");
+            assert_ne!(character, Some(Character::Honest), "{violation}");
         }
     }
 }

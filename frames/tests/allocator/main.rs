@@ -5,7 +5,7 @@ mod promises;
 
 use frames::Contract;
 use frames::allocator::*;
-use machine::{Character::*, KILLING, Machine, settings};
+use machine::{Character::*, KILLING, Machine, config};
 use std::time::Duration;
 
 const T: Duration = Duration::from_millis(100);
@@ -33,7 +33,7 @@ fn guarantees_past_the_memory_managed_are_refused_with_the_figures() {
     machine.admit(2, (400, 400), 100, Honest).unwrap();
     assert_eq!(
         machine.admit(2, (0, 1), 1, Honest),
-        Err(Refused::Known(TenantId(2)))
+        Err(AllocatorError::Known(TenantId(2)))
     );
     assert!(
         machine
@@ -64,7 +64,7 @@ fn nobody_gets_more_than_x_nor_loses_what_is_guaranteed() {
     assert_eq!(machine.n(one), 400);
     assert!(matches!(
         machine.request(one, 1),
-        Err(Refused::Most { x: 400, .. })
+        Err(AllocatorError::Most { x: 400, .. })
     ));
     machine.fill(other, 1000);
     let third = machine.admit(3, (400, 1000), 100, Honest).unwrap();
@@ -82,7 +82,7 @@ fn the_victim_is_who_has_most_above_its_guarantee() {
     machine.fill(other, 500);
     let late = machine.admit(3, (300, 300), 100, Honest).unwrap();
     machine.request(late, 300).unwrap();
-    assert_eq!(machine.allocator.view(other).unwrap().owed, 300);
+    assert_eq!(machine.allocator.stats(other).unwrap().owed, 300);
     machine.run_for(T);
     assert_eq!([one, other, late].map(|id| machine.n(id)), [500, 200, 300]);
 }
@@ -96,9 +96,9 @@ fn a_victim_is_asked_for_what_its_slice_can_clean_and_others_for_the_rest() {
     machine.fill(fast, 400);
     let late = machine.admit(3, (300, 300), 100, Honest).unwrap();
     machine.request(late, 300).unwrap();
-    let owed = [slow, fast].map(|id| machine.allocator.view(id).unwrap().owed);
+    let owed = [slow, fast].map(|id| machine.allocator.stats(id).unwrap().owed);
     assert_eq!(owed, [50, 250]);
-    assert_eq!(machine.allocator.waiting()[0].due, Some(T));
+    assert_eq!(machine.allocator.pending()[0].due, Some(T));
     machine.run_for(T);
     assert_eq!(machine.n(late), 300);
 }
@@ -112,7 +112,7 @@ fn what_nobody_can_clean_in_time_comes_in_later_rounds() {
     machine.request(late, 300).unwrap();
     let due: Vec<_> = machine
         .allocator
-        .waiting()
+        .pending()
         .iter()
         .map(|w| (w.k, w.due))
         .collect();
@@ -138,7 +138,7 @@ fn a_small_request_does_not_wait_behind_a_large_one() {
 #[test]
 fn a_slice_that_comes_late_is_waited_for() {
     let mut machine = Machine::new(100);
-    let cleaning = Cleaning {
+    let cleaning = CleaningRate {
         frames_per_second: 50,
         delay: ms(225),
     };
@@ -146,7 +146,7 @@ fn a_slice_that_comes_late_is_waited_for() {
     machine.fill(slow, 100);
     let late = machine.admit(2, (10, 10), 100, Honest).unwrap();
     machine.request(late, 10).unwrap();
-    assert_eq!(machine.allocator.waiting()[0].due, Some(ms(325)));
+    assert_eq!(machine.allocator.pending()[0].due, Some(ms(325)));
     machine.run_for(ms(5000));
     assert_eq!((machine.n(late), machine.killed.len()), (10, 0));
 }
@@ -182,7 +182,7 @@ fn who_answers_with_frames_that_are_not_unused_is_killed_at_once() {
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
     machine.request(late, 500).unwrap();
     machine.run_until(ms(1));
-    let lie = Offence::Lied {
+    let lie = Violation::FalseAnswer {
         answered: 500,
         found: 0,
     };
@@ -201,8 +201,8 @@ fn optimistic_frames_come_when_some_are_free_and_nobody_is_asked_for_them() {
     machine.request(other, 300).unwrap();
     machine.run_for(ms(1000));
     assert_eq!((machine.n(other), machine.revocations), (100, 0));
-    assert_eq!(machine.allocator.view(other).unwrap().wished, 300);
-    machine.gone(one);
+    assert_eq!(machine.allocator.stats(other).unwrap().wished, 300);
+    machine.on_tenant_gone(one);
     assert_eq!(machine.n(other), 400, "it has not to ask again");
 }
 
@@ -213,7 +213,7 @@ fn who_could_never_clean_gets_no_optimistic_frames() {
     machine.fill(tenant, 1000);
     assert_eq!(machine.n(tenant), 100);
     let refused = machine.request(tenant, 5).unwrap_err();
-    assert_eq!(refused, Refused::Irrevocable { asked: 5 });
+    assert_eq!(refused, AllocatorError::Irrevocable { asked: 5 });
 }
 
 #[test]
@@ -222,9 +222,12 @@ fn a_guarantee_lowered_stays_for_the_notice() {
     let one = machine.admit(1, (800, 800), 10_000, Honest).unwrap();
     machine.fill(one, 800);
     machine.set_contract(one, (200, 200)).unwrap();
-    let from = settings(0).notice;
+    let from = config(0).notice;
     let contract = Contract { g: 200, x: 200 };
-    assert_eq!(machine.told, [(one, Notice::Contract { contract, from })]);
+    assert_eq!(
+        machine.told,
+        [(one, TenantNotice::Contract { contract, from })]
+    );
     assert!(
         machine.admit(2, (300, 300), 100, Honest).is_err(),
         "not yet"
@@ -258,8 +261,8 @@ fn too_much_resident_twice_is_told_and_then_ends_in_death() {
     machine.fill(tenant, 100);
     let resident = |machine: &mut Machine, frames| {
         machine.run_for(ms(1000));
-        let orders = machine.allocator.resident(tenant, frames, machine.now);
-        machine.execute(orders);
+        let actions = machine.allocator.on_resident(tenant, frames, machine.now);
+        machine.execute(actions);
         (machine.told.len(), machine.killed.len())
     };
     assert_eq!(resident(&mut machine, 104), (0, 0), "within the allowance");
@@ -268,7 +271,7 @@ fn too_much_resident_twice_is_told_and_then_ends_in_death() {
     assert_eq!(resident(&mut machine, 300), (0, 0));
     assert_eq!(resident(&mut machine, 300), (1, 0));
     let by = machine.now + ms(2000);
-    let over = Notice::Over {
+    let over = TenantNotice::Over {
         resident: 300,
         n: 100,
         by,
@@ -283,12 +286,12 @@ fn too_much_resident_twice_is_told_and_then_ends_in_death() {
 
 #[test]
 fn after_a_restart_tenants_come_back_before_anything_is_lent() {
-    let allocator = Allocator::restarted(settings(1000), ms(2000));
+    let allocator = Allocator::restarted(config(1000), ms(2000));
     let mut machine = Machine::over(allocator);
     let early = machine.admit(1, (100, 1000), 1000, Honest).unwrap();
     machine.request(early, 500).unwrap();
     assert_eq!(machine.n(early), 100, "its guarantee alone");
-    let cleaning = Cleaning {
+    let cleaning = CleaningRate {
         frames_per_second: 1000,
         delay: Duration::ZERO,
     };
@@ -299,11 +302,11 @@ fn after_a_restart_tenants_come_back_before_anything_is_lent() {
             .readmit(TenantId(id), contract, n, cleaning)
     };
     assert!(back(&mut machine, 2, 700).is_ok());
-    assert_eq!(machine.allocator.next(), Some(ms(2000)));
-    let orders = machine.allocator.tick(ms(2000));
+    assert_eq!(machine.allocator.next_timeout(), Some(ms(2000)));
+    let actions = machine.allocator.tick(ms(2000));
     assert_eq!(
-        orders,
-        [Order::Grant {
+        actions,
+        [Action::Grant {
             tenant: early,
             k: 200
         }]
@@ -312,10 +315,10 @@ fn after_a_restart_tenants_come_back_before_anything_is_lent() {
 
 #[test]
 fn who_comes_back_with_more_than_is_managed_gives_it_up_in_its_own_time() {
-    let mut machine = Machine::over(Allocator::restarted(settings(1000), ms(2000)));
+    let mut machine = Machine::over(Allocator::restarted(config(1000), ms(2000)));
     let one = machine.readmit(1, (100, 2000), 1500, 2000, Honest).unwrap();
     let other = machine.readmit(2, (300, 300), 300, 2000, Honest).unwrap();
-    let view = machine.allocator.view(one).unwrap();
+    let view = machine.allocator.stats(one).unwrap();
     assert_eq!((view.n, machine.allocator.free()), (1500, 0));
     assert_eq!(view.beyond, 500, "none of the other's were taken then");
     // Who was guaranteed frames does not wait for those that are nobody's afterwards.
@@ -324,12 +327,12 @@ fn who_comes_back_with_more_than_is_managed_gives_it_up_in_its_own_time() {
     machine.run_for(ms(2000));
     assert_eq!((machine.n(other), machine.n(late)), (300, 400));
     assert_eq!((machine.n(one), machine.killed.len()), (300, 0));
-    assert_eq!(machine.allocator.view(one).unwrap().beyond, 0);
+    assert_eq!(machine.allocator.stats(one).unwrap().beyond, 0);
 }
 
 #[test]
 fn one_that_comes_back_with_more_than_its_contract_gives_it_up_in_its_own_time() {
-    let mut machine = Machine::over(Allocator::restarted(settings(1000), ms(2000)));
+    let mut machine = Machine::over(Allocator::restarted(config(1000), ms(2000)));
     let one = machine.readmit(1, (100, 200), 700, 2000, Honest).unwrap();
     assert_eq!((machine.n(one), machine.allocator.free()), (700, 300));
     machine.run_for(ms(2000));
@@ -338,22 +341,22 @@ fn one_that_comes_back_with_more_than_its_contract_gives_it_up_in_its_own_time()
 
 #[test]
 fn who_comes_back_with_too_much_and_keeps_it_is_killed() {
-    let mut machine = Machine::over(Allocator::restarted(settings(1000), ms(2000)));
+    let mut machine = Machine::over(Allocator::restarted(config(1000), ms(2000)));
     let one = machine.readmit(1, (100, 2000), 1500, 100, Refuser).unwrap();
     machine.run_until(T);
     assert_eq!(machine.n(one), 1500, "it has its time");
     machine.run_until(T + ms(1) + KILLING);
-    assert!(matches!(machine.killed[..], [(_, Offence::Late { .. })]));
+    assert!(matches!(machine.killed[..], [(_, Violation::Late { .. })]));
     assert_eq!(machine.allocator.free(), 1000);
 }
 
 #[test]
 fn frames_that_come_free_are_not_asked_back_to_be_lent_again() {
-    let mut machine = Machine::over(Allocator::restarted(settings(1000), ms(1)));
+    let mut machine = Machine::over(Allocator::restarted(config(1000), ms(1)));
     let ends = machine.readmit(1, (0, 900), 900, 100, Honest).unwrap();
     let one = machine.readmit(2, (0, 900), 900, 100, Honest).unwrap();
     machine.run_until(ms(2));
-    machine.gone(ends);
+    machine.on_tenant_gone(ends);
     machine.run_for(ms(20_000));
     let n = machine.n(one);
     assert!((800..900).contains(&n), "only what was asked already: {n}");
@@ -363,25 +366,25 @@ fn frames_that_come_free_are_not_asked_back_to_be_lent_again() {
 fn particular_frames_are_refused_where_there_are_none_such() {
     let mut machine = Machine::new(10_000);
     let tenant = machine.admit(1, (2000, 2000), 100, Honest).unwrap();
-    let mut ask = |k, kind| {
-        let request = Request { k, kind };
+    let mut ask = |k, placement| {
+        let request = Request { k, placement };
         machine
             .allocator
             .request(tenant, request, Duration::ZERO)
             .map_err(|e| e.to_string())
     };
     assert!(
-        ask(500, Kind::Huge)
+        ask(500, Placement::Huge)
             .unwrap_err()
             .contains("multiple of 512")
     );
-    assert!(ask(512, Kind::Huge).is_ok());
+    assert!(ask(512, Placement::Huge).is_ok());
     assert!(
-        ask(1, Kind::Node(1))
+        ask(1, Placement::Node(1))
             .unwrap_err()
             .contains("nodes 0 to 0 only")
     );
-    assert!(ask(1, Kind::Node(0)).is_ok());
+    assert!(ask(1, Placement::Node(0)).is_ok());
 }
 
 #[test]
@@ -395,8 +398,8 @@ fn memory_managed_is_not_lowered_below_what_is_promised_or_owned() {
         .unwrap_err();
     assert!(refused.to_string().contains("500 owned"), "{refused}");
     machine.request(tenant, 1000).unwrap();
-    let orders = machine.allocator.set_managed(2000, Duration::ZERO).unwrap();
-    assert_eq!(orders, []);
+    let actions = machine.allocator.set_managed(2000, Duration::ZERO).unwrap();
+    assert_eq!(actions, []);
 }
 
 #[test]
@@ -404,10 +407,10 @@ fn a_deadline_does_not_run_while_threads_wait_for_a_processor() {
     let mut machine = Machine::new(1000);
     let slow = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
     machine.fill(slow, 1000);
-    machine.stalled(ms(7000));
+    machine.on_stalled(ms(7000));
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
     machine.request(late, 500).unwrap();
-    machine.stalled(ms(7300));
+    machine.on_stalled(ms(7300));
     machine.run_until(T + ms(300));
     assert_eq!(
         machine.killed.len(),
@@ -417,8 +420,8 @@ fn a_deadline_does_not_run_while_threads_wait_for_a_processor() {
     // It gives them up after all.
     machine.use_some(slow, 0, 0);
     machine.holders.get_mut(&slow).unwrap().used = 500;
-    let orders = machine.allocator.answered(slow, 500, machine.now);
-    machine.execute(orders);
+    let actions = machine.allocator.on_answer(slow, 500, machine.now);
+    machine.execute(actions);
     machine.run_for(ms(5000));
     assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
 }
@@ -430,12 +433,12 @@ fn a_deadline_is_put_off_by_a_bounded_time_however_busy_the_machine() {
     machine.fill(refuser, 1000);
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
     machine.request(late, 500).unwrap();
-    machine.stalled(ms(60_000));
-    let most = settings(0).stall;
+    machine.on_stalled(ms(60_000));
+    let most = config(0).stall;
     machine.run_until(T + most);
     assert_eq!(machine.killed.len(), 0);
     machine.run_for(ms(1));
-    assert!(matches!(machine.killed[..], [(_, Offence::Late { by, .. })] if by == T + most));
+    assert!(matches!(machine.killed[..], [(_, Violation::Late { by, .. })] if by == T + most));
     machine.run_for(KILLING);
     assert_eq!(machine.n(late), 500);
 }
@@ -447,13 +450,13 @@ fn too_much_resident_is_borne_for_as_long_as_threads_wait_for_a_processor() {
     machine.fill(tenant, 100);
     let resident = |machine: &mut Machine| {
         machine.run_for(ms(1000));
-        let orders = machine.allocator.resident(tenant, 300, machine.now);
-        machine.execute(orders);
+        let actions = machine.allocator.on_resident(tenant, 300, machine.now);
+        machine.execute(actions);
         (machine.told.len(), machine.killed.len())
     };
     assert_eq!(resident(&mut machine), (0, 0));
     assert_eq!(resident(&mut machine), (1, 0));
-    machine.stalled(ms(900));
+    machine.on_stalled(ms(900));
     // Two seconds for 200 frames at 100 a second, and those it waited.
     assert_eq!(resident(&mut machine), (1, 0));
     assert_eq!(resident(&mut machine), (1, 0));
@@ -468,7 +471,7 @@ fn frames_that_are_unused_at_the_deadline_are_taken_though_the_answer_is_on_its_
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
     machine.request(late, 500).unwrap();
     machine.holders.get_mut(&slow).unwrap().used = 500;
-    machine.report();
+    machine.report_usage();
     machine.run_for(ms(5000));
     assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
 }
@@ -481,12 +484,12 @@ fn one_with_fewer_unused_at_the_deadline_than_it_was_asked_for_is_killed() {
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
     machine.request(late, 500).unwrap();
     machine.holders.get_mut(&refuser).unwrap().used = 501;
-    machine.report();
+    machine.report_usage();
     machine.run_for(T + ms(1));
     let by = T;
     assert_eq!(
         machine.killed,
-        [(refuser, Offence::Late { missing: 1, by })]
+        [(refuser, Violation::Late { missing: 1, by })]
     );
     machine.run_for(KILLING);
     assert_eq!(machine.n(late), 500);

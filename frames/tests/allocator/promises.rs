@@ -92,7 +92,7 @@ fn take(machine: &mut Machine, number: u32, step: Step) {
             character,
         } => {
             let delay = Duration::from_millis(delay);
-            let cleaning = Cleaning {
+            let cleaning = CleaningRate {
                 frames_per_second: rate,
                 delay,
             };
@@ -116,7 +116,7 @@ fn take(machine: &mut Machine, number: u32, step: Step) {
         }
         Step::Leave { which } => {
             if let Some(tenant) = tenant(which) {
-                machine.gone(tenant);
+                machine.on_tenant_gone(tenant);
             }
         }
         Step::Return {
@@ -153,8 +153,8 @@ proptest! {
             let _ = machine.request(tenant, managed);
         }
         machine.run_for(Duration::from_secs(3600));
-        prop_assert!(machine.allocator.waiting().is_empty(), "guaranteed requests end");
-        for view in machine.allocator.views() {
+        prop_assert!(machine.allocator.pending().is_empty(), "guaranteed requests end");
+        for view in machine.allocator.all_stats() {
             let character = machine.holders[&view.tenant].character;
             prop_assert!(view.n >= view.contract.g && view.n <= view.contract.x, "{view:?}");
             let settled = view.owed == 0 && view.beyond == 0 && !view.condemned;
@@ -162,7 +162,7 @@ proptest! {
         }
         let everyone: Vec<_> = machine.holders.keys().copied().collect();
         for tenant in everyone {
-            machine.gone(tenant);
+            machine.on_tenant_gone(tenant);
         }
         prop_assert_eq!(machine.allocator.free(), managed);
     }
@@ -186,7 +186,7 @@ proptest! {
         let late = machine.admit(0, (k, k), 1, Character::Honest).unwrap();
         let honest = holders.iter().all(|holder| holder.2 == Character::Honest);
         machine.request(late, k).unwrap();
-        prop_assert_eq!(machine.allocator.waiting()[0].due, Some(T));
+        prop_assert_eq!(machine.allocator.pending()[0].due, Some(T));
         machine.run_until(T + if honest { Duration::ZERO } else { KILLING });
         prop_assert_eq!(machine.n(late), k);
     }
@@ -230,7 +230,7 @@ fn in_ten_thousand_rounds_deadlines_are_kept_and_refusers_killed_and_nobody_else
         machine.request(one, k).unwrap();
         let promised = machine
             .allocator
-            .waiting()
+            .pending()
             .iter()
             .all(|waiting| waiting.due.is_some());
         machine.run_for(T + KILLING);
@@ -246,6 +246,8 @@ fn in_ten_thousand_rounds_deadlines_are_kept_and_refusers_killed_and_nobody_else
         "{killed} killed, served within {slowest:?}"
     );
     let everyone: Vec<_> = machine.holders.keys().copied().collect();
-    everyone.into_iter().for_each(|tenant| machine.gone(tenant));
+    everyone
+        .into_iter()
+        .for_each(|tenant| machine.on_tenant_gone(tenant));
     assert_eq!(machine.allocator.free(), 10_000);
 }

@@ -1,17 +1,17 @@
 //! What holds of a ledger whenever nobody is at work on it.
 
-use frames::{Client, Contract, DomainId, Frame, Ledger, Process};
+use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Process};
 
 /// A domain with {g, x} in the ledger.
 #[allow(dead_code, reason = "each test uses what it needs")]
-pub fn admit(ledger: &Ledger, g: u32, x: u32) -> Client<'_> {
+pub fn admit(ledger: &Ledger, g: u32, x: u32) -> DomainFrames<'_> {
     let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
     ledger.adopt(id, Process { pid: 1, start: 1 }).unwrap()
 }
 
 /// As many of `count` frames as the domain gets.
 #[allow(dead_code, reason = "each test uses what it needs")]
-pub fn take(client: &Client<'_>, count: u32) -> Vec<Frame> {
+pub fn take(client: &DomainFrames<'_>, count: u32) -> Vec<Frame> {
     (0..count).map_while(|_| client.take()).collect()
 }
 
@@ -19,17 +19,17 @@ pub fn take(client: &Client<'_>, count: u32) -> Vec<Frame> {
 pub fn audit(ledger: &Ledger) {
     let mut owned = 0;
     let mut guaranteed = 0;
-    for view in ledger.views() {
-        let census = ledger.census(view.id);
+    for view in ledger.all_stats() {
+        let state_counts = ledger.state_counts(view.id);
         assert_eq!(
             view.n,
-            census.total(),
-            "n is what the RamTab says: {view:?} {census:?}"
+            state_counts.total(),
+            "n is what the RamTab says: {view:?} {state_counts:?}"
         );
         assert!(view.n <= view.contract.x, "never past x: {view:?}");
         assert!(
-            view.unused >= census.unused,
-            "an unused frame is found: {view:?} {census:?}"
+            view.unused >= state_counts.unused,
+            "an unused frame is found: {view:?} {state_counts:?}"
         );
         owned += view.n;
         guaranteed += view.contract.g;

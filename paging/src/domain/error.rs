@@ -40,7 +40,7 @@ pub enum DomainError {
     Ledger(#[from] frames::LedgerError),
     /// The contract was refused.
     #[error(transparent)]
-    Refused(#[from] frames::Refusal),
+    Refused(#[from] frames::AdmissionError),
     /// The store could not be made.
     #[error(transparent)]
     Store(#[from] SetupError),

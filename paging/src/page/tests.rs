@@ -160,7 +160,7 @@ fn what_a_page_held_is_handed_over_when_it_goes() {
 #[test]
 fn a_child_writes_its_own_frames_into_the_words() {
     let word = resident(3);
-    let last = frames::Frame::MOST - 1;
+    let last = frames::Frame::MAX - 1;
     assert_eq!(word.renumber(last), Some(3));
     assert_eq!(word.load().frame(), last);
     assert_eq!(PageWord::default().renumber(1), None);

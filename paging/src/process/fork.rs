@@ -12,7 +12,7 @@ use crate::evict::halt::Halted;
 use crate::page::State;
 use crate::pager::Pager;
 use crate::stretch::Inner;
-use frames::{Client, Contract, DomainId};
+use frames::{Contract, DomainFrames, DomainId};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub struct Fork {
 pub enum ForkError {
     /// The child is not admitted.
     #[error(transparent)]
-    Refused(#[from] frames::Refusal),
+    Refused(#[from] frames::AdmissionError),
     /// Its resident pages cannot be made to fit.
     #[error(
         "the child needs {needed} frames for the pages it shares, and {missing} of them cannot be had; give the program more frames"
@@ -115,7 +115,7 @@ impl Process {
             }
             // Each frame emptied here is one less for the child, too.
             want = short.missing.div_ceil(2).max(1);
-            client.give_back(client.unused());
+            client.release(client.unused());
         };
         Ok(Fork {
             child,
@@ -148,7 +148,7 @@ impl Process {
         &self,
         mut fork: Fork,
         userfault: Userfault,
-        frames: Client<'static>,
+        frames: DomainFrames<'static>,
         holder: Holder,
         counters: &'static [AtomicU64],
         careful_seen: &'static AtomicU32,
@@ -170,7 +170,7 @@ impl Process {
                 .map_err(DomainError::Register)?;
             renumber(self.pager, stretch);
         }
-        self.pager.frames().settle();
+        self.pager.frames().finish_renumbering();
         self.pager.staging.forget_sieve();
         fork.halted.become_child(self.store)?;
         for reader in &self.pager.readers {

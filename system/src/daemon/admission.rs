@@ -14,8 +14,8 @@ use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use disk::usd::IoTarget;
-use frames::Quota;
-use frames::allocator::{Kind, Request, TenantId};
+use frames::LimitControl;
+use frames::allocator::{Placement, Request, TenantId};
 use iochannel::Doorbell;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -38,11 +38,11 @@ impl From<DiskTerms> for DiskContract {
     }
 }
 
-fn kind(place: Option<Place>) -> Kind {
+fn placement(place: Option<Place>) -> Placement {
     match place {
-        None => Kind::Any,
-        Some(Place::Huge) => Kind::Huge,
-        Some(Place::Node(node)) => Kind::Node(node),
+        None => Placement::Any,
+        Some(Place::Huge) => Placement::Huge,
+        Some(Place::Node(node)) => Placement::Node(node),
     }
 }
 
@@ -123,11 +123,11 @@ impl Daemon {
                 }
             ));
         }
-        let kind = kind(place);
+        let placement = placement(place);
         // What there is none of is refused now, not by a fault.
         let first = Request {
             k: terms.frames.g,
-            kind,
+            placement,
         };
         places().check(first).map_err(|why| text(&why))?;
         let hunger = self.new_hunger(number)?;
@@ -149,7 +149,7 @@ impl Daemon {
         let (client, file) = match admitted {
             Ok(admitted) => admitted,
             Err(why) => {
-                let orders = self.allocator.gone(TenantId(number), self.now());
+                let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
                 self.carry_out(orders);
                 return Err(why);
             }
@@ -164,7 +164,7 @@ impl Daemon {
         tenancy.frames = Some(Frames {
             group: self.groups.take_in(pid, tenancy.record.start, number),
             quota: None,
-            kind,
+            placement,
             hunger,
             rounds: VecDeque::new(),
             counting: None,
@@ -335,7 +335,7 @@ impl Daemon {
         let Some(fd) = fd else {
             return self.refuse(token, "the ledger's descriptor did not come along");
         };
-        let quota = match Quota::attach(fd) {
+        let quota = match LimitControl::attach(fd) {
             Ok(quota) => quota,
             Err(why) => return self.refuse(token, why),
         };

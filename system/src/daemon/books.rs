@@ -12,7 +12,7 @@ use super::tenancy::Phase;
 use crate::control::{Say, TenantNumber};
 use crate::terms::{FrameTerms, Terms};
 use frames::Contract;
-use frames::allocator::{Cleaning, Kind, Notice, Order, Request, TenantId, Usage};
+use frames::allocator::{Action, CleaningRate, Placement, Request, TenantId, TenantNotice, Usage};
 use std::time::{Duration, Instant};
 use store::Bytes;
 use wired::PAGE;
@@ -51,10 +51,10 @@ impl Daemon {
     /// How fast a tenant can surely write frames out by its own share of the disk. Its threads
     /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
     /// be all of the slice that comes next.
-    pub(super) fn cleaning(&self, terms: &Terms) -> Cleaning {
+    pub(super) fn cleaning(&self, terms: &Terms) -> CleaningRate {
         let page = self.model.cost(disk::cost_model::Op::Write, PAGE as u32);
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
-        Cleaning {
+        CleaningRate {
             frames_per_second: (second / (page.0.max(1) * SURELY) as f64) as u32,
             delay: terms.disk.period * 2 - terms.disk.slice,
         }
@@ -66,7 +66,7 @@ impl Daemon {
         let Some(quota) = self.quota(number) else {
             return;
         };
-        if !quota.hungry() {
+        if !quota.is_under_pressure() {
             return;
         }
         let (limit, wanted) = (quota.limit(), quota.wanted());
@@ -79,12 +79,12 @@ impl Daemon {
         self.report(number);
         let (id, now) = (TenantId(number), self.now());
         let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
-        let kind = frames.map_or(Kind::Any, |frames| frames.kind);
-        let k = match kind {
-            Kind::Huge => k.next_multiple_of(wired::HUGE_RANGE_PAGES as u32),
-            Kind::Any | Kind::Node(_) => k,
+        let placement = frames.map_or(Placement::Any, |frames| frames.placement);
+        let k = match placement {
+            Placement::Huge => k.next_multiple_of(wired::HUGE_RANGE_PAGES as u32),
+            Placement::Any | Placement::Node(_) => k,
         };
-        let request = Request { k, kind };
+        let request = Request { k, placement };
         if let Ok(orders) = self.allocator.request(id, request, now) {
             self.carry_out(orders);
         }
@@ -97,7 +97,7 @@ impl Daemon {
                 used: quota.committed(),
                 ready: 0,
             };
-            self.allocator.report(TenantId(number), usage);
+            self.allocator.report_usage(TenantId(number), usage);
         }
     }
 
@@ -108,14 +108,14 @@ impl Daemon {
         };
         if k > 0 {
             self.report(number);
-            let orders = self.allocator.answered(TenantId(number), k, self.now());
+            let orders = self.allocator.on_answer(TenantId(number), k, self.now());
             self.carry_out(orders);
         }
     }
 
     /// Hears a tenant that owes frames before it is judged: its answer may be here.
     pub(super) fn take_answers(&mut self, number: TenantNumber) {
-        let owed = self.allocator.view(TenantId(number)).map_or(0, |v| v.owed);
+        let owed = self.allocator.stats(TenantId(number)).map_or(0, |v| v.owed);
         let token = self.tenants.get(&number).and_then(|t| t.connection);
         if let Some(token) = token.filter(|_| owed > 0) {
             self.at_connection(token);
@@ -123,34 +123,34 @@ impl Daemon {
     }
 
     /// Carries orders out, and what comes of them, until nothing is left to do.
-    pub(super) fn carry_out(&mut self, orders: Vec<Order>) {
+    pub(super) fn carry_out(&mut self, orders: Vec<Action>) {
         let mut left = std::collections::VecDeque::from(orders);
         while let Some(order) = left.pop_front() {
             match order {
-                Order::Grant { tenant, k } => {
+                Action::Grant { tenant, k } => {
                     if let Some(quota) = self.quota(tenant.0) {
                         quota.raise(k);
                     }
                 }
-                Order::TakeUnused { victim, k } => {
+                Action::TakeUnused { victim, k } => {
                     let took = self.quota(victim.0).map_or(0, |quota| quota.take_unused(k));
                     // What follows from it comes before what was ordered after.
                     for order in self
                         .allocator
-                        .took(victim, took, self.now())
+                        .on_taken(victim, took, self.now())
                         .into_iter()
                         .rev()
                     {
                         left.push_front(order);
                     }
                 }
-                Order::Revoke {
+                Action::Revoke {
                     victim,
                     k,
                     keep,
                     by,
                 } => self.revoke(victim.0, k, keep, by),
-                Order::Kill { victim, offence } => {
+                Action::Kill { victim, violation } => {
                     let had = self.listed(victim.0).map_or_else(String::new, |listed| {
                         let frames = |n: u32| Bytes(u64::from(n) * PAGE as u64);
                         let (n, resident) = (frames(listed.n), frames(listed.resident));
@@ -159,10 +159,10 @@ impl Daemon {
                             listed.name, listed.pid, listed.terms
                         )
                     });
-                    self.log(format_args!("tenant {victim} is killed: {offence}{had}"));
+                    self.log(format_args!("tenant {victim} is killed: {violation}{had}"));
                     self.kill(victim.0);
                 }
-                Order::Tell { tenant, notice } => self.tell(tenant.0, notice),
+                Action::Notify { tenant, notice } => self.tell(tenant.0, notice),
             }
         }
     }
@@ -187,9 +187,9 @@ impl Daemon {
         );
     }
 
-    fn tell(&mut self, number: TenantNumber, notice: Notice) {
+    fn tell(&mut self, number: TenantNumber, notice: TenantNotice) {
         match notice {
-            Notice::Contract { contract, from } => {
+            TenantNotice::Contract { contract, from } => {
                 let notice = from.saturating_sub(self.now());
                 let Some(tenancy) = self.tenants.get(&number) else {
                     return;
@@ -200,7 +200,7 @@ impl Daemon {
                 };
                 self.say(number, &Say::Changed { terms, notice });
             }
-            Notice::Over { resident, n, by } => {
+            TenantNotice::Over { resident, n, by } => {
                 let within = by.saturating_sub(self.now());
                 self.log(format_args!(
                     "tenant {number} has {resident} frames resident, by the kernel's count, and owns {n}: it has \
@@ -217,7 +217,7 @@ impl Daemon {
     pub(super) fn remember_frames(&mut self) -> Result<(), String> {
         let mut changed = Vec::new();
         for (number, tenancy) in &mut self.tenants {
-            let Some(view) = self.allocator.view(TenantId(*number)) else {
+            let Some(view) = self.allocator.stats(TenantId(*number)) else {
                 continue;
             };
             let frames = view.contract.into();
@@ -253,7 +253,7 @@ impl Daemon {
     /// A tenant that is killed has no memory any more: its frames are others' while its
     /// processes end.
     pub(super) fn emptied(&mut self, number: TenantNumber) {
-        let orders = self.allocator.gone(TenantId(number), self.now());
+        let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.carry_out(orders);
         let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
         let Some(group) = frames.map(|frames| frames.group.clone()) else {
@@ -277,7 +277,7 @@ impl Daemon {
             };
             let owned = self
                 .allocator
-                .view(TenantId(number))
+                .stats(TenantId(number))
                 .map_or(0, |view| view.n);
             let resident = frames.group.resident(OWN);
             let (group, since) = (frames.group.clone(), frames.counting);
@@ -317,11 +317,11 @@ impl Daemon {
         }
         let orders = self
             .allocator
-            .resident(TenantId(number), resident, self.now());
+            .on_resident(TenantId(number), resident, self.now());
         self.carry_out(orders);
     }
 
-    fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::Quota> {
+    fn quota(&mut self, number: TenantNumber) -> Option<&mut frames::LimitControl> {
         self.tenants
             .get_mut(&number)?
             .frames

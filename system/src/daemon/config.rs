@@ -371,7 +371,7 @@ impl Config {
     /// Frames to promise, of a machine with `total` bytes.
     pub fn managed_frames(&self, total: u64) -> u32 {
         let frames = self.managed(total) / wired::PAGE as u64;
-        frames.min(frames::Frame::MOST.into()) as u32
+        frames.min(frames::Frame::MAX.into()) as u32
     }
 
     /// Refuses to promise more than a machine with `total` bytes has.

@@ -20,7 +20,7 @@ use super::errand::Done;
 use super::tenancy::{Phase, Tenancy};
 use super::{ALLOWANCE, Daemon};
 use crate::control::{Say, TEXT, TenantNumber, cut};
-use frames::Quota;
+use frames::LimitControl;
 use frames::allocator::TenantId;
 use store::Bytes;
 use wired::PAGE;
@@ -84,7 +84,7 @@ impl Daemon {
         }
         tenancy.phase = Phase::Leaving;
         let group = tenancy.frames.as_ref().map(|frames| frames.group.clone());
-        let orders = self.allocator.gone(TenantId(number), self.now());
+        let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.carry_out(orders);
         match group {
             Some(group) => self.errands.start(move || {
@@ -111,7 +111,7 @@ fn take_all(tenancy: &mut Tenancy, resident: u64) -> Result<(), String> {
     let Some(frames) = &mut tenancy.frames else {
         return Ok(());
     };
-    let owned = frames.quota.as_ref().map_or(0, Quota::committed);
+    let owned = frames.quota.as_ref().map_or(0, LimitControl::committed);
     let most = u64::from(ALLOWANCE) * PAGE as u64;
     if owned > 0 || resident > most {
         return Err(format!(

@@ -58,7 +58,7 @@ use door::{Connection, LISTENER, Strangers, listen};
 use enforce::Groups;
 use errand::{Done, Errands};
 use faults::FaultRates;
-use frames::allocator::{Allocator, Places, Settings, TenantId};
+use frames::allocator::{Allocator, AllocatorConfig, MachineTopology, TenantId};
 use guests::Guests;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -188,13 +188,13 @@ impl Daemon {
         // Before there is the disk's thread, which is as this one.
         urgent::enter();
         let backing = backing::open(&config.disk, told)?;
-        let settings = Settings {
+        let settings = AllocatorConfig {
             managed: config.managed_frames(total_memory()),
             deadline: config.memory.revocation.0,
             stall: stall::MOST,
             notice: config.memory.notice.0,
             allowance: ALLOWANCE,
-            places: places(),
+            topology: places(),
         };
         let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
         let (epoll, strangers) = (make()?, Strangers::new(make()?));
@@ -288,7 +288,11 @@ impl Daemon {
                 }
             }
             let now = self.now();
-            if self.allocator.next().is_some_and(|next| next <= now) {
+            if self
+                .allocator
+                .next_timeout()
+                .is_some_and(|next| next <= now)
+            {
                 let numbers: Vec<_> = self.tenants.keys().copied().collect();
                 for number in numbers {
                     self.take_answers(number);
@@ -318,7 +322,7 @@ impl Daemon {
     /// Has deadlines put off by what threads waited for a processor until now.
     fn count_stall(&mut self) {
         let total = self.stall.total();
-        self.allocator.stalled(total);
+        self.allocator.on_stalled(total);
     }
 
     /// Does what signals ask for; whether that is to end.
@@ -368,7 +372,7 @@ impl Daemon {
     fn patience(&self) -> Duration {
         let next = self
             .allocator
-            .next()
+            .next_timeout()
             .map(|next| next.saturating_sub(self.now()));
         let count = COUNT.saturating_sub(self.counted.elapsed());
         let all = [next, self.strangers.patience()];
@@ -428,7 +432,7 @@ impl Daemon {
     /// something it also judges what the others have reported since, so the second time is not
     /// for nothing.
     fn part(&mut self, number: TenantNumber) {
-        let orders = self.allocator.gone(TenantId(number), self.now());
+        let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.carry_out(orders);
         let tenancy = self.tenants.get_mut(&number);
         match tenancy.and_then(|tenancy| tenancy.client.take()) {
@@ -506,7 +510,7 @@ pub fn total_memory() -> u64 {
 }
 
 /// What particular frames this machine has.
-fn places() -> Places {
+fn places() -> MachineTopology {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(1, |all| {
         let named = |name: &str| {
@@ -517,7 +521,7 @@ fn places() -> Places {
             .filter(|entry| entry.file_name().to_str().is_some_and(named))
             .count()
     });
-    Places {
+    MachineTopology {
         huge: enabled.is_ok_and(|text| !text.contains("[never]")),
         nodes: nodes.max(1) as u32,
     }

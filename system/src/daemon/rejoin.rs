@@ -11,8 +11,8 @@ use super::{Daemon, DaemonError};
 use crate::control::{ChannelNumber, Say, TenantNumber, Ticket};
 use crate::socket::Received;
 use disk::swapfs::{FileId, SwapFs};
-use frames::Quota;
-use frames::allocator::{Kind, TenantId};
+use frames::LimitControl;
+use frames::allocator::{Placement, TenantId};
 use iochannel::{Doorbell, Server};
 use rustix::fd::OwnedFd;
 use rustix::process::Pid;
@@ -99,7 +99,7 @@ impl Daemon {
                 group,
                 quota: None,
                 // Its processes keep the place they have.
-                kind: Kind::Any,
+                placement: Placement::Any,
                 hunger,
                 rounds: VecDeque::new(),
                 counting: None,
@@ -155,7 +155,7 @@ impl Daemon {
         let hunger: OwnedFd = bell(hunger)?.into();
         let mut quota = ledger
             .as_ref()
-            .map(Quota::attach)
+            .map(LimitControl::attach)
             .transpose()
             .map_err(|why| why.to_string())?;
         self.watch_hunger(&hunger, number)?;
@@ -164,12 +164,12 @@ impl Daemon {
         let resident = tenancy.frames.as_ref().map_or(0, |f| f.group.resident(0));
         let resident = u32::try_from(resident / PAGE as u64).unwrap_or(u32::MAX);
         let (id, now) = (TenantId(number), self.now());
-        let orders = self.allocator.gone(id, now);
+        let orders = self.allocator.on_tenant_gone(id, now);
         self.carry_out(orders);
         // What it says it owns counts as far as its contract and the others' allow, and beyond
         // that as far as the kernel says that it has it: who says too much takes nothing. One
         // whose contract was lowered may not have been asked for all that is above it yet.
-        let claimed = quota.as_ref().map_or(0, Quota::limit);
+        let claimed = quota.as_ref().map_or(0, LimitControl::limit);
         let claimed = claimed.min(resident.max(terms.frames.x));
         let n = claimed.min(resident.max(self.left_for(id)).max(terms.frames.g));
         if let Some(quota) = &mut quota {
@@ -195,7 +195,7 @@ impl Daemon {
             note: String::new(),
         };
         self.say_at(token, &said, &[]);
-        let beyond = self.allocator.view(id).map_or(0, |view| view.beyond);
+        let beyond = self.allocator.stats(id).map_or(0, |view| view.beyond);
         if beyond > 0 {
             let managed = self.allocator.managed();
             self.log(format_args!(
@@ -230,7 +230,7 @@ impl Daemon {
     /// Frames that can be somebody's while all others have theirs, or what they are
     /// guaranteed and may yet come back for.
     fn left_for(&self, id: TenantId) -> u32 {
-        let others = self.allocator.views().filter(|view| view.tenant != id);
+        let others = self.allocator.all_stats().filter(|view| view.tenant != id);
         let taken: u64 = others
             .map(|view| u64::from((view.n - view.beyond).max(view.contract.g)))
             .sum();

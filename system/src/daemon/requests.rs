@@ -202,7 +202,7 @@ impl Daemon {
     pub(super) fn listed(&self, number: TenantNumber) -> Option<Listed> {
         let tenancy = self.tenants.get(&number)?;
         let record = &tenancy.record;
-        let view = self.allocator.view(TenantId(number));
+        let view = self.allocator.stats(TenantId(number));
         let disk = tenancy
             .client
             .and_then(|client| self.usd.client_stats(client))
@@ -316,13 +316,15 @@ impl Daemon {
         }
         // Whatever may refuse comes before anything is changed.
         if let Some(asked) = frames {
-            let may = self.allocator.may_set(TenantId(number), asked.into());
+            let may = self
+                .allocator
+                .check_set_contract(TenantId(number), asked.into());
             may.map_err(|why| why.to_string())?;
         }
         if let Some(disk) = disk {
             disk.check().map_err(|why| why.to_string())?;
             let client = client.ok_or("it has no disk yet")?;
-            let owed = self.allocator.view(TenantId(number)).map_or(0, |v| v.owed);
+            let owed = self.allocator.stats(TenantId(number)).map_or(0, |v| v.owed);
             if owed > 0 && disk.share() < was.share() {
                 return Err(format!(
                     "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it \

@@ -6,8 +6,8 @@ use crate::control::{ChannelNumber, Ticket};
 use disk::atropos::ClientId;
 use disk::swapfs::FileId;
 use disk::usd::ChannelId;
-use frames::Quota;
-use frames::allocator::Kind;
+use frames::LimitControl;
+use frames::allocator::Placement;
 use iochannel::Doorbell;
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
@@ -40,9 +40,9 @@ pub struct Frames {
     /// Its group of processes.
     pub group: Group,
     /// Its ledger, once that is known.
-    pub quota: Option<Quota>,
+    pub quota: Option<LimitControl>,
     /// Which frames it has.
-    pub kind: Kind,
+    pub placement: Placement,
     /// What it rings when it wants more.
     pub hunger: OwnedFd,
     /// Revocations it was sent and has not answered: number and frames.

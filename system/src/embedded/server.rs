@@ -272,7 +272,7 @@ impl System {
     fn begin(&mut self, mut tenant: Tenant) -> Result<(), StartError> {
         let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);
         tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
-        self.ledger.assure(tenant.terms().frames.g);
+        self.ledger.set_max_guaranteed(tenant.terms().frames.g);
         self.upstream = Some(Upstream::new(tenant));
         self.watch_upstream();
         Ok(())

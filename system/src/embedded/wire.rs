@@ -41,7 +41,7 @@ pub enum Hello {
         above: u8,
     },
     /// The child of a fork; its domain was admitted before the fork, by its parent in the
-    /// ledger ([`frames::Client::admit_child`]) or by [`Hello::Reserve`].
+    /// ledger ([`frames::DomainFrames::admit_child`]) or by [`Hello::Reserve`].
     Fork {
         /// The parent's domain.
         parent: Domain,

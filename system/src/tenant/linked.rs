@@ -375,7 +375,7 @@ impl Thread {
 
     fn want(&self) {
         if self.manners.eager && self.view.limit() < self.view.total() {
-            self.view.hunger().store(1, Ordering::SeqCst);
+            self.view.pressure().store(1, Ordering::SeqCst);
             let _ = rustix::io::write(self.steward.hunger(), &1u64.to_ne_bytes());
         }
     }

@@ -189,7 +189,7 @@ impl<W> Steward<W> {
                 Happened::Asked(asked)
             }
             Heard::Changed { terms, notice } => {
-                ledger.assure(terms.frames.g);
+                ledger.set_max_guaranteed(terms.frames.g);
                 Happened::Changed(terms, notice)
             }
             Heard::Faults(share) => Happened::Faults(share),
@@ -211,8 +211,8 @@ impl<W> Steward<W> {
             return;
         };
         // Asked every time: processes come and go, and what one promised another may give.
-        ledger.shed(keep);
-        if ledger.shed_done(keep) {
+        ledger.reclaim_to(keep);
+        if ledger.reclaim_done(keep) {
             self.tenant.answered(round);
             self.round = None;
         }

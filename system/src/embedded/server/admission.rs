@@ -153,7 +153,7 @@ impl System {
         let free = self.members.get(slot_of(child)).is_none();
         let there = self
             .ledger
-            .view(domain)
+            .stats(domain)
             .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
         match free && there {
             true => Ok(domain),

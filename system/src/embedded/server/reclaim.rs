@@ -28,7 +28,7 @@ impl System {
         let _ = epoll::delete(&self.epoll, &member.pidfd);
         self.past.keep(self.board.block(slot));
         self.note_store();
-        let process = self.ledger.view(member.domain).map(|view| view.process);
+        let process = self.ledger.stats(member.domain).map(|view| view.process);
         let frames = self.take_back(member.domain);
         // Children it had admitted and not forked, or forked and not seen adopt, went
         // with it in the ledger.
@@ -55,7 +55,7 @@ impl System {
     /// Takes back what a domain held, of frames and of pages, now or as soon as it can be.
     /// Returns how many frames.
     pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
-        let frames = self.ledger.view(domain).map_or(0, |view| view.n);
+        let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
         self.board.block(slot_of(domain.raw())).clear();
         if !self.try_take_back(domain, false) {
             self.unfinished.push((domain, Instant::now()));
@@ -100,7 +100,7 @@ impl System {
         }
         let gone: Vec<DomainId> = self
             .ledger
-            .views()
+            .all_stats()
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
             .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
             .filter(|view| {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// To be carried out by the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Action {
     /// Raise the tenant's limit.
     Grant {
         /// Who gets frames.
@@ -42,20 +42,20 @@ pub enum Order {
         /// Who ends.
         victim: TenantId,
         /// What for, to be logged.
-        offence: Offence,
+        violation: Violation,
     },
     /// Tell a tenant something.
-    Tell {
+    Notify {
         /// Who is told.
         tenant: TenantId,
         /// What.
-        notice: Notice,
+        notice: TenantNotice,
     },
 }
 
 /// What a tenant is told without having asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum TenantNotice {
     /// Its contract will be this.
     Contract {
         /// The contract.
@@ -76,7 +76,7 @@ pub enum Notice {
 
 /// Why a tenant is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Offence {
+pub enum Violation {
     /// Frames it was asked for had not come in time.
     #[error(
         "{missing} frames it was asked for were not unused at the deadline, {by:.0?} after the daemon's start"
@@ -89,7 +89,7 @@ pub enum Offence {
     },
     /// It said that frames were unused that were not.
     #[error("it answered that {answered} frames were unused, and {found} were")]
-    Lied {
+    FalseAnswer {
         /// Frames it said were unused.
         answered: u32,
         /// Frames that were.

@@ -5,133 +5,140 @@
 //! frames reclaimed. Rule: an answer counts for nothing until the frames were taken.
 
 use super::deadline::Deadline;
-use super::tenant::{Debt, Take};
-use super::{Allocator, Notice, Offence, Order, TenantId};
+use super::tenant::{PendingRevocation, PendingTake};
+use super::{Action, Allocator, TenantId, TenantNotice, Violation};
 use std::time::Duration;
 
 /// Times in a row that a tenant has too much resident before it is told: once may be a
 /// fault under way or a count taken meanwhile.
-const TWICE: u32 = 2;
+const MAX_OVERRUNS: u32 = 2;
 
 impl Allocator {
-    /// A tenant says that `k` more of the frames it was asked for are unused. They are looked
+    /// A tenant says that `k` more of the frames it was asked for are unused. They are verified
     /// for at once.
-    pub fn answered(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Order> {
-        if let Ok(tenant) = self.live(victim) {
+    pub fn on_answer(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Action> {
+        if let Ok(tenant) = self.live_tenant(victim) {
             tenant.claimed = tenant.claimed.saturating_add(k).min(tenant.owed());
         }
-        self.look(victim);
-        self.settle(now)
+        self.verify_claim(victim);
+        self.run(now)
     }
 
-    /// What came of [`Order::TakeUnused`]: the victim's limit is lower by `k`. Also to be said
+    /// What came of [`Action::TakeUnused`]: the victim's limit is lower by `k`. Also to be said
     /// when a tenant gave frames back by itself.
-    pub fn took(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Order> {
+    pub fn on_taken(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Action> {
         let Some(tenant) = self.tenants.get_mut(&victim) else {
-            return self.settle(now);
+            return self.run(now);
         };
         let before = tenant.n;
         let take = tenant.taking.take();
         // What was paid since it was said to be there need not be there any more.
         let said = take.map_or(0, |take| take.k.min(tenant.owed()));
-        tenant.lose(k);
+        tenant.take_frames(k);
         if let Some(take) = take {
             if k < take.k {
                 tenant.usage.used = tenant.n;
             }
             // It owed them before its guarantee was raised: now it is owed them.
             let guaranteed = tenant.contract.g.min(before).saturating_sub(tenant.n);
-            self.wait(victim, guaranteed, now);
+            self.add_pending(victim, guaranteed, now);
             if take.claimed && k < said {
                 let (answered, found) = (said, k);
-                self.condemn(victim, Offence::Lied { answered, found }, now);
+                self.condemn(victim, Violation::FalseAnswer { answered, found }, now);
             }
         }
-        self.look(victim);
-        self.settle(now)
+        self.verify_claim(victim);
+        self.run(now)
     }
 
     /// The kernel's count of a tenant's resident frames. One that has too many twice in a row
     /// is told, and killed if it still has when it has had the time to clean them.
-    pub fn resident(&mut self, tenant: TenantId, frames: u32, now: Duration) -> Vec<Order> {
-        let (allowance, deadline) = (self.settings.allowance, self.settings.deadline);
+    pub fn on_resident(&mut self, tenant: TenantId, frames: u32, now: Duration) -> Vec<Action> {
+        let (allowance, deadline) = (self.config.allowance, self.config.deadline);
         let stall = self.stall;
-        let Ok(own) = self.live(tenant) else {
-            return self.settle(now);
+        let Ok(own) = self.live_tenant(tenant) else {
+            return self.run(now);
         };
         let n = own.n;
         if frames <= n.saturating_add(allowance) {
             (own.over, own.over_by) = (0, None);
-            return self.settle(now);
+            return self.run(now);
         }
         own.over += 1;
         match own.over_by {
             Some(by) if now > by.end(stall) => {
                 let resident = frames;
-                self.condemn(tenant, Offence::Over { resident, n }, now);
+                self.condemn(tenant, Violation::Over { resident, n }, now);
             }
-            None if own.over >= TWICE => {
+            None if own.over >= MAX_OVERRUNS => {
                 let needed = own.cleaning.time_for(own.owed().saturating_add(frames - n));
                 let by = now + own.cleaning.delay + deadline.max(needed);
                 own.over_by = Some(Deadline::new(by, stall));
                 let resident = frames;
-                let notice = Notice::Over { resident, n, by };
-                self.orders.push(Order::Tell { tenant, notice });
+                let notice = TenantNotice::Over { resident, n, by };
+                self.actions.push(Action::Notify { tenant, notice });
             }
             _ => (),
         }
-        self.settle(now)
+        self.run(now)
     }
 
     /// Looks for frames that a tenant says are unused.
-    fn look(&mut self, victim: TenantId) {
-        let Ok(tenant) = self.live(victim) else {
+    fn verify_claim(&mut self, victim: TenantId) {
+        let Ok(tenant) = self.live_tenant(victim) else {
             return;
         };
         let k = tenant.claimed.min(tenant.owed());
         if k > 0 && tenant.taking.is_none() {
             tenant.claimed = 0;
-            tenant.taking = Some(Take { k, claimed: true });
-            self.orders.push(Order::TakeUnused { victim, k });
+            tenant.taking = Some(PendingTake { k, claimed: true });
+            self.actions.push(Action::TakeUnused { victim, k });
         }
     }
 
     /// Looks once for the frames of each tenant whose deadline is over, as if it had answered
     /// for those that are unused: its answer may be on the way. Condemns it at the next look.
-    pub(super) fn condemn_late(&mut self, now: Duration) {
+    pub(super) fn condemn_overdue(&mut self, now: Duration) {
         let stall = self.stall;
-        let is_over = |debt: &Debt| debt.deadline.end(stall) < now;
+        let is_over = |revocation: &PendingRevocation| revocation.deadline.end(stall) < now;
         let mut late = Vec::new();
         for (victim, tenant) in &mut self.tenants {
-            let due = tenant.debts.iter().filter(|debt| is_over(debt));
-            let missing = due.map(|debt| debt.k).sum();
-            let Some(first) = tenant.debts.front_mut().filter(|debt| is_over(debt)) else {
+            let due = tenant
+                .revocations
+                .iter()
+                .filter(|revocation| is_over(revocation));
+            let missing = due.map(|revocation| revocation.k).sum();
+            let Some(first) = tenant
+                .revocations
+                .front_mut()
+                .filter(|revocation| is_over(revocation))
+            else {
                 continue;
             };
             let k = tenant.n.saturating_sub(tenant.usage.used).min(missing);
-            if k > 0 && !first.looked {
-                first.looked = true;
+            if k > 0 && !first.verified {
+                first.verified = true;
                 let claimed = false;
-                tenant.taking = Some(Take { k, claimed });
+                tenant.taking = Some(PendingTake { k, claimed });
                 let victim = *victim;
-                self.orders.push(Order::TakeUnused { victim, k });
+                self.actions.push(Action::TakeUnused { victim, k });
             } else {
                 let by = first.deadline.end(stall);
-                late.push((*victim, Offence::Late { missing, by }));
+                late.push((*victim, Violation::Late { missing, by }));
             }
         }
-        for (victim, offence) in late {
-            self.condemn(victim, offence, now);
+        for (victim, violation) in late {
+            self.condemn(victim, violation, now);
         }
     }
 
-    fn condemn(&mut self, victim: TenantId, offence: Offence, now: Duration) {
-        if let Ok(tenant) = self.live(victim) {
+    fn condemn(&mut self, victim: TenantId, violation: Violation, now: Duration) {
+        if let Ok(tenant) = self.live_tenant(victim) {
             tenant.condemned = Some(now);
-            tenant.debts.clear();
+            tenant.revocations.clear();
             (tenant.claimed, tenant.taking) = (0, None);
-            self.forget(victim);
-            self.orders.push(Order::Kill { victim, offence });
+            self.drop_requests(victim);
+            self.actions.push(Action::Kill { victim, violation });
         }
     }
 }

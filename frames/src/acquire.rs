@@ -16,33 +16,33 @@
 //!    between leaves too high a count, never an uncounted frame.
 
 use crate::contract::fair_share;
-use crate::layout::{CLOSED, Header, Memory, Slot};
+use crate::layout::{CLOSED, DomainSlot, Header, LedgerMemory};
 use crate::ramtab::{Entry, Frame, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 /// How often to look through sets that others change before giving up on a frame that
 /// must be somewhere.
-const LOOKS: u32 = 64;
+const MAX_ATTEMPTS: u32 = 64;
 
 /// Longest a count change waits for counts being made again, and how often: a stopped
 /// supervisor must not stop a domain.
-const PAUSE: Duration = Duration::from_millis(1);
-const PAUSES: u32 = 20;
+const PAUSE_LENGTH: Duration = Duration::from_millis(1);
+const MAX_PAUSES: u32 = 20;
 
 /// Marks count changes by `actor` as under way until dropped.
-pub(crate) struct Activity<'a>(&'a Slot);
+pub(crate) struct UpdateGuard<'a>(&'a DomainSlot);
 
-impl<'a> Activity<'a> {
-    pub(crate) fn begin(memory: &'a Memory, actor: Owner) -> Self {
+impl<'a> UpdateGuard<'a> {
+    pub(crate) fn begin(memory: &'a LedgerMemory, actor: Owner) -> Self {
         let (slot, pause) = (memory.slot(actor), &memory.header().pause);
-        for _ in 0..PAUSES {
+        for _ in 0..MAX_PAUSES {
             slot.activity.fetch_add(1 << 32 | 1, SeqCst);
             match pause.load(SeqCst) {
                 0 => return Self(slot),
                 word => {
                     slot.activity.fetch_sub(1, SeqCst);
-                    wired::futex::wait(pause, word, Some(PAUSE));
+                    wired::futex::wait(pause, word, Some(PAUSE_LENGTH));
                 }
             }
         }
@@ -51,7 +51,7 @@ impl<'a> Activity<'a> {
     }
 }
 
-impl Drop for Activity<'_> {
+impl Drop for UpdateGuard<'_> {
     fn drop(&mut self) {
         self.0.activity.fetch_sub(1, SeqCst);
     }
@@ -74,7 +74,7 @@ pub(crate) fn lower_to_zero(count: &AtomicU32, by: u32) -> u32 {
 
 /// What came of asking for one more frame of quota.
 #[derive(PartialEq, Eq)]
-enum Grant {
+enum GrantOutcome {
     Granted,
     /// Only in exchange for another's unused frame.
     Full,
@@ -84,22 +84,22 @@ enum Grant {
 
 /// Whose unit of the limit a frame is to be owned under.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Unit {
+enum LimitSource {
     /// One more of what the limit leaves.
     New,
     /// The one that the frame is owned under already.
     Same,
 }
 
-impl Memory {
+impl LedgerMemory {
     /// A frame for `owner` in `state`, obtained by `actor` (its parent, before a fork).
     pub(crate) fn acquire(&self, actor: Owner, owner: Owner, state: State) -> Option<Frame> {
-        let _activity = Activity::begin(self, actor);
+        let _activity = UpdateGuard::begin(self, actor);
         let entry = Entry::new(owner, state);
-        let frame = match self.grant(owner, Unit::New) {
-            Grant::Granted => self.find_granted(owner, entry),
-            Grant::Full => self.exchange(owner, entry),
-            Grant::No => None,
+        let frame = match self.grant(owner, LimitSource::New) {
+            GrantOutcome::Granted => self.find_granted(owner, entry),
+            GrantOutcome::Full => self.exchange(owner, entry),
+            GrantOutcome::No => None,
         };
         let slot = self.slot(owner);
         match frame {
@@ -132,10 +132,10 @@ impl Memory {
             let g = slot.g.load(SeqCst);
             let before = n.max(g);
             let header = self.header();
-            header.limit.give(n.min(by));
+            header.limit.release(n.min(by));
             lower_to_zero(&header.committed, before - n.saturating_sub(by).max(g));
         }
-        self.header().ring_freed();
+        self.header().notify_freed();
     }
 
     /// Withdraws `by` of what `owner` waits for.
@@ -151,36 +151,36 @@ impl Memory {
     }
 
     /// Raises n by one, if the contract, the limit and the others' guarantees allow it.
-    fn grant(&self, owner: Owner, unit: Unit) -> Grant {
+    fn grant(&self, owner: Owner, unit: LimitSource) -> GrantOutcome {
         let (slot, header) = (self.slot(owner), self.header());
         let (g, x) = (slot.g.load(SeqCst), slot.x.load(SeqCst));
         loop {
             let n = slot.n.load(SeqCst);
             if n >= x || n & CLOSED != 0 {
-                return Grant::No;
+                return GrantOutcome::No;
             }
             let optimistic = n >= g;
             if optimistic {
                 if self.others_wait(owner, n) {
-                    return Grant::No;
+                    return GrantOutcome::No;
                 }
-                if !add_within(&header.committed, 1, header.most_committed()) {
-                    return Grant::Full;
+                if !add_within(&header.committed, 1, header.max_committed()) {
+                    return GrantOutcome::Full;
                 }
             }
-            let within = unit == Unit::Same || header.limit.take();
+            let within = unit == LimitSource::Same || header.limit.try_take();
             if within && slot.n.compare_exchange(n, n + 1, SeqCst, SeqCst).is_ok() {
-                header.note_owned();
-                return Grant::Granted;
+                header.update_peak();
+                return GrantOutcome::Granted;
             }
-            if within && unit == Unit::New {
-                header.limit.give(1);
+            if within && unit == LimitSource::New {
+                header.limit.release(1);
             }
             if optimistic {
                 lower_to_zero(&header.committed, 1);
             }
             if !within {
-                return Grant::Full;
+                return GrantOutcome::Full;
             }
         }
     }
@@ -193,13 +193,13 @@ impl Memory {
 
     /// Finds the frame that a granted request is owed.
     fn find_granted(&self, owner: Owner, entry: Entry) -> Option<Frame> {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ATTEMPTS {
             if let Some(frame) = self.pop_free(entry) {
                 return Some(frame);
             }
-            if let Some((frame, victim)) = self.hold_unused(owner) {
+            if let Some((frame, victim)) = self.lock_unused(owner) {
                 if self.surrender(frame, victim, owner) {
-                    self.header().limit.give(1);
+                    self.header().limit.release(1);
                     self.ramtab()
                         .change(frame, Entry::new(owner, State::Revoking), entry);
                     return Some(frame);
@@ -218,26 +218,26 @@ impl Memory {
     fn exchange(&self, owner: Owner, entry: Entry) -> Option<Frame> {
         let (slot, header) = (self.slot(owner), self.header());
         let held = Entry::new(owner, State::Revoking);
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ATTEMPTS {
             // Past the limit, frames go to those below their guarantee.
             let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
-            if !guaranteed && header.committed.load(SeqCst) > header.most_committed() {
+            if !guaranteed && header.committed.load(SeqCst) > header.max_committed() {
                 return None;
             }
-            let (frame, victim) = self.hold_unused(owner)?;
+            let (frame, victim) = self.lock_unused(owner)?;
             if !self.surrender(frame, victim, owner) {
                 continue;
             }
-            match self.grant(owner, Unit::Same) {
-                Grant::Granted => {
+            match self.grant(owner, LimitSource::Same) {
+                GrantOutcome::Granted => {
                     self.ramtab().change(frame, held, entry);
                     return Some(frame);
                 }
                 grant => {
                     self.release(frame, held);
-                    header.limit.give(1);
-                    header.ring_freed();
-                    if grant == Grant::No {
+                    header.limit.release(1);
+                    header.notify_freed();
+                    if grant == GrantOutcome::No {
                         return None;
                     }
                 }
@@ -257,7 +257,7 @@ impl Memory {
     }
 
     /// Takes hold of an unused frame of the domain furthest above its guarantee.
-    fn hold_unused(&self, owner: Owner) -> Option<(Frame, Owner)> {
+    fn lock_unused(&self, owner: Owner) -> Option<(Frame, Owner)> {
         let held = Entry::new(owner, State::Revoking);
         let mut above = u32::MAX;
         // From the largest surplus down; each is looked at once.
@@ -320,7 +320,7 @@ impl Memory {
         // A domain retired meanwhile may have been swept before it got this back.
         let gone = slot.n.load(SeqCst) & CLOSED != 0 || slot.state.load(SeqCst) != state;
         if gone && self.release(frame, unused) {
-            self.header().ring_freed();
+            self.header().notify_freed();
         }
         false
     }
@@ -330,7 +330,7 @@ impl Header {
     const SLEEPS: u32 = 1;
 
     /// Tells those who wait that frames became free.
-    pub(crate) fn ring_freed(&self) {
+    pub(crate) fn notify_freed(&self) {
         let next = |word: u32| Some((word & !Self::SLEEPS).wrapping_add(2));
         let before = self.freed.fetch_update(SeqCst, SeqCst, next).unwrap_or(0);
         if before & Self::SLEEPS != 0 {

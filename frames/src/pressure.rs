@@ -14,17 +14,17 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCs
 const LOW_WATER: u32 = 1024;
 
 /// This process's eventfd to ring; -1 when none was given.
-pub(crate) struct Bell(AtomicI32);
+pub(crate) struct PressureBell(AtomicI32);
 
 const NONE: RawFd = -1;
 
-impl Default for Bell {
+impl Default for PressureBell {
     fn default() -> Self {
         Self(AtomicI32::new(NONE))
     }
 }
 
-impl Bell {
+impl PressureBell {
     fn ring(&self) {
         let fd = self.0.load(SeqCst);
         if fd != NONE {
@@ -40,7 +40,7 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for PressureBell {
     fn drop(&mut self) {
         let fd = self.0.load(SeqCst);
         if fd != NONE {
@@ -52,9 +52,9 @@ impl Drop for Bell {
 
 impl Ledger {
     /// The word that says that the limit is felt: not 0 from then on until the limit is
-    /// raised, or [`crate::Quota::heard`] was called.
-    pub fn hunger(&self) -> &AtomicU32 {
-        &self.memory.header().hungry
+    /// raised, or [`crate::LimitControl::acknowledge_pressure`] was called.
+    pub fn pressure(&self) -> &AtomicU32 {
+        &self.memory.header().pressure
     }
 
     /// The eventfd that this process rings when it is the first to feel the limit. One that
@@ -66,7 +66,7 @@ impl Ledger {
     }
 
     /// To be called after a frame was asked for.
-    pub(crate) fn feel_limit(&self) {
+    pub(crate) fn signal_pressure(&self) {
         let (total, header) = (self.total(), self.memory.header());
         let limit = header.limit.limit();
         if limit >= total {
@@ -74,7 +74,7 @@ impl Ledger {
         }
         let low = (total / 16).clamp(1, LOW_WATER);
         let felt = header.committed.load(Relaxed).saturating_add(low) >= limit;
-        if felt && header.hungry.load(Relaxed) == 0 && header.hungry.swap(1, SeqCst) == 0 {
+        if felt && header.pressure.load(Relaxed) == 0 && header.pressure.swap(1, SeqCst) == 0 {
             self.bell.ring();
         }
     }

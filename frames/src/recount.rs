@@ -9,19 +9,19 @@
 //! milliseconds. If a domain is stopped in mid-change even that fails, and it is tried
 //! again at the next retirement.
 
-use crate::domain::Word;
-use crate::layout::{CLOSED, Slot};
+use crate::domain::DomainWord;
+use crate::layout::{CLOSED, DomainSlot};
 use crate::ledger::Ledger;
 use crate::ramtab::{Entry, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// Attempts without and with everybody asked to pause.
-const GLANCES: u32 = 8;
-const LOOKS: u32 = 400;
+const UNPAUSED_ATTEMPTS: u32 = 8;
+const PAUSED_ATTEMPTS: u32 = 400;
 
 /// What one domain's words say at one moment.
 #[derive(Clone, Default)]
-struct Reading {
+struct RecountSample {
     admitted: bool,
     activity: u64,
     n: u32,
@@ -35,22 +35,22 @@ impl Ledger {
     /// Corrects the counts if a process died changing them; whether they are right now.
     /// Done by [`Ledger::retire`]; the supervisor may call it again when it failed there.
     /// Allocates: not for the page path.
-    pub fn reconcile(&self) -> bool {
+    pub fn recount(&self) -> bool {
         let header = self.memory.header();
         if header.suspect.load(SeqCst) == 0 {
             return true;
         }
-        if header.reconciling.swap(1, SeqCst) != 0 {
+        if header.recounting.swap(1, SeqCst) != 0 {
             return false;
         }
-        let mut done = (0..GLANCES).any(|_| self.try_reconcile());
+        let mut done = (0..UNPAUSED_ATTEMPTS).any(|_| self.try_recount());
         if !done {
             header.pause.store(1, SeqCst);
-            done = (0..LOOKS).any(|look| {
+            done = (0..PAUSED_ATTEMPTS).any(|look| {
                 if look > 10 {
                     std::thread::sleep(std::time::Duration::from_micros(50));
                 }
-                self.try_reconcile()
+                self.try_recount()
             });
             header.pause.store(0, SeqCst);
             wired::futex::wake_all(&header.pause);
@@ -58,16 +58,16 @@ impl Ledger {
         if done {
             header.suspect.store(0, SeqCst);
         }
-        header.reconciling.store(0, SeqCst);
+        header.recounting.store(0, SeqCst);
         done
     }
 
-    fn try_reconcile(&self) -> bool {
+    fn try_recount(&self) -> bool {
         let memory = &self.memory;
         let header = memory.header();
         let count = memory.slot_count();
         let read = |owner: Owner| read(memory.slot(owner));
-        let mut all: Vec<Reading> = (0..count).map(read).collect();
+        let mut all: Vec<RecountSample> = (0..count).map(read).collect();
         let totals = [
             &header.guaranteed,
             &header.committed,
@@ -94,7 +94,7 @@ impl Ledger {
             }
         }
         let miscount = memory.set(0).miscount();
-        let same = |(owner, reading): (Owner, &Reading)| {
+        let same = |(owner, reading): (Owner, &RecountSample)| {
             let now = read(owner);
             now.activity == reading.activity
                 && now.n == reading.n
@@ -107,7 +107,7 @@ impl Ledger {
             correct(&memory.slot(owner).n, reading.n, reading.owned);
         }
         let admitted = || all.iter().filter(|reading| reading.admitted);
-        let sum = |each: fn(&Reading) -> u32| admitted().map(each).sum::<u32>();
+        let sum = |each: fn(&RecountSample) -> u32| admitted().map(each).sum::<u32>();
         let true_totals = [
             sum(|r| r.g),
             sum(|r| r.owned.max(r.g)),
@@ -122,13 +122,13 @@ impl Ledger {
         for (frame, entry) in strays {
             memory.release(frame, entry);
         }
-        self.mend_sets();
+        self.repair_sets();
         true
     }
 
     /// Puts unused frames back in their owners' sets, should a taker have died with their
     /// bits in its hands. An owner that takes one this moment drops the bit later.
-    fn mend_sets(&self) {
+    fn repair_sets(&self) {
         let memory = &self.memory;
         for (frame, entry) in memory.ramtab().entries() {
             let unused = matches!(entry.state(), State::Unused | State::Reserved);
@@ -139,9 +139,9 @@ impl Ledger {
     }
 }
 
-fn read(slot: &Slot) -> Reading {
-    Reading {
-        admitted: Word::unpack(slot.state.load(SeqCst)).admitted(),
+fn read(slot: &DomainSlot) -> RecountSample {
+    RecountSample {
+        admitted: DomainWord::unpack(slot.state.load(SeqCst)).admitted(),
         activity: slot.activity.load(SeqCst),
         n: slot.n.load(SeqCst) & !CLOSED,
         g: slot.g.load(SeqCst),
@@ -161,10 +161,10 @@ fn correct(word: &AtomicU32, said: u32, truth: u32) {
 mod tests {
     use super::*;
     use crate::ramtab::Frame;
-    use crate::{Client, Contract, Process};
+    use crate::{Contract, DomainFrames, Process};
 
     /// Two domains with 10 frames each, one of those of the second unused.
-    fn two(ledger: &Ledger) -> (Client<'_>, Client<'_>) {
+    fn two(ledger: &Ledger) -> (DomainFrames<'_>, DomainFrames<'_>) {
         let domains = [(5, 50), (5, 50)].map(|(g, x)| {
             let id = ledger.admit(Contract { g, x }, Process::default()).unwrap();
             let client = ledger.adopt(id, Process::default()).unwrap();
@@ -181,7 +181,7 @@ mod tests {
             // Optimistic quota taken, n not raised.
             |ledger, _, _| assert_eq!(ledger.memory.header().committed.fetch_add(1, SeqCst), 20),
             // A unit of the limit taken, n not raised.
-            |ledger, _, _| assert!(ledger.memory.header().limit.take()),
+            |ledger, _, _| assert!(ledger.memory.header().limit.try_take()),
             // n raised, no frame found.
             |ledger, dead, _| assert_eq!(ledger.memory.slot(dead).n.fetch_add(1, SeqCst), 10),
             // A frame out of the free set, and not in the RamTab.
@@ -198,7 +198,7 @@ mod tests {
             // A slot claimed for a child and its guarantee counted.
             |ledger, dead, _| {
                 let slot = ledger.memory.slot(3);
-                let word = Word {
+                let word = DomainWord {
                     phase: crate::Phase::Claimed,
                     creator: dead,
                     generation: 0,
@@ -229,7 +229,7 @@ mod tests {
             ledger.retire(dead.id());
             let header = ledger.memory.header();
             assert_eq!(header.suspect.load(SeqCst), 0);
-            let n = ledger.census(other.id()).total();
+            let n = ledger.state_counts(other.id()).total();
             assert_eq!((other.n(), ledger.free()), (n, 30 - n));
             assert_eq!(
                 (header.committed.load(SeqCst), header.limit.owned()),

@@ -3,7 +3,7 @@
 //! Where an allocator finds free frames, and a domain its unused ones, in O(1). Rule: the
 //! set is a hint, never data. Putting in and taking out are idempotent on bits, a frame
 //! taken from it is only believed when its RamTab entry says the same, and a frame that
-//! is missing because a process died in between is put back by [`crate::Ledger::reconcile`].
+//! is missing because a process died in between is put back by [`crate::Ledger::recount`].
 
 use crate::ramtab::Frame;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

@@ -12,18 +12,18 @@ use wired::Plain;
 
 /// The word: the limit in its high half, the frames owned in its low one.
 #[repr(transparent)]
-pub(crate) struct Limit(AtomicU64);
+pub(crate) struct LimitWord(AtomicU64);
 // SAFETY: an atomic; every bit pattern is a value.
-unsafe impl Plain for Limit {}
+unsafe impl Plain for LimitWord {}
 
-/// What a [`Limit`] says at one moment.
+/// What a [`LimitWord`] says at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct LimitValue {
     pub limit: u32,
     pub owned: u32,
 }
 
-impl Bound {
+impl LimitValue {
     fn unpack(word: u64) -> Self {
         Self {
             limit: (word >> 32) as u32,
@@ -40,9 +40,9 @@ impl Bound {
     }
 }
 
-impl Limit {
-    pub(crate) fn read(&self) -> Bound {
-        Bound::unpack(self.0.load(SeqCst))
+impl LimitWord {
+    pub(crate) fn read(&self) -> LimitValue {
+        LimitValue::unpack(self.0.load(SeqCst))
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -55,17 +55,18 @@ impl Limit {
 
     /// For a ledger that nobody else knows yet.
     pub(crate) fn set(&self, limit: u32) {
-        self.0.store(Bound { limit, owned: 0 }.pack(), SeqCst);
+        self.0.store(LimitValue { limit, owned: 0 }.pack(), SeqCst);
     }
 
     /// Counts one more frame as owned, if the limit allows it. Returns true if it does.
-    pub(crate) fn take(&self) -> bool {
-        let more = |bound: Bound| (bound.owned < bound.limit).then(|| bound.with(bound.owned + 1));
+    pub(crate) fn try_take(&self) -> bool {
+        let more =
+            |bound: LimitValue| (bound.owned < bound.limit).then(|| bound.with(bound.owned + 1));
         self.update(more)
     }
 
     /// Counts `by` frames as owned no longer.
-    pub(crate) fn give(&self, by: u32) {
+    pub(crate) fn release(&self, by: u32) {
         self.update(|bound| Some(bound.with(bound.owned.saturating_sub(by))));
     }
 
@@ -81,14 +82,14 @@ impl Limit {
     }
 
     /// Makes `limit` the limit if the word still is as it was `seen`.
-    pub(crate) fn replace(&self, seen: Bound, limit: u32) -> bool {
-        let next = Bound { limit, ..seen }.pack();
+    pub(crate) fn replace(&self, seen: LimitValue, limit: u32) -> bool {
+        let next = LimitValue { limit, ..seen }.pack();
         let swapped = self.0.compare_exchange(seen.pack(), next, SeqCst, SeqCst);
         swapped.is_ok()
     }
 
-    fn update(&self, next: impl Fn(Bound) -> Option<Bound>) -> bool {
-        let next = |word| next(Bound::unpack(word)).map(Bound::pack);
+    fn update(&self, next: impl Fn(LimitValue) -> Option<LimitValue>) -> bool {
+        let next = |word| next(LimitValue::unpack(word)).map(LimitValue::pack);
         self.0.fetch_update(SeqCst, SeqCst, next).is_ok()
     }
 }
@@ -96,12 +97,12 @@ impl Limit {
 impl Header {
     /// What the sum of max(n, g) may grow to by optimistic frames: the limit, or what is
     /// being evicted down to.
-    pub(crate) fn most_committed(&self) -> u32 {
-        self.limit.limit().min(self.shed_to.load(SeqCst))
+    pub(crate) fn max_committed(&self) -> u32 {
+        self.limit.limit().min(self.reclaim_target.load(SeqCst))
     }
 
     /// Keeps the most that is owned. Called where more is.
-    pub(crate) fn note_owned(&self) {
+    pub(crate) fn update_peak(&self) {
         let owned = self.limit.owned();
         if owned > self.peak_owned.load(SeqCst) {
             self.peak_owned.fetch_max(owned, SeqCst);
@@ -109,7 +110,7 @@ impl Header {
     }
 
     /// Nothing is to be evicted down to any more.
-    pub(crate) fn lift_shedding(&self) {
-        self.shed_to.store(u32::MAX, SeqCst);
+    pub(crate) fn clear_reclaim_target(&self) {
+        self.reclaim_target.store(u32::MAX, SeqCst);
     }
 }

@@ -7,7 +7,7 @@
 //! counts is the one remembered here.
 
 use crate::layout::{Header, Layout};
-use crate::limit::Bound;
+use crate::limit_word::LimitValue;
 use crate::ramtab::Frame;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use std::os::fd::AsFd;
@@ -16,14 +16,14 @@ use wired::{PAGE, WiredMemory};
 
 /// How often the limit is tried to be lowered against a tenant that takes and gives frames at
 /// the same time: each attempt fails only for one that took or gave.
-const ATTEMPTS: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 
 /// Where the kernel keeps memfds: tmpfs, whose pages are always there to be had.
 const TMPFS: u64 = 0x0102_1994;
 
 /// Why a descriptor was not taken for a tenant's ledger.
 #[derive(Debug, thiserror::Error)]
-pub enum QuotaError {
+pub enum LimitControlError {
     /// Not a memfd.
     #[error(
         "the descriptor is not a memfd: hand over the one that came with Ledger::create_limited"
@@ -49,39 +49,40 @@ pub enum QuotaError {
     Map(std::io::Error),
 }
 
-impl From<rustix::io::Errno> for QuotaError {
+impl From<rustix::io::Errno> for LimitControlError {
     fn from(error: rustix::io::Errno) -> Self {
         Self::Map(error.into())
     }
 }
 
 /// The limit of one tenant's ledger, for the frames allocator that moves it.
-pub struct Quota {
+pub struct LimitControl {
     first: WiredMemory,
     total: u32,
     limit: u32,
 }
 
-impl Quota {
+impl LimitControl {
     /// The quota in the ledger behind a descriptor from a tenant. Its limit is what the ledger
     /// says: a caller that knows better, or was told too much, corrects it with
-    /// [`Quota::set_limit`].
-    pub fn attach(fd: impl AsFd) -> Result<Self, QuotaError> {
+    /// [`LimitControl::set_limit`].
+    pub fn attach(fd: impl AsFd) -> Result<Self, LimitControlError> {
         let fd = fd.as_fd();
-        let seals = fcntl_get_seals(fd).map_err(|_| QuotaError::NotAMemfd)?;
+        let seals = fcntl_get_seals(fd).map_err(|_| LimitControlError::NotAMemfd)?;
         if fstatfs(fd)?.f_type as u64 != TMPFS {
-            return Err(QuotaError::NotAMemfd);
+            return Err(LimitControlError::NotAMemfd);
         }
         if !seals.contains(SealFlags::SHRINK) {
-            return Err(QuotaError::Shrinkable);
+            return Err(LimitControlError::Shrinkable);
         }
         let length = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
         if length < PAGE as u64 {
-            return Err(QuotaError::NotALedger { length });
+            return Err(LimitControlError::NotALedger { length });
         }
         let first = WiredMemory::attach(fd, PAGE)?;
-        let layout = Layout::read(&first, length).ok_or(QuotaError::NotALedger { length })?;
-        let total = layout.total().min(Frame::MOST);
+        let layout =
+            Layout::read(&first, length).ok_or(LimitControlError::NotALedger { length })?;
+        let total = layout.total().min(Frame::MAX);
         let mut quota = Self {
             first,
             total,
@@ -121,14 +122,14 @@ impl Quota {
     }
 
     /// Whether the tenant said that it feels its limit, since that was raised or heard.
-    pub fn hungry(&self) -> bool {
-        self.header().hungry.load(SeqCst) != 0
+    pub fn is_under_pressure(&self) -> bool {
+        self.header().pressure.load(SeqCst) != 0
     }
 
     /// Lets the tenant say again that it feels its limit: for when it could not be raised
     /// and now may be.
-    pub fn heard(&self) {
-        self.header().hungry.store(0, SeqCst);
+    pub fn acknowledge_pressure(&self) {
+        self.header().pressure.store(0, SeqCst);
     }
 
     /// Raises the limit by `k` frames, up to the total, and wakes those who wait for frames.
@@ -138,8 +139,8 @@ impl Quota {
         self.limit += k;
         let header = self.header();
         header.limit.raise(k);
-        header.lift_shedding();
-        self.heard();
+        header.clear_reclaim_target();
+        self.acknowledge_pressure();
         wake(&header.freed);
         k
     }
@@ -147,7 +148,7 @@ impl Quota {
     /// Lowers the limit by up to `k` frames that the tenant has unused, without its help. By
     /// how many it did.
     pub fn take_unused(&mut self, k: u32) -> u32 {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let seen = self.bound();
             let committed = self.header().committed.load(SeqCst);
             let kept = seen.owned.max(committed).min(self.limit);
@@ -155,8 +156,8 @@ impl Quota {
             if self.header().limit.replace(seen, next) {
                 let taken = self.limit - next;
                 self.limit = next;
-                if self.header().shed_to.load(SeqCst) >= next {
-                    self.header().lift_shedding();
+                if self.header().reclaim_target.load(SeqCst) >= next {
+                    self.header().clear_reclaim_target();
                 }
                 return taken;
             }
@@ -168,14 +169,14 @@ impl Quota {
     /// after a restart.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.min(self.total);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             if self.header().limit.replace(self.bound(), self.limit) {
                 return;
             }
         }
     }
 
-    fn bound(&self) -> Bound {
+    fn bound(&self) -> LimitValue {
         self.header().limit.read()
     }
 

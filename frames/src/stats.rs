@@ -4,7 +4,7 @@
 //! each domain. Rule: a view is what the words said one after the other, not one moment.
 
 use crate::contract::{Contract, Process};
-use crate::domain::{DomainId, Phase, Word};
+use crate::domain::{DomainId, DomainWord, Phase};
 use crate::layout::CLOSED;
 use crate::ledger::Ledger;
 use crate::ramtab::State;
@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
 /// What the ledger knows of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DomainView {
+pub struct DomainStats {
     /// Its name.
     pub id: DomainId,
     /// Where it is in its life.
@@ -25,25 +25,25 @@ pub struct DomainView {
     pub n: u32,
     /// Those of them with nothing resident, about.
     pub unused: u32,
-    /// Frames it was asked to give back and has not.
-    pub asked: u32,
+    /// Frames it was demanded to give back and has not.
+    pub demanded: u32,
     /// Frames it waits for.
     pub wanted: u32,
     /// Frames it took over from others, transparently, since it was admitted.
     pub taken_over: u64,
     /// Frames others took over from it.
     pub lost: u64,
-    /// Frames it was ever asked for, intrusively.
-    pub asked_ever: u64,
-    /// Frames it gave back because it was asked.
-    pub answered: u64,
+    /// Frames it was ever demanded for, intrusively.
+    pub demanded_ever: u64,
+    /// Frames it gave back because it was demanded.
+    pub released: u64,
     /// Requests of its that found no frame.
     pub refused: u64,
 }
 
 /// How many of a domain's frames are in each state, by the RamTab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct StateCounts {
     /// With nothing resident.
     pub unused: u32,
     /// With a page mapped.
@@ -56,7 +56,7 @@ pub struct Census {
     pub other: u32,
 }
 
-impl Census {
+impl StateCounts {
     /// Frames in all.
     pub fn total(&self) -> u32 {
         self.unused + self.mapped + self.standby + self.nailed + self.other
@@ -65,16 +65,16 @@ impl Census {
 
 impl Ledger {
     /// What the ledger knows of a domain.
-    pub fn view(&self, id: DomainId) -> Option<DomainView> {
-        self.views().find(|view| view.id == id)
+    pub fn stats(&self, id: DomainId) -> Option<DomainStats> {
+        self.all_stats().find(|view| view.id == id)
     }
 
     /// All domains admitted.
-    pub fn views(&self) -> impl Iterator<Item = DomainView> {
+    pub fn all_stats(&self) -> impl Iterator<Item = DomainStats> {
         (1..self.memory.reach()).filter_map(|owner| {
             let slot = self.memory.slot(owner);
-            let word = Word::unpack(slot.state.load(SeqCst));
-            word.admitted().then(|| DomainView {
+            let word = DomainWord::unpack(slot.state.load(SeqCst));
+            word.admitted().then(|| DomainStats {
                 id: DomainId {
                     slot: owner,
                     generation: word.generation,
@@ -90,32 +90,32 @@ impl Ledger {
                 },
                 n: slot.n.load(SeqCst) & !CLOSED,
                 unused: self.memory.set(owner).len(),
-                asked: slot.asked.load(SeqCst),
+                demanded: slot.demanded.load(SeqCst),
                 wanted: slot.wanted.load(SeqCst),
                 taken_over: slot.taken_over.load(Relaxed),
                 lost: slot.lost.load(Relaxed),
-                asked_ever: slot.asked_ever.load(Relaxed),
-                answered: slot.answered.load(Relaxed),
+                demanded_ever: slot.demanded_ever.load(Relaxed),
+                released: slot.released.load(Relaxed),
                 refused: slot.refused.load(Relaxed),
             })
         })
     }
 
     /// Counts a domain's frames in the RamTab: for statistics, 1 us for 4,000 frames.
-    pub fn census(&self, id: DomainId) -> Census {
-        let mut census = Census::default();
+    pub fn state_counts(&self, id: DomainId) -> StateCounts {
+        let mut state_counts = StateCounts::default();
         for (_, entry) in self.memory.ramtab().entries() {
             if entry.owner() == id.slot {
                 match entry.state() {
                     State::Free => (),
-                    State::Unused => census.unused += 1,
-                    State::Mapped => census.mapped += 1,
-                    State::Standby => census.standby += 1,
-                    State::Nailed => census.nailed += 1,
-                    State::Reserved | State::Revoking => census.other += 1,
+                    State::Unused => state_counts.unused += 1,
+                    State::Mapped => state_counts.mapped += 1,
+                    State::Standby => state_counts.standby += 1,
+                    State::Nailed => state_counts.nailed += 1,
+                    State::Reserved | State::Revoking => state_counts.other += 1,
                 }
             }
         }
-        census
+        state_counts
     }
 }

@@ -8,7 +8,7 @@ use crate::contract::Kib;
 
 /// A contract or a request that is not granted, now or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum AllocatorError {
     /// The guarantees would exceed the memory managed.
     #[error(
         "{asked} guaranteed frames ({}) were asked for, but {guaranteed} of {managed} managed frames \

@@ -9,22 +9,22 @@
 //! take without help, then standby, mapped, and nailed at the bottom. The top is kept as a
 //! set, so that taking and putting are O(1) from many threads at once. Within a class no
 //! order is kept: a frame is a number without contents, and which *contents* go next is
-//! the replacement policy's business. [`Client::stack`] lists it.
+//! the replacement policy's business. [`DomainFrames::stack`] lists it.
 
+use crate::acquire::{UpdateGuard, lower_to_zero};
 use crate::contract::Contract;
-use crate::contract::{Process, Refusal};
+use crate::contract::{AdmissionError, Process};
 use crate::domain::DomainId;
-use crate::grant::{Activity, lower_to_zero};
-use crate::layout::{CLOSED, Slot};
+use crate::frame_set::FrameSet;
+use crate::layout::{CLOSED, DomainSlot};
 use crate::ledger::Ledger;
 use crate::ramtab::{Entry, Frame, Owner, State};
-use crate::set::FrameSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 /// A frame was not what its user took it for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misuse {
+pub enum LedgerMisuse {
     /// There is no such frame.
     #[error("there is no frame {0}: page state and RamTab disagree, which is a bug in the pager")]
     NoSuchFrame(u32),
@@ -52,7 +52,7 @@ pub enum Misuse {
     "{missing} of {asked} frames for the child are missing: evict or give back that many and try \
      again, or give the contract more frames"
 )]
-pub struct Short {
+pub struct InsufficientFrames {
     /// Frames asked for.
     pub asked: u32,
     /// Frames that could not be had.
@@ -61,14 +61,14 @@ pub struct Short {
 
 /// A domain in the ledger, for the process that pages with it. Copies are the same domain.
 #[derive(Clone, Copy)]
-pub struct Client<'a> {
+pub struct DomainFrames<'a> {
     ledger: &'a Ledger,
     id: DomainId,
-    slot: &'a Slot,
+    slot: &'a DomainSlot,
     unused: FrameSet<'a>,
 }
 
-impl<'a> Client<'a> {
+impl<'a> DomainFrames<'a> {
     pub(crate) fn new(ledger: &'a Ledger, id: DomainId) -> Self {
         let slot = ledger.memory.slot(id.slot);
         Self {
@@ -135,9 +135,9 @@ impl<'a> Client<'a> {
     }
 
     /// Says what a frame in use is now: mapped, standby or nailed.
-    pub fn mark(&self, frame: Frame, state: State) -> Result<(), Misuse> {
+    pub fn mark(&self, frame: Frame, state: State) -> Result<(), LedgerMisuse> {
         if !matches!(state, State::Mapped | State::Standby | State::Nailed) {
-            return Err(Misuse::NotAMark(state));
+            return Err(LedgerMisuse::NotAMark(state));
         }
         self.change_used(frame, self.entry(state))
     }
@@ -149,27 +149,27 @@ impl<'a> Client<'a> {
     }
 
     /// Puts a frame, with nothing resident in it any more, on top of the frame stack.
-    pub fn put(&self, frame: Frame) -> Result<(), Misuse> {
+    pub fn put(&self, frame: Frame) -> Result<(), LedgerMisuse> {
         self.change_used(frame, self.entry(State::Unused))?;
         self.unused.insert(frame);
-        self.tell_waiters();
+        self.wake_waiters();
         Ok(())
     }
 
     /// Puts several frames; stops at the first that was not in use.
-    pub fn put_batch(&self, frames: &[Frame]) -> Result<(), Misuse> {
+    pub fn put_batch(&self, frames: &[Frame]) -> Result<(), LedgerMisuse> {
         for frame in frames {
             self.change_used(*frame, self.entry(State::Unused))?;
             self.unused.insert(*frame);
         }
-        self.tell_waiters();
+        self.wake_waiters();
         Ok(())
     }
 
     /// Gives up to `k` unused frames back to all; how many it had.
-    pub fn give_back(&self, k: u32) -> u32 {
+    pub fn release(&self, k: u32) -> u32 {
         let memory = &self.ledger.memory;
-        let _activity = Activity::begin(memory, self.id.slot);
+        let _activity = UpdateGuard::begin(memory, self.id.slot);
         let mut given = 0;
         while given < k {
             let Some(frame) = self.unused.pop() else {
@@ -199,27 +199,27 @@ impl<'a> Client<'a> {
         let header = self.ledger.memory.header();
         let Contract { g, x } = self.contract();
         let room = header
-            .most_committed()
+            .max_committed()
             .saturating_sub(header.committed.load(Relaxed));
         x.min(self.n().max(g).saturating_add(room))
     }
 
     /// Frames the domain was asked to give back, by [`Ledger::demand`], and has not.
-    pub fn asked(&self) -> u32 {
-        self.slot.asked.load(SeqCst)
+    pub fn demanded(&self) -> u32 {
+        self.slot.demanded.load(SeqCst)
     }
 
     /// Answers a revocation: gives back up to `k` unused frames; how many it had. The
     /// domain must have arranged for that many to be unused.
-    pub fn answer(&self, k: u32) -> u32 {
-        let given = self.give_back(k);
-        lower_to_zero(&self.slot.asked, given);
-        self.slot.answered.fetch_add(u64::from(given), Relaxed);
+    pub fn release_demanded(&self, k: u32) -> u32 {
+        let given = self.release(k);
+        lower_to_zero(&self.slot.demanded, given);
+        self.slot.released.fetch_add(u64::from(given), Relaxed);
         given
     }
 
     /// A value that changes when the domain's bell is rung: read it, look at
-    /// [`Client::asked`], and then wait on it.
+    /// [`DomainFrames::asked`], and then wait on it.
     pub fn bell_seq(&self) -> u32 {
         self.slot.bell.load(SeqCst)
     }
@@ -232,7 +232,7 @@ impl<'a> Client<'a> {
 
     /// Admits a domain for a child about to be forked. It goes if this process dies before
     /// the child adopts it.
-    pub fn admit_child(&self, contract: Contract) -> Result<DomainId, Refusal> {
+    pub fn admit_child(&self, contract: Contract) -> Result<DomainId, AdmissionError> {
         let process = Process {
             pid: self.slot.pid.load(SeqCst),
             start: self.slot.start.load(SeqCst),
@@ -240,12 +240,12 @@ impl<'a> Client<'a> {
         self.ledger.admit_by(self.id.slot, contract, process)
     }
 
-    /// Obtains `k` frames for a child admitted by [`Client::admit_child`], all or none:
+    /// Obtains `k` frames for a child admitted by [`DomainFrames::admit_child`], all or none:
     /// one for every page that is resident here, as the child will have it resident too.
     /// Nobody can take them. The child renumbers: for each page it finds resident it takes
-    /// a frame ([`Client::take_own`]), marks it as the parent's was, and writes its number
-    /// in the page's word; then it calls [`Client::settle`].
-    pub fn reserve_for_child(&self, child: DomainId, k: u32) -> Result<(), Short> {
+    /// a frame ([`DomainFrames::take_own`]), marks it as the parent's was, and writes its number
+    /// in the page's word; then it calls [`DomainFrames::finish_renumbering`].
+    pub fn reserve_for_child(&self, child: DomainId, k: u32) -> Result<(), InsufficientFrames> {
         let memory = &self.ledger.memory;
         let reserved = Entry::new(child.slot, State::Reserved);
         let set = memory.set(child.slot);
@@ -253,14 +253,14 @@ impl<'a> Client<'a> {
             match self.acquire(child.slot, State::Reserved) {
                 Some(frame) => set.insert(frame),
                 None => {
-                    let _activity = Activity::begin(memory, self.id.slot);
+                    let _activity = UpdateGuard::begin(memory, self.id.slot);
                     let mut back = 0;
                     while back < got {
                         let Some(frame) = set.pop() else { break };
                         back += u32::from(memory.release(frame, reserved));
                     }
                     memory.lower(child.slot, back);
-                    return Err(Short {
+                    return Err(InsufficientFrames {
                         asked: k,
                         missing: k - got,
                     });
@@ -273,13 +273,13 @@ impl<'a> Client<'a> {
     /// Takes back a child admitted here whose fork failed, and its reserve. How many
     /// frames came back.
     pub fn dismiss_child(&self, child: DomainId) -> u32 {
-        let _activity = Activity::begin(&self.ledger.memory, self.id.slot);
+        let _activity = UpdateGuard::begin(&self.ledger.memory, self.id.slot);
         self.ledger.dismiss(child).unwrap_or(0)
     }
 
     /// Ends a child's renumbering: reserved frames it did not need become unused, on top
     /// of its stack. How many there were.
-    pub fn settle(&self) -> u32 {
+    pub fn finish_renumbering(&self) -> u32 {
         let (reserved, unused) = (self.entry(State::Reserved), self.entry(State::Unused));
         let mut left = 0;
         self.unused.find(|frame| {
@@ -291,7 +291,7 @@ impl<'a> Client<'a> {
 
     /// Makes every frame of the domain unused, in the new image after an exec: nothing of
     /// the old one is resident any more. How many there are.
-    pub fn forget_all(&self) -> u32 {
+    pub fn abandon_all(&self) -> u32 {
         let memory = &self.ledger.memory;
         let mut all = 0;
         for (frame, entry) in memory.ramtab().entries() {
@@ -304,7 +304,7 @@ impl<'a> Client<'a> {
                 all += 1;
             }
         }
-        self.tell_waiters();
+        self.wake_waiters();
         all
     }
 
@@ -331,7 +331,7 @@ impl<'a> Client<'a> {
     /// One more frame, for this domain or for its child.
     fn acquire(&self, owner: Owner, state: State) -> Option<Frame> {
         let frame = self.ledger.memory.acquire(self.id.slot, owner, state);
-        self.ledger.feel_limit();
+        self.ledger.signal_pressure();
         frame
     }
 
@@ -340,17 +340,19 @@ impl<'a> Client<'a> {
     }
 
     /// Changes the entry of a frame that a page of this domain holds.
-    fn change_used(&self, frame: Frame, to: Entry) -> Result<(), Misuse> {
+    fn change_used(&self, frame: Frame, to: Entry) -> Result<(), LedgerMisuse> {
         let ramtab = self.ledger.memory.ramtab();
         loop {
-            let entry = ramtab.get(frame).ok_or(Misuse::NoSuchFrame(frame.0))?;
+            let entry = ramtab
+                .get(frame)
+                .ok_or(LedgerMisuse::NoSuchFrame(frame.0))?;
             let used = matches!(
                 entry.state(),
                 State::Mapped | State::Standby | State::Nailed
             );
             if entry.owner() != self.id.slot || !used {
                 let (frame, domain, state) = (frame.0, self.id, entry.state());
-                return Err(Misuse::NotInUse {
+                return Err(LedgerMisuse::NotInUse {
                     frame,
                     domain,
                     state,
@@ -363,10 +365,10 @@ impl<'a> Client<'a> {
     }
 
     /// Unused frames above the guarantee are there for those who wait.
-    fn tell_waiters(&self) {
+    fn wake_waiters(&self) {
         let header = self.ledger.memory.header();
         if header.wants.load(Relaxed) != 0 {
-            header.ring_freed();
+            header.notify_freed();
         }
     }
 }
