@@ -1,4 +1,4 @@
-//! What a frame costs on the page path: take, mark and put, in nanoseconds.
+//! The cost of a frame on the page path: take, mark and put, in nanoseconds.
 //!
 //! `cargo run --release -p frames --example frames_cost`
 

@@ -1,18 +1,18 @@
-//! Taking frames and giving them back: the allocator's arithmetic and its three sources.
+//! Acquiring and releasing frames: the admission arithmetic and the three sources of a frame.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rules, in the order
-//! they are kept:
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rules, in the order of their
+//! precedence:
 //!
 //! 1. A domain never owns more than x.
 //! 2. All domains together never own more than the limit.
-//! 3. Below g a request is granted. From g on it is optimistic: granted only while the sum
-//!    of max(n, g) over all domains stays within the limit, so that no other domain's
-//!    guarantee is lent out.
+//! 3. Below g a request is granted. From g on it is optimistic: granted only while the sum of
+//!    max(n, g) over all domains stays within the limit, so that no other domain's guarantee is
+//!    lent out.
 //! 4. A granted request is met from free frames. Where the limit leaves none it is met
-//!    *transparently* from another domain's unused frames, if that one has more than its
-//!    g. It is not asked: its RamTab entry changes hands by compare-and-swap, and it finds
-//!    out when its own fails.
-//! 5. Counts are raised before the RamTab changes and lowered after, so whoever dies in
+//!    *transparently* from the unused frames of another domain that owns more than its g. That
+//!    domain takes no part: its RamTab entry changes hands by compare-and-swap, and its own
+//!    compare-and-swap fails later.
+//! 5. Counts are raised before the RamTab changes and lowered after, so a process that dies in
 //!    between leaves too high a count, never an uncounted frame.
 
 use crate::contract::fair_share;
@@ -21,16 +21,16 @@ use crate::ramtab::{Entry, Frame, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-/// How often to look through sets that others change before giving up on a frame that
-/// must be somewhere.
+/// Passes over sets that other domains change before giving up on a frame that must be in one of
+/// them.
 const MAX_ATTEMPTS: u32 = 64;
 
-/// Longest a count change waits for counts being made again, and how often: a stopped
-/// supervisor must not stop a domain.
+/// Longest wait of a count change for a recount, and how many such waits: a stopped supervisor
+/// must not stop a domain.
 const PAUSE_LENGTH: Duration = Duration::from_millis(1);
 const MAX_PAUSES: u32 = 20;
 
-/// Marks count changes by `actor` as under way until dropped.
+/// Marks count changes by `actor` as in progress until dropped.
 pub(crate) struct UpdateGuard<'a>(&'a DomainSlot);
 
 impl<'a> UpdateGuard<'a> {
@@ -57,13 +57,13 @@ impl Drop for UpdateGuard<'_> {
     }
 }
 
-/// Adds `by` to `count` if it then is at most `most`.
+/// Adds `by` to `count` if the sum is at most `most`. Returns true if it did.
 pub(crate) fn add_within(count: &AtomicU32, by: u32, most: u32) -> bool {
     let add = |now: u32| now.checked_add(by).filter(|sum| *sum <= most);
     count.fetch_update(SeqCst, SeqCst, add).is_ok()
 }
 
-/// Takes `by` from `count`, stopping at zero.
+/// Subtracts `by` from `count`, at least down to zero. Returns by how much.
 pub(crate) fn lower_to_zero(count: &AtomicU32, by: u32) -> u32 {
     let lower = |now: u32| Some(now.saturating_sub(by));
     count
@@ -72,27 +72,27 @@ pub(crate) fn lower_to_zero(count: &AtomicU32, by: u32) -> u32 {
         .min(by)
 }
 
-/// What came of asking for one more frame of quota.
+/// The outcome of a request for one more frame of quota.
 #[derive(PartialEq, Eq)]
 enum GrantOutcome {
     Granted,
-    /// Only in exchange for another's unused frame.
+    /// Only in exchange for an unused frame of another domain.
     Full,
-    /// Never, or not for now.
+    /// Not under this contract, or not now.
     No,
 }
 
-/// Whose unit of the limit a frame is to be owned under.
+/// The unit of the limit under which a frame will be owned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LimitSource {
     /// One more of what the limit leaves.
     New,
-    /// The one that the frame is owned under already.
+    /// The unit under which the frame is owned already.
     Same,
 }
 
 impl LedgerMemory {
-    /// A frame for `owner` in `state`, obtained by `actor` (its parent, before a fork).
+    /// A frame for `owner` in `state`, acquired by `actor` (its parent, before a fork).
     pub(crate) fn acquire(&self, actor: Owner, owner: Owner, state: State) -> Option<Frame> {
         let _activity = UpdateGuard::begin(self, actor);
         let entry = Entry::new(owner, state);
@@ -112,7 +112,7 @@ impl LedgerMemory {
         frame
     }
 
-    /// Makes `frame` nobody's, if it is `owner`'s in `state`, without lowering n.
+    /// Frees `frame`, if it is `owner`'s in `state`, without lowering n. Returns true if it did.
     pub(crate) fn release(&self, frame: Frame, from: Entry) -> bool {
         let changed = self.ramtab().change(frame, from, Entry::FREE);
         if changed {
@@ -121,7 +121,7 @@ impl LedgerMemory {
         changed
     }
 
-    /// Takes `by` frames from n, after they were released.
+    /// Lowers n by `by` frames, after they were released.
     pub(crate) fn lower(&self, owner: Owner, by: u32) {
         if by == 0 {
             return;
@@ -138,13 +138,13 @@ impl LedgerMemory {
         self.header().notify_freed();
     }
 
-    /// Withdraws `by` of what `owner` waits for.
+    /// Lowers the number of frames that `owner` waits for.
     pub(crate) fn want_less(&self, owner: Owner, by: u32) {
         let less = lower_to_zero(&self.slot(owner).wanted, by);
         lower_to_zero(&self.header().wants, less);
     }
 
-    /// What each domain gets when all want as much as they can get.
+    /// The share of each domain when all want as many as possible.
     pub(crate) fn fair(&self) -> u32 {
         let header = self.header();
         fair_share(header.live.load(SeqCst), header.limit.limit())
@@ -185,13 +185,13 @@ impl LedgerMemory {
         }
     }
 
-    /// Whether someone else waits for frames and this domain has its share of them.
+    /// Returns true if another domain waits for frames and this one has its share.
     fn others_wait(&self, owner: Owner, n: u32) -> bool {
         let wants = self.header().wants.load(SeqCst);
         wants > self.slot(owner).wanted.load(SeqCst) && n >= self.fair()
     }
 
-    /// Finds the frame that a granted request is owed.
+    /// Finds the frame of a granted request.
     fn find_granted(&self, owner: Owner, entry: Entry) -> Option<Frame> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(frame) = self.pop_free(entry) {
@@ -213,13 +213,13 @@ impl LedgerMemory {
         None
     }
 
-    /// A frame when every one within the limit is spoken for: another's, if it has one
-    /// unused. It stays under the unit of the limit that it was owned under.
+    /// A frame when all within the limit are owned or promised: an unused one of another domain.
+    /// It stays under the unit of the limit that it was owned under.
     fn exchange(&self, owner: Owner, entry: Entry) -> Option<Frame> {
         let (slot, header) = (self.slot(owner), self.header());
         let held = Entry::new(owner, State::Revoking);
         for _ in 0..MAX_ATTEMPTS {
-            // Past the limit, frames go to those below their guarantee.
+            // Past the limit, frames go to domains below their guarantee.
             let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
             if !guaranteed && header.committed.load(SeqCst) > header.max_committed() {
                 return None;
@@ -256,11 +256,11 @@ impl LedgerMemory {
         None
     }
 
-    /// Takes hold of an unused frame of the domain furthest above its guarantee.
+    /// Locks an unused frame of the domain furthest above its guarantee.
     fn lock_unused(&self, owner: Owner) -> Option<(Frame, Owner)> {
         let held = Entry::new(owner, State::Revoking);
         let mut above = u32::MAX;
-        // From the largest surplus down; each is looked at once.
+        // From the largest surplus down, each surplus once.
         while let Some((surplus, victims)) = self.next_surplus(owner, above) {
             above = surplus;
             for victim in victims {
@@ -296,13 +296,13 @@ impl LedgerMemory {
         }
     }
 
-    /// Slots worth looking at are 1 up to this.
+    /// Slots in use are 1 up to below this.
     pub(crate) fn reach(&self) -> Owner {
         self.header().reach.load(SeqCst).min(self.slot_count())
     }
 
-    /// Takes the held frame off the victim's count, not off what is owned in all; gives it
-    /// back when the victim has no more than its guarantee.
+    /// Moves a locked frame from the victim's count to no domain's, without changing the number
+    /// of owned frames; returns it if the victim owns no more than its guarantee. True if moved.
     fn surrender(&self, frame: Frame, victim: Owner, taker: Owner) -> bool {
         let (slot, held) = (self.slot(victim), Entry::new(taker, State::Revoking));
         let state = slot.state.load(SeqCst);
@@ -317,7 +317,7 @@ impl LedgerMemory {
         let unused = Entry::new(victim, State::Unused);
         self.ramtab().change(frame, held, unused);
         self.set(victim).insert(frame);
-        // A domain retired meanwhile may have been swept before it got this back.
+        // A domain retired meanwhile may have been swept before the frame was returned to it.
         let gone = slot.n.load(SeqCst) & CLOSED != 0 || slot.state.load(SeqCst) != state;
         if gone && self.release(frame, unused) {
             self.header().notify_freed();
@@ -329,7 +329,7 @@ impl LedgerMemory {
 impl Header {
     const SLEEPS: u32 = 1;
 
-    /// Tells those who wait that frames became free.
+    /// Wakes waiters: frames became free.
     pub(crate) fn notify_freed(&self) {
         let next = |word: u32| Some((word & !Self::SLEEPS).wrapping_add(2));
         let before = self.freed.fetch_update(SeqCst, SeqCst, next).unwrap_or(0);

@@ -1,17 +1,17 @@
-//! The frames allocator of the whole machine: who may own how many frames, and who loses some.
+//! The frames allocator of a whole machine: how many frames each tenant may own.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Every tenant has a
-//! contract {g, x} and n frames. Below g a request is always granted, by revocation if it
-//! must; from g to x when frames are free, those guaranteed to others but not asked for
-//! included. What is revoked comes from whoever has the largest n - g: transparently where it
-//! has frames unused, else intrusively, by a deadline that its own disk slice lets it keep.
-//! Who is late or lies is killed.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Every tenant has a contract
+//! {g, x} and n frames. Below g a request is always granted, by revocation if necessary; from g to
+//! x when frames are free, including those guaranteed to others but not requested. Frames are
+//! revoked from the tenant with the largest n - g: transparently where it has unused frames, else
+//! intrusively, by a deadline that its own disk slice lets it keep. A tenant that misses its
+//! deadline or over-reports is killed.
 //!
-//! Rule: pure. Events go in with the time since start, actions come out, and the daemon carries
-//! them out, in order and at once. Whatever tenants do, the sum of n is never more than the
-//! frames managed, but for what tenants of a daemon before came back with, which they give up
-//! first; and a guarantee waits for nobody's good will: frames promised by a deadline
-//! are there then, or their holder is killed.
+//! Rule: pure. Events go in with the time since start, actions come out, and the daemon executes
+//! them in order and at once. Whatever tenants do, the sum of n never exceeds the managed frames,
+//! except for frames with which tenants of a previous daemon reconnected, which are the first to
+//! be revoked; and no guarantee depends on another tenant's cooperation: frames promised by a
+//! deadline are there then, or their holder is killed.
 //!
 //! ```
 //! use frames::Contract;
@@ -40,11 +40,13 @@ mod enforcement;
 mod error;
 mod request;
 mod revocation;
+mod stats;
 mod tenant;
 
 pub use action::{Action, TenantNotice, Violation};
 pub use error::AllocatorError;
 pub use request::{MachineTopology, PendingRequest, Placement, Request};
+pub use stats::TenantStats;
 
 use crate::contract::Contract;
 use deadline::Stall;
@@ -53,7 +55,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tenant::Tenant;
 
-/// A tenant's number, of the daemon's choosing.
+/// A tenant's number, chosen by the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
@@ -63,85 +65,60 @@ impl std::fmt::Display for TenantId {
     }
 }
 
-/// What the allocator goes by.
+/// The allocator's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocatorConfig {
-    /// Frames of main memory it gives out.
+    /// Frames of main memory to allocate.
     pub managed: u32,
-    /// T: how long a victim has at least, when it is asked for frames.
+    /// T: the least time that a victim has to release frames.
     pub deadline: Duration,
-    /// The most by which a deadline is put off for time in which threads waited for a processor
-    /// ([`Allocator::stalled`]).
+    /// The most by which time in which threads waited for a processor extends a deadline
+    /// ([`Allocator::on_stalled`]).
     pub stall: Duration,
-    /// How long a guarantee stays after it was said that it will be lowered.
+    /// How long a guarantee stays in force after the tenant was notified of a lower one.
     pub notice: Duration,
     /// Frames a tenant may have resident above those granted: the pager's own.
     pub allowance: u32,
-    /// Which particular frames there are.
+    /// The placements that the machine offers.
     pub topology: MachineTopology,
 }
 
-/// How fast a tenant can clean frames by its own disk slice, or by compressing them.
+/// How fast a tenant can clean frames with its own disk slice, or by compressing them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleaningRate {
-    /// Frames a second, in the long run.
+    /// Frames per second, sustained.
     pub frames_per_second: u32,
-    /// Longest it may have to wait before it begins: the rest of a period when its slice has
-    /// just ended. Nothing where the slice comes at once.
+    /// Longest wait before it begins: the rest of a period when its slice has just ended. Zero
+    /// where the slice comes at once.
     pub delay: Duration,
 }
 
 /// What a tenant uses of its frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Frames it owns, as its quota says: the rest can be taken without its help.
+    /// Frames it owns, by its ledger: the others can be taken without its help.
     pub used: u32,
-    /// Those of them that it undertakes to give up without writing, such as clean ones on its
-    /// standby list. A tenant that overstates this is asked for more than it can give.
+    /// Those of them that it undertakes to release without writing, such as clean ones on its
+    /// standby list. A tenant that overstates this is asked for more than it can release.
     pub ready: u32,
 }
 
-/// What the allocator knows of a tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TenantStats {
-    /// Who.
-    pub tenant: TenantId,
-    /// {g, x} in force.
-    pub contract: Contract,
-    /// What they will be, and from when on.
-    pub later: Option<(Contract, Duration)>,
-    /// Frames granted.
-    pub n: u32,
-    /// Those of them that it came back with beyond what is managed.
-    pub beyond: u32,
-    /// What was last seen to be used of them.
-    pub usage: Usage,
-    /// Frames it was asked for and has not given.
-    pub owed: u32,
-    /// Guaranteed frames it waits for.
-    pub waiting: u32,
-    /// Optimistic frames it would like.
-    pub wished: u32,
-    /// Whether it is being killed.
-    pub condemned: bool,
-}
-
-/// The books of all tenants.
+/// The allocator's state: all tenants and their requests.
 pub struct Allocator {
     config: AllocatorConfig,
     tenants: BTreeMap<TenantId, Tenant>,
     waiting: Vec<PendingRequest>,
     optimistic: Vec<OptimisticRequest>,
-    /// Until when tenants of the daemon before may come back.
+    /// Until when tenants of the previous daemon may reconnect.
     grace: Duration,
     stall: Stall,
-    /// When to look again for victims that can be asked for more.
+    /// When to check again for victims that can release more.
     round: Option<Duration>,
     actions: Vec<Action>,
 }
 
 impl Allocator {
-    /// Books without tenants.
+    /// An allocator without tenants.
     pub fn new(config: AllocatorConfig) -> Self {
         Self {
             config,
@@ -158,8 +135,8 @@ impl Allocator {
         }
     }
 
-    /// Books after a restart of the daemon: until `grace` tenants come back with what they
-    /// own ([`Allocator::readmit`]), and no optimistic frames are given out.
+    /// An allocator after a restart of the daemon: until `grace` tenants may reconnect with what
+    /// they own ([`Allocator::readmit`]), and no optimistic frames are granted.
     pub fn restarted(config: AllocatorConfig, grace: Duration) -> Self {
         Self {
             grace,
@@ -167,7 +144,7 @@ impl Allocator {
         }
     }
 
-    /// Admits a tenant, with no frames yet.
+    /// Admits a tenant, without frames at first.
     pub fn admit(
         &mut self,
         tenant: TenantId,
@@ -180,13 +157,13 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a tenant of the daemon before back, with the `n` frames it owns.
+    /// Readmits a tenant of the previous daemon with the `n` frames it owns.
     ///
-    /// It may own more than its contract allows, where that was lowered and it was not asked for
-    /// all of them yet, and more than is there to be managed now: its frames are there all the same,
-    /// since the memory that is not managed is theirs for a while. What others own, or are
-    /// guaranteed and may yet come back for, stays theirs. The rest is asked back from it by
-    /// the deadlines that its slice lets it keep, like what is above a contract.
+    /// It may own more than its contract allows, where the contract was lowered and not all
+    /// frames above it were demanded yet, and more than is managed now: then it keeps its frames
+    /// for a while, since unmanaged memory backs them. Frames that others own, or that are
+    /// guaranteed to tenants that may yet reconnect, stay theirs. The rest is demanded from it by
+    /// deadlines that its slice lets it keep, like frames above a contract.
     pub fn readmit(
         &mut self,
         tenant: TenantId,
@@ -206,9 +183,10 @@ impl Allocator {
     }
 
     fn check(&self, tenant: TenantId, contract: Contract) -> Result<(), AllocatorError> {
-        match self.tenants.contains_key(&tenant) {
-            true => Err(AllocatorError::Known(tenant)),
-            false => self.check_contract(tenant, contract),
+        if self.tenants.contains_key(&tenant) {
+            Err(AllocatorError::Known(tenant))
+        } else {
+            self.check_contract(tenant, contract)
         }
     }
 
@@ -231,7 +209,7 @@ impl Allocator {
         }
     }
 
-    /// Whether [`Allocator::set_contract`] would change a tenant's contract to this now.
+    /// Checks that [`Allocator::set_contract`] would succeed now.
     pub fn check_set_contract(
         &self,
         tenant: TenantId,
@@ -239,15 +217,16 @@ impl Allocator {
     ) -> Result<(), AllocatorError> {
         self.check_contract(tenant, contract)?;
         let found = self.tenants.get(&tenant);
-        match found.is_some_and(|tenant| tenant.condemned.is_none()) {
-            true => Ok(()),
-            false => Err(AllocatorError::Unknown(tenant)),
+        if found.is_some_and(|tenant| tenant.condemned.is_none()) {
+            Ok(())
+        } else {
+            Err(AllocatorError::Unknown(tenant))
         }
     }
 
-    /// Changes a tenant's contract. What is raised is so at once, what is lowered after the
-    /// notice; the tenant is told. A most that is lowered, not below the guarantee, is so at
-    /// once: optimistic frames can be revoked at short notice.
+    /// Changes a tenant's contract and notifies the tenant. A raise takes effect at once, a lower
+    /// guarantee after the notice. A maximum that is lowered, though not below the guarantee,
+    /// takes effect at once: optimistic frames can be revoked at short notice.
     pub fn set_contract(
         &mut self,
         tenant: TenantId,
@@ -271,7 +250,7 @@ impl Allocator {
         Ok(self.run(now))
     }
 
-    /// Changes what there is to give out.
+    /// Changes the number of managed frames.
     pub fn set_managed(
         &mut self,
         managed: u32,
@@ -289,15 +268,15 @@ impl Allocator {
         Ok(self.run(now))
     }
 
-    /// Changes how fast a tenant can clean.
+    /// Changes a tenant's cleaning rate.
     pub fn set_cleaning(&mut self, tenant: TenantId, cleaning: CleaningRate) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
             tenant.cleaning = cleaning;
         }
     }
 
-    /// What a tenant's quota says it uses. Worth saying before a request is made, and now and
-    /// then.
+    /// Records a tenant's use of its frames, by its ledger: to be called before a request, and
+    /// from time to time.
     pub fn report_usage(&mut self, tenant: TenantId, usage: Usage) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
             tenant.usage = Usage {
@@ -307,21 +286,21 @@ impl Allocator {
         }
     }
 
-    /// How long, since the start, threads of the machine waited for a processor. To be said
-    /// before anything else that happens at that time.
+    /// Records how long, since the start, threads of the machine waited for a processor: to be
+    /// called before any other event of the same time.
     pub fn on_stalled(&mut self, total: Duration) {
         self.stall.total = self.stall.total.max(total);
     }
 
-    /// A tenant has ended, by itself or killed, and its memory is the machine's again.
+    /// A tenant has ended, by itself or killed, and its memory is free.
     pub fn on_tenant_gone(&mut self, tenant: TenantId, now: Duration) -> Vec<Action> {
         self.tenants.remove(&tenant);
         self.drop_requests(tenant);
         self.run(now)
     }
 
-    /// To be called when [`Allocator::next_timeout`] says so, after what tenants said until then was
-    /// passed on.
+    /// Applies what is due: to be called at [`Allocator::next_timeout`], after all events up to
+    /// then.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         let mut changed = Vec::new();
         for (id, tenant) in &mut self.tenants {
@@ -337,11 +316,11 @@ impl Allocator {
         self.run(now)
     }
 
-    /// When there is something to do, whatever happens until then.
+    /// When [`Allocator::tick`] is due, without other events until then.
     pub fn next_timeout(&self) -> Option<Duration> {
         let later = self.tenants.values().filter_map(|t| t.later.map(|l| l.1));
         let live = self.tenants.values().filter(|t| t.condemned.is_none());
-        // Late is who has not answered by then: the moment after.
+        // A tenant is late the moment after its deadline.
         let late = live
             .filter_map(|t| t.revocations.front())
             .map(|revocation| revocation.deadline.end(self.stall) + Duration::from_nanos(1));
@@ -349,12 +328,12 @@ impl Allocator {
         later.chain(late).chain(grace).chain(self.round).min()
     }
 
-    /// Frames of main memory given out or to give out.
+    /// Frames of main memory, granted or free.
     pub fn managed(&self) -> u32 {
         self.config.managed
     }
 
-    /// Frames nobody owns.
+    /// Frames that no tenant owns.
     pub fn free(&self) -> u32 {
         self.config.managed.saturating_sub(self.owned())
     }
@@ -362,33 +341,6 @@ impl Allocator {
     /// Sum of the guarantees in force.
     pub fn guaranteed(&self) -> u32 {
         self.tenants.values().map(|t| t.contract.g).sum()
-    }
-
-    /// All tenants, in the order of their numbers.
-    pub fn all_stats(&self) -> impl Iterator<Item = TenantStats> {
-        let all = self.tenants.iter();
-        all.map(|(id, tenant)| self.stats_of(*id, tenant))
-    }
-
-    /// One of them.
-    pub fn stats(&self, tenant: TenantId) -> Option<TenantStats> {
-        let found = self.tenants.get(&tenant)?;
-        Some(self.stats_of(tenant, found))
-    }
-
-    fn stats_of(&self, id: TenantId, tenant: &Tenant) -> TenantStats {
-        TenantStats {
-            tenant: id,
-            contract: tenant.contract,
-            later: tenant.later,
-            n: tenant.n,
-            beyond: tenant.beyond,
-            usage: tenant.usage,
-            owed: tenant.owed(),
-            waiting: self.pending_of(id),
-            wished: self.optimistic_of(id),
-            condemned: tenant.condemned.is_some(),
-        }
     }
 
     fn owned(&self) -> u32 {

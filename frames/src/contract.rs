@@ -1,22 +1,22 @@
-//! What a domain was promised, and why a promise is refused.
+//! A domain's contract, and the reasons to refuse one.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2: a domain is admitted
-//! with {g, x}, its guaranteed and its most frames. Rule: the sum of all g is at most the
-//! frames there are, so that every guarantee can be met at once.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: a domain is admitted with
+//! {g, x}, its guaranteed and its maximum frames. Rule: the sum of all g is at most the number of
+//! frames, so that every guarantee can be met at once.
 
 use wired::PAGE;
 
-/// {g, x}: how many frames a domain is sure of, and how many it may ever hold.
+/// {g, x}: the frames a domain is guaranteed, and the most it may ever own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contract {
-    /// Guaranteed frames: a request below this succeeds, by revocation if it must.
+    /// Guaranteed frames: a request below this succeeds, by revocation if necessary.
     pub g: u32,
     /// Most frames: a request at this fails. Those between `g` and `x` are optimistic.
     pub x: u32,
 }
 
-/// The process that holds a domain: its id and, as ids are used again, its start time
-/// (field 22 of `/proc/<pid>/stat`, clock ticks since boot).
+/// The process that holds a domain: its id and, as ids are reused, its start time (field 22 of
+/// `/proc/<pid>/stat`, clock ticks since boot).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
@@ -25,14 +25,13 @@ pub struct Process {
     pub start: u64,
 }
 
-/// Why no domain was admitted.
+/// Why a domain is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
-    /// The guarantees would exceed the memory there is.
+    /// The guarantees would exceed the ledger's frames.
     #[error(
-        "{asked} guaranteed frames ({}) were asked for, but {admitted} of {total} frames ({}) are \
-         already guaranteed to {domains} domains: ask for at most {} frames, give more memory, or \
-         let a domain end first",
+        "cannot guarantee {asked} frames ({}): {admitted} of {total} frames ({}) are already guaranteed to \
+         {domains} domains; ask for at most {} frames, give more memory, or let a domain end first",
         Kib(*asked), Kib(*total), total - admitted
     )]
     Guarantee {
@@ -48,14 +47,14 @@ pub enum AdmissionError {
     /// One process more than the contract has minimum frames for.
     #[error(
         "{processes} processes x {minimum} frames minimum = {} frames, but the contract is {total} \
-         frames ({}): give at least {}, or run at most {} processes at once",
+         frames ({}); give at least {}, or run at most {} processes at once",
         u64::from(*processes) * u64::from(*minimum),
         Kib(*total),
         Kib(processes.saturating_mul(*minimum)),
         total / (*minimum).max(1)
     )]
     Tree {
-        /// Processes there would be.
+        /// Number of processes with the new one.
         processes: u32,
         /// Frames each must have to make progress.
         minimum: u32,
@@ -64,16 +63,14 @@ pub enum AdmissionError {
     },
     /// Every slot is taken.
     #[error(
-        "all {slots} domain slots are taken: let a domain end first, or make the ledger with more slots"
+        "all {slots} domain slots are taken; let a domain end first, or make the ledger with more slots"
     )]
     Slots {
         /// Slots in the ledger.
         slots: u32,
     },
-    /// A contract that contradicts itself.
-    #[error(
-        "a contract of {g} guaranteed and at most {x} frames contradicts itself: it needs 0 < x and g <= x"
-    )]
+    /// A contract with g above x, or without frames.
+    #[error("invalid contract: {g} guaranteed and at most {x} frames; expected 0 < x and g <= x")]
     Contract {
         /// Guaranteed frames asked for.
         g: u32,
@@ -96,8 +93,8 @@ impl std::fmt::Display for Kib {
 }
 
 /// The contract of each process in a tree that shares `total` frames: `minimum` frames
-/// guaranteed, as many as there are at most. Refused when the tree has more processes
-/// than minimum sets of frames.
+/// guaranteed, `total` at most. Refused when the tree has more processes than minimum sets of
+/// frames.
 pub fn tree(processes: u32, minimum: u32, total: u32) -> Result<Contract, AdmissionError> {
     if u64::from(processes) * u64::from(minimum) > u64::from(total) {
         return Err(AdmissionError::Tree {
@@ -112,7 +109,7 @@ pub fn tree(processes: u32, minimum: u32, total: u32) -> Result<Contract, Admiss
     })
 }
 
-/// What each of `domains` gets of `total` frames when all want as much as they can get.
+/// The share of each of `domains` in `total` frames when all want as many as possible.
 pub fn fair_share(domains: u32, total: u32) -> u32 {
     (total / domains.max(1)).max(1)
 }
@@ -136,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fair_share_is_never_nothing() {
+    fn a_fair_share_is_at_least_one_frame() {
         assert_eq!(fair_share(3, 100), 33);
         assert_eq!(fair_share(0, 100), 100);
         assert_eq!(fair_share(100, 4), 1);

@@ -1,9 +1,9 @@
-//! A domain's name and its life: claimed, nascent, live, retiring, vacant again.
+//! A domain's id and its phases: claimed, nascent, live, retiring, vacant again.
 
 use crate::ramtab::Owner;
 
-/// Names a domain: its slot and the slot's generation, so that the name of a domain that
-/// is gone never means the next one there.
+/// A domain's id: its slot and the slot's generation, so that the id of a retired domain never
+/// means the next one in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DomainId {
     pub(crate) slot: Owner,
@@ -11,12 +11,12 @@ pub struct DomainId {
 }
 
 impl DomainId {
-    /// As a number, to hand to another process.
+    /// As a number, to send to another process.
     pub fn raw(self) -> u32 {
         self.generation << DomainWord::SLOT_BITS | self.slot
     }
 
-    /// Its slot: the number under which other books of the same tree know the domain.
+    /// Its slot: the number by which other tables of the same tree know the domain.
     pub fn slot(self) -> u32 {
         self.slot
     }
@@ -36,18 +36,18 @@ impl std::fmt::Display for DomainId {
     }
 }
 
-/// Where a slot is in its life.
+/// The phase of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nobody's.
+    /// Without a domain.
     Vacant,
     /// Being filled in by its creator.
     Claimed,
-    /// Admitted; its process has not yet taken it up. It goes when its creator goes.
+    /// Admitted, but not yet adopted by its process. It is retired with its creator.
     Nascent,
     /// Its process runs.
     Live,
-    /// Its process is gone and its frames are being taken back.
+    /// Its process is gone and its frames are being reclaimed.
     Retiring,
 }
 
@@ -83,7 +83,7 @@ impl DomainWord {
         self.generation << 16 | self.creator << 4 | self.phase as u32
     }
 
-    /// Whether frames may be owned under this word.
+    /// Returns true if frames may be owned under this word.
     pub(crate) fn admitted(self) -> bool {
         matches!(self.phase, Phase::Nascent | Phase::Live)
     }

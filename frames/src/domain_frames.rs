@@ -1,15 +1,15 @@
-//! A domain's dealings with the ledger: taking, marking, putting and giving back frames.
+//! A domain's operations on the ledger: taking, marking, putting and releasing frames.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2, the client's half.
-//! Everything here may run on the page path: a handful of compare-and-swaps on shared
-//! words, no allocation, no lock, no system call but the futex ones of waiting and ringing.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2, the client's half. Everything
+//! here may run on the page path: a handful of compare-and-swaps on shared words, no allocation,
+//! no lock, no system call but the futex ones for waiting and waking.
 //!
-//! **The frame stack.** The paper's stack orders a domain's frames by how willing it is to
-//! lose them. Here the order is the RamTab's states: unused on top, which an allocator may
-//! take without help, then standby, mapped, and nailed at the bottom. The top is kept as a
-//! set, so that taking and putting are O(1) from many threads at once. Within a class no
-//! order is kept: a frame is a number without contents, and which *contents* go next is
-//! the replacement policy's business. [`DomainFrames::stack`] lists it.
+//! **The frame stack.** The paper's stack orders a domain's frames by its willingness to lose
+//! them. Here the order is the RamTab's states: unused on top, which an allocator may take without
+//! help, then standby, mapped, and nailed at the bottom. The top is a set, so that taking and
+//! putting are O(1) from many threads at once. Within a state there is no order: a frame is a
+//! number without contents, and which *contents* are evicted next is up to the replacement
+//! policy. [`DomainFrames::stack`] lists the stack.
 
 use crate::acquire::{UpdateGuard, lower_to_zero};
 use crate::contract::Contract;
@@ -22,44 +22,45 @@ use crate::ramtab::{Entry, Frame, Owner, State};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// A frame was not what its user took it for.
+/// An operation on a frame whose state does not allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerMisuse {
-    /// There is no such frame.
-    #[error("there is no frame {0}: page state and RamTab disagree, which is a bug in the pager")]
+    /// The number is out of range.
+    #[error("no such frame: {0}; page state and RamTab disagree, which is a bug in the pager")]
     NoSuchFrame(u32),
-    /// It is not this domain's, or it is not in use.
+    /// The frame is another domain's, or not in use.
     #[error(
-        "frame {frame} is not in use by domain {domain} (it is {state:?}): page state and RamTab \
+        "frame {frame} is not in use by domain {domain} (it is {state:?}); page state and RamTab \
          disagree, which is a bug in the pager"
     )]
     NotInUse {
         /// The frame.
         frame: u32,
-        /// Who took it for its own.
+        /// The domain that operated on it.
         domain: DomainId,
-        /// What it is.
+        /// Its state.
         state: State,
     },
-    /// Frames are marked as what a resident page can be.
-    #[error("a frame is marked mapped, standby or nailed, never {0:?}: use put or give_back")]
+    /// A state that a resident page's frame cannot have.
+    #[error("invalid mark: {0:?}; expected mapped, standby or nailed (see put and release)")]
     NotAMark(State),
 }
 
 /// Too few frames for a child's reserve; none were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{missing} of {asked} frames for the child are missing: evict or give back that many and try \
-     again, or give the contract more frames"
+    "{missing} of {asked} frames for the child are missing; evict or release that many and try again, \
+         or give the contract more frames"
 )]
 pub struct InsufficientFrames {
     /// Frames asked for.
     pub asked: u32,
-    /// Frames that could not be had.
+    /// Frames that are missing.
     pub missing: u32,
 }
 
-/// A domain in the ledger, for the process that pages with it. Copies are the same domain.
+/// A domain's frames in the ledger, for the process that pages with them. Copies are the same
+/// domain.
 #[derive(Clone, Copy)]
 pub struct DomainFrames<'a> {
     ledger: &'a Ledger,
@@ -79,7 +80,7 @@ impl<'a> DomainFrames<'a> {
         }
     }
 
-    /// The domain's name.
+    /// The domain's id.
     pub fn id(&self) -> DomainId {
         self.id
     }
@@ -97,16 +98,16 @@ impl<'a> DomainFrames<'a> {
         }
     }
 
-    /// A frame to map a page with, counted as mapped from here on: an unused one of the
-    /// domain's own, else a free one, else one that another domain has unused above its
-    /// guarantee. None when the contract or the others' guarantees do not allow it: evict,
-    /// or [`Ledger::demand`] and wait.
+    /// Takes a frame to map a page with, marked as mapped from here on: an unused one of the
+    /// domain, else a free one, else an unused one of another domain above its guarantee. None
+    /// when the contract or the others' guarantees do not allow it: evict, or call
+    /// [`Ledger::demand`] and wait.
     pub fn take(&self) -> Option<Frame> {
         self.take_own()
             .or_else(|| self.acquire(self.id.slot, State::Mapped))
     }
 
-    /// As many frames as can be had, at most as many as fit; how many.
+    /// Takes as many frames as are available and fit. Returns how many.
     pub fn take_batch(&self, into: &mut [Frame]) -> usize {
         let mut taken = 0;
         for place in into {
@@ -119,7 +120,7 @@ impl<'a> DomainFrames<'a> {
         taken
     }
 
-    /// A frame the domain has unused already: n stays as it is.
+    /// Takes a frame that the domain has unused: n does not change.
     pub fn take_own(&self) -> Option<Frame> {
         let mapped = self.entry(State::Mapped);
         while let Some(frame) = self.unused.pop() {
@@ -129,12 +130,12 @@ impl<'a> DomainFrames<'a> {
             {
                 return Some(frame);
             }
-            // Taken transparently: forget it.
+            // Another domain has taken it transparently: try the next.
         }
         None
     }
 
-    /// Says what a frame in use is now: mapped, standby or nailed.
+    /// Marks a frame in use as mapped, standby or nailed.
     pub fn mark(&self, frame: Frame, state: State) -> Result<(), LedgerMisuse> {
         if !matches!(state, State::Mapped | State::Standby | State::Nailed) {
             return Err(LedgerMisuse::NotAMark(state));
@@ -142,13 +143,13 @@ impl<'a> DomainFrames<'a> {
         self.change_used(frame, self.entry(state))
     }
 
-    /// What a frame of the domain is doing; None when it is not the domain's.
+    /// The state of a frame; none when it is another domain's.
     pub fn state(&self, frame: Frame) -> Option<State> {
         let entry = self.ledger.memory.ramtab().get(frame)?;
         (entry.owner() == self.id.slot).then_some(entry.state())
     }
 
-    /// Puts a frame, with nothing resident in it any more, on top of the frame stack.
+    /// Puts a frame without a resident page on top of the frame stack.
     pub fn put(&self, frame: Frame) -> Result<(), LedgerMisuse> {
         self.change_used(frame, self.entry(State::Unused))?;
         self.unused.insert(frame);
@@ -156,7 +157,7 @@ impl<'a> DomainFrames<'a> {
         Ok(())
     }
 
-    /// Puts several frames; stops at the first that was not in use.
+    /// Puts several frames; stops at the first that is not in use.
     pub fn put_batch(&self, frames: &[Frame]) -> Result<(), LedgerMisuse> {
         for frame in frames {
             self.change_used(*frame, self.entry(State::Unused))?;
@@ -166,7 +167,7 @@ impl<'a> DomainFrames<'a> {
         Ok(())
     }
 
-    /// Gives up to `k` unused frames back to all; how many it had.
+    /// Releases up to `k` unused frames. Returns how many.
     pub fn release(&self, k: u32) -> u32 {
         let memory = &self.ledger.memory;
         let _activity = UpdateGuard::begin(memory, self.id.slot);
@@ -187,14 +188,14 @@ impl<'a> DomainFrames<'a> {
         self.slot.n.load(Relaxed) & !CLOSED
     }
 
-    /// Those of them with nothing resident, about: others may take them at any moment.
+    /// Approximate number of them that are unused: others may take these at any moment.
     pub fn unused(&self) -> u32 {
         self.unused.len()
     }
 
-    /// How many frames the domain could own now without anyone else's help: n and what is
-    /// neither owned nor promised, within x. It moves as others come and go: evict by it,
-    /// do not plan by it.
+    /// Frames that the domain could own now without another domain's help: n and what is neither
+    /// owned nor promised, within x. It changes with the other domains: a bound for eviction,
+    /// not for planning.
     pub fn resident_limit(&self) -> u32 {
         let header = self.ledger.memory.header();
         let Contract { g, x } = self.contract();
@@ -204,13 +205,13 @@ impl<'a> DomainFrames<'a> {
         x.min(self.n().max(g).saturating_add(room))
     }
 
-    /// Frames the domain was asked to give back, by [`Ledger::demand`], and has not.
+    /// Frames that [`Ledger::demand`] demanded from the domain and that are not released.
     pub fn demanded(&self) -> u32 {
         self.slot.demanded.load(SeqCst)
     }
 
-    /// Answers a revocation: gives back up to `k` unused frames; how many it had. The
-    /// domain must have arranged for that many to be unused.
+    /// Answers a revocation: releases up to `k` unused frames, which the domain must have put
+    /// before. Returns how many.
     pub fn release_demanded(&self, k: u32) -> u32 {
         let given = self.release(k);
         lower_to_zero(&self.slot.demanded, given);
@@ -218,19 +219,19 @@ impl<'a> DomainFrames<'a> {
         given
     }
 
-    /// A value that changes when the domain's bell is rung: read it, look at
-    /// [`DomainFrames::asked`], and then wait on it.
+    /// A value that changes when the domain is rung: read it, check [`DomainFrames::demanded`],
+    /// then wait on it.
     pub fn bell_seq(&self) -> u32 {
         self.slot.bell.load(SeqCst)
     }
 
-    /// Sleeps until the bell was rung since `seq` was read, or the limit. Returns early
-    /// on a signal.
+    /// Sleeps until the domain was rung since `seq` was read, or the limit. Returns early on a
+    /// signal.
     pub fn wait_bell(&self, seq: u32, limit: Option<Duration>) {
         wired::futex::wait(&self.slot.bell, seq, limit);
     }
 
-    /// Admits a domain for a child about to be forked. It goes if this process dies before
+    /// Admits a domain for a child about to be forked. It is retired if this process dies before
     /// the child adopts it.
     pub fn admit_child(&self, contract: Contract) -> Result<DomainId, AdmissionError> {
         let process = Process {
@@ -240,11 +241,11 @@ impl<'a> DomainFrames<'a> {
         self.ledger.admit_by(self.id.slot, contract, process)
     }
 
-    /// Obtains `k` frames for a child admitted by [`DomainFrames::admit_child`], all or none:
-    /// one for every page that is resident here, as the child will have it resident too.
-    /// Nobody can take them. The child renumbers: for each page it finds resident it takes
-    /// a frame ([`DomainFrames::take_own`]), marks it as the parent's was, and writes its number
-    /// in the page's word; then it calls [`DomainFrames::finish_renumbering`].
+    /// Takes `k` frames for a child admitted by [`DomainFrames::admit_child`], all or none: one
+    /// for every page that is resident here, since the child will have it resident too. No other
+    /// domain can take them. The child renumbers: for each page that it finds resident it takes a
+    /// frame ([`DomainFrames::take_own`]), marks it like the parent's, and writes its number into
+    /// the page's word; then it calls [`DomainFrames::finish_renumbering`].
     pub fn reserve_for_child(&self, child: DomainId, k: u32) -> Result<(), InsufficientFrames> {
         let memory = &self.ledger.memory;
         let reserved = Entry::new(child.slot, State::Reserved);
@@ -270,15 +271,15 @@ impl<'a> DomainFrames<'a> {
         Ok(())
     }
 
-    /// Takes back a child admitted here whose fork failed, and its reserve. How many
-    /// frames came back.
+    /// Retires a child admitted here whose fork failed, with its reserve. Returns the number of
+    /// frames reclaimed.
     pub fn dismiss_child(&self, child: DomainId) -> u32 {
         let _activity = UpdateGuard::begin(&self.ledger.memory, self.id.slot);
         self.ledger.dismiss(child).unwrap_or(0)
     }
 
-    /// Ends a child's renumbering: reserved frames it did not need become unused, on top
-    /// of its stack. How many there were.
+    /// Ends a child's renumbering: reserved frames that it did not need become unused, on top of
+    /// its stack. Returns how many.
     pub fn finish_renumbering(&self) -> u32 {
         let (reserved, unused) = (self.entry(State::Reserved), self.entry(State::Unused));
         let mut left = 0;
@@ -289,8 +290,8 @@ impl<'a> DomainFrames<'a> {
         left
     }
 
-    /// Makes every frame of the domain unused, in the new image after an exec: nothing of
-    /// the old one is resident any more. How many there are.
+    /// Makes every frame of the domain unused, in the new image after an exec: no page of the old
+    /// image is resident. Returns how many.
     pub fn abandon_all(&self) -> u32 {
         let memory = &self.ledger.memory;
         let mut all = 0;
@@ -308,9 +309,9 @@ impl<'a> DomainFrames<'a> {
         all
     }
 
-    /// Calls `each` for every frame of the domain, from the one it is most willing to lose
-    /// to the one it must keep: unused, standby, mapped, nailed. One pass over the RamTab
-    /// for each class: for tools and tests.
+    /// Calls `each` for every frame of the domain, from the one it loses first to the one it
+    /// keeps: unused, standby, mapped, nailed. One pass over the RamTab for each state: for tools
+    /// and tests.
     pub fn stack(&self, mut each: impl FnMut(Frame, State)) {
         let order = [
             State::Unused,
@@ -328,7 +329,7 @@ impl<'a> DomainFrames<'a> {
         }
     }
 
-    /// One more frame, for this domain or for its child.
+    /// Takes one more frame, for this domain or for its child.
     fn acquire(&self, owner: Owner, state: State) -> Option<Frame> {
         let frame = self.ledger.memory.acquire(self.id.slot, owner, state);
         self.ledger.signal_pressure();
@@ -364,7 +365,7 @@ impl<'a> DomainFrames<'a> {
         }
     }
 
-    /// Unused frames above the guarantee are there for those who wait.
+    /// Wakes waiters: unused frames above the guarantee are theirs to take.
     fn wake_waiters(&self) {
         let header = self.ledger.memory.header();
         if header.wants.load(Relaxed) != 0 {

@@ -1,9 +1,9 @@
-//! A set of frames in shared memory: two levels of bits and a hint where to look.
+//! A set of frames in shared memory: two levels of bits and a search hint.
 //!
-//! Where an allocator finds free frames, and a domain its unused ones, in O(1). Rule: the
-//! set is a hint, never data. Putting in and taking out are idempotent on bits, a frame
-//! taken from it is only believed when its RamTab entry says the same, and a frame that
-//! is missing because a process died in between is put back by [`crate::Ledger::recount`].
+//! It finds an allocator free frames, and a domain its unused ones, in O(1). Rule: the set is a
+//! hint, never data. Inserting and removing are idempotent on bits, a frame taken from the set
+//! counts only if its RamTab entry agrees, and [`crate::Ledger::recount`] puts back a frame that
+//! is missing because a process died in between.
 
 use crate::ramtab::Frame;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 const HEAD: usize = 8;
 const BITS: usize = 64;
 
-/// A view of a set.
+/// Access to a set.
 #[derive(Clone, Copy)]
 pub(crate) struct FrameSet<'a> {
     hint: &'a AtomicU64,
     count: &'a AtomicU64,
-    /// One bit a word of `words`: set when that word may have bits. May be set in vain.
+    /// One bit for each word of `words`: set when the word may have bits, possibly stale.
     summary: &'a [AtomicU64],
     words: &'a [AtomicU64],
 }
 
 impl<'a> FrameSet<'a> {
-    /// 64-bit words that a set of frames below `total` occupies.
+    /// Number of 64-bit words of a set of frames below `total`.
     pub(crate) fn size(total: u32) -> usize {
         let words = (total as usize).div_ceil(BITS);
         (HEAD + words.div_ceil(BITS) + words).next_multiple_of(HEAD)
@@ -42,20 +42,20 @@ impl<'a> FrameSet<'a> {
         }
     }
 
-    /// About how many frames are in the set: exact when nobody is at work on it and
-    /// nobody died at work on it.
+    /// Approximate number of frames in the set: exact while no operation is in progress and none
+    /// was cut short by a death.
     pub(crate) fn len(&self) -> u32 {
         (self.count.load(Relaxed) as i64).clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// Puts a frame in; the next to be taken out is near it.
+    /// Inserts a frame; the next pop searches near it.
     pub(crate) fn insert(&self, frame: Frame) {
         let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
         if self.words[word].fetch_or(bit, SeqCst) & bit == 0 {
             self.count.fetch_add(1, Relaxed);
         }
-        // A remover clears the summary and then looks at the word, we the other way
-        // about: one of the two sees the other.
+        // A remover clears the summary bit and then reads the word, an inserter sets the word and
+        // then reads the summary: one of the two sees the other.
         let (line, mark) = (&self.summary[word / BITS], 1u64 << (word % BITS));
         if line.load(SeqCst) & mark == 0 {
             line.fetch_or(mark, SeqCst);
@@ -63,8 +63,8 @@ impl<'a> FrameSet<'a> {
         self.hint.store(word as u64, Relaxed);
     }
 
-    /// Puts all frames below `total` into an empty set that nobody else knows yet: by words, since
-    /// a contract of gigabytes has millions.
+    /// Fills an empty set that is not shared yet with all frames below `total`: by words, since a
+    /// contract of gigabytes has millions of frames.
     pub(crate) fn fill(&self, total: u32) {
         let fill = |words: &[AtomicU64], bits: usize| {
             for (at, word) in words.iter().enumerate() {
@@ -79,7 +79,7 @@ impl<'a> FrameSet<'a> {
         self.count.store(total as u64, SeqCst);
     }
 
-    /// Takes this frame out; whether it was in.
+    /// Removes a frame. Returns true if it was in the set.
     pub(crate) fn remove(&self, frame: Frame) -> bool {
         let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
         let was = self.words[word].fetch_and(!bit, SeqCst) & bit != 0;
@@ -89,7 +89,7 @@ impl<'a> FrameSet<'a> {
         was
     }
 
-    /// Takes some frame out.
+    /// Removes any frame.
     pub(crate) fn pop(&self) -> Option<Frame> {
         let hint = (self.hint.load(Relaxed) as usize).min(self.words.len() - 1);
         if let Some(frame) = self.pop_from(hint) {
@@ -111,7 +111,7 @@ impl<'a> FrameSet<'a> {
         None
     }
 
-    /// The first frame that `accept` says yes to; it stays in the set. Frames put in
+    /// The first frame that `accept` returns true for; it stays in the set. Frames inserted
     /// meanwhile may be missed.
     pub(crate) fn find(&self, mut accept: impl FnMut(Frame) -> bool) -> Option<Frame> {
         for (line, marks) in self.summary.iter().enumerate() {
@@ -132,7 +132,7 @@ impl<'a> FrameSet<'a> {
         None
     }
 
-    /// Whether the frame is in the set.
+    /// Returns true if the frame is in the set.
     pub(crate) fn contains(&self, frame: Frame) -> bool {
         let (word, bit) = (frame.0 as usize / BITS, 1u64 << (frame.0 as usize % BITS));
         self.words
@@ -140,7 +140,7 @@ impl<'a> FrameSet<'a> {
             .is_some_and(|w| w.load(SeqCst) & bit != 0)
     }
 
-    /// How far the count is from the number of frames in the set, which may not be
+    /// The difference between the count and the number of frames in the set, which must not be
     /// changing: a process died between changing the one and the other.
     pub(crate) fn miscount(&self) -> i64 {
         let bits: u64 = self
@@ -151,12 +151,12 @@ impl<'a> FrameSet<'a> {
         self.count.load(SeqCst) as i64 - bits as i64
     }
 
-    /// Takes back a miscount.
+    /// Corrects the count by a miscount.
     pub(crate) fn correct(&self, miscount: i64) {
         self.count.fetch_sub(miscount as u64, SeqCst);
     }
 
-    /// Takes everything out, for a domain that is gone.
+    /// Empties the set of a retired domain.
     pub(crate) fn clear(&self) {
         for (line, marks) in self.summary.iter().enumerate() {
             let mut marks = marks.swap(0, SeqCst);
@@ -186,7 +186,7 @@ impl<'a> FrameSet<'a> {
         None
     }
 
-    /// Takes back the summary's mark of a word found empty.
+    /// Clears the summary bit of a word found empty.
     fn tidy(&self, word: usize) {
         let (line, mark) = (&self.summary[word / BITS], 1u64 << (word % BITS));
         line.fetch_and(!mark, SeqCst);
@@ -220,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn a_set_holds_what_was_put_in_and_not_taken_out(
+        fn a_set_contains_what_was_inserted_and_not_removed(
             total in 1u32..20_000,
             steps in prop::collection::vec((0u8..3, any::<u32>()), 0..300),
         ) {

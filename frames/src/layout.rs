@@ -1,7 +1,7 @@
 //! The ledger's shared memory: header, a slot for each domain, RamTab, frame sets.
 //!
-//! Rule: only words, each touched atomically, and each either a truth that one
-//! compare-and-swap changes or a count that can be made again from the RamTab.
+//! Rule: the memory is words, each accessed atomically, and each either a truth that one
+//! compare-and-swap changes or a count that can be recounted from the RamTab.
 
 use crate::frame_set::FrameSet;
 use crate::ledger::check;
@@ -13,47 +13,48 @@ use wired::{PAGE, Plain, WiredMemory};
 /// "selfledg", and the version of this layout.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"slfldg02");
 
-/// Facts about the whole ledger.
+/// The words of the whole ledger.
 #[repr(C, align(128))]
 pub(crate) struct Header {
     pub magic: AtomicU64,
-    /// Bytes of the whole, so that it can be attached by its descriptor alone.
+    /// Bytes of the whole, so that the descriptor alone suffices to attach it.
     pub length: AtomicU64,
     pub total: AtomicU32,
     pub slots: AtomicU32,
-    /// Slots below this (and above 0) have been used: no need to look further.
+    /// Slots from 1 up to below this have been used; searches stop here.
     pub reach: AtomicU32,
     /// Domains admitted.
     pub live: AtomicU32,
     /// Sum of g.
     pub guaranteed: AtomicU32,
-    /// Sum of max(n, g): what optimistic frames may not grow past the limit.
+    /// Sum of max(n, g), which optimistic frames may not raise past the limit.
     pub committed: AtomicU32,
-    /// Sum of `DomainSlot::wanted`, when somebody last demanded.
+    /// Sum of `DomainSlot::wanted` at the last demand.
     pub wants: AtomicU32,
-    /// Futex word: changes when frames become free. The lowest bit says someone sleeps.
+    /// Futex word: changes when frames become free. The lowest bit is set while there are sleepers.
     pub freed: AtomicU32,
-    /// Futex word: not 0 while counts are made again; see [`crate::recount`].
+    /// Futex word: not 0 during a recount; see [`crate::recount`].
     pub pause: AtomicU32,
-    /// Not 0 while somebody makes counts again.
+    /// Not 0 while a process recounts.
     pub recounting: AtomicU32,
-    /// Not 0 when counts may be wrong, because a process died changing them.
+    /// Not 0 when counts may be wrong, because a process died while changing them.
     pub suspect: AtomicU32,
-    /// How many frames may be owned and how many are, in one word.
+    /// The limit and the number of owned frames, in one word.
     pub limit: LimitWord,
     /// Most that the sum of g may be.
     pub max_guaranteed: AtomicU32,
-    /// What is to be evicted down to; [`u32::MAX`] when nothing was demanded for.
+    /// Frames to evict down to; [`u32::MAX`] when there is no such demand.
     pub reclaim_target: AtomicU32,
-    /// Not 0 when the limit is felt, until somebody raises it or says that he heard.
+    /// Not 0 under pressure: set while the limit constrains allocation, cleared by raising the
+    /// limit or by acknowledging.
     pub pressure: AtomicU32,
-    /// The most frames that were owned at one moment.
+    /// The most frames owned at any moment.
     pub peak_owned: AtomicU32,
 }
 // SAFETY: atomics alone; zero is a value of each.
 unsafe impl Plain for Header {}
 
-/// What is known of a domain.
+/// The words of one domain.
 #[repr(C, align(128))]
 pub(crate) struct DomainSlot {
     /// Phase, generation and creator: see [`crate::domain::Phase`].
@@ -62,16 +63,16 @@ pub(crate) struct DomainSlot {
     pub start: AtomicU64,
     pub g: AtomicU32,
     pub x: AtomicU32,
-    /// Frames the domain owns. Raised before a frame is taken, lowered after one is given
-    /// back, so never less than the RamTab says. [`CLOSED`] when nobody may change it.
+    /// Frames the domain owns. Raised before a frame is taken and lowered after one is released,
+    /// so never below the RamTab's number. [`CLOSED`] when it may not change.
     pub n: AtomicU32,
-    /// Frames the domain was demanded to give back, intrusively, and has not.
+    /// Frames demanded from the domain by intrusive revocation and not yet released.
     pub demanded: AtomicU32,
     /// Frames the domain waits for.
     pub wanted: AtomicU32,
-    /// Futex word rung for the domain's pager.
+    /// Futex word that wakes the domain's pager.
     pub bell: AtomicU32,
-    /// Changes begun (high half) and under way (low half) in counts, by this domain.
+    /// Changes of counts by this domain: begun (high half) and in progress (low half).
     pub activity: AtomicU64,
     pub taken_over: AtomicU64,
     pub lost: AtomicU64,
@@ -82,7 +83,7 @@ pub(crate) struct DomainSlot {
 // SAFETY: atomics alone; zero is a value of each.
 unsafe impl Plain for DomainSlot {}
 
-/// Marks `DomainSlot::n` of a domain that is being retired.
+/// Flag in `DomainSlot::n` of a domain that is being retired.
 pub(crate) const CLOSED: u32 = 1 << 31;
 
 impl DomainSlot {
@@ -93,7 +94,7 @@ impl DomainSlot {
     }
 }
 
-/// Where each part starts, in bytes.
+/// Offsets of the parts, in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     total: u32,
@@ -104,7 +105,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Of a ledger with `total` frames and `slots` slots, slot 0 included.
+    /// The layout for `total` frames and `slots` slots, slot 0 included.
     pub(crate) fn new(total: u32, slots: u32) -> Self {
         let ramtab = size_of::<Header>() + slots as usize * size_of::<DomainSlot>();
         let sets = (ramtab + total as usize * 4).next_multiple_of(PAGE);
@@ -119,8 +120,8 @@ impl Layout {
         }
     }
 
-    /// Of the ledger of `length` bytes that has this `first` page, if it is one: what the
-    /// page says may be anybody's invention.
+    /// The layout of a ledger of `length` bytes with this `first` page, or none if the page's
+    /// words, which are not trusted, describe no such ledger.
     pub(crate) fn read(first: &WiredMemory, length: u64) -> Option<Self> {
         let header = &first.slice::<Header>(0, 1)[0];
         let (total, slots) = (header.total.load(SeqCst), header.slots.load(SeqCst));
@@ -135,7 +136,7 @@ impl Layout {
     }
 }
 
-/// The ledger's memory, seen by its parts.
+/// The ledger's memory by its parts.
 pub(crate) struct LedgerMemory {
     region: WiredMemory,
     layout: Layout,
@@ -150,7 +151,7 @@ impl LedgerMemory {
         self.layout.total
     }
 
-    /// Slots, slot 0 (nobody) included.
+    /// Number of slots, slot 0 (no domain) included.
     pub(crate) fn slot_count(&self) -> u32 {
         self.layout.slots
     }
@@ -175,7 +176,7 @@ impl LedgerMemory {
         )
     }
 
-    /// The domain's unused frames; nobody's are the free ones.
+    /// A domain's unused frames; slot 0's are the free ones.
     pub(crate) fn set(&self, owner: Owner) -> FrameSet<'_> {
         let words = FrameSet::size(self.layout.total);
         let offset = self.layout.sets + owner as usize * words * 8;

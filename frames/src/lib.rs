@@ -1,22 +1,21 @@
 //! Contracts for frames: the allocator, its RamTab and the frame stacks of its domains.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.3. Every domain
-//! is promised {g, x} frames and pages with what it has; what it has unused, others may
-//! use; what it has above g, others below theirs can have back.
+//! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.3. Every domain has a
+//! contract {g, x} and pages within the frames it owns; other domains may use its unused frames;
+//! a domain below its g can have back what others own above theirs.
 //!
-//! Linux gives a program no physical frames, so a frame is a numbered unit of quota. Every
-//! page that is resident, staged or nailed holds one, hence resident memory never exceeds
-//! the frames there are.
+//! Linux gives a program no physical frames, so a frame is a numbered unit of quota. Every page
+//! that is resident, staged or nailed holds one, hence resident memory never exceeds the
+//! ledger's frames.
 //!
-//! Two sizes of it: a [`Ledger`] is shared by the processes of one tree, without anybody to
-//! ask; the [`allocator`] decides over all tenants of a machine, each of which has a ledger
+//! There are two levels: the processes of one tree share a [`Ledger`] and need no allocator
+//! process; the [`allocator`] decides over all tenants of a machine, each of which has a ledger
 //! whose limit the allocator's daemon moves by a [`LimitControl`].
 //!
-//! Rule of the ledger: all of it is words in shared memory, each changed by
-//! compare-and-swap, and the truth is the RamTab alone. Any process may be killed at any
-//! instruction; the supervisor then calls [`Ledger::retire`] and nothing is lost. There is
-//! no clock and no I/O here but the bell of [`Ledger::set_bell`]; deadlines are the
-//! supervisor's.
+//! Rule of the ledger: it consists of words in shared memory, each changed by compare-and-swap,
+//! and the truth is the RamTab alone. Any process may be killed at any instruction; the supervisor
+//! then calls [`Ledger::retire`] and nothing is lost. The crate has no clock and no I/O but the
+//! eventfd of [`Ledger::set_bell`]; the supervisor keeps the deadlines.
 //!
 //! ```
 //! use frames::{Contract, Ledger, Process, State};
@@ -45,6 +44,7 @@ mod limit_word;
 mod pressure;
 mod ramtab;
 mod recount;
+mod retire;
 mod revocation;
 mod stats;
 

@@ -1,10 +1,10 @@
-//! A tenant's ledger as the frames allocator of the whole machine sees it.
+//! The frames allocator's access to a tenant's ledger.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2. A tenant is granted frames
-//! by raising its ledger's limit and loses unused ones, transparently, by lowering it. Rule:
-//! nothing that is read is believed. The ledger is the tenant's to write: it can spoil its own
-//! books and nothing else, so values are clamped, no loop waits for it, and the limit that
-//! counts is the one remembered here.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. The allocator grants a tenant
+//! frames by raising its ledger's limit, and takes unused ones transparently by lowering it.
+//! Rule: the ledger's words are not trusted. The tenant can write its ledger and so corrupt its
+//! own state, but nothing else: values are clamped, no loop waits for the tenant, and the limit
+//! that counts is the one remembered here.
 
 use crate::layout::{Header, Layout};
 use crate::limit_word::LimitValue;
@@ -14,38 +14,36 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use wired::{PAGE, WiredMemory};
 
-/// How often the limit is tried to be lowered against a tenant that takes and gives frames at
-/// the same time: each attempt fails only for one that took or gave.
+/// Attempts to lower the limit while the tenant takes and releases frames: each attempt fails only
+/// if the tenant changed the word meanwhile.
 const MAX_ATTEMPTS: u32 = 1000;
 
-/// Where the kernel keeps memfds: tmpfs, whose pages are always there to be had.
+/// The file system of memfds: tmpfs, whose pages can always be read.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Why a descriptor was not taken for a tenant's ledger.
+/// Why a descriptor is refused as a tenant's ledger.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitControlError {
     /// Not a memfd.
-    #[error(
-        "the descriptor is not a memfd: hand over the one that came with Ledger::create_limited"
-    )]
+    #[error("the descriptor is not a memfd; pass the one that came with Ledger::create_limited")]
     NotAMemfd,
-    /// It could be shrunk, and whoever touches it then is killed by the kernel.
+    /// It could be truncated, and the kernel kills a process that touches truncated memory.
     #[error(
-        "the memfd can be shrunk: hand over one sealed with F_SEAL_SHRINK, as \
+        "the memfd is not sealed against shrinking; pass one with F_SEAL_SHRINK, as \
          Ledger::create_limited makes it"
     )]
     Shrinkable,
-    /// It says it is something else, or its length is not what it says.
+    /// Its header is not a ledger's, or does not match its length.
     #[error(
-        "the memfd of {length} bytes is not a frames ledger of this version: make it with the same \
-         selfpage as the system daemon is of"
+        "the memfd of {length} bytes is not a frames ledger of this version; make it with the same \
+         selfpage as the system daemon's"
     )]
     NotALedger {
-        /// Bytes it has.
+        /// Its length in bytes.
         length: u64,
     },
-    /// The kernel refused.
-    #[error("mapping a tenant's frames ledger: {0}; the descriptor must be open for writing")]
+    /// The kernel refused a call.
+    #[error("cannot map a tenant's frames ledger: {0}; the descriptor must be open for writing")]
     Map(std::io::Error),
 }
 
@@ -63,9 +61,8 @@ pub struct LimitControl {
 }
 
 impl LimitControl {
-    /// The quota in the ledger behind a descriptor from a tenant. Its limit is what the ledger
-    /// says: a caller that knows better, or was told too much, corrects it with
-    /// [`LimitControl::set_limit`].
+    /// Attaches the ledger behind a tenant's descriptor. The limit is the ledger's, which is not
+    /// trusted: a caller that knows the true one sets it with [`LimitControl::set_limit`].
     pub fn attach(fd: impl AsFd) -> Result<Self, LimitControlError> {
         let fd = fd.as_fd();
         let seals = fcntl_get_seals(fd).map_err(|_| LimitControlError::NotAMemfd)?;
@@ -97,43 +94,44 @@ impl LimitControl {
         self.total
     }
 
-    /// Frames the tenant may own: {n} of its contract.
+    /// Frames the tenant may own: n of its contract.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Frames the tenant says it owns, at most the limit.
+    /// Frames that the ledger counts as owned, at most the limit.
     pub fn owned(&self) -> u32 {
         self.bound().owned.min(self.limit)
     }
 
-    /// Frames the tenant says it owns or owes to guarantees of its own, at most the limit:
-    /// what lies above can be taken transparently.
+    /// Frames that the ledger counts as owned or owed to guarantees of its domains, at most the
+    /// limit: what lies above can be taken transparently.
     pub fn committed(&self) -> u32 {
         let committed = self.header().committed.load(SeqCst);
         self.owned().max(committed).min(self.limit)
     }
 
-    /// Frames that processes of the tenant say they wait for, at most what the limit could
-    /// be raised by.
+    /// Frames that the tenant's processes wait for, by the ledger; at most what the limit can be
+    /// raised by.
     pub fn wanted(&self) -> u32 {
         let wants = self.header().wants.load(SeqCst);
         wants.min(self.total - self.limit)
     }
 
-    /// Whether the tenant said that it feels its limit, since that was raised or heard.
+    /// Returns true if the tenant signalled pressure since the limit was raised or the pressure
+    /// acknowledged.
     pub fn is_under_pressure(&self) -> bool {
         self.header().pressure.load(SeqCst) != 0
     }
 
-    /// Lets the tenant say again that it feels its limit: for when it could not be raised
-    /// and now may be.
+    /// Lets the tenant signal pressure again: for when the limit could not be raised before and
+    /// may be raised now.
     pub fn acknowledge_pressure(&self) {
         self.header().pressure.store(0, SeqCst);
     }
 
-    /// Raises the limit by `k` frames, up to the total, and wakes those who wait for frames.
-    /// By how many it did. What was to be shed is so no longer.
+    /// Raises the limit by `k` frames, up to the total, ends a reclaim and wakes waiters for
+    /// frames. Returns by how many.
     pub fn raise(&mut self, k: u32) -> u32 {
         let k = k.min(self.total - self.limit);
         self.limit += k;
@@ -145,8 +143,8 @@ impl LimitControl {
         k
     }
 
-    /// Lowers the limit by up to `k` frames that the tenant has unused, without its help. By
-    /// how many it did.
+    /// Lowers the limit by up to `k` frames that the tenant has unused, without its help. Returns
+    /// by how many.
     pub fn take_unused(&mut self, k: u32) -> u32 {
         for _ in 0..MAX_ATTEMPTS {
             let seen = self.bound();
@@ -165,8 +163,7 @@ impl LimitControl {
         0
     }
 
-    /// Makes `limit` the limit, whatever the ledger says, for a tenant that is taken back
-    /// after a restart.
+    /// Sets the limit, whatever the ledger's is, for a tenant that reconnects after a restart.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.min(self.total);
         for _ in 0..MAX_ATTEMPTS {
@@ -185,7 +182,7 @@ impl LimitControl {
     }
 }
 
-/// Wakes all that wait on a word which its owner may be writing without end.
+/// Wakes all waiters on a word that its owner may write continuously.
 fn wake(freed: &AtomicU32) {
     freed.fetch_add(2, SeqCst);
     wired::futex::wake_all(freed);

@@ -1,10 +1,10 @@
-//! How many frames all domains of a ledger may own, and how many they do.
+//! How many frames all domains of a ledger may own, and how many they own.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2, where unused frames are
-//! revoked transparently. A tree of processes may itself be the tenant of a frames allocator
-//! in another process, which moves the limit. Rule: limit and owned are one word, so that a
-//! tree can take up to its limit, and the allocator take back all that is not owned, at the
-//! same moment and without each other's help. Owned never passes the limit.
+//! revoked transparently. A tree of processes may itself be the tenant of a frames allocator in
+//! another process, which moves the limit. Rule: limit and owned are one word, so that a tree can
+//! take frames up to its limit, and the allocator take back all that is not owned, at the same
+//! time and without each other's help. Owned never exceeds the limit.
 
 use crate::layout::Header;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -16,7 +16,7 @@ pub(crate) struct LimitWord(AtomicU64);
 // SAFETY: an atomic; every bit pattern is a value.
 unsafe impl Plain for LimitWord {}
 
-/// What a [`LimitWord`] says at one moment.
+/// A [`LimitWord`]'s value at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitValue {
     pub limit: u32,
@@ -53,7 +53,7 @@ impl LimitWord {
         self.read().owned
     }
 
-    /// For a ledger that nobody else knows yet.
+    /// Sets the limit of a ledger that is not shared yet.
     pub(crate) fn set(&self, limit: u32) {
         self.0.store(LimitValue { limit, owned: 0 }.pack(), SeqCst);
     }
@@ -65,23 +65,23 @@ impl LimitWord {
         self.update(more)
     }
 
-    /// Counts `by` frames as owned no longer.
+    /// Counts `by` frames as no longer owned.
     pub(crate) fn release(&self, by: u32) {
         self.update(|bound| Some(bound.with(bound.owned.saturating_sub(by))));
     }
 
-    /// Moves owned by how far `said` is from `truth`.
+    /// Moves owned by the difference between `said` and `truth`.
     pub(crate) fn correct(&self, said: u32, truth: u32) {
         let difference = truth.wrapping_sub(said);
         self.update(|bound| Some(bound.with(bound.owned.wrapping_add(difference))));
     }
 
-    /// Raises the limit in one step, which nobody can be in the way of.
+    /// Raises the limit in one step, which no concurrent change can make fail.
     pub(crate) fn raise(&self, by: u32) {
         self.0.fetch_add(u64::from(by) << 32, SeqCst);
     }
 
-    /// Makes `limit` the limit if the word still is as it was `seen`.
+    /// Sets `limit` if the word still has the value `seen`. Returns true if it did.
     pub(crate) fn replace(&self, seen: LimitValue, limit: u32) -> bool {
         let next = LimitValue { limit, ..seen }.pack();
         let swapped = self.0.compare_exchange(seen.pack(), next, SeqCst, SeqCst);
@@ -95,13 +95,13 @@ impl LimitWord {
 }
 
 impl Header {
-    /// What the sum of max(n, g) may grow to by optimistic frames: the limit, or what is
-    /// being evicted down to.
+    /// The most that optimistic frames may raise the sum of max(n, g) to: the limit, or the
+    /// reclaim target.
     pub(crate) fn max_committed(&self) -> u32 {
         self.limit.limit().min(self.reclaim_target.load(SeqCst))
     }
 
-    /// Keeps the most that is owned. Called where more is.
+    /// Updates the peak of owned frames. Called after owned was raised.
     pub(crate) fn update_peak(&self) {
         let owned = self.limit.owned();
         if owned > self.peak_owned.load(SeqCst) {
@@ -109,7 +109,7 @@ impl Header {
         }
     }
 
-    /// Nothing is to be evicted down to any more.
+    /// Ends a reclaim.
     pub(crate) fn clear_reclaim_target(&self) {
         self.reclaim_target.store(u32::MAX, SeqCst);
     }

@@ -1,19 +1,19 @@
-//! Saying that a ledger's limit is felt, so that its owner may raise it.
+//! The pressure signal: a ledger's domains need more frames than its limit allows.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2: frames are asked for, and
-//! granted at once where they can be. Rule: whoever feels the limit says so once, by a word
-//! and a bell, and nobody says it again before he was heard. It happens on the page path: no
-//! allocation, one system call, and nobody waits for an answer.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: frames are requested, and
+//! granted at once where possible. Rule: pressure is signalled once, by a word and an eventfd,
+//! and not again until it is acknowledged. Signalling is on the page path: no allocation, one
+//! system call, no wait for a reply.
 
 use crate::ledger::Ledger;
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Frames still to be had below which the limit is felt: a sixteenth of the most there can
-/// be, at most 4 MiB. A pager that keeps as many unused asks before it evicts.
+/// Frames below the limit at which pressure starts: a sixteenth of the total, at most 4 MiB. A
+/// pager that keeps as many frames unused requests more before it evicts.
 const LOW_WATER: u32 = 1024;
 
-/// This process's eventfd to ring; -1 when none was given.
+/// This process's eventfd for pressure; -1 where none was set.
 pub(crate) struct PressureBell(AtomicI32);
 
 const NONE: RawFd = -1;
@@ -28,8 +28,8 @@ impl PressureBell {
     fn ring(&self) {
         let fd = self.0.load(SeqCst);
         if fd != NONE {
-            // SAFETY: the descriptor is owned here, and its number never closed meanwhile:
-            // another one is put in its place.
+            // SAFETY: the descriptor is owned here, and its number stays open: a new
+            // descriptor replaces the number without closing it.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
@@ -44,28 +44,28 @@ impl Drop for PressureBell {
     fn drop(&mut self) {
         let fd = self.0.load(SeqCst);
         if fd != NONE {
-            // SAFETY: owned here, and this is its end.
+            // SAFETY: owned here, and not used after this.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
 }
 
 impl Ledger {
-    /// The word that says that the limit is felt: not 0 from then on until the limit is
-    /// raised, or [`crate::LimitControl::acknowledge_pressure`] was called.
+    /// The pressure word: not 0 from the start of pressure until the limit is raised, or
+    /// [`crate::LimitControl::acknowledge_pressure`] was called.
     pub fn pressure(&self) -> &AtomicU32 {
         &self.memory.header().pressure
     }
 
-    /// The eventfd that this process rings when it is the first to feel the limit. One that
-    /// was given before is left open, for another thread may be ringing it, and in a fork's
-    /// child its number is another descriptor's. It must not be closed behind the ledger's
-    /// back, and should not block: 8 bytes are written to it on the page path.
+    /// Sets the eventfd that this process rings when it is the first to signal pressure. An
+    /// earlier one stays open, since another thread may be ringing it, and in the child of a fork
+    /// its number names another descriptor. The descriptor must stay open while the ledger lives
+    /// and should not block: 8 bytes are written to it on the page path.
     pub fn set_bell(&self, bell: OwnedFd) {
         self.bell.set(bell);
     }
 
-    /// To be called after a frame was asked for.
+    /// Signals pressure if the limit is near; called after each request for a frame.
     pub(crate) fn signal_pressure(&self) {
         let (total, header) = (self.total(), self.memory.header());
         let limit = header.limit.limit();

@@ -1,12 +1,12 @@
-//! The RamTab: who owns each frame, and what it is doing.
+//! The RamTab: the owner and the state of each frame.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.3: map and unmap check
-//! here that the caller owns the frame and that it is neither mapped nor nailed. On Linux
-//! a frame has no physical number: it is a numbered unit of quota, held by each page that
-//! is resident, on the standby list, or nailed.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.3: map and unmap check here that
+//! the caller owns the frame and that it is neither mapped nor nailed. On Linux a frame has no
+//! physical number: it is a numbered unit of quota, held by each page that is resident, on the
+//! standby list, or nailed.
 //!
-//! Rule: this table is the only truth. Every count, set and stack beside it is a hint that
-//! can be made again from it, so a process may be killed between any two instructions.
+//! Rule: this table is the only truth. Every count, set and stack beside it is a hint that can be
+//! remade from it, so a process may be killed between any two instructions.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -20,29 +20,29 @@ impl Frame {
     pub const MAX: u32 = 1 << 26;
 }
 
-/// What a frame is doing.
+/// A frame's state.
 ///
 /// | state | owner | resident | may be taken by others |
 /// |---|---|---|---|
-/// | `Free` | nobody | no | by anyone entitled |
+/// | `Free` | none | no | by any domain within its contract |
 /// | `Unused` | a domain | no | transparently, if the owner has more than g |
 /// | `Mapped` | a domain | yes, or about to be | no: intrusive revocation |
-/// | `Standby` | a domain | yes, in staging | no: intrusive revocation |
+/// | `Standby` | a domain | yes, on the standby list | no: intrusive revocation |
 /// | `Nailed` | a domain | yes | no |
 /// | `Reserved` | a domain being forked | no | no: the child's resident pages need it |
 /// | `Revoking` | the taker | no | no: it is changing hands |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// Nobody's.
+    /// Not owned.
     Free = 0,
-    /// Owned, with nothing resident: on top of the owner's frame stack.
+    /// Owned, without a resident page: on top of the owner's frame stack.
     Unused = 1,
-    /// Owned, with a page mapped, or taken for one.
+    /// Owned, with a page mapped, or taken to map one.
     Mapped = 2,
     /// Owned, with a page staged for eviction.
     Standby = 3,
-    /// Owned, with a page that must stay.
+    /// Owned, with a page that must stay resident.
     Nailed = 4,
     /// Owned by a child that is about to be cloned, for its parent's resident pages.
     Reserved = 5,
@@ -50,7 +50,7 @@ pub enum State {
     Revoking = 6,
 }
 
-/// A domain's slot number as the RamTab stores it; 0 is nobody.
+/// A domain's slot number as the RamTab stores it; 0 is no domain.
 pub(crate) type Owner = u32;
 
 /// One entry's value: owner and state in a word.
@@ -77,13 +77,13 @@ impl Entry {
             4 => State::Nailed,
             5 => State::Reserved,
             6 => State::Revoking,
-            // Only 0 is ever written; another process's garbage is nobody's frame.
+            // Only 0 is ever written; a value corrupted by another process means no owner.
             _ => State::Free,
         }
     }
 }
 
-/// The table, one word a frame.
+/// The table, one word for each frame.
 #[derive(Clone, Copy)]
 pub(crate) struct RamTab<'a>(pub(crate) &'a [AtomicU32]);
 
@@ -94,14 +94,14 @@ impl<'a> RamTab<'a> {
             .map(|word| Entry(word.load(SeqCst)))
     }
 
-    /// Changes the entry from exactly `from` to `to`; whether it did.
+    /// Changes the entry from exactly `from` to `to`. Returns true if it did.
     pub(crate) fn change(self, frame: Frame, from: Entry, to: Entry) -> bool {
         self.0
             .get(frame.0 as usize)
             .is_some_and(|word| word.compare_exchange(from.0, to.0, SeqCst, SeqCst).is_ok())
     }
 
-    /// All entries as they are now, each read once.
+    /// All entries, each read once.
     pub(crate) fn entries(self) -> impl Iterator<Item = (Frame, Entry)> + 'a {
         let numbered = (0u32..).zip(self.0);
         numbered.map(|(number, word)| (Frame(number), Entry(word.load(SeqCst))))

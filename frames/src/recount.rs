@@ -1,13 +1,12 @@
-//! Making the counts again from the RamTab after a process died changing them.
+//! Recounting from the RamTab after a process died while changing counts.
 //!
-//! Counts are changed in steps, and a process may be killed between two of them. Nothing
-//! is lost then, but a count stays too high: a frame nobody can use. Rule: a count is
-//! corrected by the *difference* between what it says and what the RamTab says, both read
-//! while no domain was changing counts. Such a moment is recognised, as a sequence lock
-//! does it, by every domain's activity word being idle before and the same afterwards; it
-//! is made, if it does not come by itself, by asking all to pause for at most some
-//! milliseconds. If a domain is stopped in mid-change even that fails, and it is tried
-//! again at the next retirement.
+//! Counts are changed in steps, and a process may be killed between two of them. That loses
+//! nothing, but leaves a count too high: a frame that cannot be used. Rule: a count is corrected
+//! by the *difference* between its value and the RamTab's number, both read while no domain was
+//! changing counts. As in a sequence lock, such a moment is recognised by every domain's activity
+//! word being idle before and unchanged after; where none occurs by itself, all domains are made
+//! to pause for at most some milliseconds. Where a domain is stopped in mid-change even that
+//! fails, and the next retirement tries again.
 
 use crate::domain::DomainWord;
 use crate::layout::{CLOSED, DomainSlot};
@@ -15,11 +14,11 @@ use crate::ledger::Ledger;
 use crate::ramtab::{Entry, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Attempts without and with everybody asked to pause.
+/// Attempts without and with all domains pausing.
 const UNPAUSED_ATTEMPTS: u32 = 8;
 const PAUSED_ATTEMPTS: u32 = 400;
 
-/// What one domain's words say at one moment.
+/// One domain's words at one moment.
 #[derive(Clone, Default)]
 struct RecountSample {
     admitted: bool,
@@ -27,13 +26,13 @@ struct RecountSample {
     n: u32,
     g: u32,
     wanted: u32,
-    /// Frames the RamTab gives it.
+    /// Frames that the RamTab assigns to it.
     owned: u32,
 }
 
 impl Ledger {
-    /// Corrects the counts if a process died changing them; whether they are right now.
-    /// Done by [`Ledger::retire`]; the supervisor may call it again when it failed there.
+    /// Corrects the counts if a process died while changing them. Returns true if they are right
+    /// now. [`Ledger::retire`] calls it; where it failed there the supervisor may call it again.
     /// Allocates: not for the page path.
     pub fn recount(&self) -> bool {
         let header = self.memory.header();
@@ -126,8 +125,8 @@ impl Ledger {
         true
     }
 
-    /// Puts unused frames back in their owners' sets, should a taker have died with their
-    /// bits in its hands. An owner that takes one this moment drops the bit later.
+    /// Puts unused frames back into their owners' sets, in case a dead taker removed their bits.
+    /// An owner that takes such a frame at this moment drops the bit later.
     fn repair_sets(&self) {
         let memory = &self.memory;
         for (frame, entry) in memory.ramtab().entries() {
@@ -150,7 +149,7 @@ fn read(slot: &DomainSlot) -> RecountSample {
     }
 }
 
-/// Moves `word` by how far `said` is from `truth`.
+/// Moves `word` by the difference between `said` and `truth`.
 fn correct(word: &AtomicU32, said: u32, truth: u32) {
     if said != truth {
         word.fetch_add(truth.wrapping_sub(said), SeqCst);
@@ -174,9 +173,9 @@ mod tests {
         (domains[0], domains[1])
     }
 
-    /// Where a taker can die: each is what its words look like then.
+    /// Each step leaves the words as a taker that dies at that point does.
     #[test]
-    fn wherever_a_taker_dies_the_books_are_right_after_it_is_retired() {
+    fn counts_are_right_after_a_taker_that_died_anywhere_is_retired() {
         let steps: [fn(&Ledger, Owner, Owner); 7] = [
             // Optimistic quota taken, n not raised.
             |ledger, _, _| assert_eq!(ledger.memory.header().committed.fetch_add(1, SeqCst), 20),
@@ -186,7 +185,7 @@ mod tests {
             |ledger, dead, _| assert_eq!(ledger.memory.slot(dead).n.fetch_add(1, SeqCst), 10),
             // A frame out of the free set, and not in the RamTab.
             |ledger, _, _| assert!(ledger.memory.set(0).pop().is_some()),
-            // Another's unused frame held, its n not lowered.
+            // Another domain's unused frame locked, its n not lowered.
             |ledger, dead, other| {
                 let frame = ledger.memory.set(other).pop().unwrap();
                 let (from, to) = (
@@ -206,7 +205,7 @@ mod tests {
                 slot.state.store(word.pack(), SeqCst);
                 ledger.memory.header().guaranteed.fetch_add(7, SeqCst);
             },
-            // A frame made free, and neither put in the set nor n lowered.
+            // A frame freed, but not put into the set, nor n lowered.
             |ledger, _, other| {
                 let frame = ledger.memory.set(other).pop().unwrap();
                 let from = Entry::new(other, State::Unused);
@@ -220,7 +219,7 @@ mod tests {
             other.stack(|frame, _| mapped = Some(frame));
             other.put(mapped.unwrap()).unwrap();
             step(&ledger, dead.id().slot, other.id().slot);
-            // It died changing counts.
+            // The taker died while changing counts.
             ledger
                 .memory
                 .slot(dead.id().slot)
@@ -237,7 +236,11 @@ mod tests {
             );
             assert_eq!((ledger.guaranteed(), ledger.domains()), (5, 1));
             let rest = (0..30).map_while(|_| other.take()).count() as u32;
-            assert_eq!(rest, 30 - n + u32::from(n == 10), "every frame can be had");
+            assert_eq!(
+                rest,
+                30 - n + u32::from(n == 10),
+                "every frame can be taken"
+            );
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Asking domains for frames back: for one that waits, or for the tenant's landlord.
+//! Revocation inside a ledger: for a domain that waits, or for the tenant's frames allocator.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2: intrusive revocation.
-//! The demanded evict, put the frames and answer ([`crate::DomainFrames::answer`]). Rule: nobody is
-//! demanded for a frame below its guarantee, and frames on their way are not demanded for again.
-//! Deadlines are kept by the supervisor.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: intrusive revocation. A victim
+//! evicts, puts the frames and releases them ([`crate::DomainFrames::release_demanded`]). Rule: no
+//! domain is made to release a frame below its guarantee, and outstanding frames are not demanded
+//! twice. The supervisor keeps the deadlines.
 
 use crate::domain::DomainId;
 use crate::layout::DomainSlot;
@@ -12,14 +12,14 @@ use crate::ramtab::Owner;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 impl Ledger {
-    /// Asks domains with more than their guarantee to give back frames, so that `id` can
-    /// have `k`: the largest n - g first. Frames demanded for before and still on their way
-    /// count. Returns how many are on their way in all; fewer than `k` when the others
-    /// have no more to give. What happens to a domain that does not answer in time is the
-    /// supervisor's to decide: see [`crate::DomainStats::demanded`].
+    /// Demands frames from domains above their guarantee, so that `id` can have `k`: from the
+    /// largest n - g first. Frames demanded before and still outstanding count. Returns how many
+    /// are outstanding in all; fewer than `k` when the others have no more to release. The
+    /// supervisor decides about a domain that does not release in time: see
+    /// [`crate::DomainStats::demanded`].
     ///
-    /// From g on `id` is no better than the others: they are demanded down to the fair share
-    /// only, and until `id` has its frames none above that share gets more.
+    /// From g on `id` has no precedence: the others release down to the fair share only, and
+    /// until `id` has its frames no domain above that share gets more.
     pub fn demand(&self, id: DomainId, k: u32) -> u32 {
         let Some(slot) = self.find(id) else { return 0 };
         slot.wanted.store(k, SeqCst);
@@ -53,14 +53,14 @@ impl Ledger {
         self.outstanding()
     }
 
-    /// Asks domains for frames until all of them together can do with `to`: those with the
-    /// largest n - g first, each for its share. Until the limit is there, or is raised, no
-    /// optimistic frame is granted above `to`. Returns how many frames are on their way; when
-    /// they have come [`Ledger::reclaim_done`] says so. Nothing is to be shed any more when `to`
-    /// is the limit or above. Allocates: not for the page path.
+    /// Demands frames until all domains together commit at most `to`: in proportion to their
+    /// n - g, from the largest first. Until the limit is lowered to `to`, or raised, no optimistic
+    /// frame is granted above `to`. Returns how many frames are outstanding;
+    /// [`Ledger::reclaim_done`] returns true once they are released. With `to` at the limit or
+    /// above the reclaim ends. Allocates: not for the page path.
     pub fn reclaim_to(&self, to: u32) -> u32 {
         let header = self.memory.header();
-        // Who came back with more than fits has a limit below what it owns.
+        // A tenant that reconnected with more frames than fit has a limit below what it owns.
         if to >= header.limit.limit() && self.owned() <= to {
             header.clear_reclaim_target();
             return 0;
@@ -75,7 +75,7 @@ impl Ledger {
         spare.sort_unstable_by(|one, other| other.cmp(one));
         let mut left: u64 = spare.iter().map(|(spare, _)| u64::from(*spare)).sum();
         for (spare, owner) in spare {
-            // Rounded up, so that the largest bear the remainders.
+            // Rounded up, so that the largest surpluses bear the remainders.
             let share = (u64::from(spare) * u64::from(missing)).div_ceil(left.max(1));
             let share = spare.min(missing).min(share as u32);
             left -= u64::from(spare);
@@ -87,20 +87,20 @@ impl Ledger {
         self.outstanding()
     }
 
-    /// Whether what is owned, or owed to guarantees, is at most `to`: the limit can be
+    /// Returns true if the frames owned, or owed to guarantees, are at most `to`: the limit can be
     /// lowered that far.
     pub fn reclaim_done(&self, to: u32) -> bool {
         self.owned().max(self.committed()) <= to
     }
 
-    /// Frames domains were demanded for and have not given.
+    /// Frames demanded from domains and not yet released.
     fn outstanding(&self) -> u32 {
         self.slots()
             .map(|slot| slot.demanded.load(SeqCst))
             .fold(0, u32::saturating_add)
     }
 
-    /// Frames a domain can still be demanded for.
+    /// Frames that can still be demanded from a domain.
     fn spare(&self, owner: Owner) -> u32 {
         let demanded = self.memory.slot(owner).demanded.load(SeqCst);
         self.memory.surplus(owner).saturating_sub(demanded)

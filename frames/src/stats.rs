@@ -1,7 +1,7 @@
-//! What a ledger knows of its domains, for statistics and for whoever decides about them.
+//! Statistics of a ledger's domains.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2: the tuple {n, g, x} of
-//! each domain. Rule: a view is what the words said one after the other, not one moment.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: the tuple {n, g, x} of each
+//! domain. Rule: the words are read one after the other, not at one moment.
 
 use crate::contract::{Contract, Process};
 use crate::domain::{DomainId, DomainWord, Phase};
@@ -10,12 +10,12 @@ use crate::ledger::Ledger;
 use crate::ramtab::State;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 
-/// What the ledger knows of a domain.
+/// Statistics of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainStats {
-    /// Its name.
+    /// Its id.
     pub id: DomainId,
-    /// Where it is in its life.
+    /// Its phase.
     pub phase: Phase,
     /// The process that holds it.
     pub process: Process,
@@ -23,53 +23,53 @@ pub struct DomainStats {
     pub contract: Contract,
     /// Frames it owns.
     pub n: u32,
-    /// Those of them with nothing resident, about.
+    /// Approximate number of them that are unused.
     pub unused: u32,
-    /// Frames it was demanded to give back and has not.
+    /// Frames demanded from it and not yet released.
     pub demanded: u32,
     /// Frames it waits for.
     pub wanted: u32,
-    /// Frames it took over from others, transparently, since it was admitted.
+    /// Frames it took over from others transparently since it was admitted.
     pub taken_over: u64,
-    /// Frames others took over from it.
+    /// Frames that others took over from it.
     pub lost: u64,
-    /// Frames it was ever demanded for, intrusively.
+    /// Frames ever demanded from it.
     pub demanded_ever: u64,
-    /// Frames it gave back because it was demanded.
+    /// Frames it released on demand.
     pub released: u64,
-    /// Requests of its that found no frame.
+    /// Its requests that found no frame.
     pub refused: u64,
 }
 
 /// How many of a domain's frames are in each state, by the RamTab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts {
-    /// With nothing resident.
+    /// Without a resident page.
     pub unused: u32,
     /// With a page mapped.
     pub mapped: u32,
     /// With a page staged.
     pub standby: u32,
-    /// With a page that must stay.
+    /// With a nailed page.
     pub nailed: u32,
-    /// Set aside for a child, or changing hands.
+    /// Reserved for a child, or being revoked.
     pub other: u32,
 }
 
 impl StateCounts {
-    /// Frames in all.
+    /// Frames in all states.
     pub fn total(&self) -> u32 {
         self.unused + self.mapped + self.standby + self.nailed + self.other
     }
 }
 
 impl Ledger {
-    /// What the ledger knows of a domain.
+    /// Statistics of a domain; none if it is not admitted.
     pub fn stats(&self, id: DomainId) -> Option<DomainStats> {
         self.all_stats().find(|view| view.id == id)
     }
 
-    /// All domains admitted.
+    /// Statistics of all admitted domains.
     pub fn all_stats(&self) -> impl Iterator<Item = DomainStats> {
         (1..self.memory.reach()).filter_map(|owner| {
             let slot = self.memory.slot(owner);
@@ -101,7 +101,7 @@ impl Ledger {
         })
     }
 
-    /// Counts a domain's frames in the RamTab: for statistics, 1 us for 4,000 frames.
+    /// Counts a domain's frames in the RamTab by state: for statistics, 1 us for 4,000 frames.
     pub fn state_counts(&self, id: DomainId) -> StateCounts {
         let mut state_counts = StateCounts::default();
         for (_, entry) in self.memory.ramtab().entries() {

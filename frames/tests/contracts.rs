@@ -1,11 +1,9 @@
-//! The allocator's promises, one thread at a time, under any sequence of requests.
+//! The ledger's guarantees, one thread at a time.
 
 mod common;
 
-use common::{admit, audit, gets_its_guarantee, take};
+use common::{admit, audit, take};
 use frames::{AdmissionError, Contract, DomainId, Frame, Ledger, LedgerMisuse, Process, State};
-use proptest::prelude::*;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn ledger(total: u32) -> Ledger {
@@ -13,7 +11,7 @@ fn ledger(total: u32) -> Ledger {
 }
 
 #[test]
-fn guarantees_past_the_total_are_refused_with_the_figures() {
+fn guarantees_above_the_total_are_refused_with_the_numbers() {
     let ledger = ledger(100);
     admit(&ledger, 60, 100);
     let refusal = ledger
@@ -29,7 +27,11 @@ fn guarantees_past_the_total_are_refused_with_the_figures() {
         }
     );
     let text = refusal.to_string();
-    for part in ["41 guaranteed frames", "60 of 100", "at most 40 frames"] {
+    for part in [
+        "cannot guarantee 41 frames",
+        "60 of 100",
+        "at most 40 frames",
+    ] {
         assert!(text.contains(part), "{text}");
     }
     assert!(
@@ -40,7 +42,7 @@ fn guarantees_past_the_total_are_refused_with_the_figures() {
 }
 
 #[test]
-fn a_contract_that_contradicts_itself_is_refused() {
+fn an_invalid_contract_is_refused() {
     let ledger = ledger(100);
     for (g, x) in [(0, 0), (5, 4)] {
         let refusal = ledger.admit(Contract { g, x }, Process::default());
@@ -75,7 +77,7 @@ fn optimistic_frames_never_come_out_of_anothers_guarantee() {
     let modest = admit(&ledger, 30, 30);
     assert_eq!(take(&greedy, 100).len(), 70);
     assert_eq!(greedy.resident_limit(), 70);
-    assert_eq!(take(&modest, 30).len(), 30, "at once, and nobody was asked");
+    assert_eq!(take(&modest, 30).len(), 30, "at once, without a demand");
     audit(&ledger);
 }
 
@@ -88,7 +90,7 @@ fn an_unused_frame_is_taken_over_without_its_owners_help() {
     let busy = admit(&ledger, 0, 10);
     assert_eq!(take(&busy, 10).len(), 5);
     assert_eq!((idle.n(), idle.unused(), busy.n()), (5, 0, 5));
-    assert_eq!(idle.take_own(), None, "it finds out when it looks");
+    assert_eq!(idle.take_own(), None, "its own compare-and-swap fails");
     let lost = ledger.stats(idle.id()).unwrap();
     assert_eq!(
         (lost.lost, ledger.stats(busy.id()).unwrap().taken_over),
@@ -98,7 +100,7 @@ fn an_unused_frame_is_taken_over_without_its_owners_help() {
 }
 
 #[test]
-fn guaranteed_frames_are_not_taken_over_unused_as_they_may_be() {
+fn guaranteed_frames_are_not_taken_over_even_unused() {
     let ledger = ledger(10);
     let idle = admit(&ledger, 6, 10);
     let frames = take(&idle, 10);
@@ -110,7 +112,7 @@ fn guaranteed_frames_are_not_taken_over_unused_as_they_may_be() {
 }
 
 #[test]
-fn a_guarantee_lent_out_before_it_was_admitted_comes_back_by_revocation() {
+fn a_guarantee_lent_out_before_its_admission_is_met_by_revocation() {
     let ledger = ledger(100);
     let hog = admit(&ledger, 20, 100);
     let mut held = take(&hog, 100);
@@ -118,12 +120,12 @@ fn a_guarantee_lent_out_before_it_was_admitted_comes_back_by_revocation() {
     assert_eq!(late.take(), None);
     let bell = hog.bell_seq();
     assert_eq!(ledger.demand(late.id(), 50), 50);
-    assert_ne!(hog.bell_seq(), bell, "its bell was rung");
+    assert_ne!(hog.bell_seq(), bell, "the hog was rung");
     assert_eq!(hog.demanded(), 50);
     assert_eq!(
         ledger.demand(late.id(), 50),
         50,
-        "asking again does not ask for more"
+        "demanding again does not demand more"
     );
     assert_eq!(hog.demanded(), 50);
     hog.put_batch(&held.split_off(50)).unwrap();
@@ -131,14 +133,14 @@ fn a_guarantee_lent_out_before_it_was_admitted_comes_back_by_revocation() {
     assert_eq!(
         (hog.demanded(), hog.take()),
         (0, None),
-        "they are not the hog's to take again"
+        "the hog cannot take them again"
     );
     assert_eq!(take(&late, 60).len(), 50);
     audit(&ledger);
 }
 
 #[test]
-fn those_with_the_most_above_their_guarantee_are_asked_first() {
+fn domains_with_the_largest_surplus_are_revoked_first() {
     let ledger = ledger(100);
     let clients = [(10, 30), (10, 50), (20, 20)].map(|(g, n)| {
         let client = admit(&ledger, g, 100);
@@ -157,7 +159,7 @@ fn those_with_the_most_above_their_guarantee_are_asked_first() {
 }
 
 #[test]
-fn a_tree_member_that_waits_gets_its_share_before_the_others_grow() {
+fn a_waiting_domain_gets_its_share_before_the_others_grow() {
     let ledger = ledger(100);
     let (first, second) = (admit(&ledger, 4, 100), admit(&ledger, 4, 100));
     let mut held = take(&first, 96);
@@ -170,14 +172,14 @@ fn a_tree_member_that_waits_gets_its_share_before_the_others_grow() {
         "down to the fair share of 50"
     );
     first.put_batch(&held.split_off(50)).unwrap();
-    assert_eq!(first.answer(46), 46);
+    assert_eq!(first.release_demanded(46), 46);
     assert_eq!(first.take(), None, "at its share, while another waits");
     assert_eq!(take(&second, 46).len(), 46);
     audit(&ledger);
 }
 
 #[test]
-fn a_frame_is_only_changed_by_the_domain_that_uses_it() {
+fn only_the_owner_of_a_frame_changes_its_state() {
     let ledger = ledger(10);
     let (one, other) = (admit(&ledger, 2, 4), admit(&ledger, 2, 4));
     let frame = one.take().unwrap();
@@ -210,7 +212,7 @@ fn a_frame_is_only_changed_by_the_domain_that_uses_it() {
 }
 
 #[test]
-fn the_frame_stack_lists_what_goes_first_first() {
+fn the_frame_stack_lists_frames_in_order_of_loss() {
     let ledger = ledger(10);
     let client = admit(&ledger, 4, 4);
     let frames = take(&client, 4);
@@ -225,7 +227,7 @@ fn the_frame_stack_lists_what_goes_first_first() {
 }
 
 #[test]
-fn a_child_takes_from_its_reserve_and_nobody_else_does() {
+fn only_a_child_takes_from_its_reserve() {
     let ledger = ledger(100);
     let parent = admit(&ledger, 10, 100);
     let thief = admit(&ledger, 0, 100);
@@ -240,13 +242,13 @@ fn a_child_takes_from_its_reserve_and_nobody_else_does() {
     assert_eq!(
         take(&thief, 100).len(),
         5,
-        "what is left over is unused like any"
+        "the rest is unused like any other frame"
     );
     audit(&ledger);
 }
 
 #[test]
-fn a_reserve_that_cannot_be_had_whole_is_not_had_at_all() {
+fn a_reserve_that_is_not_fully_available_takes_nothing() {
     let ledger = ledger(100);
     let parent = admit(&ledger, 10, 100);
     let held = take(&parent, 80);
@@ -257,12 +259,12 @@ fn a_reserve_that_cannot_be_had_whole_is_not_had_at_all() {
     audit(&ledger);
     parent.put_batch(&held[..30]).unwrap();
     parent.reserve_for_child(child, 50).unwrap();
-    assert_eq!(parent.n(), 50, "from what the parent has unused itself");
+    assert_eq!(parent.n(), 50, "from the parent's own unused frames");
     audit(&ledger);
 }
 
 #[test]
-fn a_child_nobody_took_up_goes_with_its_parent() {
+fn a_child_that_was_never_adopted_is_retired_with_its_parent() {
     let ledger = ledger(100);
     let parent = admit(&ledger, 10, 100);
     take(&parent, 10);
@@ -289,7 +291,7 @@ fn an_adopted_child_outlives_its_parent() {
 }
 
 #[test]
-fn after_an_exec_everything_is_unused() {
+fn after_an_exec_all_frames_are_unused() {
     let ledger = ledger(100);
     let client = admit(&ledger, 10, 100);
     let frames = take(&client, 20);
@@ -302,7 +304,7 @@ fn after_an_exec_everything_is_unused() {
 }
 
 #[test]
-fn a_retired_name_means_nobody_even_when_its_slot_is_used_again() {
+fn a_retired_id_names_no_domain_even_when_its_slot_is_reused() {
     let ledger = ledger(10);
     let old = admit(&ledger, 2, 4).id();
     assert_eq!(ledger.retire(old), 0);
@@ -315,7 +317,7 @@ fn a_retired_name_means_nobody_even_when_its_slot_is_used_again() {
 }
 
 #[test]
-fn another_process_finds_the_same_books_behind_the_descriptor() {
+fn another_process_attaches_the_same_ledger_by_its_descriptor() {
     let (ledger, fd) = Ledger::create(1000, 4).unwrap();
     let client = admit(&ledger, 5, 10);
     take(&client, 7);
@@ -325,14 +327,14 @@ fn another_process_finds_the_same_books_behind_the_descriptor() {
 }
 
 #[test]
-fn a_descriptor_of_something_else_is_refused() {
+fn a_descriptor_of_another_file_is_refused() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(Ledger::attach(&file).is_err());
     assert!(Ledger::create(0, 1).is_err() && Ledger::create(1, 0).is_err());
 }
 
 #[test]
-fn one_who_waits_for_frames_is_woken_when_they_are_given_back() {
+fn a_waiter_is_woken_when_frames_are_released() {
     let ledger = &ledger(10);
     let holder = admit(ledger, 0, 10);
     let frames = take(&holder, 10);
@@ -357,90 +359,8 @@ fn one_who_waits_for_frames_is_woken_when_they_are_given_back() {
             }
         }
         holder.put(frames[0]).unwrap();
-        holder.answer(1);
+        holder.release_demanded(1);
         waiting.join().unwrap();
     });
     audit(ledger);
-}
-
-/// A domain as the test knows it.
-struct Known {
-    id: DomainId,
-    frames: Vec<Frame>,
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-    #[test]
-    fn the_promises_hold_after_any_sequence_of_requests(
-        total in 1u32..200,
-        steps in prop::collection::vec((0u8..12, 0usize..5, 0u32..60), 1..200),
-    ) {
-        let ledger = ledger(total);
-        let mut domains: Vec<Known> = Vec::new();
-        for (what, which, k) in steps {
-            if what == 0 || domains.is_empty() {
-                let (g, x) = (k.min(total), k + 1 + which as u32 * 10);
-                if let Ok(id) = ledger.admit(Contract { g, x }, Process::default()) {
-                    domains.push(Known { id, frames: Vec::new() });
-                }
-                continue;
-            }
-            let at = which % domains.len();
-            let known = &mut domains[at];
-            let client = ledger.client(known.id).unwrap();
-            let some = (k as usize).min(known.frames.len());
-            match what {
-                1..=3 => known.frames.extend(take(&client, k)),
-                4 | 5 => {
-                    let back: Vec<_> = known.frames.drain(..some).collect();
-                    client.put_batch(&back).unwrap();
-                }
-                6 => { client.release(k); }
-                7 => for frame in &known.frames[..some] {
-                    let state = [State::Mapped, State::Standby, State::Nailed][which % 3];
-                    client.mark(*frame, state).unwrap();
-                },
-                8 => { ledger.demand(known.id, k); }
-                9 => {
-                    let back: Vec<_> = known.frames.drain(..(client.demanded() as usize).min(known.frames.len())).collect();
-                    client.put_batch(&back).unwrap();
-                    client.release_demanded(client.demanded());
-                }
-                10 => if let Ok(child) = client.admit_child(Contract { g: 0, x: total }) {
-                    let _ = client.reserve_for_child(child, k);
-                    let child = ledger.adopt(child, Process::default()).unwrap();
-                    let frames: Vec<_> = (0..k).map_while(|_| child.take_own()).collect();
-                    child.finish_renumbering();
-                    domains.push(Known { id: child.id(), frames });
-                },
-                _ => {
-                    let gone = domains.swap_remove(at);
-                    let n = ledger.stats(gone.id).unwrap().n;
-                    prop_assert_eq!(ledger.retire(gone.id), n);
-                }
-            }
-            audit(&ledger);
-            let mut owners = BTreeMap::new();
-            for known in &domains {
-                for frame in &known.frames {
-                    prop_assert_eq!(owners.insert(*frame, known.id), None, "two owners");
-                    prop_assert!(ledger.client(known.id).unwrap().state(*frame).is_some());
-                }
-            }
-        }
-        // Whoever is below its guarantee gets it, once others put down what is above theirs.
-        for known in &mut domains {
-            let client = ledger.client(known.id).unwrap();
-            client.put_batch(&std::mem::take(&mut known.frames)).unwrap();
-        }
-        for known in &domains {
-            prop_assert!(gets_its_guarantee(&ledger, known.id));
-        }
-        audit(&ledger);
-        for known in domains {
-            ledger.retire(known.id);
-        }
-        prop_assert_eq!((ledger.free(), ledger.guaranteed(), ledger.domains()), (total, 0, 0));
-    }
 }

@@ -1,4 +1,4 @@
-//! A ledger whose limit somebody else moves, and who feels it.
+//! A ledger whose limit another process moves, and its pressure signal.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A tenant's ledger and the limit in it, as the allocator has it.
+/// A tenant's ledger and the allocator's control of its limit.
 fn limited(total: u32, limit: u32) -> (Ledger, LimitControl) {
     let (ledger, fd) = Ledger::create_limited(total, limit, 8).unwrap();
     (ledger, LimitControl::attach(fd).unwrap())
@@ -22,7 +22,7 @@ fn bell() -> (OwnedFd, OwnedFd) {
     (fd.try_clone().unwrap(), fd)
 }
 
-/// How often the bell was rung since it was last looked at.
+/// How often the eventfd was rung since it was last read.
 fn rung(bell: &OwnedFd) -> u64 {
     let mut count = [0; 8];
     match rustix::io::read(bell, &mut count) {
@@ -40,20 +40,20 @@ fn no_more_is_owned_than_the_limit_until_it_is_raised() {
     assert_eq!(control.raise(20), 20);
     assert_eq!(client.resident_limit(), 50);
     assert_eq!(take(&client, 100).len(), 20);
-    assert_eq!(control.raise(1000), 50, "never past the total");
+    assert_eq!(control.raise(1000), 50, "never above the total");
     let last = take(&client, 100);
     client.put_batch(&last).unwrap();
     client.release(100);
     assert_eq!(
         (last.len(), ledger.owned(), ledger.peak_owned()),
         (50, 50, 100),
-        "what was owned at most is kept"
+        "the peak is kept"
     );
     audit(&ledger);
 }
 
 #[test]
-fn what_is_not_owned_is_taken_without_the_trees_help() {
+fn frames_that_are_not_owned_are_taken_without_the_trees_help() {
     let (ledger, mut control) = limited(100, 80);
     let client = admit(&ledger, 10, 100);
     let frames = take(&client, 50);
@@ -62,7 +62,7 @@ fn what_is_not_owned_is_taken_without_the_trees_help() {
         (80, 50, 50)
     );
     assert_eq!(control.take_unused(10), 10);
-    assert_eq!(control.take_unused(100), 20, "not what is owned");
+    assert_eq!(control.take_unused(100), 20, "not the owned ones");
     assert_eq!((control.limit(), ledger.limit()), (50, 50));
     assert_eq!(client.take(), None);
     client.put_batch(&frames[..45]).unwrap();
@@ -70,7 +70,7 @@ fn what_is_not_owned_is_taken_without_the_trees_help() {
     assert_eq!(
         control.take_unused(100),
         40,
-        "nor what is guaranteed to a domain"
+        "nor those guaranteed to a domain"
     );
     audit(&ledger);
 }
@@ -85,7 +85,7 @@ fn within_a_full_limit_unused_frames_still_change_hands() {
     let held = take(&busy, 100);
     assert_eq!(held.len(), 10);
     let late = admit(&ledger, 8, 8);
-    assert_eq!(late.take(), None, "refused for now, guaranteed as it is");
+    assert_eq!(late.take(), None, "refused for now, although guaranteed");
     assert_eq!(ledger.demand(late.id(), 8), 8);
     busy.put_batch(&held[..8]).unwrap();
     assert_eq!(busy.release_demanded(busy.demanded()), 8);
@@ -95,7 +95,7 @@ fn within_a_full_limit_unused_frames_still_change_hands() {
 }
 
 #[test]
-fn guarantees_are_admitted_up_to_what_the_tenant_is_guaranteed_itself() {
+fn guarantees_are_admitted_up_to_the_tenants_own_guarantee() {
     let (ledger, _quota) = limited(100, 10);
     ledger.set_max_guaranteed(30);
     admit(&ledger, 20, 100);
@@ -104,7 +104,7 @@ fn guarantees_are_admitted_up_to_what_the_tenant_is_guaranteed_itself() {
 }
 
 #[test]
-fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
+fn pressure_rings_once_until_it_is_acknowledged() {
     let (ledger, mut control) = limited(160, 60);
     let (mine, theirs) = bell();
     ledger.set_bell(theirs);
@@ -118,7 +118,7 @@ fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
         "ten frames are a sixteenth"
     );
     assert_eq!(take(&client, 100).len(), 10);
-    assert_eq!(rung(&mine), 0, "it was said already");
+    assert_eq!(rung(&mine), 0, "already signalled");
     control.acknowledge_pressure();
     assert_eq!(client.take(), None);
     assert_eq!(rung(&mine), 1);
@@ -127,13 +127,13 @@ fn whoever_feels_the_limit_rings_once_until_he_is_heard() {
     control.raise(100);
     assert!(!control.is_under_pressure());
     assert_eq!(take(&client, 200).len(), 100);
-    assert_eq!(rung(&other) + rung(&mine), 0, "there is no more to be had");
+    assert_eq!(rung(&other) + rung(&mine), 0, "the limit is the total");
     control.take_unused(0);
     audit(&ledger);
 }
 
 #[test]
-fn a_second_bell_takes_the_place_of_the_first() {
+fn a_second_eventfd_replaces_the_first() {
     let (ledger, _quota) = limited(160, 5);
     let ((first, one), (second, other)) = (bell(), bell());
     ledger.set_bell(one);
@@ -143,7 +143,7 @@ fn a_second_bell_takes_the_place_of_the_first() {
 }
 
 #[test]
-fn shedding_asks_those_above_their_guarantee_in_proportion() {
+fn a_reclaim_demands_from_domains_above_their_guarantee_in_proportion() {
     let (ledger, mut control) = limited(100, 100);
     let clients = [(10, 30), (10, 50), (20, 20)].map(|(g, n)| {
         let client = admit(&ledger, g, 100);
@@ -154,7 +154,7 @@ fn shedding_asks_those_above_their_guarantee_in_proportion() {
     assert_eq!(
         ledger.reclaim_to(70),
         30,
-        "asking again does not ask for more"
+        "demanding again does not demand more"
     );
     assert_eq!(clients[2].0.take(), None, "nothing is granted meanwhile");
     assert_eq!(control.take_unused(30), 0);
@@ -167,19 +167,15 @@ fn shedding_asks_those_above_their_guarantee_in_proportion() {
             break;
         }
     }
-    assert_eq!(
-        clients[1].0.take(),
-        None,
-        "it is not the tree's to take again"
-    );
+    assert_eq!(clients[1].0.take(), None, "the tree cannot take it again");
     assert_eq!(control.take_unused(30), 30);
     assert_eq!(control.raise(5), 5);
-    assert_eq!(take(&clients[2].0, 100).len(), 5, "what was shed is past");
+    assert_eq!(take(&clients[2].0, 100).len(), 5, "the reclaim has ended");
     audit(&ledger);
 }
 
 #[test]
-fn shedding_asks_for_nothing_that_is_guaranteed() {
+fn a_reclaim_demands_no_guaranteed_frame() {
     let (ledger, _quota) = limited(100, 100);
     let clients = [30, 50].map(|g| {
         let client = admit(&ledger, g, 100);
@@ -192,12 +188,12 @@ fn shedding_asks_for_nothing_that_is_guaranteed() {
     assert_eq!(
         ledger.demand(clients[1].id(), 0),
         20,
-        "what was asked for is on its way"
+        "earlier demands are outstanding"
     );
 }
 
 #[test]
-fn one_who_waits_for_frames_is_woken_when_the_limit_is_raised() {
+fn a_waiter_is_woken_when_the_limit_is_raised() {
     let (ledger, mut control) = limited(100, 4);
     let ledger = &ledger;
     let client = admit(ledger, 0, 100);
@@ -221,7 +217,7 @@ fn one_who_waits_for_frames_is_woken_when_the_limit_is_raised() {
 }
 
 #[test]
-fn a_descriptor_that_is_no_sealed_ledger_is_refused_with_the_reason() {
+fn a_descriptor_of_no_sealed_ledger_is_refused_with_the_reason() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(matches!(
         LimitControl::attach(&file),
@@ -243,9 +239,9 @@ fn a_descriptor_that_is_no_sealed_ledger_is_refused_with_the_reason() {
 }
 
 proptest! {
-    /// Whatever a tenant writes into its books, its allocator's figures stay within bounds.
+    /// Whatever a tenant writes into its ledger, the allocator's values stay within bounds.
     #[test]
-    fn nothing_a_tenant_writes_moves_the_limit_that_counts(
+    fn no_write_of_a_tenant_moves_the_limit_that_counts(
         words in prop::collection::vec((0usize..32, any::<u32>()), 1..60),
         steps in prop::collection::vec((any::<bool>(), 0u32..200), 1..60),
     ) {
@@ -255,10 +251,7 @@ proptest! {
         let mut limit = 40;
         for ((word, value), (raise, k)) in words.into_iter().zip(steps) {
             hostile.slice::<std::sync::atomic::AtomicU32>(word * 4, 1)[0].store(value, SeqCst);
-            limit = match raise {
-                true => limit + control.raise(k),
-                false => limit - control.take_unused(k),
-            };
+            limit = if raise { limit + control.raise(k) } else { limit - control.take_unused(k) };
             prop_assert_eq!(control.limit(), limit);
             prop_assert!(limit <= 100);
             prop_assert!(control.owned() <= control.committed() && control.committed() <= limit);
@@ -302,7 +295,7 @@ proptest! {
 }
 
 #[test]
-fn a_limit_that_moves_all_the_time_is_never_passed_and_nothing_is_lost() {
+fn a_constantly_moving_limit_is_never_exceeded_and_no_frame_is_lost() {
     let (ledger, mut control) = limited(500, 100);
     let (ledger, stop) = (&ledger, &AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -321,7 +314,7 @@ fn a_limit_that_moves_all_the_time_is_never_passed_and_nothing_is_lost() {
                 0 => control.raise(1 + round % 97),
                 _ => control.take_unused(1 + round % 89),
             };
-            assert!(ledger.owned() <= control.limit(), "at no moment");
+            assert!(ledger.owned() <= control.limit(), "at any moment");
         }
         stop.store(true, SeqCst);
     });

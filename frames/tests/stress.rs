@@ -23,8 +23,8 @@ impl Random {
     }
 }
 
-/// Pages, gives up and is asked for frames, like a domain in trouble, until told to stop.
-/// `claims` is one word a frame: who uses it; nobody else may.
+/// Pages and releases frames on demand, like a domain under pressure, until stopped. `claims` has
+/// a word for each frame: the one domain that uses it.
 fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, stop: &AtomicBool) {
     let client = ledger.client(id).unwrap();
     let mut random = Random(seed * 2 + 1);
@@ -89,7 +89,7 @@ fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, 
 }
 
 #[test]
-fn threads_of_several_domains_never_share_a_frame_and_leave_the_books_right() {
+fn threads_of_several_domains_never_share_a_frame_and_leave_the_counts_right() {
     let ledger = &Ledger::create(TOTAL, 64).unwrap().0;
     let claims = &(0..TOTAL).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
     let stop = &AtomicBool::new(false);
@@ -127,7 +127,7 @@ fn threads_of_several_domains_never_share_a_frame_and_leave_the_books_right() {
 const LEDGER: &str = "FRAMES_TEST_LEDGER";
 const DOMAIN: &str = "FRAMES_TEST_DOMAIN";
 
-/// Not a test of its own: a process of the next one.
+/// Not a test of its own: a process of the next test.
 #[test]
 fn a_process_of_the_tree() {
     let (Ok(path), Ok(domain)) = (std::env::var(LEDGER), std::env::var(DOMAIN)) else {
@@ -158,7 +158,7 @@ fn a_process_of_the_tree() {
         for seed in 0..2 {
             scope.spawn(move || work(ledger, id, u64::from(domain) * 2 + seed, None, stop));
         }
-        // Ends with the test, should that fail.
+        // Ends with the test, should the test fail.
         while std::os::unix::process::parent_id() == parent {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -167,7 +167,7 @@ fn a_process_of_the_tree() {
 }
 
 #[test]
-fn whenever_processes_are_killed_all_their_frames_come_back() {
+fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
     let (ledger, fd) = Ledger::create_limited(TOTAL, TOTAL, 64).unwrap();
     let mut control = LimitControl::attach(&fd).unwrap();
     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
@@ -187,7 +187,7 @@ fn whenever_processes_are_killed_all_their_frames_come_back() {
         child.kill().unwrap();
         assert!(
             child.wait().unwrap().code().is_none(),
-            "it was at work until it was killed"
+            "it was working until it was killed"
         );
         ledger.retire(id);
     };
@@ -203,7 +203,7 @@ fn whenever_processes_are_killed_all_their_frames_come_back() {
             _ => control.take_unused(random.below(TOTAL / 2)),
         };
         assert!(ledger.owned() <= control.limit());
-        // A domain may be past its bounds in no count, even while all are at work.
+        // No count of a domain exceeds its bounds, even while all are working.
         for view in ledger.all_stats() {
             assert!(view.n <= view.contract.x, "{view:?}");
         }
@@ -216,7 +216,7 @@ fn whenever_processes_are_killed_all_their_frames_come_back() {
         (ledger.free(), ledger.guaranteed(), ledger.domains()),
         (TOTAL, 0, 0)
     );
-    // Nothing is left behind that would be in the way of one who wants everything.
+    // No remainder keeps one domain from owning every frame.
     let id = ledger
         .admit(Contract { g: TOTAL, x: TOTAL }, Process::default())
         .unwrap();

@@ -1,69 +1,69 @@
-//! What the allocator wants done, and why.
+//! The allocator's actions, for the daemon to execute.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2, figure 4. Rule: an order
-//! is carried out in the order given, and what comes of it is said as an event.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2, figure 4. Rule: actions are
+//! executed in order, and their outcomes are events.
 
 use super::TenantId;
 use crate::contract::Contract;
 use std::time::Duration;
 
-/// To be carried out by the daemon.
+/// An action of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Raise the tenant's limit.
     Grant {
-        /// Who gets frames.
+        /// The tenant that gets frames.
         tenant: TenantId,
         /// How many more it may own.
         k: u32,
     },
-    /// Lower the victim's limit by up to `k` that it has unused, and say by how many at once,
-    /// with [`super::Allocator::took`], before anything else happened.
+    /// Lower the victim's limit by up to `k` frames that it has unused, and report by how many at
+    /// once, with [`super::Allocator::on_taken`], before any other event.
     TakeUnused {
-        /// Who loses frames without being asked.
+        /// The tenant that loses frames, without its help.
         victim: TenantId,
-        /// How many at most.
+        /// The most to take.
         k: u32,
     },
-    /// Ask the victim to have frames unused in time. It says so through
-    /// [`super::Allocator::answered`].
+    /// Demand frames from the victim: it is to have them unused in time, which it reports through
+    /// [`super::Allocator::on_answer`].
     Revoke {
-        /// Who is asked.
+        /// The tenant that loses frames.
         victim: TenantId,
-        /// How many more frames it is to have unused.
+        /// How many more frames it must have unused.
         k: u32,
-        /// How many it may keep when it has answered all it was asked for.
+        /// How many it may keep once it has answered all demands.
         keep: u32,
-        /// When it must have answered.
+        /// The deadline for its answer.
         by: Duration,
     },
-    /// End the victim and take its memory back; then say [`super::Allocator::gone`].
+    /// Kill the victim and free its memory; then call [`super::Allocator::on_tenant_gone`].
     Kill {
-        /// Who ends.
+        /// The tenant to kill.
         victim: TenantId,
-        /// What for, to be logged.
+        /// The reason, for the log.
         violation: Violation,
     },
-    /// Tell a tenant something.
+    /// Send a tenant a notification.
     Notify {
-        /// Who is told.
+        /// The tenant.
         tenant: TenantId,
-        /// What.
+        /// The notification.
         notice: TenantNotice,
     },
 }
 
-/// What a tenant is told without having asked.
+/// A notification to a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TenantNotice {
-    /// Its contract will be this.
+    /// Its contract changes.
     Contract {
-        /// The contract.
+        /// The new contract.
         contract: Contract,
-        /// From when on.
+        /// When it takes effect.
         from: Duration,
     },
-    /// The kernel counts more of its pages than it may own.
+    /// More of its frames are resident than it may own.
     Over {
         /// Frames resident, by the kernel's count.
         resident: u32,
@@ -77,9 +77,9 @@ pub enum TenantNotice {
 /// Why a tenant is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Frames it was asked for had not come in time.
+    /// It missed a revocation's deadline.
     #[error(
-        "{missing} frames it was asked for were not unused at the deadline, {by:.0?} after the daemon's start"
+        "{missing} demanded frames were not unused at the deadline, {by:.0?} after the daemon's start"
     )]
     Late {
         /// Frames still missing.
@@ -87,15 +87,15 @@ pub enum Violation {
         /// The deadline, since the allocator's start.
         by: Duration,
     },
-    /// It said that frames were unused that were not.
-    #[error("it answered that {answered} frames were unused, and {found} were")]
+    /// It reported frames as unused that were not.
+    #[error("it reported {answered} frames as unused, and {found} were")]
     FalseAnswer {
-        /// Frames it said were unused.
+        /// Frames it reported as unused.
         answered: u32,
         /// Frames that were.
         found: u32,
     },
-    /// It has more resident than it may own, and was told so.
+    /// More of its frames stayed resident than it may own, after it was notified.
     #[error("{resident} frames are resident, by the kernel's count, and {n} are granted to it")]
     Over {
         /// Frames resident.

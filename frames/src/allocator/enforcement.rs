@@ -1,21 +1,20 @@
-//! What tenants answer, and what becomes of those who do not keep their word.
+//! Answers to revocations, and the enforcement of deadlines and limits.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: if the frames are not all
-//! unused, or the application fails to reply by time T, the domain is killed and all of its
-//! frames reclaimed. Rule: an answer counts for nothing until the frames were taken.
+//! unused, or the application fails to reply by time T, the domain is killed and all of its frames
+//! reclaimed. Rule: an answer counts only once the frames are taken.
 
 use super::deadline::Deadline;
 use super::tenant::{PendingRevocation, PendingTake};
 use super::{Action, Allocator, TenantId, TenantNotice, Violation};
 use std::time::Duration;
 
-/// Times in a row that a tenant has too much resident before it is told: once may be a
-/// fault under way or a count taken meanwhile.
+/// Consecutive counts of too many resident frames before a tenant is notified: a single one may be
+/// a fault in progress or a count taken meanwhile.
 const MAX_OVERRUNS: u32 = 2;
 
 impl Allocator {
-    /// A tenant says that `k` more of the frames it was asked for are unused. They are verified
-    /// for at once.
+    /// A tenant reports `k` more of the demanded frames as unused. They are verified at once.
     pub fn on_answer(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Action> {
         if let Ok(tenant) = self.live_tenant(victim) {
             tenant.claimed = tenant.claimed.saturating_add(k).min(tenant.owed());
@@ -24,22 +23,22 @@ impl Allocator {
         self.run(now)
     }
 
-    /// What came of [`Action::TakeUnused`]: the victim's limit is lower by `k`. Also to be said
-    /// when a tenant gave frames back by itself.
+    /// The outcome of [`Action::TakeUnused`]: the victim's limit is lower by `k`. Also to be
+    /// called when a tenant released frames by itself.
     pub fn on_taken(&mut self, victim: TenantId, k: u32, now: Duration) -> Vec<Action> {
         let Some(tenant) = self.tenants.get_mut(&victim) else {
             return self.run(now);
         };
         let before = tenant.n;
         let take = tenant.taking.take();
-        // What was paid since it was said to be there need not be there any more.
+        // Frames released since the claim need not be found any more.
         let said = take.map_or(0, |take| take.k.min(tenant.owed()));
         tenant.take_frames(k);
         if let Some(take) = take {
             if k < take.k {
                 tenant.usage.used = tenant.n;
             }
-            // It owed them before its guarantee was raised: now it is owed them.
+            // Demanded before its guarantee was raised, the frames are now owed to it.
             let guaranteed = tenant.contract.g.min(before).saturating_sub(tenant.n);
             self.add_pending(victim, guaranteed, now);
             if take.claimed && k < said {
@@ -51,8 +50,8 @@ impl Allocator {
         self.run(now)
     }
 
-    /// The kernel's count of a tenant's resident frames. One that has too many twice in a row
-    /// is told, and killed if it still has when it has had the time to clean them.
+    /// The kernel's count of a tenant's resident frames. A tenant with too many twice in a row is
+    /// notified, and killed if it still has too many after the time to clean them.
     pub fn on_resident(&mut self, tenant: TenantId, frames: u32, now: Duration) -> Vec<Action> {
         let (allowance, deadline) = (self.config.allowance, self.config.deadline);
         let stall = self.stall;
@@ -83,7 +82,7 @@ impl Allocator {
         self.run(now)
     }
 
-    /// Looks for frames that a tenant says are unused.
+    /// Orders the frames that a tenant reported as unused to be taken.
     fn verify_claim(&mut self, victim: TenantId) {
         let Ok(tenant) = self.live_tenant(victim) else {
             return;
@@ -96,8 +95,8 @@ impl Allocator {
         }
     }
 
-    /// Looks once for the frames of each tenant whose deadline is over, as if it had answered
-    /// for those that are unused: its answer may be on the way. Condemns it at the next look.
+    /// At a deadline, orders frames that are unused to be taken as if the tenant had answered,
+    /// once: its answer may be on the way. The next time condemns the tenant.
     pub(super) fn condemn_overdue(&mut self, now: Duration) {
         let stall = self.stall;
         let is_over = |revocation: &PendingRevocation| revocation.deadline.end(stall) < now;

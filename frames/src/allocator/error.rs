@@ -1,19 +1,18 @@
 //! Why the allocator refuses a contract or a request.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rule: a refusal says what
-//! was asked, what there is, and what would do.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rule: an error names what was
+//! asked, what is there, and what would succeed.
 
 use super::TenantId;
 use crate::contract::Kib;
 
-/// A contract or a request that is not granted, now or later.
+/// Why a contract or a request is refused, now and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocatorError {
-    /// The guarantees would exceed the memory managed.
+    /// The guarantees would exceed the managed memory.
     #[error(
-        "{asked} guaranteed frames ({}) were asked for, but {guaranteed} of {managed} managed frames \
-         ({}) are guaranteed to {tenants} others: at most {} frames ({}) would fit; ask for that, \
-         manage more memory, or let a tenant end",
+        "cannot guarantee {asked} frames ({}): {guaranteed} of {managed} managed frames ({}) are guaranteed to \
+         {tenants} others; at most {} frames ({}) would fit; ask for that, manage more memory, or let a tenant end",
         Kib(*asked), Kib(*managed), managed.saturating_sub(*guaranteed),
         Kib(managed.saturating_sub(*guaranteed))
     )]
@@ -24,13 +23,11 @@ pub enum AllocatorError {
         guaranteed: u32,
         /// Frames managed.
         managed: u32,
-        /// How many others there are.
+        /// Number of other tenants.
         tenants: u32,
     },
-    /// A contract that contradicts itself.
-    #[error(
-        "a contract of {g} guaranteed and at most {x} frames contradicts itself: it needs 0 < x and g <= x"
-    )]
+    /// A contract with g above x, or without frames.
+    #[error("invalid contract: {g} guaranteed and at most {x} frames; expected 0 < x and g <= x")]
     Contract {
         /// Guaranteed frames asked for.
         g: u32,
@@ -38,62 +35,62 @@ pub enum AllocatorError {
         x: u32,
     },
     /// The number is in use.
-    #[error("tenant {0} is admitted already: give the new one another number")]
+    #[error("tenant {0} is already admitted; give the new tenant another number")]
     Known(TenantId),
     /// No such tenant, or it is being killed.
-    #[error("there is no tenant {0}: it was never admitted, or it ended")]
+    #[error("no such tenant: {0}; it was never admitted, or it ended")]
     Unknown(TenantId),
-    /// Everything the contract allows is granted or on its way.
+    /// All frames of the contract are granted or pending.
     #[error(
-        "{asked} more frames were asked for with {n} of at most {x} granted or on their way: give \
-         some back, or have the contract raised"
+        "cannot request {asked} more frames: {n} of at most {x} are granted or pending; release some, or \
+         have the contract raised"
     )]
     Most {
         /// Frames asked for.
         asked: u32,
-        /// Frames granted or on their way.
+        /// Frames granted or pending.
         n: u32,
         /// Most frames of the contract.
         x: u32,
     },
-    /// Optimistic frames that could never be had back.
+    /// Optimistic frames for a tenant that cannot clean them.
     #[error(
-        "{asked} frames above the guarantee were asked for by a tenant that could not clean them when \
-         they are revoked: ask for a slice of a disk, or for a larger guarantee"
+        "cannot request {asked} frames above the guarantee without means to clean them when they are \
+         revoked; ask for a slice of a disk, or for a larger guarantee"
     )]
     Irrevocable {
         /// Frames asked for.
         asked: u32,
     },
     /// Not a whole number of huge pages.
-    #[error("{asked} frames are no whole number of huge pages: ask for a multiple of {unit}")]
+    #[error("invalid number of frames in huge pages: {asked}; expected a multiple of {unit}")]
     Huge {
         /// Frames asked for.
         asked: u32,
         /// Frames in a huge page.
         unit: u32,
     },
-    /// The kernel has no huge pages to give.
+    /// The kernel offers no huge pages.
     #[error(
-        "{asked} frames in huge pages were asked for, but this kernel gives none: enable transparent \
-         huge pages (madvise), or ask for any frames"
+        "cannot request {asked} frames in huge pages: this kernel offers none; enable transparent huge \
+         pages (madvise), or ask for any frames"
     )]
     NoHuge {
         /// Frames asked for.
         asked: u32,
     },
     /// No such NUMA node.
-    #[error("frames of node {asked} were asked for, but there are nodes 0 to {} only", nodes.saturating_sub(1))]
+    #[error("no such NUMA node: {asked}; expected 0 to {}", nodes.saturating_sub(1))]
     Node {
-        /// The node asked for.
+        /// The requested node.
         asked: u32,
-        /// How many there are.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// Too little memory left to manage.
+    /// Less memory than the tenants' frames.
     #[error(
-        "{asked} frames ({}) are too few to manage: {guaranteed} are guaranteed and {owned} owned; \
-         let tenants end first, or lower their contracts",
+        "cannot manage only {asked} frames ({}): {guaranteed} are guaranteed and {owned} owned; let \
+         tenants end first, or lower their contracts",
         Kib(*asked)
     )]
     Managed {

@@ -1,46 +1,46 @@
-//! Requests for frames, any or particular ones, and those that wait.
+//! Requests for frames with any or a particular placement, and pending ones.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2: a domain may ask for
-//! frames within a special region. Linux has huge pages and NUMA nodes to offer, and no
-//! physical addresses. A quota has no place, so the allocator says only whether such a request
-//! makes sense; the tenant then asks the kernel.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: a domain may request frames
+//! within a special region. Linux has huge pages and NUMA nodes, and no physical addresses. A
+//! quota has no location, so the allocator only checks that the machine has such a placement; the
+//! tenant then requests it from the kernel.
 
 use super::{Action, Allocator, AllocatorError, TenantId};
 use crate::contract::Contract;
 use std::time::Duration;
 use wired::HUGE_RANGE_PAGES;
 
-/// More frames for a tenant.
+/// A request for more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How many, at most.
+    /// The most to grant.
     pub k: u32,
-    /// Which ones.
+    /// Where they are.
     pub placement: Placement,
 }
 
-/// Which frames.
+/// The location of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Whichever.
+    /// Anywhere.
     Any,
-    /// Those of huge pages.
+    /// In huge pages.
     Huge,
-    /// Those of a NUMA node.
+    /// On a NUMA node.
     Node(u32),
 }
 
-/// What particular frames a machine has.
+/// The placements that a machine offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineTopology {
-    /// Whether the kernel gives huge pages.
+    /// True if the kernel has huge pages.
     pub huge: bool,
-    /// NUMA nodes.
+    /// Number of NUMA nodes.
     pub nodes: u32,
 }
 
 impl MachineTopology {
-    /// Refuses what the machine does not have.
+    /// Refuses a placement that the machine does not have.
     pub fn check(self, request: Request) -> Result<(), AllocatorError> {
         let (asked, unit) = (request.k, HUGE_RANGE_PAGES as u32);
         match request.placement {
@@ -57,43 +57,43 @@ impl MachineTopology {
     }
 }
 
-/// Guaranteed frames that are owed to a tenant.
+/// Guaranteed frames that a tenant waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingRequest {
-    /// Who waits.
+    /// The tenant.
     pub tenant: TenantId,
-    /// For how many.
+    /// Number of frames.
     pub k: u32,
-    /// Since when.
+    /// Time of the request.
     pub since: Duration,
-    /// When they will have been revoked from others; none while the others cannot clean as
-    /// many as are waited for, so that some come in later rounds. Should a victim have to be
-    /// killed then, the killing comes on top.
+    /// When they will have been revoked from others; none while the others cannot clean as many,
+    /// so that some follow in later rounds. Where a victim has to be killed then, that takes
+    /// additional time.
     pub due: Option<Duration>,
 }
 
-/// Optimistic frames a tenant would like, when there are any.
+/// Optimistic frames that a tenant waits for.
 #[derive(Clone, Copy)]
 pub(crate) struct OptimisticRequest {
     pub tenant: TenantId,
     pub k: u32,
-    /// Whether others' unused frames are still to be verified for.
+    /// True until unused frames of others were searched for it.
     pub fresh: bool,
 }
 
 impl PendingRequest {
-    /// What is served first: what was promised, the earliest first; then the smallest, which
-    /// delays a large one least.
+    /// Order of grants: promised ones by their time; then the smallest, which delays a large one
+    /// least.
     pub(crate) fn rank(&self) -> impl Ord + use<> {
         (self.due.is_none(), self.due, self.k, self.since)
     }
 }
 
 impl Allocator {
-    /// A tenant asks for more frames. Guaranteed ones come at once or after a revocation,
-    /// optimistic ones when there are any, whenever that is; a second request adds to the
-    /// guaranteed ones waited for, and replaces the optimistic ones. AllocatorError when nothing of
-    /// it could ever be granted.
+    /// Requests more frames for a tenant. Guaranteed ones are granted at once or after a
+    /// revocation, optimistic ones whenever there are any; a second request adds to the pending
+    /// guaranteed ones and replaces the optimistic ones. Refused when no part of it could ever be
+    /// granted.
     pub fn request(
         &mut self,
         tenant: TenantId,
@@ -128,12 +128,12 @@ impl Allocator {
         Ok(self.run(now))
     }
 
-    /// A tenant does not want the optimistic frames any more that it asked for.
+    /// Drops a tenant's request for optimistic frames.
     pub fn withdraw(&mut self, tenant: TenantId) {
         self.optimistic.retain(|request| request.tenant != tenant);
     }
 
-    /// Guaranteed frames that tenants wait for.
+    /// Pending requests for guaranteed frames.
     pub fn pending(&self) -> &[PendingRequest] {
         &self.waiting
     }
@@ -151,13 +151,13 @@ impl Allocator {
         own.map(|request| request.k).sum()
     }
 
-    /// Nobody waits for frames on this tenant's behalf any more.
+    /// Drops all requests of a tenant.
     pub(super) fn drop_requests(&mut self, tenant: TenantId) {
         self.waiting.retain(|waiting| waiting.tenant != tenant);
         self.withdraw(tenant);
     }
 
-    /// Makes what a tenant waits for and optimistic fit its changed contract.
+    /// Fits a tenant's requests to its changed contract.
     pub(super) fn fit_requests(&mut self, tenant: TenantId, now: Duration) {
         let wished = self.optimistic_of(tenant);
         let Some(own) = self.tenants.get(&tenant) else {
@@ -170,7 +170,7 @@ impl Allocator {
             owed -= waiting.k;
         }
         self.waiting.retain(|waiting| waiting.k > 0);
-        // What was a request may be guaranteed now.
+        // Frames requested as optimistic may be guaranteed now.
         self.add_pending(tenant, wished.min(owed), now);
         let waiting = self.pending_of(tenant);
         let left = (wished - wished.min(owed)).min(room - waiting);

@@ -1,20 +1,20 @@
-//! Giving out what is free, and choosing who loses frames when that is not enough.
+//! Granting free frames, and choosing victims when they do not suffice.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2: the victim is the domain
-//! with the most optimistic frames; unused ones are taken transparently, others are asked for.
-//! Rules: guaranteed frames that are waited for come before optimistic ones. Only for those,
-//! and from whoever has more than its contract, is anybody asked. Frames on their way are not
-//! asked for twice, and whoever waits is promised a time only on frames that come by then.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: the victim is the domain with
+//! the most optimistic frames; unused ones are taken transparently, others by intrusive
+//! revocation. Rules: pending guaranteed frames precede optimistic ones. Frames are demanded only
+//! for guarantees, and from tenants above their contract. Outstanding frames are not demanded
+//! twice, and a pending request is promised a time only for frames that are due by then.
 
 use super::deadline::Deadline;
 use super::tenant::{PendingRevocation, PendingTake, Tenant};
 use super::{Action, Allocator, PendingRequest, TenantId};
 use std::time::Duration;
 
-/// Parts of T after which victims that could do no more are verified at again.
+/// Parts of T after which victims that could release no more are checked again.
 const ROUNDS: u32 = 4;
 
-/// Frames on their way, and when they come.
+/// Frames to come, and when.
 #[derive(Clone, Copy)]
 struct Supply {
     k: u32,
@@ -22,14 +22,14 @@ struct Supply {
 }
 
 impl Allocator {
-    /// After any event: serves, revokes, promises; and hands over the actions.
+    /// After any event: grants, revokes, promises. Returns the actions to execute.
     pub(super) fn run(&mut self, now: Duration) -> Vec<Action> {
         if self.grace <= now {
             self.grace = Duration::ZERO;
         }
         self.grant_free();
         self.round = None;
-        // What comes of a taking is known before anybody is asked.
+        // The outcome of a taking is known before frames are demanded.
         if !self.is_taking() {
             self.take_unused();
         }
@@ -47,7 +47,7 @@ impl Allocator {
         self.tenants.values().any(|tenant| tenant.taking.is_some())
     }
 
-    /// Gives out free frames.
+    /// Grants free frames.
     fn grant_free(&mut self) {
         let mut free = self.free();
         self.waiting.sort_by_key(PendingRequest::rank);
@@ -58,7 +58,7 @@ impl Allocator {
         waiting.retain(|waiting| waiting.k > 0);
         self.waiting = waiting;
         if self.waiting.is_empty() && self.grace.is_zero() {
-            // Frames that somebody has already are not taken away to be lent again.
+            // Frames that a tenant already has are not taken away to be lent again.
             for tenant in self.tenants.values_mut() {
                 let k = tenant.undemanded_beyond().min(free);
                 tenant.beyond -= k;
@@ -83,25 +83,29 @@ impl Allocator {
         k
     }
 
-    /// Guaranteed frames waited for that are not on their way.
+    /// Pending guaranteed frames beyond the outstanding ones.
     fn missing(&self) -> u32 {
         let wanted: u32 = self.waiting.iter().map(|waiting| waiting.k).sum();
         let coming = self.supply().into_iter().map(|part| part.k);
         wanted.saturating_sub(coming.fold(0, u32::saturating_add))
     }
 
-    /// Orders unused frames to be taken: those above contracts, and those that are wanted.
+    /// Orders unused frames to be taken: those above contracts, and as many as are requested.
     fn take_unused(&mut self) {
         for victim in self.victims(Tenant::excess) {
             self.order_take(victim, u32::MAX);
         }
-        let fresh = |sum: u32, request: &super::OptimisticRequest| match request.fresh {
-            true => sum.saturating_add(request.k),
-            false => sum,
+        let fresh = |sum: u32, request: &super::OptimisticRequest| {
+            if request.fresh {
+                sum.saturating_add(request.k)
+            } else {
+                sum
+            }
         };
-        let mut missing = match self.waiting.is_empty() && self.grace.is_zero() {
-            true => self.optimistic.iter().fold(0, fresh),
-            false => self.missing(),
+        let mut missing = if self.waiting.is_empty() && self.grace.is_zero() {
+            self.optimistic.iter().fold(0, fresh)
+        } else {
+            self.missing()
         };
         for victim in self.victims(Tenant::unused) {
             let optimistic = self
@@ -114,7 +118,7 @@ impl Allocator {
         }
     }
 
-    /// Orders up to `most` of a victim's unused frames to be taken; how many.
+    /// Orders up to `most` of a victim's unused frames to be taken. Returns how many.
     fn order_take(&mut self, victim: TenantId, most: u32) -> u32 {
         let Some(tenant) = self.tenants.get_mut(&victim) else {
             return 0;
@@ -128,7 +132,7 @@ impl Allocator {
         k
     }
 
-    /// Asks for what nobody has unused.
+    /// Demands frames that no tenant has unused.
     fn revoke(&mut self, now: Duration) {
         for victim in self.victims(Tenant::excess) {
             let excess = self.tenants[&victim].excess();
@@ -145,7 +149,8 @@ impl Allocator {
         }
     }
 
-    /// Asks a victim for up to `most` frames, as many as it can clean in time; how many.
+    /// Demands up to `most` frames from a victim, as many as it can clean in time. Returns how
+    /// many.
     fn demand(&mut self, victim: TenantId, most: u32, now: Duration) -> u32 {
         let deadline = self.config.deadline;
         let Some(tenant) = self.tenants.get_mut(&victim).filter(|_| most > 0) else {
@@ -173,7 +178,7 @@ impl Allocator {
         k
     }
 
-    /// Tenants with something to lose by this measure, those with the largest n - g first.
+    /// Tenants with frames to lose by this measure, in order of falling n - g.
     fn victims(&self, measure: fn(&Tenant) -> u32) -> Vec<TenantId> {
         let with = self.tenants.iter().filter(|(_, t)| measure(t) > 0);
         let mut victims: Vec<_> = with.map(|(id, t)| (t.surplus(), *id)).collect();
@@ -181,9 +186,8 @@ impl Allocator {
         victims.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Frames on their way and when they come, the earliest first: all of a tenant that is
-    /// being killed, and what others were asked for. Those beyond what is managed come to
-    /// nobody.
+    /// Frames to come, in order of time: all of a tenant that is being killed, and those demanded
+    /// from others. Frames beyond the managed ones come to no tenant.
     fn supply(&self) -> Vec<Supply> {
         let condemned = |t: &Tenant| {
             let k = t.managed();
@@ -204,7 +208,7 @@ impl Allocator {
         supply
     }
 
-    /// Promises frames on their way to those who wait: what is promised already comes first.
+    /// Promises frames to come to pending requests: those with a promise come first.
     fn promise(&mut self) {
         self.waiting.sort_by_key(PendingRequest::rank);
         let promised: u32 = self.waiting.iter().map_while(|w| w.due.map(|_| w.k)).sum();

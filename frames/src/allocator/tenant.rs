@@ -1,8 +1,8 @@
-//! One tenant in the allocator's books: its contract, its frames, what it was asked for.
+//! The allocator's state of one tenant: its contract, its frames, its pending revocations.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rule: a tenant is asked for
-//! no more by a deadline than its own disk slice can clean until then, all it was asked for
-//! before included, so that an honest one is never late.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2. Rule: by each deadline no more
+//! is demanded from a tenant than its own disk slice can clean until then, earlier demands
+//! included, so that an honest tenant is never late.
 
 use super::deadline::Deadline;
 use super::{CleaningRate, Usage};
@@ -10,8 +10,8 @@ use crate::contract::Contract;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A part of a round too small to ask a tenant again for while it owes some: fewer, larger
-/// revocations.
+/// The part of a round below which no more is demanded from a tenant with pending revocations:
+/// revocations are fewer and larger that way.
 const MIN_PART: u32 = 4;
 
 const NANOS: u64 = 1_000_000_000;
@@ -19,45 +19,45 @@ const NANOS: u64 = 1_000_000_000;
 pub(crate) struct Tenant {
     /// {g, x} in force.
     pub contract: Contract,
-    /// What they will be, and from when on.
+    /// The contract that will replace it, and when.
     pub later: Option<(Contract, Duration)>,
     /// Frames granted.
     pub n: u32,
-    /// Those of them that are not of the memory managed: it came back with them. They are
-    /// the first that it loses, and nobody else's then.
+    /// Those of them beyond the managed memory, with which it reconnected. They are the first to
+    /// be revoked, and no other tenant gets them.
     pub beyond: u32,
-    /// What it was last seen to use of them.
+    /// Its use of them, as last reported.
     pub usage: Usage,
     pub cleaning: CleaningRate,
-    /// Revocations it has not paid, the earliest first.
+    /// Pending revocations, the earliest first.
     pub revocations: VecDeque<PendingRevocation>,
-    /// Frames it says are unused, of those it owes, that are still to be verified for.
+    /// Demanded frames that it reported as unused and that are still to be verified.
     pub claimed: u32,
-    /// A [`super::Action::TakeUnused`] whose outcome is not known.
+    /// A [`super::Action::TakeUnused`] without its outcome yet.
     pub taking: Option<PendingTake>,
-    /// Since it owed nothing last.
+    /// Cleaning since there was last no pending revocation.
     busy: Option<CleaningInterval>,
-    /// Reports in a row by which it had too much resident; when that must have ended.
+    /// Consecutive reports of too many resident frames; when that must have ended.
     pub over: u32,
     pub over_by: Option<Deadline>,
-    /// When it was ordered to be killed.
+    /// When it was condemned.
     pub condemned: Option<Duration>,
 }
 
-/// Frames asked for by a deadline.
+/// Frames demanded by a deadline.
 #[derive(Clone, Copy)]
 pub(crate) struct PendingRevocation {
     pub k: u32,
     pub deadline: Deadline,
-    /// Whether they were verified for when that was over.
+    /// True once the frames were searched after the deadline.
     pub verified: bool,
 }
 
-/// Unused frames on their way.
+/// Unused frames to be taken.
 #[derive(Clone, Copy)]
 pub(crate) struct PendingTake {
     pub k: u32,
-    /// Whether the tenant said that they are there.
+    /// True if the tenant reported them as unused.
     pub claimed: bool,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct PendingTake {
 #[derive(Clone, Copy)]
 struct CleaningInterval {
     since: Duration,
-    /// Frames it was asked for meanwhile.
+    /// Frames demanded from it meanwhile.
     asked: u32,
-    /// Frames it had undertaken, at the start, to give up without writing them.
+    /// Frames it had undertaken, at the start, to release without writing.
     ready: u32,
 }
 
@@ -90,12 +90,12 @@ impl Tenant {
         }
     }
 
-    /// Frames it was asked for and has not given.
+    /// Frames demanded from it and not yet released.
     pub(crate) fn owed(&self) -> u32 {
         self.revocations.iter().map(|revocation| revocation.k).sum()
     }
 
-    /// Frames above its guarantee that it was not asked for yet.
+    /// Frames above its guarantee that are not demanded yet.
     pub(crate) fn surplus(&self) -> u32 {
         let kept = self.contract.g.saturating_add(self.owed());
         match self.condemned {
@@ -104,12 +104,12 @@ impl Tenant {
         }
     }
 
-    /// Frames of the memory managed that it has.
+    /// Its frames within the managed memory.
     pub(crate) fn managed(&self) -> u32 {
         self.n - self.beyond
     }
 
-    /// Frames beyond what is managed that it was not asked for yet.
+    /// Frames beyond the managed memory that are not demanded yet.
     pub(crate) fn undemanded_beyond(&self) -> u32 {
         match self.condemned {
             None => self.beyond.saturating_sub(self.owed()),
@@ -117,7 +117,7 @@ impl Tenant {
         }
     }
 
-    /// Frames above its contract, or beyond what is managed, that it was not asked for yet.
+    /// Frames above its contract, or beyond the managed memory, that are not demanded yet.
     pub(crate) fn excess(&self) -> u32 {
         let kept = self.contract.x.min(self.managed());
         let kept = kept.saturating_add(self.owed());
@@ -127,18 +127,19 @@ impl Tenant {
         }
     }
 
-    /// Frames that can probably be taken without its help. While it prepares frames that it
-    /// owes there are none but those.
+    /// Frames that can probably be taken without its help. With pending revocations there are
+    /// none but those being prepared for them.
     pub(crate) fn unused(&self) -> u32 {
-        match self.revocations.is_empty() {
-            true => self.n.saturating_sub(self.usage.used).min(self.surplus()),
-            false => 0,
+        if self.revocations.is_empty() {
+            self.n.saturating_sub(self.usage.used).min(self.surplus())
+        } else {
+            0
         }
     }
 
-    /// What it can be asked for now, and by when: at least by `now` + `deadline`, later if
-    /// its slice may not come before. None where it is at work for others and can do no more
-    /// than a little in that time.
+    /// How many frames can be demanded now, and by when: at `now` + `deadline` or later, later
+    /// still if its slice comes only then. None where it is cleaning for others and can do no more
+    /// than a small part in that time.
     pub(crate) fn cleanable(&self, now: Duration, deadline: Duration) -> Option<(u32, Duration)> {
         let CleaningRate { delay, .. } = self.cleaning;
         let busy = self.busy.unwrap_or(CleaningInterval {
@@ -159,18 +160,18 @@ impl Tenant {
             if able > 0 {
                 return Some((able, by));
             }
-            // A frame at a time if it must be: this round ends later.
+            // A single frame if necessary: then this round ends later.
             let window = deadline.max(self.cleaning.time_for(1));
             let able = self.cleaning.frames_in(window).max(1);
             return Some((able, now + delay + window));
         }
-        // It may be done already and about to say so: then its slice has to come again.
+        // It may have finished without having reported yet: then its slice has to come again.
         let able = able.min(self.cleaning.frames_in(by.saturating_sub(now + delay)));
         let little = self.cleaning.frames_in(deadline) / MIN_PART;
         (able > little).then_some((able, by))
     }
 
-    /// Notes that it was asked for frames.
+    /// Adds a revocation.
     pub(crate) fn add_revocation(&mut self, revocation: PendingRevocation, now: Duration) {
         let ready = self.usage.ready;
         let busy = self.busy.get_or_insert(CleaningInterval {
@@ -179,12 +180,12 @@ impl Tenant {
             ready,
         });
         busy.asked = busy.asked.saturating_add(revocation.k);
-        // It gives up those first; what is left of them it says itself.
+        // It releases those first; what is left of them it reports itself.
         self.usage.ready -= revocation.k.min(ready);
         self.revocations.push_back(revocation);
     }
 
-    /// Takes `k` frames from it, which pay what it owes first.
+    /// Takes `k` frames from it, which count for the earliest revocations first.
     pub(crate) fn take_frames(&mut self, k: u32) {
         self.n = self.n.saturating_sub(k);
         self.beyond = self.beyond.saturating_sub(k);
@@ -206,13 +207,13 @@ impl Tenant {
 }
 
 impl CleaningRate {
-    /// Frames cleaned in this time.
+    /// Frames cleaned in a length of time.
     pub(crate) fn frames_in(&self, time: Duration) -> u32 {
         let frames = u128::from(self.frames_per_second) * time.as_nanos() / u128::from(NANOS);
         u32::try_from(frames).unwrap_or(u32::MAX)
     }
 
-    /// How long it takes to clean frames; not at all where there is nothing to clean with.
+    /// Time to clean frames; zero where the tenant cannot clean.
     pub(crate) fn time_for(&self, frames: u32) -> Duration {
         match u64::from(self.frames_per_second) {
             0 => Duration::ZERO,

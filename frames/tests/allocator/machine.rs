@@ -1,18 +1,18 @@
-//! A machine on a virtual clock: tenants of every character, and the allocator's actions
-//! carried out.
+//! A machine on a virtual clock: tenants of every character, and the execution of the allocator's
+//! actions.
 
 use frames::Contract;
 use frames::allocator::*;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Longest from the order to kill until the frames are back.
+/// Longest time from the order to kill until the frames are free.
 pub const KILLING: Duration = Duration::from_millis(50);
 
-/// How a tenant takes a revocation.
+/// How a tenant responds to a revocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Character {
-    /// Cleans as fast as its slice allows, begins as late as that may come, and answers.
+    /// Cleans as fast as its slice allows, begins as late as its slice may come, and answers.
     Honest,
     /// The same, but answers after the deadline.
     Slow,
@@ -22,14 +22,14 @@ pub enum Character {
     Refuser,
 }
 
-/// A tenant's side.
+/// The state of a tenant.
 pub struct Holder {
     pub character: Character,
     pub cleaning: CleaningRate,
     pub limit: u32,
     pub used: u32,
     pub ready: u32,
-    /// When it will have cleaned all it was asked for.
+    /// When it will have cleaned all that was demanded.
     busy: Duration,
 }
 
@@ -42,7 +42,7 @@ enum Event {
     Gone(TenantId),
 }
 
-/// Everything.
+/// The machine.
 pub struct Machine {
     pub allocator: Allocator,
     pub now: Duration,
@@ -50,9 +50,9 @@ pub struct Machine {
     pub killed: Vec<(TenantId, Violation)>,
     pub told: Vec<(TenantId, TenantNotice)>,
     pub revocations: u32,
-    /// When frames were granted last.
+    /// When frames were last granted.
     pub granted: Duration,
-    /// How long each killing takes.
+    /// How long each kill takes.
     pub killing: Duration,
     /// How long threads waited for a processor.
     stalled: Duration,
@@ -131,7 +131,7 @@ impl Machine {
         Ok(id)
     }
 
-    /// A tenant of the daemon before comes back with what it owns, all of it in use.
+    /// A tenant of the previous daemon reconnects with the frames it owns, all of them in use.
     pub fn readmit(
         &mut self,
         id: u32,
@@ -160,13 +160,13 @@ impl Machine {
         Ok(id)
     }
 
-    /// Threads have waited so long for a processor.
+    /// Threads have waited this long for a processor.
     pub fn on_stalled(&mut self, total: Duration) {
         self.stalled = total;
         self.allocator.on_stalled(total);
     }
 
-    /// Says what all use, as the daemon does before it passes a request on.
+    /// Reports the use of all tenants, as the daemon does before it passes a request on.
     pub fn report_usage(&mut self) {
         for (id, holder) in &self.holders {
             let Holder { used, ready, .. } = *holder;
@@ -185,7 +185,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Asks for frames and uses all that come at once.
+    /// Requests frames and uses all that are granted at once.
     pub fn fill(&mut self, tenant: TenantId, k: u32) {
         self.request(tenant, k).unwrap();
         self.use_all(tenant);
@@ -197,16 +197,16 @@ impl Machine {
         }
     }
 
-    /// Uses so many quarters of what it has, `ready` of it clean.
+    /// Uses so many quarters of its frames, `ready` of them clean.
     pub fn use_some(&mut self, tenant: TenantId, quarters: u32, ready: u32) {
         if let Some(holder) = self.holders.get_mut(&tenant) {
-            // What it cleans for others stays in use until it has answered.
+            // Frames that it cleans for others stay in use until it has answered.
             holder.used = holder.used.max(holder.limit * quarters / 4);
             holder.ready = holder.ready.max(ready).min(holder.used);
         }
     }
 
-    /// A tenant gives frames back by itself.
+    /// A tenant releases frames by itself.
     pub fn give_back(&mut self, tenant: TenantId, k: u32) {
         if let Some(holder) = self.holders.get_mut(&tenant) {
             let k = k.min(holder.limit);
@@ -238,12 +238,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets time pass, with everything that happens in it.
+    /// Lets time pass, with all events in it.
     pub fn run_until(&mut self, end: Duration) {
         loop {
             let event = self.events.keys().next().copied();
             let tick = self.allocator.next_timeout().map(|at| at.max(self.now));
-            // What tenants say is passed on before the clock is verified at.
+            // Tenants' answers are passed on before the clock is checked.
             match (event, tick) {
                 (Some((at, number)), tick) if at <= end && tick.is_none_or(|tick| at <= tick) => {
                     self.now = at;
@@ -327,12 +327,13 @@ impl Machine {
         let Some(holder) = self.holders.get_mut(&victim) else {
             return;
         };
-        assert!(keep < holder.limit, "something is to be given");
+        assert!(keep < holder.limit, "at least one frame is demanded");
         let clean = k.min(holder.ready);
         holder.ready -= clean;
-        let start = match holder.busy > now {
-            true => holder.busy,
-            false => now + holder.cleaning.delay,
+        let start = if holder.busy > now {
+            holder.busy
+        } else {
+            now + holder.cleaning.delay
         };
         let rate = u64::from(holder.cleaning.frames_per_second.max(1));
         let work = u64::from(k - clean) * 1_000_000_000;
@@ -361,18 +362,18 @@ impl Machine {
         );
     }
 
-    /// What holds at any moment.
+    /// The invariants of every moment.
     pub fn check(&self) {
         let views: Vec<_> = self.allocator.all_stats().collect();
         let owned: u32 = views.iter().map(|view| view.n - view.beyond).sum();
         assert!(
             owned <= self.allocator.managed(),
-            "never more than there is"
+            "never more than is managed"
         );
         assert!(self.allocator.guaranteed() <= self.allocator.managed());
         for view in &views {
             let limit = self.holders[&view.tenant].limit;
-            assert_eq!(view.n, limit, "the books and the limit agree");
+            assert_eq!(view.n, limit, "the allocator and the limit agree");
         }
         for waiting in self.allocator.pending() {
             let due = waiting.due.unwrap_or(self.now);

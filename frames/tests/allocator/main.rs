@@ -1,5 +1,6 @@
 //! The frames allocator of the machine: admission, grants, revocation by deadline.
 
+mod deadlines;
 mod machine;
 mod promises;
 
@@ -15,7 +16,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn guarantees_past_the_memory_managed_are_refused_with_the_figures() {
+fn guarantees_above_the_managed_memory_are_refused_with_the_numbers() {
     let mut machine = Machine::new(1000);
     machine.admit(1, (600, 900), 100, Honest).unwrap();
     let text = machine
@@ -23,7 +24,7 @@ fn guarantees_past_the_memory_managed_are_refused_with_the_figures() {
         .unwrap_err()
         .to_string();
     for part in [
-        "500 guaranteed",
+        "guarantee 500 frames",
         "600 of 1000",
         "1 others",
         "at most 400 frames (1600 KiB)",
@@ -40,12 +41,12 @@ fn guarantees_past_the_memory_managed_are_refused_with_the_figures() {
             .admit(3, (5, 4), 1, Honest)
             .unwrap_err()
             .to_string()
-            .contains("contradicts")
+            .contains("invalid contract")
     );
 }
 
 #[test]
-fn guaranteed_frames_nobody_asked_for_are_lent_and_come_back_at_once_where_unused() {
+fn guaranteed_frames_that_were_not_requested_are_lent_and_taken_back_at_once_where_unused() {
     let mut machine = Machine::new(1000);
     let hog = machine.admit(1, (100, 1000), 100, Honest).unwrap();
     let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
@@ -57,7 +58,7 @@ fn guaranteed_frames_nobody_asked_for_are_lent_and_come_back_at_once_where_unuse
 }
 
 #[test]
-fn nobody_gets_more_than_x_nor_loses_what_is_guaranteed() {
+fn no_tenant_gets_more_than_x_or_loses_guaranteed_frames() {
     let mut machine = Machine::new(1000);
     let [one, other] = [1, 2].map(|id| machine.admit(id, (300, 400), 100, Honest).unwrap());
     machine.fill(one, 1000);
@@ -74,7 +75,7 @@ fn nobody_gets_more_than_x_nor_loses_what_is_guaranteed() {
 }
 
 #[test]
-fn the_victim_is_who_has_most_above_its_guarantee() {
+fn the_victim_is_the_tenant_with_the_largest_surplus() {
     let mut machine = Machine::new(1000);
     let one = machine.admit(1, (300, 1000), 10_000, Honest).unwrap();
     let other = machine.admit(2, (100, 1000), 10_000, Honest).unwrap();
@@ -88,7 +89,7 @@ fn the_victim_is_who_has_most_above_its_guarantee() {
 }
 
 #[test]
-fn a_victim_is_asked_for_what_its_slice_can_clean_and_others_for_the_rest() {
+fn a_victim_releases_what_its_slice_can_clean_and_others_release_the_rest() {
     let mut machine = Machine::new(1000);
     let slow = machine.admit(1, (0, 1000), 500, Honest).unwrap();
     let fast = machine.admit(2, (0, 1000), 5000, Honest).unwrap();
@@ -104,7 +105,7 @@ fn a_victim_is_asked_for_what_its_slice_can_clean_and_others_for_the_rest() {
 }
 
 #[test]
-fn what_nobody_can_clean_in_time_comes_in_later_rounds() {
+fn frames_that_no_tenant_can_clean_in_time_follow_in_later_rounds() {
     let mut machine = Machine::new(1000);
     let slow = machine.admit(1, (0, 1000), 1000, Honest).unwrap();
     machine.fill(slow, 1000);
@@ -136,7 +137,7 @@ fn a_small_request_does_not_wait_behind_a_large_one() {
 }
 
 #[test]
-fn a_slice_that_comes_late_is_waited_for() {
+fn a_deadline_allows_for_a_slice_that_comes_late() {
     let mut machine = Machine::new(100);
     let cleaning = CleaningRate {
         frames_per_second: 50,
@@ -152,47 +153,7 @@ fn a_slice_that_comes_late_is_waited_for() {
 }
 
 #[test]
-fn who_does_not_answer_in_time_is_killed_and_the_requester_served() {
-    let mut machine = Machine::new(1000);
-    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(refuser, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
-    machine.run_until(T);
-    assert_eq!(
-        (machine.n(late), machine.killed.len()),
-        (0, 0),
-        "it has until T"
-    );
-    machine.run_until(T + ms(1));
-    let text = machine.killed[0].1.to_string();
-    assert!(
-        text.contains("500 frames") && text.contains("100ms"),
-        "{text}"
-    );
-    machine.run_until(T + KILLING + ms(1));
-    assert_eq!((machine.n(late), machine.allocator.free()), (500, 500));
-}
-
-#[test]
-fn who_answers_with_frames_that_are_not_unused_is_killed_at_once() {
-    let mut machine = Machine::new(1000);
-    let liar = machine.admit(1, (100, 1000), 10_000, Liar).unwrap();
-    machine.fill(liar, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
-    machine.run_until(ms(1));
-    let lie = Violation::FalseAnswer {
-        answered: 500,
-        found: 0,
-    };
-    assert_eq!(machine.killed, [(liar, lie)]);
-    machine.run_until(T);
-    assert_eq!(machine.n(late), 500);
-}
-
-#[test]
-fn optimistic_frames_come_when_some_are_free_and_nobody_is_asked_for_them() {
+fn optimistic_frames_are_granted_when_some_are_free_and_without_demands() {
     let mut machine = Machine::new(1000);
     let one = machine.admit(1, (100, 1000), 1000, Honest).unwrap();
     let other = machine.admit(2, (100, 1000), 1000, Honest).unwrap();
@@ -203,11 +164,11 @@ fn optimistic_frames_come_when_some_are_free_and_nobody_is_asked_for_them() {
     assert_eq!((machine.n(other), machine.revocations), (100, 0));
     assert_eq!(machine.allocator.stats(other).unwrap().wished, 300);
     machine.on_tenant_gone(one);
-    assert_eq!(machine.n(other), 400, "it has not to ask again");
+    assert_eq!(machine.n(other), 400, "without a second request");
 }
 
 #[test]
-fn who_could_never_clean_gets_no_optimistic_frames() {
+fn a_tenant_that_cannot_clean_gets_no_optimistic_frames() {
     let mut machine = Machine::new(1000);
     let tenant = machine.admit(1, (100, 1000), 0, Honest).unwrap();
     machine.fill(tenant, 1000);
@@ -217,7 +178,7 @@ fn who_could_never_clean_gets_no_optimistic_frames() {
 }
 
 #[test]
-fn a_guarantee_lowered_stays_for_the_notice() {
+fn a_lowered_guarantee_stays_in_force_for_the_notice() {
     let mut machine = Machine::new(1000);
     let one = machine.admit(1, (800, 800), 10_000, Honest).unwrap();
     machine.fill(one, 800);
@@ -235,12 +196,12 @@ fn a_guarantee_lowered_stays_for_the_notice() {
     machine.run_for(from - ms(1));
     assert_eq!(machine.n(one), 800);
     machine.run_for(ms(1) + T);
-    assert_eq!(machine.n(one), 200, "what is above is revoked");
+    assert_eq!(machine.n(one), 200, "the frames above it are revoked");
     machine.admit(2, (800, 800), 100, Honest).unwrap();
 }
 
 #[test]
-fn a_guarantee_raised_is_in_force_at_once_if_it_fits() {
+fn a_raised_guarantee_is_in_force_at_once_if_it_fits() {
     let mut machine = Machine::new(1000);
     let one = machine.admit(1, (100, 100), 1000, Honest).unwrap();
     machine.admit(2, (500, 1000), 1000, Honest).unwrap();
@@ -255,7 +216,7 @@ fn a_guarantee_raised_is_in_force_at_once_if_it_fits() {
 }
 
 #[test]
-fn too_much_resident_twice_is_told_and_then_ends_in_death() {
+fn two_counts_of_too_many_resident_frames_notify_and_later_ones_kill() {
     let mut machine = Machine::new(1000);
     let tenant = machine.admit(1, (100, 100), 100, Slow).unwrap();
     machine.fill(tenant, 100);
@@ -285,7 +246,7 @@ fn too_much_resident_twice_is_told_and_then_ends_in_death() {
 }
 
 #[test]
-fn after_a_restart_tenants_come_back_before_anything_is_lent() {
+fn after_a_restart_tenants_reconnect_before_frames_are_lent() {
     let allocator = Allocator::restarted(config(1000), ms(2000));
     let mut machine = Machine::over(allocator);
     let early = machine.admit(1, (100, 1000), 1000, Honest).unwrap();
@@ -314,14 +275,14 @@ fn after_a_restart_tenants_come_back_before_anything_is_lent() {
 }
 
 #[test]
-fn who_comes_back_with_more_than_is_managed_gives_it_up_in_its_own_time() {
+fn a_tenant_that_reconnects_with_more_than_is_managed_releases_it_in_its_own_time() {
     let mut machine = Machine::over(Allocator::restarted(config(1000), ms(2000)));
     let one = machine.readmit(1, (100, 2000), 1500, 2000, Honest).unwrap();
     let other = machine.readmit(2, (300, 300), 300, 2000, Honest).unwrap();
     let view = machine.allocator.stats(one).unwrap();
     assert_eq!((view.n, machine.allocator.free()), (1500, 0));
-    assert_eq!(view.beyond, 500, "none of the other's were taken then");
-    // Who was guaranteed frames does not wait for those that are nobody's afterwards.
+    assert_eq!(view.beyond, 500, "none of them were the other tenant's");
+    // A tenant with a guarantee does not wait for frames that will not be managed.
     let late = machine.admit(3, (400, 400), 2000, Honest).unwrap();
     machine.request(late, 400).unwrap();
     machine.run_for(ms(2000));
@@ -331,7 +292,7 @@ fn who_comes_back_with_more_than_is_managed_gives_it_up_in_its_own_time() {
 }
 
 #[test]
-fn one_that_comes_back_with_more_than_its_contract_gives_it_up_in_its_own_time() {
+fn a_tenant_that_reconnects_with_more_than_its_contract_releases_it_in_its_own_time() {
     let mut machine = Machine::over(Allocator::restarted(config(1000), ms(2000)));
     let one = machine.readmit(1, (100, 200), 700, 2000, Honest).unwrap();
     assert_eq!((machine.n(one), machine.allocator.free()), (700, 300));
@@ -340,7 +301,7 @@ fn one_that_comes_back_with_more_than_its_contract_gives_it_up_in_its_own_time()
 }
 
 #[test]
-fn who_comes_back_with_too_much_and_keeps_it_is_killed() {
+fn a_tenant_that_reconnects_with_too_much_and_keeps_it_is_killed() {
     let mut machine = Machine::over(Allocator::restarted(config(1000), ms(2000)));
     let one = machine.readmit(1, (100, 2000), 1500, 100, Refuser).unwrap();
     machine.run_until(T);
@@ -351,7 +312,7 @@ fn who_comes_back_with_too_much_and_keeps_it_is_killed() {
 }
 
 #[test]
-fn frames_that_come_free_are_not_asked_back_to_be_lent_again() {
+fn freed_frames_are_not_revoked_to_be_lent_again() {
     let mut machine = Machine::over(Allocator::restarted(config(1000), ms(1)));
     let ends = machine.readmit(1, (0, 900), 900, 100, Honest).unwrap();
     let one = machine.readmit(2, (0, 900), 900, 100, Honest).unwrap();
@@ -359,11 +320,11 @@ fn frames_that_come_free_are_not_asked_back_to_be_lent_again() {
     machine.on_tenant_gone(ends);
     machine.run_for(ms(20_000));
     let n = machine.n(one);
-    assert!((800..900).contains(&n), "only what was asked already: {n}");
+    assert!((800..900).contains(&n), "only earlier demands: {n}");
 }
 
 #[test]
-fn particular_frames_are_refused_where_there_are_none_such() {
+fn placements_that_the_machine_lacks_are_refused() {
     let mut machine = Machine::new(10_000);
     let tenant = machine.admit(1, (2000, 2000), 100, Honest).unwrap();
     let mut ask = |k, placement| {
@@ -382,13 +343,13 @@ fn particular_frames_are_refused_where_there_are_none_such() {
     assert!(
         ask(1, Placement::Node(1))
             .unwrap_err()
-            .contains("nodes 0 to 0 only")
+            .contains("no such NUMA node: 1; expected 0 to 0")
     );
     assert!(ask(1, Placement::Node(0)).is_ok());
 }
 
 #[test]
-fn memory_managed_is_not_lowered_below_what_is_promised_or_owned() {
+fn managed_memory_is_not_lowered_below_what_is_guaranteed_or_owned() {
     let mut machine = Machine::new(1000);
     let tenant = machine.admit(1, (100, 1000), 100, Honest).unwrap();
     machine.fill(tenant, 500);
@@ -400,97 +361,4 @@ fn memory_managed_is_not_lowered_below_what_is_promised_or_owned() {
     machine.request(tenant, 1000).unwrap();
     let actions = machine.allocator.set_managed(2000, Duration::ZERO).unwrap();
     assert_eq!(actions, []);
-}
-
-#[test]
-fn a_deadline_does_not_run_while_threads_wait_for_a_processor() {
-    let mut machine = Machine::new(1000);
-    let slow = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(slow, 1000);
-    machine.on_stalled(ms(7000));
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
-    machine.on_stalled(ms(7300));
-    machine.run_until(T + ms(300));
-    assert_eq!(
-        machine.killed.len(),
-        0,
-        "what was waited for before does not count"
-    );
-    // It gives them up after all.
-    machine.use_some(slow, 0, 0);
-    machine.holders.get_mut(&slow).unwrap().used = 500;
-    let actions = machine.allocator.on_answer(slow, 500, machine.now);
-    machine.execute(actions);
-    machine.run_for(ms(5000));
-    assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
-}
-
-#[test]
-fn a_deadline_is_put_off_by_a_bounded_time_however_busy_the_machine() {
-    let mut machine = Machine::new(1000);
-    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(refuser, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
-    machine.on_stalled(ms(60_000));
-    let most = config(0).stall;
-    machine.run_until(T + most);
-    assert_eq!(machine.killed.len(), 0);
-    machine.run_for(ms(1));
-    assert!(matches!(machine.killed[..], [(_, Violation::Late { by, .. })] if by == T + most));
-    machine.run_for(KILLING);
-    assert_eq!(machine.n(late), 500);
-}
-
-#[test]
-fn too_much_resident_is_borne_for_as_long_as_threads_wait_for_a_processor() {
-    let mut machine = Machine::new(1000);
-    let tenant = machine.admit(1, (100, 100), 100, Slow).unwrap();
-    machine.fill(tenant, 100);
-    let resident = |machine: &mut Machine| {
-        machine.run_for(ms(1000));
-        let actions = machine.allocator.on_resident(tenant, 300, machine.now);
-        machine.execute(actions);
-        (machine.told.len(), machine.killed.len())
-    };
-    assert_eq!(resident(&mut machine), (0, 0));
-    assert_eq!(resident(&mut machine), (1, 0));
-    machine.on_stalled(ms(900));
-    // Two seconds for 200 frames at 100 a second, and those it waited.
-    assert_eq!(resident(&mut machine), (1, 0));
-    assert_eq!(resident(&mut machine), (1, 0));
-    assert_eq!(resident(&mut machine), (1, 1));
-}
-
-#[test]
-fn frames_that_are_unused_at_the_deadline_are_taken_though_the_answer_is_on_its_way() {
-    let mut machine = Machine::new(1000);
-    let slow = machine.admit(1, (100, 1000), 10_000, Slow).unwrap();
-    machine.fill(slow, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
-    machine.holders.get_mut(&slow).unwrap().used = 500;
-    machine.report_usage();
-    machine.run_for(ms(5000));
-    assert_eq!((machine.n(late), machine.killed.len()), (500, 0));
-}
-
-#[test]
-fn one_with_fewer_unused_at_the_deadline_than_it_was_asked_for_is_killed() {
-    let mut machine = Machine::new(1000);
-    let refuser = machine.admit(1, (100, 1000), 10_000, Refuser).unwrap();
-    machine.fill(refuser, 1000);
-    let late = machine.admit(2, (500, 500), 100, Honest).unwrap();
-    machine.request(late, 500).unwrap();
-    machine.holders.get_mut(&refuser).unwrap().used = 501;
-    machine.report_usage();
-    machine.run_for(T + ms(1));
-    let by = T;
-    assert_eq!(
-        machine.killed,
-        [(refuser, Violation::Late { missing: 1, by })]
-    );
-    machine.run_for(KILLING);
-    assert_eq!(machine.n(late), 500);
 }

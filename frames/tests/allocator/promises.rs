@@ -1,4 +1,4 @@
-//! What the allocator promises, under random tenants of every character.
+//! The allocator's invariants, under random tenants of every character.
 
 use crate::machine::{Character, KILLING, Machine};
 use frames::allocator::*;
@@ -16,7 +16,7 @@ fn character() -> impl Strategy<Value = Character> {
     ]
 }
 
-/// Something happens.
+/// An event.
 #[derive(Clone, Debug)]
 enum Step {
     Admit {
@@ -30,7 +30,7 @@ enum Step {
         which: usize,
         k: u32,
     },
-    /// Uses some of what it has, of which some can be given up without writing.
+    /// Uses some of its frames, part of them clean.
     Use {
         which: usize,
         part: u32,
@@ -44,7 +44,7 @@ enum Step {
     Leave {
         which: usize,
     },
-    /// A tenant of a daemon before comes back, maybe with more than is managed.
+    /// A tenant of the previous daemon reconnects, maybe with more than is managed.
     Return {
         g: u32,
         extra: u32,
@@ -77,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Takes a step; the machine checks what holds at any moment by itself.
+/// Takes a step; the machine checks its invariants at every moment.
 fn take(machine: &mut Machine, number: u32, step: Step) {
     let tenant = |which: usize| {
         let count = machine.holders.len().max(1);
@@ -137,10 +137,11 @@ fn take(machine: &mut Machine, number: u32, step: Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// The sum of n is within what is managed, but for what those who came back had beyond it,
-    /// promises are kept, the honest live: at every moment. In the end all guarantees are met, and nothing is lost.
+    /// At every moment the sum of n is within the managed frames, except for those with which
+    /// tenants reconnected, promises are kept, and honest tenants live. In the end all guarantees
+    /// are met and no frame is lost.
     #[test]
-    fn promises_are_kept_whatever_tenants_do(
+    fn invariants_hold_whatever_tenants_do(
         managed in 50u32..2000,
         steps in prop::collection::vec(step(), 1..120),
     ) {
@@ -167,10 +168,10 @@ proptest! {
         prop_assert_eq!(machine.allocator.free(), managed);
     }
 
-    /// Where the holders can clean as much in time, a guaranteed request is served by T, and
+    /// Where the holders can clean as much in time, a guaranteed request is granted by T, and
     /// 50 ms later if one of them has to be killed.
     #[test]
-    fn a_guaranteed_request_is_served_in_time_where_the_holders_can_clean_as_much(
+    fn a_guaranteed_request_is_granted_in_time_where_the_holders_can_clean_as_much(
         holders in prop::collection::vec((1u32..400, 10u32..20_000, character()), 1..6),
         part in 1u32..=100,
     ) {
@@ -192,10 +193,10 @@ proptest! {
     }
 }
 
-/// Ten thousand revocations, from clean, dirty and refusing holders, who fill the machine
-/// between any two.
+/// Ten thousand revocations from clean, dirty and refusing holders, which fill the machine between
+/// any two of them.
 #[test]
-fn in_ten_thousand_rounds_deadlines_are_kept_and_refusers_killed_and_nobody_else() {
+fn in_ten_thousand_rounds_deadlines_are_kept_and_only_refusers_killed() {
     use Character::{Honest, Liar, Refuser, Slow};
     let characters = [Honest, Honest, Slow, Honest, Liar, Refuser];
     let mut machine = Machine::new(10_000);
@@ -235,7 +236,7 @@ fn in_ten_thousand_rounds_deadlines_are_kept_and_refusers_killed_and_nobody_else
             .all(|waiting| waiting.due.is_some());
         machine.run_for(T + KILLING);
         if promised {
-            assert_eq!(machine.n(one), 4000, "served by T and 50 ms");
+            assert_eq!(machine.n(one), 4000, "granted by T and 50 ms");
             slowest = slowest.max(machine.granted - start);
         }
         machine.run_for(T);

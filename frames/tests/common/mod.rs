@@ -1,4 +1,4 @@
-//! What holds of a ledger whenever nobody is at work on it.
+//! Invariants of a ledger while no operation on it is in progress.
 
 use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Process};
 
@@ -9,13 +9,13 @@ pub fn admit(ledger: &Ledger, g: u32, x: u32) -> DomainFrames<'_> {
     ledger.adopt(id, Process { pid: 1, start: 1 }).unwrap()
 }
 
-/// As many of `count` frames as the domain gets.
+/// As many of `count` frames as the domain can take.
 #[allow(dead_code, reason = "each test uses what it needs")]
 pub fn take(client: &DomainFrames<'_>, count: u32) -> Vec<Frame> {
     (0..count).map_while(|_| client.take()).collect()
 }
 
-/// Panics unless the books agree with the RamTab.
+/// Panics unless the counts agree with the RamTab.
 pub fn audit(ledger: &Ledger) {
     let mut owned = 0;
     let mut guaranteed = 0;
@@ -26,7 +26,7 @@ pub fn audit(ledger: &Ledger) {
             state_counts.total(),
             "n is what the RamTab says: {view:?} {state_counts:?}"
         );
-        assert!(view.n <= view.contract.x, "never past x: {view:?}");
+        assert!(view.n <= view.contract.x, "never above x: {view:?}");
         assert!(
             view.unused >= state_counts.unused,
             "an unused frame is found: {view:?} {state_counts:?}"
@@ -36,7 +36,7 @@ pub fn audit(ledger: &Ledger) {
     }
     assert_eq!(guaranteed, ledger.guaranteed());
     assert!(guaranteed <= ledger.total());
-    assert!(owned <= ledger.limit(), "never past the limit");
+    assert!(owned <= ledger.limit(), "never above the limit");
     assert_eq!(owned, ledger.owned(), "what is owned is counted");
     assert_eq!(
         owned + ledger.free(),
@@ -45,8 +45,8 @@ pub fn audit(ledger: &Ledger) {
     );
 }
 
-/// Whether the domain can have its guarantee now, without anyone's help but what others
-/// have unused above theirs.
+/// Returns true if the domain can have its guarantee now, with no help of others but their unused
+/// frames above theirs.
 #[allow(dead_code, reason = "each test uses what it needs")]
 pub fn gets_its_guarantee(ledger: &Ledger, id: DomainId) -> bool {
     let client = ledger.client(id).expect("admitted");

@@ -1,0 +1,60 @@
+//! Statistics of the allocator's tenants.
+
+use super::tenant::Tenant;
+use super::{Allocator, TenantId, Usage};
+use crate::contract::Contract;
+use std::time::Duration;
+
+/// Statistics of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantStats {
+    /// Its number.
+    pub tenant: TenantId,
+    /// {g, x} in force.
+    pub contract: Contract,
+    /// The contract that will replace it, and when.
+    pub later: Option<(Contract, Duration)>,
+    /// Frames granted.
+    pub n: u32,
+    /// Those of them beyond the managed frames, with which it reconnected.
+    pub beyond: u32,
+    /// Its use of them, as last reported.
+    pub usage: Usage,
+    /// Frames demanded from it and not yet released.
+    pub owed: u32,
+    /// Guaranteed frames it waits for.
+    pub waiting: u32,
+    /// Optimistic frames it requested and has not got.
+    pub wished: u32,
+    /// True if it is being killed.
+    pub condemned: bool,
+}
+
+impl Allocator {
+    /// Statistics of all tenants, in the order of their numbers.
+    pub fn all_stats(&self) -> impl Iterator<Item = TenantStats> {
+        let all = self.tenants.iter();
+        all.map(|(id, tenant)| self.stats_of(*id, tenant))
+    }
+
+    /// Statistics of one tenant.
+    pub fn stats(&self, tenant: TenantId) -> Option<TenantStats> {
+        let found = self.tenants.get(&tenant)?;
+        Some(self.stats_of(tenant, found))
+    }
+
+    fn stats_of(&self, id: TenantId, tenant: &Tenant) -> TenantStats {
+        TenantStats {
+            tenant: id,
+            contract: tenant.contract,
+            later: tenant.later,
+            n: tenant.n,
+            beyond: tenant.beyond,
+            usage: tenant.usage,
+            owed: tenant.owed(),
+            waiting: self.pending_of(id),
+            wished: self.optimistic_of(id),
+            condemned: tenant.condemned.is_some(),
+        }
+    }
+}

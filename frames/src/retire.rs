@@ -1,0 +1,130 @@
+//! Retirement: reclaiming the frames of a domain whose process is gone.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, section 6.2: a killed domain's frames are
+//! reclaimed. Rule: each step can be repeated, so a process that dies while it retires a domain
+//! leaves nothing but a retirement to finish.
+
+use crate::acquire::lower_to_zero;
+use crate::domain::{DomainId, DomainWord, Phase};
+use crate::layout::CLOSED;
+use crate::ledger::Ledger;
+use crate::ramtab::{Entry, Owner};
+use std::sync::atomic::Ordering::SeqCst;
+
+impl Ledger {
+    /// Reclaims everything of a domain whose process is gone, wherever it died, and of children
+    /// that it had admitted and that were never adopted. Returns the number of frames reclaimed,
+    /// zero where there is no such domain. One thread of the supervisor calls this, *after* it
+    /// reaped the process.
+    pub fn retire(&self, id: DomainId) -> u32 {
+        let back = self.dismiss(id).unwrap_or(0);
+        if self.memory.header().suspect.load(SeqCst) != 0 {
+            self.recount();
+        }
+        back
+    }
+
+    /// Reclaims everything of a domain, if it exists, without a recount.
+    pub(crate) fn dismiss(&self, id: DomainId) -> Option<u32> {
+        let slot = self.find(id)?;
+        let retiring = |now: u32| {
+            let word = DomainWord::unpack(now);
+            let ours = word.generation == id.generation && word.admitted();
+            ours.then_some(
+                DomainWord {
+                    phase: Phase::Retiring,
+                    ..word
+                }
+                .pack(),
+            )
+        };
+        slot.state.fetch_update(SeqCst, SeqCst, retiring).ok()?;
+        Some(self.dismantle(id.slot))
+    }
+
+    /// Empties a retiring slot. Idempotent: where its caller is killed, another process calls it
+    /// again.
+    fn dismantle(&self, owner: Owner) -> u32 {
+        let (slot, header) = (self.memory.slot(owner), self.memory.header());
+        let n = slot.n.fetch_or(CLOSED, SeqCst);
+        let mut back = self.sweep(owner);
+        self.memory.set(owner).clear();
+        self.memory.want_less(owner, u32::MAX);
+        slot.demanded.store(0, SeqCst);
+        // A process that died while changing counts left some too high.
+        let torn = slot.activity.swap(0, SeqCst) as u32 != 0;
+        if torn || n & CLOSED != 0 {
+            header.suspect.store(1, SeqCst);
+        }
+        if n & CLOSED == 0 {
+            let g = slot.g.load(SeqCst);
+            header.limit.release(n);
+            lower_to_zero(&header.committed, n.max(g));
+            lower_to_zero(&header.guaranteed, g);
+            lower_to_zero(&header.live, 1);
+        }
+        back += self.dismiss_children(owner);
+        self.vacate(owner);
+        header.notify_freed();
+        back
+    }
+
+    fn vacate(&self, owner: Owner) {
+        let slot = self.memory.slot(owner);
+        let generation = DomainWord::unpack(slot.state.load(SeqCst)).generation + 1;
+        let generation = generation & DomainWord::GENERATION_MASK;
+        slot.state.store(
+            DomainWord {
+                phase: Phase::Vacant,
+                creator: 0,
+                generation,
+            }
+            .pack(),
+            SeqCst,
+        );
+    }
+
+    /// Frees every frame of an owner.
+    fn sweep(&self, owner: Owner) -> u32 {
+        let mut back = 0;
+        for (frame, seen) in self.memory.ramtab().entries() {
+            let mut entry = seen;
+            while entry.owner() == owner && entry != Entry::FREE {
+                if self.memory.release(frame, entry) {
+                    back += 1;
+                    break;
+                }
+                match self.memory.ramtab().get(frame) {
+                    Some(now) => entry = now,
+                    None => break,
+                }
+            }
+        }
+        back
+    }
+
+    /// Retires domains that a dead creator had claimed or admitted and that were never adopted.
+    fn dismiss_children(&self, creator: Owner) -> u32 {
+        let theirs = |owner: &Owner| {
+            let word = DomainWord::unpack(self.memory.slot(*owner).state.load(SeqCst));
+            word.creator == creator && word.phase != Phase::Vacant
+        };
+        let mut back = 0;
+        for owner in (1..self.memory.slot_count()).filter(theirs) {
+            let word = DomainWord::unpack(self.memory.slot(owner).state.load(SeqCst));
+            match word.phase {
+                Phase::Nascent => {
+                    let id = DomainId {
+                        slot: owner,
+                        generation: word.generation,
+                    };
+                    back += self.dismiss(id).unwrap_or(0);
+                }
+                Phase::Retiring => back += self.dismantle(owner),
+                Phase::Claimed => self.vacate(owner),
+                Phase::Vacant | Phase::Live => (),
+            }
+        }
+        back
+    }
+}
