@@ -346,7 +346,7 @@ mod tests {
         assert!(
             refused
                 .to_string()
-                .contains("1.000 processors are asked for")
+                .contains("cannot reserve 1.000 processors")
         );
     }
 }

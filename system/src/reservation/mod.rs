@@ -281,7 +281,7 @@ mod tests {
         let said = |text: &str| text.parse::<CpuTerms>().unwrap_err().to_string();
         assert!(said("10ms").contains("RUNTIME/PERIOD"));
         assert!(said("10/40").contains("as in 10ms/40ms"));
-        assert!(said("10ms/0ms").contains("a period of zero"));
+        assert!(said("10ms/0ms").contains("invalid period: zero"));
         assert!(said("50ms/40ms").contains("50ms is longer than its period of 40ms"));
         assert!(said("1ms/10ms,by=magic").contains("by=deadline|realtime|weight"));
         assert!(said("1ms/10ms,deadline").contains("by=deadline"));
