@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -247,6 +248,19 @@ int sigismember(const sigset_t *set, int number) {
 int fputs(const char *text, FILE *stream) {
     (void)stream;
     return (int)write(2, text, strlen(text));
+}
+
+/* The C library's translates, in memory of the program's allocator: a pager process that does not
+ * serve yet would wait for a page of it that only it can bring. */
+int __xpg_strerror_r(int error, char *to, size_t n) {
+    const char *text = strerrordesc_np(error);
+    if (!text) text = "unknown error";
+    size_t length = strlen(text);
+    if (n == 0) return ERANGE;
+    if (length >= n) length = n - 1;
+    memcpy(to, text, length);
+    to[length] = 0;
+    return 0;
 }
 
 /* Whether the calling thread is the program's, and has run its first instruction. */
