@@ -43,7 +43,7 @@ pub enum Phase {
     Vacant,
     /// Being filled in by its creator.
     Claimed,
-    /// Admitted, but not yet adopted by its process. It is retired with its creator.
+    /// Admitted, but not yet adopted by its process.
     Nascent,
     /// Its process runs.
     Live,

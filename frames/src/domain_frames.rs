@@ -231,8 +231,8 @@ impl<'a> DomainFrames<'a> {
         wired::futex::wait(&self.slot.bell, seq, limit);
     }
 
-    /// Admits a domain for a child about to be forked. It is retired if this process dies before
-    /// the child adopts it.
+    /// Admits a domain for a child about to be forked. The supervisor retires it if this process
+    /// dies and no child adopts it.
     pub fn admit_child(&self, contract: Contract) -> Result<DomainId, AdmissionError> {
         let process = Process {
             pid: self.slot.pid.load(SeqCst),

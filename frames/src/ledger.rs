@@ -107,7 +107,7 @@ impl Ledger {
         self.admit_by(0, contract, process)
     }
 
-    /// Admits a domain that is retired with its creator until it is adopted.
+    /// Admits a domain that names its creator until it is adopted.
     pub(crate) fn admit_by(
         &self,
         creator: Owner,

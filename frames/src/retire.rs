@@ -12,10 +12,10 @@ use crate::ramtab::{Entry, Owner};
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Ledger {
-    /// Reclaims everything of a domain whose process is gone, wherever it died, and of children
-    /// that it had admitted and that were never adopted. Returns the number of frames reclaimed,
-    /// zero where there is no such domain. One thread of the supervisor calls this, *after* it
-    /// reaped the process.
+    /// Reclaims everything of a domain whose process is gone, wherever it died. The domains of
+    /// children that it had admitted stay, and are retired by themselves. Returns the number of
+    /// frames reclaimed, zero where there is no such domain. One thread of the supervisor calls
+    /// this, *after* it reaped the process.
     pub fn retire(&self, id: DomainId) -> u32 {
         let back = self.dismiss(id).unwrap_or(0);
         if self.memory.header().suspect.load(SeqCst) != 0 {
@@ -63,7 +63,7 @@ impl Ledger {
             lower_to_zero(&header.guaranteed, g);
             lower_to_zero(&header.live, 1);
         }
-        back += self.dismiss_children(owner);
+        back += self.release_children(owner);
         self.vacate(owner);
         header.notify_freed();
         back
@@ -103,8 +103,9 @@ impl Ledger {
         back
     }
 
-    /// Retires domains that a dead creator had claimed or admitted and that were never adopted.
-    fn dismiss_children(&self, creator: Owner) -> u32 {
+    /// Ends what a dead creator had begun with its children's domains. A nascent one stays: its
+    /// child may be about to adopt it, and the creator's slot may soon have another domain.
+    fn release_children(&self, creator: Owner) -> u32 {
         let theirs = |owner: &Owner| {
             let word = DomainWord::unpack(self.memory.slot(*owner).state.load(SeqCst));
             word.creator == creator && word.phase != Phase::Vacant
@@ -114,11 +115,10 @@ impl Ledger {
             let word = DomainWord::unpack(self.memory.slot(owner).state.load(SeqCst));
             match word.phase {
                 Phase::Nascent => {
-                    let id = DomainId {
-                        slot: owner,
-                        generation: word.generation,
-                    };
-                    back += self.dismiss(id).unwrap_or(0);
+                    let orphan = DomainWord { creator: 0, ..word };
+                    let state = &self.memory.slot(owner).state;
+                    // It fails where the child adopts the domain meanwhile, which does the same.
+                    let _ = state.compare_exchange(word.pack(), orphan.pack(), SeqCst, SeqCst);
                 }
                 Phase::Retiring => back += self.dismantle(owner),
                 Phase::Claimed => self.vacate(owner),

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{admit, audit, take};
-use frames::{AdmissionError, Contract, DomainId, Frame, Ledger, LedgerMisuse, Process, State};
+use frames::{
+    AdmissionError, Contract, DomainId, Frame, Ledger, LedgerMisuse, Phase, Process, State,
+};
 use std::time::Duration;
 
 fn ledger(total: u32) -> Ledger {
@@ -264,18 +266,36 @@ fn a_reserve_that_is_not_fully_available_takes_nothing() {
 }
 
 #[test]
-fn a_child_that_was_never_adopted_is_retired_with_its_parent() {
+fn a_child_that_is_about_to_join_outlives_its_parent() {
     let ledger = ledger(100);
     let parent = admit(&ledger, 10, 100);
     take(&parent, 10);
     let child = parent.admit_child(Contract { g: 10, x: 100 }).unwrap();
     parent.reserve_for_child(child, 20).unwrap();
-    assert_eq!(ledger.retire(parent.id()), 30);
-    assert!(ledger.adopt(child, Process::default()).is_err());
+    assert_eq!(ledger.retire(parent.id()), 10);
+    assert_eq!(ledger.stats(child).unwrap().phase, Phase::Nascent);
+    let another = admit(&ledger, 10, 100);
+    assert_eq!(ledger.retire(another.id()), 0);
+    let adopted = ledger.adopt(child, Process::default()).unwrap();
+    assert_eq!(adopted.n(), 20);
+    audit(&ledger);
+    assert_eq!(ledger.retire(child), 20);
     assert_eq!(
         (ledger.domains(), ledger.guaranteed(), ledger.free()),
         (0, 0, 100)
     );
+}
+
+#[test]
+fn a_child_that_was_never_adopted_is_retired_like_any() {
+    let ledger = ledger(100);
+    let parent = admit(&ledger, 10, 100);
+    let child = parent.admit_child(Contract { g: 10, x: 100 }).unwrap();
+    parent.reserve_for_child(child, 20).unwrap();
+    ledger.retire(parent.id());
+    assert_eq!(ledger.retire(child), 20);
+    assert!(ledger.adopt(child, Process::default()).is_err());
+    assert_eq!((ledger.domains(), ledger.free()), (0, 100));
 }
 
 #[test]

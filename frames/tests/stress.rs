@@ -190,6 +190,13 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
             "it was working until it was killed"
         );
         ledger.retire(id);
+        // No child that it admitted was forked.
+        let orphaned = ledger
+            .all_stats()
+            .filter(|view| view.process.pid == child.id());
+        for orphan in orphaned.map(|view| view.id).collect::<Vec<_>>() {
+            ledger.retire(orphan);
+        }
     };
     let mut tree: Vec<_> = (0..4).map(|n| spawn(30 * n)).collect();
     let mut random = Random(77);

@@ -7,6 +7,7 @@
 
 mod admission;
 mod reclaim;
+mod unclaimed;
 
 use crate::board::{Board, Figure};
 use crate::connector::Connector;
@@ -32,6 +33,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use store::{Occupied, SetupError, SharedStore, StoreConfig};
+use unclaimed::Unclaimed;
 
 /// How long the threads of a process that is ending may still be on their way out of
 /// user code after its connection has hung up. After an exec the process lives on, so
@@ -193,6 +195,7 @@ pub struct System {
     /// Domains not yet taken back, and since when: a write of theirs is in flight, or
     /// another dead process has a page of theirs in its hands.
     unfinished: Vec<(DomainId, Instant)>,
+    unclaimed: Vec<Unclaimed>,
     strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     past: Past,
@@ -250,6 +253,7 @@ impl System {
             members: Members::default(),
             fence,
             unfinished: Vec::new(),
+            unclaimed: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
             past: Past::default(),

@@ -61,6 +61,16 @@ pub fn process(pid: Pid) -> frames::Process {
     }
 }
 
+/// Whether a process that the ledger names still runs.
+pub fn is_alive(process: frames::Process) -> bool {
+    Pid::from_raw(process.pid as i32).is_some_and(|pid| {
+        let now = Stat::of(pid);
+        now.is_some_and(|stat| {
+            !stat.is_dead() && (process.start == 0 || stat.start == process.start)
+        })
+    })
+}
+
 /// Whether `pid` is `ancestor` or below it. A process whose parent ended is below its
 /// nearest subreaper.
 pub fn descends(pid: Pid, ancestor: Pid) -> bool {

@@ -157,10 +157,7 @@ impl System {
             .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
         match free && there {
             true => Ok(domain),
-            false => Err(
-                "the domain admitted for this child is gone: its parent ended right after the fork"
-                    .into(),
-            ),
+            false => Err("the domain admitted for this child is gone or another's".into()),
         }
     }
 

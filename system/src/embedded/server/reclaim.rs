@@ -4,9 +4,8 @@
 use super::{Event, System};
 use crate::tree;
 use crate::wire::{Slot, slot_of};
-use frames::{DomainId, Phase, Process};
+use frames::{DomainId, Phase};
 use rustix::event::epoll;
-use rustix::process::Pid;
 use std::time::{Duration, Instant};
 use store::{SharedStore, Store};
 
@@ -30,8 +29,7 @@ impl System {
         self.note_store();
         let process = self.ledger.stats(member.domain).map(|view| view.process);
         let frames = self.take_back(member.domain);
-        // Children it had admitted and not forked, or forked and not seen adopt, went
-        // with it in the ledger.
+        // Children that it had admitted and not forked.
         if process.is_some() {
             self.sweep();
         }
@@ -86,7 +84,7 @@ impl System {
     }
 
     /// Takes back domains whose process is gone without ever having come in: children
-    /// that died between fork and their first message.
+    /// that died between fork and their first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
         if let Some(pace) = &mut self.pace {
@@ -104,21 +102,12 @@ impl System {
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
             .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
             .filter(|view| {
-                matches!(view.phase, Phase::Nascent | Phase::Live) && !is_alive(view.process)
+                matches!(view.phase, Phase::Nascent | Phase::Live) && !tree::is_alive(view.process)
             })
             .map(|view| view.id)
             .collect();
-        for domain in gone {
+        for domain in self.never_claimed(gone) {
             self.take_back(domain);
         }
     }
-}
-
-fn is_alive(process: Process) -> bool {
-    Pid::from_raw(process.pid as i32).is_some_and(|pid| {
-        let now = tree::Stat::of(pid);
-        now.is_some_and(|stat| {
-            !stat.is_dead() && (process.start == 0 || stat.start == process.start)
-        })
-    })
 }
