@@ -15,7 +15,7 @@
 use crate::page::State;
 use crate::stream::{Advice, WIDEST};
 use crate::table::Table;
-use store::{Channel, Completion, Handle, ReadPage, Store, StoreError, Wait};
+use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 
 /// Streams one reader reads ahead for at once.
@@ -38,9 +38,9 @@ enum Buffer {
     #[default]
     Free,
     /// The copy under this handle is on its way.
-    Coming(Handle),
+    Coming(PageHandle),
     /// It has come.
-    Here(Handle),
+    Here(PageHandle),
     /// It could not be had.
     Failed,
     /// It is on its way, and nobody wants it any more.
@@ -256,7 +256,7 @@ impl Ahead {
         place: Place,
         window: u32,
         table: &Table,
-        faulting: Option<Handle>,
+        faulting: Option<PageHandle>,
     ) -> Result<(), StoreError> {
         let near = place.position + (window as usize).min(self.length);
         let far = place.position + (WINDOWS * window as usize).min(self.length);
@@ -275,7 +275,7 @@ impl Ahead {
         place: Place,
         until: usize,
         table: &Table,
-        faulting: Option<Handle>,
+        faulting: Option<PageHandle>,
     ) -> Result<usize, StoreError> {
         let Place { lane, position } = place;
         self.batch.clear();
@@ -336,7 +336,7 @@ impl Ahead {
         &self,
         place: Place,
         index: usize,
-        handle: Option<Handle>,
+        handle: Option<PageHandle>,
     ) -> Option<*const u8> {
         let lane = &self.lanes[place.lane];
         let position = lane.position(index)?;

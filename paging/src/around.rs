@@ -15,7 +15,7 @@ use crate::page::{PageState, State};
 use crate::stream::Advice;
 use frames::Frame;
 use rate::FaultClass;
-use store::Handle;
+use store::PageHandle;
 use translation::{MapError, Wake};
 use wired::{Guard, PAGE};
 
@@ -121,7 +121,7 @@ impl Activation<'_> {
     fn read_ahead<'a>(
         &self,
         mut reader: Guard<'a, Ahead>,
-        handle: Handle,
+        handle: PageHandle,
         advice: &Advice,
     ) -> Reading<'a> {
         let table = self.stretch.table();
@@ -149,7 +149,7 @@ impl Activation<'_> {
         &self,
         reading: &mut Reading<'_>,
         index: usize,
-        handle: Handle,
+        handle: PageHandle,
     ) -> Option<*const u8> {
         let from = reading
             .reader

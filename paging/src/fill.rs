@@ -15,7 +15,7 @@ use crate::stretch::Inner;
 use frames::Frame;
 use rate::FaultClass;
 use rate::thread_counters::ThreadKey;
-use store::{Handle, StoreError, Submitted, Wait};
+use store::{PageHandle, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
@@ -462,7 +462,7 @@ impl Pager {
         &self,
         context: &mut Context,
         flight: usize,
-        result: Result<Option<Handle>, StoreError>,
+        result: Result<Option<PageHandle>, StoreError>,
     ) -> (usize, Outcome) {
         let addr = context.flights[flight].addr;
         let frame = Frame(context.flights[flight].frame);

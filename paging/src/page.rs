@@ -45,7 +45,7 @@ pub use gate::RangeGate;
 
 use event::{AtomicU64, Event};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use store::Handle;
+use store::PageHandle;
 
 /// Where a page's contents are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ const HOT: Field = AHEAD.after(2);
 /// How many want it to stay where it is.
 const NAILS: Field = HOT.after(3);
 const FRAME: Field = NAILS.after(26);
-const HANDLE: Field = FRAME.after(Handle::BITS);
+const HANDLE: Field = FRAME.after(PageHandle::BITS);
 
 const _: () = assert!(HANDLE.shift + HANDLE.bits == 64);
 const _: () = assert!(1 << FRAME.bits == frames::Frame::MAX as u64);
@@ -149,8 +149,8 @@ impl PageState {
     }
 
     /// The stored copy; of a page that is not `Stored` maybe a stale one.
-    pub fn handle(self) -> Option<Handle> {
-        Handle::new(HANDLE.get(self.0) as u32)
+    pub fn handle(self) -> Option<PageHandle> {
+        PageHandle::new(HANDLE.get(self.0) as u32)
     }
 
     /// How many want the page to stay where it is.
@@ -222,7 +222,7 @@ pub struct Released {
     /// a staged page is not here: it is in its slot until that is discarded.
     pub frame: Option<u32>,
     /// The stored copy, which nobody refers to any more.
-    pub handle: Option<Handle>,
+    pub handle: Option<PageHandle>,
     /// Whether it was nailed; it is not any more.
     pub nailed: bool,
 }
@@ -290,7 +290,7 @@ impl PageWord {
 
     /// The contents are lost: who claimed the fill could not read them. Every access is
     /// told from now on. The stored copy is the caller's to forget.
-    pub fn poison_fill(&self) -> Option<Handle> {
+    pub fn poison_fill(&self) -> Option<PageHandle> {
         let handle = self.load().handle();
         self.finish(|_| POISONED);
         handle
@@ -308,7 +308,7 @@ impl PageWord {
     /// The copy just written of the page staged in `frame` becomes the page. The stale
     /// copy it had, if any, is the caller's to forget; None when the page was faulted on
     /// or discarded meanwhile, and then the copy just written is.
-    pub fn write_done(&self, frame: u32, copy: Handle) -> Option<Option<Handle>> {
+    pub fn write_done(&self, frame: u32, copy: PageHandle) -> Option<Option<PageHandle>> {
         self.change(|now| {
             let stored = HANDLE.put(STATE.put(now.without_frame(), STORED), copy.get().into());
             now.is(STAGED, frame).then(|| (stored, now.handle()))
@@ -328,7 +328,7 @@ impl PageWord {
     /// The page staged in `frame` is all zeros: it becomes empty. The stored copy it had,
     /// if any, is the caller's to forget; None when the page was faulted on or discarded
     /// meanwhile.
-    pub fn drop_zero(&self, frame: u32) -> Option<Option<Handle>> {
+    pub fn drop_zero(&self, frame: u32) -> Option<Option<PageHandle>> {
         self.change(|now| now.is(STAGED, frame).then(|| (EMPTY, now.handle())))
     }
 
@@ -353,7 +353,7 @@ impl PageWord {
 
     /// Separates a resident or staged page from its stored copy, which is the caller's to
     /// forget: when it is known to be stale, or the store needs the room.
-    pub fn take_handle(&self) -> Option<Handle> {
+    pub fn take_handle(&self) -> Option<PageHandle> {
         self.change(|now| {
             let elsewhere = matches!(now.state(), State::Resident | State::Staged);
             let handle = now.handle().filter(|_| elsewhere)?;

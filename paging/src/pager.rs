@@ -35,7 +35,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use store::{Handle, Holder, Store};
+use store::{HolderId, PageHandle, Store};
 use translation::{Capabilities, Pagemap, Userfault};
 use wired::{Guard, HUGE_RANGE_PAGES, Lock, PAGE, PiLock};
 
@@ -91,7 +91,7 @@ pub(crate) struct Parts {
     /// Frames of the whole ledger: frame numbers are below this.
     pub(crate) total_frames: u32,
     pub(crate) store: Option<&'static dyn Store>,
-    pub(crate) holder: Holder,
+    pub(crate) holder: HolderId,
     pub(crate) counters: Counters,
     /// Not zero once a device may read or write the program's memory behind the
     /// processor's back: eviction then looks for pinned pages.
@@ -274,8 +274,8 @@ impl Pager {
         unsafe { (*self.pagemap.get()).as_ref() }
     }
 
-    pub(crate) fn holder(&self) -> Holder {
-        self.holder.load(Ordering::Relaxed) as Holder
+    pub(crate) fn holder(&self) -> HolderId {
+        self.holder.load(Ordering::Relaxed) as HolderId
     }
 
     /// Another process now: its userfaultfd, its client, its holder.
@@ -286,7 +286,7 @@ impl Pager {
         &self,
         userfault: Userfault,
         frames: DomainFrames<'static>,
-        holder: Holder,
+        holder: HolderId,
         counters: Counters,
     ) {
         // SAFETY: the caller's promise. The old userfaultfd's destructor must not run: its
@@ -307,7 +307,7 @@ impl Pager {
     }
 
     /// Drops this process's hold on a stored page.
-    pub(crate) fn forget(&self, handle: Handle) {
+    pub(crate) fn forget(&self, handle: PageHandle) {
         if let Some(store) = self.store {
             store.discard(self.holder(), &[handle]);
         }

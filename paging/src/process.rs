@@ -26,7 +26,7 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use store::{Holder, SharedStore};
+use store::{HolderId, SharedStore};
 use translation::{Access, Capabilities, Userfault};
 use wired::{Guard, Lock, PAGE, PiGuard, futex};
 
@@ -41,7 +41,7 @@ pub struct Config {
     /// The tree's store.
     pub store: &'static SharedStore,
     /// The process's slot in it.
-    pub holder: Holder,
+    pub holder: HolderId,
     /// Words for [`Counter::ALL`], where a supervisor can read them.
     pub counters: &'static [AtomicU64],
     /// Not zero once a device may touch the process's memory.

@@ -171,8 +171,8 @@ fn flipped() {
             page,
         );
     }
-    domain.store().unwrap().inject(store::Inject {
-        fail: Some((store::Fault::Flip, 0, u64::MAX)),
+    domain.store().unwrap().inject(store::FaultPlan {
+        fail: Some((store::InjectedFault::Flip, 0, u64::MAX)),
         slow: None,
     });
     let mut sum = 0u64;

@@ -102,7 +102,7 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
         None => Disk::None,
     };
     if let Some(hunger) = joined.hunger {
-        store.set_outlet(Box::new(Outlet(welcome.domain)));
+        store.set_transport(Box::new(Outlet(welcome.domain)));
         ledger.set_bell(hunger);
     }
     let contract = Contract {
@@ -156,7 +156,7 @@ pub fn again(fork: Fork, joined: Joined) -> Result<Connection, String> {
             let hunger = joined
                 .hunger
                 .ok_or("the bell did not come with the answer")?;
-            engine.store.set_outlet(Box::new(Outlet(domain)));
+            engine.store.set_transport(Box::new(Outlet(domain)));
             engine.ledger.set_bell(hunger);
         }
     }

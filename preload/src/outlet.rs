@@ -8,7 +8,7 @@ use system::wire::Domain;
 /// Of the process whose domain this is.
 pub struct Outlet(pub Domain);
 
-impl store::Outlet for Outlet {
+impl store::DiskTransport for Outlet {
     fn open(&self, depth: usize) -> Result<Client, Errno> {
         let port = link::port().ok_or(Errno::NOTCONN)?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
@@ -25,5 +25,5 @@ impl store::Outlet for Outlet {
     }
 
     /// The keeper sees to it, before it takes a process's pages back.
-    fn settle(&self) {}
+    fn wait_for_io(&self) {}
 }

@@ -9,7 +9,7 @@
 use std::sync::Barrier;
 use std::time::Instant;
 use store::{
-    Channel, Checksum, Handle, ReadPage, SharedStore, Store, StoreConfig, Submitted, Wait,
+    Channel, Checksum, PageHandle, ReadPage, SharedStore, Store, StoreConfig, Submitted, Wait,
     WritePage,
 };
 
@@ -71,7 +71,7 @@ fn writes(pages: &[Page]) -> Vec<WritePage> {
 }
 
 /// Writes with two batches in flight; the handles, by token.
-fn fill(channel: &mut dyn Channel, writes: &[WritePage]) -> Vec<Handle> {
+fn fill(channel: &mut dyn Channel, writes: &[WritePage]) -> Vec<PageHandle> {
     let mut handles = vec![None; writes.len()];
     let mut wait_until = |channel: &mut dyn Channel, left: usize| {
         while channel.pending() > left {
@@ -186,7 +186,7 @@ fn disk(dir: &str, options: &str) {
             while let Some(done) = channel.complete(Wait::Yes) {
                 done.result.expect("a page");
             }
-            let sound = |(handle, page): (&Handle, &Page)| store.verify(*handle, &page.0);
+            let sound = |(handle, page): (&PageHandle, &Page)| store.verify(*handle, &page.0);
             assert!(window.iter().zip(&into).all(sound));
         }
         reading.push((PAGES * PAGE) as f64 / 1e6 / begun.elapsed().as_secs_f64());

@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 use store::{
-    Channel, Checksum, Handle, ReadPage, SharedStore, Store, StoreConfig, Submitted, Wait,
+    Channel, Checksum, PageHandle, ReadPage, SharedStore, Store, StoreConfig, Submitted, Wait,
     WritePage,
 };
 
@@ -77,12 +77,12 @@ fn per_page(batches: usize, pages: usize, mut batch: impl FnMut(usize)) -> Cost 
     Cost(median(elapsed), median(worked))
 }
 
-fn write(channel: &mut dyn Channel, writes: &[WritePage], handles: &mut Vec<Handle>) {
+fn write(channel: &mut dyn Channel, writes: &[WritePage], handles: &mut Vec<PageHandle>) {
     channel
         .submit_write(writes)
         .expect("within what a channel takes");
     let from = handles.len();
-    handles.resize(from + writes.len(), Handle::new(1).expect("a number"));
+    handles.resize(from + writes.len(), PageHandle::new(1).expect("a number"));
     while channel.pending() > 0 {
         let done = channel.complete(Wait::Yes).expect("pages are pending");
         let handle = done

@@ -1,4 +1,4 @@
-//! Bloks of the swap file, allocated first fit by bitmap.
+//! BlokAllocator of the swap file, allocated first fit by bitmap.
 //!
 //! "It keeps track of swap space as a bitmap of bloks ... bloks are allocated first fit, a
 //! hint pointer is maintained to the earliest structure which is known to have free bloks"
@@ -10,30 +10,30 @@
 //! Taking a blok is a compare-and-swap from 0, giving it back one to 0, so that neither
 //! can happen twice.
 
-use crate::hint::Hint;
-use crate::holdings::ones;
-use crate::intent::{Intent, Note};
+use crate::intent_log::{Intent, IntentGuard};
+use crate::ref_bitmap::ones;
+use crate::search_hint::SearchHint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Words a search looks at beyond the first with anything free, for a longer run.
-const LOOK: usize = 64;
+const SEARCH_BATCH: usize = 64;
 
 /// Contiguous bloks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Run {
+pub(crate) struct BlokRun {
     pub first: u32,
     pub count: u32,
 }
 
 /// The allocator.
-pub(crate) struct Bloks {
+pub(crate) struct BlokAllocator {
     bits: &'static [AtomicU64],
     owners: &'static [AtomicU32],
-    hint: Hint,
+    hint: SearchHint,
 }
 
-impl Bloks {
+impl BlokAllocator {
     pub fn new(
         bits: &'static [AtomicU64],
         owners: &'static [AtomicU32],
@@ -42,7 +42,7 @@ impl Bloks {
         Self {
             bits,
             owners,
-            hint: Hint(hint),
+            hint: SearchHint(hint),
         }
     }
 
@@ -63,7 +63,7 @@ impl Bloks {
         }
     }
 
-    /// The opposite of [`Bloks::close`]; the end may be the last blok's.
+    /// The opposite of [`BlokAllocator::close`]; the end may be the last blok's.
     pub fn open(&self, bloks: Range<u64>) {
         let over = (bloks.end.next_multiple_of(64) - bloks.end) as u32;
         let first = bloks.start as usize / 64;
@@ -110,18 +110,18 @@ impl Bloks {
 
     /// Reserves a run of at most `want` bloks: at `near` if it is free, else the first that
     /// is long enough, else the longest close by. Each blok must then be taken with
-    /// [`Bloks::own`] or returned with [`Bloks::unreserve`]; until then `note` remembers.
-    pub fn reserve(&self, want: u32, near: Option<u32>, note: &Note) -> Option<Run> {
+    /// [`BlokAllocator::own`] or returned with [`BlokAllocator::unreserve`]; until then `note` remembers.
+    pub fn reserve(&self, want: u32, near: Option<u32>, note: &IntentGuard) -> Option<BlokRun> {
         let want = want.min(64);
         if let Some(run) = near.and_then(|near| self.reserve_at(near, want, note)) {
             return Some(run);
         }
         loop {
-            let seen = self.hint.look();
+            let seen = self.hint.start();
             let first = self.first_free(seen..self.bits.len());
             self.raise_hint(seen, first);
             let first = first?;
-            let end = (first + LOOK).min(self.bits.len());
+            let end = (first + SEARCH_BATCH).min(self.bits.len());
             let mut best = (0, first, 0);
             for at in first..end {
                 let (bit, len) = longest_run(self.free_in(at), want);
@@ -152,7 +152,7 @@ impl Bloks {
     }
 
     /// After a death: somebody may have moved the hint and not looked back.
-    pub fn heal_hint(&self) {
+    pub fn repair_hint(&self) {
         self.hint.lower(0);
     }
 
@@ -160,7 +160,7 @@ impl Bloks {
         !self.bits[at].load(Ordering::Acquire)
     }
 
-    fn reserve_at(&self, near: u32, want: u32, note: &Note) -> Option<Run> {
+    fn reserve_at(&self, near: u32, want: u32, note: &IntentGuard) -> Option<BlokRun> {
         let (at, bit) = (near as usize / 64, near % 64);
         if at >= self.bits.len() {
             return None;
@@ -173,28 +173,28 @@ impl Bloks {
         }
     }
 
-    fn mark(&self, at: usize, bit: u32, len: u32, note: &Note) -> Option<Run> {
+    fn mark(&self, at: usize, bit: u32, len: u32, note: &IntentGuard) -> Option<BlokRun> {
         let first = at as u32 * 64 + bit;
         let mask = mask(bit, len);
-        note.set(Intent::Bloks(first, len));
+        note.set(Intent::BlokAllocator(first, len));
         let now = self.bits[at].load(Ordering::Acquire);
         let free = now & mask == 0
             && self.bits[at]
                 .compare_exchange(now, now | mask, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
-        free.then_some(Run { first, count: len })
+        free.then_some(BlokRun { first, count: len })
     }
 
     /// The page `handle` lies in `blok` from now on. False if the blok is another's after
     /// all (a hint was wrong): it stays marked and is not to be used.
-    pub fn own(&self, blok: u32, handle: u32) -> bool {
+    pub fn try_assign(&self, blok: u32, handle: u32) -> bool {
         self.owners[blok as usize]
             .compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
     /// Gives reserved bloks that were not taken back.
-    pub fn unreserve(&self, run: Run) {
+    pub fn unreserve(&self, run: BlokRun) {
         if run.count > 0 {
             let at = run.first as usize / 64;
             self.bits[at].fetch_and(!mask(run.first % 64, run.count), Ordering::AcqRel);
@@ -211,7 +211,7 @@ impl Bloks {
             .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            self.unreserve(Run {
+            self.unreserve(BlokRun {
                 first: blok,
                 count: 1,
             });
@@ -233,14 +233,14 @@ impl Bloks {
     /// Unmarks what a dead process had marked and not taken. A live one may be about to
     /// take such a blok: then the mark is wrong, and whoever reserves it next fails to own
     /// it and marks it again.
-    pub fn heal(&self, run: Run) {
+    pub fn repair(&self, run: BlokRun) {
         for blok in run.first..run.first + run.count {
             if self
                 .owners
                 .get(blok as usize)
                 .is_some_and(|o| o.load(Ordering::Acquire) == 0)
             {
-                self.unreserve(Run {
+                self.unreserve(BlokRun {
                     first: blok,
                     count: 1,
                 });
@@ -248,7 +248,7 @@ impl Bloks {
         }
     }
 
-    /// Bloks in use.
+    /// BlokAllocator in use.
     pub fn used(&self) -> u64 {
         (self.bits.iter().enumerate())
             .flat_map(|(at, word)| {
@@ -264,7 +264,7 @@ impl Bloks {
 
     /// Whether anything is free.
     pub fn has_room(&self) -> bool {
-        let seen = self.hint.look();
+        let seen = self.hint.start();
         let free = self.first_free(seen..self.bits.len());
         self.raise_hint(seen, free);
         free.is_some()
@@ -302,7 +302,7 @@ fn longest_run(mut word: u64, want: u32) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intent::Intents;
+    use crate::intent_log::IntentLog;
     use crate::layout::INTENTS;
     use proptest::prelude::*;
     use std::collections::HashSet;
@@ -311,20 +311,29 @@ mod tests {
         Vec::leak((0..count).map(|_| T::default()).collect())
     }
 
-    fn bloks(count: usize) -> Bloks {
-        let bloks = Bloks::new(leak(count.div_ceil(64)), leak(count), &leak(1)[0]);
+    fn bloks(count: usize) -> BlokAllocator {
+        let bloks = BlokAllocator::new(leak(count.div_ceil(64)), leak(count), &leak(1)[0]);
         bloks.close_end();
         bloks
     }
 
-    fn intents() -> Intents {
-        Intents::new(leak(INTENTS))
+    fn intents() -> IntentLog {
+        IntentLog::new(leak(INTENTS))
     }
 
-    fn take(bloks: &Bloks, want: u32, near: Option<u32>, handle: u32, note: &Note) -> Option<Run> {
+    fn take(
+        bloks: &BlokAllocator,
+        want: u32,
+        near: Option<u32>,
+        handle: u32,
+        note: &IntentGuard,
+    ) -> Option<BlokRun> {
         let run = bloks.reserve(want, near, note)?;
         for blok in run.first..run.first + run.count {
-            assert!(bloks.own(blok, handle), "blok {blok} was given twice");
+            assert!(
+                bloks.try_assign(blok, handle),
+                "blok {blok} was given twice"
+            );
         }
         Some(run)
     }
@@ -348,7 +357,7 @@ mod tests {
         let first = take(&bloks, 8, None, 1, &note).unwrap();
         let _other = take(&bloks, 8, Some(40), 1, &note).unwrap();
         let next = take(&bloks, 8, Some(first.first + first.count), 1, &note).unwrap();
-        assert_eq!(next, Run { first: 8, count: 8 });
+        assert_eq!(next, BlokRun { first: 8, count: 8 });
     }
 
     #[test]
@@ -359,7 +368,7 @@ mod tests {
         bloks.free(0, 5);
         assert_eq!(
             take(&bloks, 1, None, 6, &note),
-            Some(Run { first: 0, count: 1 })
+            Some(BlokRun { first: 0, count: 1 })
         );
         bloks.free(0, 5);
         assert!(bloks.is_owned(0, 6));
@@ -370,8 +379,8 @@ mod tests {
         let bloks = bloks(64);
         let note = intents().begin(0, 0);
         let run = bloks.reserve(64, None, &note).unwrap();
-        assert!(bloks.own(3, 9));
-        bloks.heal(run);
+        assert!(bloks.try_assign(3, 9));
+        bloks.repair(run);
         let mut free = HashSet::new();
         while let Some(run) = take(&bloks, 64, None, 1, &note) {
             free.extend(run.first..run.first + run.count);

@@ -1,15 +1,15 @@
 //! One thread's way into the store: pages in, completions out.
 
-use crate::api::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait, WritePage, page};
-use crate::catalogue::Claims;
 use crate::codec::{Codec, filled_with};
-use crate::engine::{Engine, MAX_OPS};
-use crate::ops::{Kind, Op, RUN, Slot};
-use crate::parts::{Count, Lane, Parts};
-use crate::read::Incoming;
-use crate::segment::Open;
-use crate::tier::{DEMOTE_OPS, Demotion, HALVES};
-use crate::{Checksum, Handle, Holder, StoreError};
+use crate::demotion::{DEMOTE_OPS, Demotion, HALVES};
+use crate::inner::{StatsShard, StoreCounter, StoreInner};
+use crate::io::op::{IoKind, IoOp, PageSlot, RUN};
+use crate::io::{IoEngine, MAX_OPS};
+use crate::page_index::ClaimSet;
+use crate::read::PendingReads;
+use crate::segment::OpenSegment;
+use crate::traits::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait, WritePage, page};
+use crate::{Checksum, HolderId, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -20,46 +20,46 @@ use wired::{ForkGuard, PAGE, WiredMemory};
 /// A channel. Its file holds what the pager sees; how pages lie in RAM is in `ram`, how
 /// they come back in `read`, how they move to disk in `tier`, operations on the disk are in
 /// `swap`.
-pub(crate) struct Mover {
-    pub(crate) parts: Arc<Parts>,
-    pub(crate) holder: Holder,
-    pub(crate) lane: Lane,
+pub(crate) struct StoreChannel {
+    pub(crate) inner: Arc<StoreInner>,
+    pub(crate) holder: HolderId,
+    pub(crate) shard: StatsShard,
     /// The process that made it: the child of a fork has a copy that must not act.
     fork_guard: ForkGuard,
-    pub(crate) claims: Claims,
-    pub(crate) open: Option<Open>,
+    pub(crate) claims: ClaimSet,
+    pub(crate) open: Option<OpenSegment>,
     pub(crate) codec: Codec,
-    pub(crate) engine: Option<Engine>,
-    pub(crate) ops: Vec<Op>,
+    pub(crate) engine: Option<IoEngine>,
+    pub(crate) ops: Vec<IoOp>,
     /// Operations not in use, as bits: those for the pager's pages, then those for demotion.
     pub(crate) idle_ops: [u64; MAX_OPS / 64],
     pub(crate) depth: usize,
     /// Pages of the pager's in operations.
     pub(crate) in_ops: usize,
-    pub(crate) outgoing: Outgoing,
-    pub(crate) incoming: Incoming,
+    pub(crate) outgoing: PendingWrites,
+    pub(crate) incoming: PendingReads,
     /// Where the last run on disk ended: the next goes there if it can.
     pub(crate) near: Option<u32>,
     pub(crate) demotion: Option<Demotion>,
     pub(crate) bounce: Option<WiredMemory>,
-    done: Done,
+    done: CompletionQueue,
 }
 
 // SAFETY: the pointers in it are the caller's page memory, promised until completion.
-unsafe impl Send for Mover {}
+unsafe impl Send for StoreChannel {}
 
 /// Pages on their way to disk that have no operation yet.
-pub(crate) struct Outgoing {
-    pub slots: [Slot; RUN],
+pub(crate) struct PendingWrites {
+    pub slots: [PageSlot; RUN],
     pub sums: [Checksum; RUN],
     pub len: usize,
 }
 
 /// Completions not yet fetched, with room for all that may be pending. It begins at its
 /// start again whenever it is empty, so that of its memory only what is used is taken.
-struct Done(VecDeque<Completion>);
+struct CompletionQueue(VecDeque<Completion>);
 
-impl Done {
+impl CompletionQueue {
     fn new() -> Self {
         Self(VecDeque::with_capacity(MAX_PENDING))
     }
@@ -78,11 +78,11 @@ impl Done {
     }
 }
 
-impl Mover {
-    pub fn new(parts: Arc<Parts>, depth: usize) -> Result<Self, StoreError> {
+impl StoreChannel {
+    pub fn new(inner: Arc<StoreInner>, depth: usize) -> Result<Self, StoreError> {
         let depth = depth.clamp(1, 128);
-        let holder = parts.holder.load(Ordering::Acquire);
-        let tiered = parts.has_ram() && parts.bloks.is_some();
+        let holder = inner.holder.load(Ordering::Acquire);
+        let tiered = inner.has_ram() && inner.bloks.is_some();
         let fail = |what| {
             move |errno: Errno| StoreError::Channel {
                 what,
@@ -90,9 +90,9 @@ impl Mover {
             }
         };
         let (mut engine, mut count, mut bounce) = (None, 0, None);
-        if parts.bloks.is_some() {
+        if inner.bloks.is_some() {
             count = depth + if tiered { DEMOTE_OPS } else { 0 };
-            engine = Some(parts.backing.engine(count, parts.header.inject())?);
+            engine = Some(inner.backing.engine(count, inner.header.inject())?);
         }
         if tiered {
             let bytes = HALVES * RUN * PAGE;
@@ -100,89 +100,96 @@ impl Mover {
         }
         let mut idle_ops = [0; MAX_OPS / 64];
         (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
-        parts.set_active(holder, true);
+        inner.set_active(holder, true);
         Ok(Self {
-            lane: parts.lane(),
-            parts,
+            shard: inner.shard(),
+            inner,
             holder,
             fork_guard: ForkGuard::new().map_err(fail("its mark"))?,
-            claims: Claims::default(),
+            claims: ClaimSet::default(),
             open: None,
             codec: Codec::new(),
             engine,
-            ops: (0..count).map(|_| Op::empty()).collect(),
+            ops: (0..count).map(|_| IoOp::empty()).collect(),
             idle_ops,
             depth,
             in_ops: 0,
-            outgoing: Outgoing {
-                slots: [Slot::new(0, std::ptr::null_mut(), 0); RUN],
+            outgoing: PendingWrites {
+                slots: [PageSlot::new(0, std::ptr::null_mut(), 0); RUN],
                 sums: [Checksum(0); RUN],
                 len: 0,
             },
-            incoming: Incoming::new(),
+            incoming: PendingReads::new(),
             near: None,
             demotion: None,
             bounce,
-            done: Done::new(),
+            done: CompletionQueue::new(),
         })
     }
 
-    pub(crate) fn tell(&mut self, token: u64, result: Result<Option<Handle>, StoreError>) {
+    pub(crate) fn complete_with(
+        &mut self,
+        token: u64,
+        result: Result<Option<PageHandle>, StoreError>,
+    ) {
         self.done.push(Completion { token, result });
     }
 
-    pub(crate) fn count(&self, what: Count, by: u64) {
-        self.parts.count(self.holder, self.lane, what, by);
+    pub(crate) fn count(&self, what: StoreCounter, by: u64) {
+        self.inner.count(self.holder, self.shard, what, by);
     }
 
     /// Tells that a page is stored.
-    pub(crate) fn tell_stored(&mut self, handle: u32, token: u64) {
-        self.count(Count::Written, 1);
-        self.tell(token, Ok(Handle::new(handle)));
+    pub(crate) fn complete_stored(&mut self, handle: u32, token: u64) {
+        self.count(StoreCounter::Written, 1);
+        self.complete_with(token, Ok(PageHandle::new(handle)));
     }
 
     /// Tells that a page is not stored, and gives its entry back.
-    pub(crate) fn tell_not_stored(&mut self, handle: u32, token: u64, error: StoreError) {
-        let near = self.lane.near();
-        self.parts
-            .catalogue
+    pub(crate) fn complete_failed(&mut self, handle: u32, token: u64, error: StoreError) {
+        let near = self.shard.near();
+        self.inner
+            .page_index
             .release_claimed(self.holder, near, handle);
-        self.tell(token, Err(error));
+        self.complete_with(token, Err(error));
     }
 
     fn take_entry(&mut self) -> Option<u32> {
         if let Some(handle) = self.claims.take() {
             return Some(handle);
         }
-        self.claims = self.parts.catalogue.claim(self.holder, self.lane.near())?;
+        self.claims = self
+            .inner
+            .page_index
+            .claim(self.holder, self.shard.near())?;
         self.claims.take()
     }
 
     fn write(&mut self, write: &WritePage) {
         let Some(handle) = self.take_entry() else {
-            return self.tell(write.token, Err(StoreError::CatalogueFull));
+            return self.complete_with(write.token, Err(StoreError::IndexFull));
         };
         // SAFETY: the caller keeps the memory as it is until completion.
         let contents = unsafe { page(write.from) };
         if let Some(value) = filled_with(contents) {
-            self.parts
-                .catalogue
+            self.inner
+                .page_index
                 .publish_filled(handle, value, write.sum);
-            return self.tell_stored(handle, write.token);
+            return self.complete_stored(handle, write.token);
         }
-        if self.parts.has_ram() {
+        if self.inner.has_ram() {
             let packed = self.codec.compress(contents);
-            if packed.is_some() || self.parts.bloks.is_none() {
+            if packed.is_some() || self.inner.bloks.is_none() {
                 if self.put_in_ram(handle, contents, packed, write.sum) {
-                    return self.tell_stored(handle, write.token);
+                    return self.complete_stored(handle, write.token);
                 }
-                if self.parts.bloks.is_none() {
-                    return self.tell_not_stored(handle, write.token, StoreError::Full);
+                if self.inner.bloks.is_none() {
+                    return self.complete_failed(handle, write.token, StoreError::Full);
                 }
             }
         }
         self.send_out(
-            Slot::new(handle, write.from.cast_mut(), write.token),
+            PageSlot::new(handle, write.from.cast_mut(), write.token),
             write.sum,
         );
     }
@@ -196,15 +203,15 @@ impl Mover {
         while self.in_ops > 0 && self.reap(true) {}
         self.end_demotion();
         if let Some(open) = self.open.take() {
-            self.parts.segments.seal(open);
+            self.inner.segments.seal(open);
         }
         let claims = std::mem::take(&mut self.claims);
-        let near = self.lane.near();
-        self.parts.catalogue.unclaim(self.holder, near, claims);
+        let near = self.shard.near();
+        self.inner.page_index.unclaim(self.holder, near, claims);
         while let Some(completion) = self.done.pop() {
             // A page whose handle nobody will ever know.
             if let Ok(Some(handle)) = completion.result {
-                self.parts.discard(self.holder, &[handle]);
+                self.inner.discard(self.holder, &[handle]);
             }
         }
         if let Some(engine) = &mut self.engine {
@@ -213,7 +220,7 @@ impl Mover {
     }
 }
 
-impl Channel for Mover {
+impl Channel for StoreChannel {
     fn submit_write(&mut self, pages: &[WritePage]) -> Result<(), StoreError> {
         if !self.has_room_for(pages.len()) {
             return Err(StoreError::Busy);
@@ -223,13 +230,13 @@ impl Channel for Mover {
         }
         self.flush_outgoing();
         self.step_demotion();
-        self.flush();
+        self.submit_ops();
         Ok(())
     }
 
     fn submit_read(
         &mut self,
-        handle: Handle,
+        handle: PageHandle,
         into: *mut u8,
         token: u64,
     ) -> Result<Submitted, StoreError> {
@@ -239,8 +246,12 @@ impl Channel for Mover {
         let Some(blok) = self.read_at_once(handle, into)? else {
             return Ok(Submitted::Done);
         };
-        self.start(Kind::Read, blok, &[Slot::new(handle.get(), into, token)]);
-        self.flush();
+        self.start(
+            IoKind::Read,
+            blok,
+            &[PageSlot::new(handle.get(), into, token)],
+        );
+        self.submit_ops();
         Ok(Submitted::Pending)
     }
 
@@ -248,14 +259,14 @@ impl Channel for Mover {
         if !self.has_room_for(run.len()) {
             return Err(StoreError::Busy);
         }
-        Ok(self.read_run(run, Kind::Read))
+        Ok(self.read_run(run, IoKind::Read))
     }
 
     fn submit_read_ahead(&mut self, run: &[ReadPage]) -> Result<usize, StoreError> {
         if !self.has_room_for(run.len()) {
             return Err(StoreError::Busy);
         }
-        Ok(self.read_run(run, Kind::Ahead))
+        Ok(self.read_run(run, IoKind::Ahead))
     }
 
     fn complete(&mut self, wait: Wait) -> Option<Completion> {
@@ -266,7 +277,7 @@ impl Channel for Mover {
             let sleep = wait == Wait::Yes && self.in_ops > 0;
             let reaped = self.reap(sleep);
             self.step_demotion();
-            self.flush();
+            self.submit_ops();
             if !reaped {
                 return None;
             }
@@ -282,11 +293,11 @@ impl Channel for Mover {
     }
 
     fn is_ready(&self) -> bool {
-        !self.done.0.is_empty() || self.engine.as_ref().is_some_and(Engine::is_ready)
+        !self.done.0.is_empty() || self.engine.as_ref().is_some_and(IoEngine::is_ready)
     }
 }
 
-impl Drop for Mover {
+impl Drop for StoreChannel {
     fn drop(&mut self) {
         // In a fork's child nothing of this is ours: not the segment, not the entries, not
         // the descriptor of the ring. Only private memory goes.

@@ -16,7 +16,7 @@ use wired::PAGE;
 
 /// A page that does not get smaller than this is not worth compressing: it is kept as it
 /// is, or goes to disk. Three quarters of a page.
-pub(crate) const WORTH_IT: usize = PAGE / 4 * 3;
+pub(crate) const MAX_PACKED: usize = PAGE / 4 * 3;
 
 /// The bound the crate asks for: with less room it reports an error even for a page that
 /// gets small.
@@ -42,7 +42,7 @@ impl Codec {
     /// Compresses a page; how long it got, or `None` where that is not worth it.
     pub fn compress(&mut self, page: &[u8; PAGE]) -> Option<usize> {
         let len = compress_into_with_table(page, &mut self.packed, &mut self.table).ok()?;
-        (len <= WORTH_IT).then_some(len)
+        (len <= MAX_PACKED).then_some(len)
     }
 
     /// What was compressed last.
@@ -79,12 +79,13 @@ impl Codec {
 }
 
 /// The value a page repeats, if it repeats one that an entry can hold: not one that reads
-/// as a place (see [`Spot`](crate::place::Spot)), lest a mover take it for one.
+/// as a place (see [`Location`](crate::location::Location)), lest a mover take it for one.
 pub(crate) fn filled_with(page: &[u8; PAGE]) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let value = u64::from_ne_bytes(words[0]);
     let repeats = words.iter().all(|word| *word == words[0]);
-    (repeats && crate::place::Spot::decode(value) == crate::place::Spot::Nowhere).then_some(value)
+    (repeats && crate::location::Location::decode(value) == crate::location::Location::Nowhere)
+        .then_some(value)
 }
 
 /// Repeats a value over a page.

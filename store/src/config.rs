@@ -1,6 +1,6 @@
 //! A store in one line: `ram:256MiB+disk:/var/tmp,size=2GiB`.
 
-use crate::inject::Inject;
+use crate::fault_injection::FaultPlan;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -23,10 +23,10 @@ pub struct StoreConfig {
 
 /// Whose a store's disk is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum DiskPlace {
+pub enum DiskLocation {
     /// The store's own: the name of a file to make; it has none once it is open.
     File(PathBuf),
-    /// The system's, reached through IO channels: an [`crate::Outlet`] opens them. It has a
+    /// The system's, reached through IO channels: an [`crate::DiskTransport`] opens them. It has a
     /// swap file for the store already; a store's line cannot ask for one.
     System,
 }
@@ -35,7 +35,7 @@ pub enum DiskPlace {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskConfig {
     /// Where it is.
-    pub place: DiskPlace,
+    pub place: DiskLocation,
     /// Bytes, allocated when the store is made; the most where the file grows.
     pub size: u64,
     /// Whether all of it is written when the store is made: the store then takes longer to
@@ -46,15 +46,15 @@ pub struct DiskConfig {
     /// Whether only the first part is allocated when the store is made, and more ahead of
     /// need: see [`crate::SharedStore::grow_ahead`].
     pub grows: bool,
-    /// Faults to inject, for tests: see [`Inject`].
-    pub inject: Option<Inject>,
+    /// Faults to inject, for tests: see [`FaultPlan`].
+    pub inject: Option<FaultPlan>,
 }
 
 impl DiskConfig {
     /// A swap file of `size` bytes at `path`.
     pub fn new(path: impl Into<PathBuf>, size: u64) -> Self {
         Self {
-            place: DiskPlace::File(path.into()),
+            place: DiskLocation::File(path.into()),
             size,
             written: false,
             grows: false,
@@ -63,9 +63,9 @@ impl DiskConfig {
     }
 
     /// A disk of the system's, that gives the store `size` bytes.
-    pub fn by_system(size: u64) -> Self {
+    pub fn by_daemon(size: u64) -> Self {
         Self {
-            place: DiskPlace::System,
+            place: DiskLocation::System,
             size,
             written: false,
             grows: false,
@@ -172,7 +172,7 @@ pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
 impl StoreConfig {
     /// Whether the store makes a swap file: its descriptor is then the last of the store's.
     pub fn has_file(&self) -> bool {
-        (self.disk.as_ref()).is_some_and(|disk| matches!(disk.place, DiskPlace::File(_)))
+        (self.disk.as_ref()).is_some_and(|disk| matches!(disk.place, DiskLocation::File(_)))
     }
 
     /// Whether these sizes can be.
@@ -194,7 +194,7 @@ impl StoreConfig {
             bound("compressed RAM", ram, MIN_RAM, MAX_SIZE)?;
         }
         if let Some(disk) = &self.disk {
-            if matches!(&disk.place, DiskPlace::File(path) if path.as_os_str().is_empty()) {
+            if matches!(&disk.place, DiskLocation::File(path) if path.as_os_str().is_empty()) {
                 return Err(ConfigError::NoPath);
             }
             bound("a swap file", disk.size, MIN_DISK, MAX_SIZE)?;
@@ -253,16 +253,16 @@ fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
 }
 
 fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
-    let mut parts = text.split(',');
-    let path = PathBuf::from(parts.next().unwrap_or_default());
+    let mut inner = text.split(',');
+    let path = PathBuf::from(inner.next().unwrap_or_default());
     if path.as_os_str().is_empty() {
         return Err(ConfigError::NoPath);
     }
     let mut size = None;
     let mut written = false;
     let mut grows = false;
-    let mut inject = Inject::default();
-    for option in parts {
+    let mut inject = FaultPlan::default();
+    for option in inner {
         if let Some(text) = option.strip_prefix("size=") {
             size = Some(parse_size(text)?);
         } else if option == "written" {
@@ -277,7 +277,7 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     if written && grows {
         return Err(ConfigError::Both);
     }
-    let inject = (inject != Inject::default()).then_some(inject);
+    let inject = (inject != FaultPlan::default()).then_some(inject);
     Ok(DiskConfig {
         written,
         grows,
@@ -295,8 +295,8 @@ impl std::fmt::Display for StoreConfig {
             let join = if self.ram.is_some() { "+" } else { "" };
             let size = Bytes(disk.size);
             match &disk.place {
-                DiskPlace::File(path) => write!(f, "{join}disk:{},size={size}", path.display())?,
-                DiskPlace::System => write!(f, "{join}disk by the system,size={size}")?,
+                DiskLocation::File(path) => write!(f, "{join}disk:{},size={size}", path.display())?,
+                DiskLocation::System => write!(f, "{join}disk by the system,size={size}")?,
             }
             if disk.written {
                 write!(f, ",written")?;
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_path_may_hold_a_plus() {
         let config: StoreConfig = "disk:/a+b/c,size=1M+ram:1M".parse().unwrap();
-        let place = DiskPlace::File(PathBuf::from("/a+b/c"));
+        let place = DiskLocation::File(PathBuf::from("/a+b/c"));
         assert_eq!(config.disk.unwrap().place, place);
     }
 

@@ -1,29 +1,29 @@
 //! What can go wrong: on the page path, and when a store is made.
 
-use crate::Handle;
+use crate::PageHandle;
 use std::path::PathBuf;
 
 /// What was being done to the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op {
+pub enum DiskOp {
     /// A page was being read.
     Read,
     /// A page was being written.
     Write,
 }
 
-impl std::fmt::Display for Op {
+impl std::fmt::Display for DiskOp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Op::Read => "reading",
-            Op::Write => "writing",
+            DiskOp::Read => "reading",
+            DiskOp::Write => "writing",
         })
     }
 }
 
 /// Where a stored page lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum PageLocation {
     /// Nowhere but in its catalogue entry: one repeated 64-bit value.
     Filled,
     /// Compressed RAM.
@@ -40,14 +40,14 @@ pub enum Place {
     },
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for PageLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Filled => f.write_str("the page catalogue"),
-            Place::Ram { segment, offset } => {
+            PageLocation::Filled => f.write_str("the page page_index"),
+            PageLocation::Ram { segment, offset } => {
                 write!(f, "compressed RAM, segment {segment}, offset {offset}")
             }
-            Place::Disk { blok } => write!(f, "the swap file, blok {blok}"),
+            PageLocation::Disk { blok } => write!(f, "the swap file, blok {blok}"),
         }
     }
 }
@@ -60,8 +60,8 @@ pub enum StoreError {
     #[error("the store is full: give it more room (--store), or the program more frames")]
     Full,
     /// The catalogue has no entry left, whatever room there is.
-    #[error("the store's page catalogue is full: it names no more pages than it was laid out for")]
-    CatalogueFull,
+    #[error("the store's page page_index is full: it names no more pages than it was laid out for")]
+    IndexFull,
     /// More at once than a channel holds; complete some first. Nothing was submitted.
     #[error("the store's channel has too many pages in flight: complete some first")]
     Busy,
@@ -69,7 +69,7 @@ pub enum StoreError {
     #[error("{op} blok {blok} of the swap file failed: {}", rustix::io::Errno::from_raw_os_error(*.errno))]
     Io {
         /// What was being done.
-        op: Op,
+        op: DiskOp,
         /// The system's error number.
         errno: i32,
         /// The blok.
@@ -79,15 +79,15 @@ pub enum StoreError {
     #[error("{handle} read from {place} is not what was written there (checksum mismatch)")]
     Mismatch {
         /// The page.
-        handle: Handle,
+        handle: PageHandle,
         /// Where it was read.
-        place: Place,
+        place: PageLocation,
     },
     /// The handle names no stored page.
     #[error("{handle} is not in the store")]
     NoSuchPage {
         /// The handle.
-        handle: Handle,
+        handle: PageHandle,
     },
     /// A channel could not be made.
     #[error("a store channel cannot be made ({what}): {}", rustix::io::Errno::from_raw_os_error(*.errno))]
@@ -142,7 +142,7 @@ pub enum SetupError {
     NotAStore(&'static str),
     /// More processes than the store has slots for.
     #[error("holder {holder} is past the last slot of this store, {last}")]
-    Holder {
+    HolderId {
         /// The slot asked for.
         holder: u16,
         /// The last there is.

@@ -10,9 +10,9 @@
 //! bloks are free and enough others are: it is closed first, word by word, and opened again
 //! where that fails in the middle.
 
-use crate::blok::Bloks;
-use crate::disk;
-use crate::parts::Parts;
+use crate::blok::BlokAllocator;
+use crate::inner::StoreInner;
+use crate::swap_file;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::{Arc, Weak};
@@ -22,11 +22,11 @@ use wired::PAGE;
 /// Bytes of an extent. A fast disk writes 1.5 GB/s, and this is allocated in milliseconds.
 pub(crate) const EXTENT: u64 = 256 << 20;
 
-/// Bloks of an extent, and those that are kept free ahead of need.
+/// BlokAllocator of an extent, and those that are kept free ahead of need.
 const BLOKS: u64 = EXTENT / PAGE as u64;
 
 /// How often the thread looks: in that time a fast disk takes a third of an extent.
-const OFTEN: Duration = Duration::from_millis(50);
+const GROW_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The part of its file system that growing leaves free to others, as a divisor.
 const LEFT_FREE: u64 = 20;
@@ -34,7 +34,7 @@ const LEFT_FREE: u64 = 20;
 /// The swap file as its grower has it.
 pub(crate) struct Growth {
     file: OwnedFd,
-    /// Bloks allocated, from the first on.
+    /// BlokAllocator allocated, from the first on.
     allocated: u64,
     /// All bloks.
     most: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Growth {
 
 impl Growth {
     /// Of a file of `most` bloks whose first extent is allocated: the others are closed.
-    pub fn new(file: OwnedFd, most: u64, bloks: &Bloks) -> Self {
+    pub fn new(file: OwnedFd, most: u64, bloks: &BlokAllocator) -> Self {
         let allocated = BLOKS.min(most);
         if allocated < most {
             bloks.close(allocated..most.next_multiple_of(64));
@@ -55,7 +55,7 @@ impl Growth {
     }
 
     /// Allocates the next extent if fewer bloks are free than are to be, or gives the last back.
-    pub fn adjust(&mut self, bloks: &Bloks) {
+    pub fn adjust(&mut self, bloks: &BlokAllocator) {
         let free = bloks.free_below(self.allocated);
         if free < BLOKS && self.allocated < self.most {
             self.grow(bloks);
@@ -64,41 +64,43 @@ impl Growth {
         }
     }
 
-    fn grow(&mut self, bloks: &Bloks) {
+    fn grow(&mut self, bloks: &BlokAllocator) {
         let end = (self.allocated + BLOKS).min(self.most);
         let bytes = (end - self.allocated) * PAGE as u64;
-        let room = disk::room(&self.file)
+        let room = swap_file::room(&self.file)
             .is_some_and(|room| room.free.saturating_sub(bytes) >= room.total / LEFT_FREE);
-        if room && disk::allocate_extent(&self.file, self.allocated * PAGE as u64, bytes).is_ok() {
+        if room
+            && swap_file::allocate_extent(&self.file, self.allocated * PAGE as u64, bytes).is_ok()
+        {
             // The last word's bits past the last blok stay closed.
             bloks.open(self.allocated..end);
             self.allocated = end;
         }
     }
 
-    fn shrink(&mut self, bloks: &Bloks) {
+    fn shrink(&mut self, bloks: &BlokAllocator) {
         let start = (self.allocated - 1) / BLOKS * BLOKS;
         if start == 0 || !bloks.close_if_free(start..self.allocated) {
             return;
         }
         let bytes = (self.allocated - start) * PAGE as u64;
         // Where the file system cannot, the file stays as large as it is, and grows into that.
-        let _: Result<(), Errno> = disk::give_back(&self.file, start * PAGE as u64, bytes);
+        let _: Result<(), Errno> = swap_file::punch_hole(&self.file, start * PAGE as u64, bytes);
         self.allocated = start;
     }
 }
 
 /// Starts the thread. It ends with the store.
-pub(crate) fn start(parts: &Arc<Parts>, mut growth: Growth) -> std::io::Result<()> {
-    let parts: Weak<Parts> = Arc::downgrade(parts);
+pub(crate) fn start(inner: &Arc<StoreInner>, mut growth: Growth) -> std::io::Result<()> {
+    let inner: Weak<StoreInner> = Arc::downgrade(inner);
     let name = "selfpage-extent".to_owned();
     let thread = move || {
-        while let Some(parts) = parts.upgrade() {
-            if let Some(bloks) = &parts.bloks {
+        while let Some(inner) = inner.upgrade() {
+            if let Some(bloks) = &inner.bloks {
                 growth.adjust(bloks);
             }
-            drop(parts);
-            std::thread::sleep(OFTEN);
+            drop(inner);
+            std::thread::sleep(GROW_INTERVAL);
         }
     };
     std::thread::Builder::new()
@@ -110,8 +112,8 @@ pub(crate) fn start(parts: &Arc<Parts>, mut growth: Growth) -> std::io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::blok::Run;
-    use crate::intent::Intents;
+    use crate::blok::BlokRun;
+    use crate::intent_log::IntentLog;
     use crate::layout::INTENTS;
     use std::os::unix::fs::MetadataExt;
 
@@ -120,12 +122,12 @@ mod tests {
     }
 
     /// A sparse file of four extents, its bloks, and its grower.
-    fn four_extents() -> (std::fs::File, Bloks, Growth) {
+    fn four_extents() -> (std::fs::File, BlokAllocator, Growth) {
         let most = 4 * BLOKS;
         let file = tempfile::tempfile_in("/var/tmp").unwrap();
         file.set_len(most * PAGE as u64).unwrap();
-        let bloks = Bloks::new(leak(most as usize / 64), leak(most as usize), &leak(1)[0]);
-        disk::allocate_extent(&file, 0, EXTENT).unwrap();
+        let bloks = BlokAllocator::new(leak(most as usize / 64), leak(most as usize), &leak(1)[0]);
+        swap_file::allocate_extent(&file, 0, EXTENT).unwrap();
         let growth = Growth::new(file.try_clone().unwrap().into(), most, &bloks);
         (file, bloks, growth)
     }
@@ -135,14 +137,14 @@ mod tests {
         (file.metadata().unwrap().blocks() * 512) / EXTENT
     }
 
-    fn take(bloks: &Bloks, count: u64) -> u64 {
-        let note = Intents::new(leak(INTENTS)).begin(0, 0);
+    fn take(bloks: &BlokAllocator, count: u64) -> u64 {
+        let note = IntentLog::new(leak(INTENTS)).begin(0, 0);
         let mut taken = 0;
         while taken < count {
             let Some(run) = bloks.reserve((count - taken).min(64) as u32, None, &note) else {
                 break;
             };
-            (run.first..run.first + run.count).for_each(|blok| assert!(bloks.own(blok, 1)));
+            (run.first..run.first + run.count).for_each(|blok| assert!(bloks.try_assign(blok, 1)));
             taken += u64::from(run.count);
         }
         taken
@@ -151,7 +153,8 @@ mod tests {
     #[test]
     fn a_file_grows_ahead_of_need_and_shrinks_when_its_end_is_free() {
         let (file, bloks, mut growth) = four_extents();
-        if disk::room(&file).is_none_or(|room| room.free < room.total / LEFT_FREE + 5 * EXTENT) {
+        if swap_file::room(&file).is_none_or(|room| room.free < room.total / LEFT_FREE + 5 * EXTENT)
+        {
             return println!("SKIPPED: /var/tmp is almost full");
         }
         growth.adjust(&bloks);
@@ -188,12 +191,12 @@ mod tests {
     fn an_extent_in_which_a_run_is_reserved_meanwhile_is_opened_again() {
         let (_file, bloks, _) = four_extents();
         bloks.open(0..4 * BLOKS);
-        let note = Intents::new(leak(INTENTS)).begin(0, 0);
+        let note = IntentLog::new(leak(INTENTS)).begin(0, 0);
         let near = 2 * BLOKS as u32 + 640;
         let run = bloks.reserve(8, Some(near), &note).unwrap();
         assert_eq!(
             run,
-            Run {
+            BlokRun {
                 first: near,
                 count: 8
             }

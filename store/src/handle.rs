@@ -3,14 +3,14 @@
 use std::num::NonZeroU32;
 
 /// The slot number of a process of the tree, the same as its domain's in the ledger.
-pub type Holder = u16;
+pub type HolderId = u16;
 
 /// Names one stored page: an index into the catalogue. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
-pub struct Handle(NonZeroU32);
+pub struct PageHandle(NonZeroU32);
 
-impl Handle {
+impl PageHandle {
     /// Handles fit in this many bits, so that a page's state word has room for one.
     pub const BITS: u32 = 28;
 
@@ -31,7 +31,7 @@ impl Handle {
     }
 }
 
-impl std::fmt::Display for Handle {
+impl std::fmt::Display for PageHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "page {}", self.0)
     }

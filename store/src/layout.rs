@@ -5,7 +5,7 @@
 //! the same layout.
 
 use crate::error::SetupError;
-use crate::{Holder, StoreConfig};
+use crate::{HolderId, StoreConfig};
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wired::{PAGE, Plain, WiredMemory};
@@ -20,7 +20,7 @@ pub(crate) const INTENTS: usize = PAGE / 8;
 /// Words of statistics a holder has: two cache lines.
 pub(crate) const STATS: usize = 16;
 /// Sets of statistics a holder has: its channels take turns, so that few share a set.
-pub(crate) const LANES: usize = 8;
+pub(crate) const SHARDS: usize = 8;
 /// Most holders a store has slots for: a hold is counted in 16 bits.
 pub(crate) const MAX_HOLDERS: u16 = 4096;
 
@@ -39,7 +39,7 @@ pub(crate) struct Geometry {
     pub segment_size: usize,
     pub bloks: usize,
     /// Whether the bloks are of a disk of the system's, behind IO channels.
-    pub by_system: bool,
+    pub by_daemon: bool,
 }
 
 impl Geometry {
@@ -51,14 +51,14 @@ impl Geometry {
         let segment_size = (ram / 64).next_power_of_two().clamp(16 << 10, 256 << 10) as usize;
         let handles = (ram / PAGE as u64 * RATIO + disk / PAGE as u64 + FILLED_PAGES)
             .next_multiple_of(HANDLES_PER_BITMAP_PAGE as u64)
-            .min(1 << crate::Handle::BITS);
+            .min(1 << crate::PageHandle::BITS);
         Self {
             holders: usize::from(holders),
             handles: handles as usize,
             segments: ram as usize / segment_size,
             segment_size,
             bloks: disk as usize / PAGE,
-            by_system: config.disk.is_some() && !config.has_file(),
+            by_daemon: config.disk.is_some() && !config.has_file(),
         }
     }
 
@@ -86,7 +86,7 @@ pub(crate) struct Offsets {
     pub taken: usize,
     pub entries: usize,
     pub summaries: usize,
-    pub holdings: usize,
+    pub refs: usize,
     pub segments: usize,
     pub blok_bits: usize,
     pub blok_owners: usize,
@@ -102,12 +102,12 @@ impl Offsets {
             here
         };
         Self {
-            stats: next(g.holders * LANES * STATS * 8),
+            stats: next(g.holders * SHARDS * STATS * 8),
             intents: next(g.holders * INTENTS * 8),
             taken: next(g.groups() * 8),
-            entries: next(g.handles * size_of::<crate::catalogue::Entry>()),
+            entries: next(g.handles * size_of::<crate::page_index::Entry>()),
             summaries: next(g.holders * g.summary_words() * 8),
-            holdings: next(g.holders * g.handles / 8),
+            refs: next(g.holders * g.handles / 8),
             segments: next(g.segments * size_of::<crate::segment::Segment>()),
             blok_bits: next(g.blok_words() * 8),
             blok_owners: next(g.bloks * 4),
@@ -151,7 +151,7 @@ impl Header {
     pub fn hint_bloks(&self) -> &'static AtomicU64 {
         &self.0[word::HINT_BLOKS]
     }
-    /// Segments opened so far: their age.
+    /// SegmentTable opened so far: their age.
     pub fn births(&self) -> &'static AtomicU64 {
         &self.0[word::BIRTHS]
     }
@@ -163,12 +163,12 @@ impl Header {
     pub fn channels(&self) -> &'static AtomicU64 {
         &self.0[word::CHANNELS]
     }
-    /// Segments ever opened: one past the last.
+    /// SegmentTable ever opened: one past the last.
     pub fn segments_high(&self) -> &'static AtomicU64 {
         &self.0[word::SEGMENTS_HIGH]
     }
     pub fn inject(&self) -> &'static [AtomicU64] {
-        &self.0[word::INJECT..word::INJECT + crate::inject::WORDS]
+        &self.0[word::INJECT..word::INJECT + crate::fault_injection::WORDS]
     }
     /// What is unusual about the disk, for `describe`.
     pub fn notes(&self) -> &'static AtomicU64 {
@@ -177,7 +177,7 @@ impl Header {
 }
 
 /// The shared memory, mapped. The slices handed out borrow from it without saying so: they
-/// live beside it, in one structure (see `Parts`).
+/// live beside it, in one structure (see `StoreInner`).
 pub(crate) struct Tables {
     region: WiredMemory,
     pub geometry: Geometry,
@@ -194,7 +194,7 @@ impl Tables {
             (word::SEGMENTS, geometry.segments),
             (word::SEGMENT_SIZE, geometry.segment_size),
             (word::BLOKS, geometry.bloks),
-            (word::BY_SYSTEM, geometry.by_system.into()),
+            (word::BY_SYSTEM, geometry.by_daemon.into()),
             (word::TEXT_LEN, line.len().min(HEADER - TEXT)),
         ] {
             words[at].store(value as u64, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl Tables {
             segments: read(word::SEGMENTS),
             segment_size: read(word::SEGMENT_SIZE),
             bloks: read(word::BLOKS),
-            by_system: read(word::BY_SYSTEM) != 0,
+            by_daemon: read(word::BY_SYSTEM) != 0,
         };
         let offsets = Offsets::of(&geometry);
         if offsets.end != size {
@@ -290,11 +290,11 @@ fn map(fd: impl AsFd, bytes: usize) -> Result<WiredMemory, SetupError> {
 }
 
 /// Whether a slot number is one of this store's.
-pub(crate) fn check_holder(holder: Holder, geometry: &Geometry) -> Result<(), SetupError> {
+pub(crate) fn check_holder(holder: HolderId, geometry: &Geometry) -> Result<(), SetupError> {
     if usize::from(holder) < geometry.holders {
         return Ok(());
     }
-    Err(SetupError::Holder {
+    Err(SetupError::HolderId {
         holder,
         last: geometry.holders.saturating_sub(1) as u16,
     })

@@ -6,52 +6,51 @@
 //! page carries a 128-bit checksum from write to read, and one store is shared by a whole
 //! tree of processes, any of which may be killed at any instruction.
 //!
-//! A stored page is named by a [`Handle`], an index into a catalogue that every process of
+//! A stored page is named by a [`PageHandle`], an index into a catalogue that every process of
 //! the tree maps. The catalogue entry is the one place that says where the page lies;
 //! bitmaps and counters beside it are hints that heal.
 //!
 //! Rule: what [`Channel`] and [`Store::discard`] do is on the page path. They allocate
 //! nothing, take no lock that a killed process could keep, and touch wired memory only.
 
-mod api;
-mod backing;
+mod backoff;
 mod blok;
-mod catalogue;
 mod channel;
 mod checksum;
 mod codec;
+mod compressed_ram;
 mod config;
-mod disk;
-mod engine;
+mod demotion;
+mod disk_backing;
+mod disk_io;
+mod disk_transport;
 mod error;
+mod fault_injection;
 mod growth;
 mod handle;
-mod hint;
-mod holdings;
-mod inject;
-mod intent;
+mod inner;
+mod intent_log;
+mod io;
 mod layout;
-mod lockword;
-mod ops;
-mod outlet;
-mod parts;
-mod place;
-mod ram;
+mod location;
+mod page_index;
 mod read;
-mod retire;
+mod recovery;
+mod ref_bitmap;
+mod search_hint;
 mod segment;
+mod segment_stats;
 mod shared;
-mod survey;
-mod swap;
-mod tier;
+mod swap_file;
+mod traits;
 
-pub use api::{
-    Channel, Completion, MAX_PENDING, Occupied, ReadPage, Store, Submitted, Usage, Wait, WritePage,
-};
 pub use checksum::Checksum;
-pub use config::{Bytes, ConfigError, DiskConfig, DiskPlace, StoreConfig, parse_size};
-pub use error::{Op, Place, SetupError, StoreError};
-pub use handle::{Handle, Holder};
-pub use inject::{Fault, Inject};
-pub use outlet::Outlet;
+pub use config::{Bytes, ConfigError, DiskConfig, DiskLocation, StoreConfig, parse_size};
+pub use disk_transport::DiskTransport;
+pub use error::{DiskOp, PageLocation, SetupError, StoreError};
+pub use fault_injection::{FaultPlan, InjectedFault};
+pub use handle::{HolderId, PageHandle};
 pub use shared::SharedStore;
+pub use traits::{
+    Channel, Completion, MAX_PENDING, Occupancy, ReadPage, Store, Submitted, Usage, Wait, WritePage,
+};

@@ -16,10 +16,10 @@
 //! so that a page's place word never returns to a value it had. How much is dead is a hint,
 //! put right by a walk.
 //!
-//! What holes may take is bounded where segments are opened: see [`Survey::is_holey`](crate::survey::Survey::is_holey).
+//! What holes may take is bounded where segments are opened: see [`SegmentStats::is_sparse`](crate::segment_stats::SegmentStats::is_sparse).
 
-use crate::Holder;
-use crate::place::Spot;
+use crate::HolderId;
+use crate::location::Location;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use wired::Plain;
 
@@ -61,14 +61,14 @@ const OWNER_SHIFT: u32 = 2;
 const OWNER: u64 = 0xffff << OWNER_SHIFT;
 const BIRTH_SHIFT: u32 = 18;
 
-fn owned(kind: u64, owner: Holder, birth: u64) -> u64 {
+fn owned(kind: u64, owner: HolderId, birth: u64) -> u64 {
     kind | (u64::from(owner) + 1) << OWNER_SHIFT | birth << BIRTH_SHIFT
 }
 
 /// What a segment is, for a search.
-pub(crate) enum Look {
+pub(crate) enum SegmentState {
     Free,
-    /// Open or claimed.
+    /// OpenSegment or claimed.
     Busy,
     /// Sealed: when it was opened, bytes alive in it, bytes left at its end.
     Sealed {
@@ -79,7 +79,7 @@ pub(crate) enum Look {
 }
 
 /// The segments and their arena.
-pub(crate) struct Segments {
+pub(crate) struct SegmentTable {
     table: &'static [Segment],
     births: &'static AtomicU64,
     /// One past the last segment that was ever opened: what lies behind is free.
@@ -89,11 +89,11 @@ pub(crate) struct Segments {
 }
 
 // SAFETY: the arena is shared memory; who may write where follows from the states.
-unsafe impl Send for Segments {}
+unsafe impl Send for SegmentTable {}
 // SAFETY: as above.
-unsafe impl Sync for Segments {}
+unsafe impl Sync for SegmentTable {}
 
-impl Segments {
+impl SegmentTable {
     /// # Safety
     /// `arena` has `size` bytes for each segment, and lives as long as the result.
     pub unsafe fn new(
@@ -128,22 +128,22 @@ impl Segments {
     }
 
     /// What a segment is, now.
-    pub fn look(&self, at: u32) -> Look {
+    pub fn state(&self, at: u32) -> SegmentState {
         let segment = &self.table[at as usize];
         let state = segment.state.load(Ordering::Acquire);
         match state & KIND {
-            FREE => Look::Free,
-            SEALED => Look::Sealed {
+            FREE => SegmentState::Free,
+            SEALED => SegmentState::Sealed {
                 birth: state >> BIRTH_SHIFT,
                 live: segment.live(),
                 room: (self.size as u32).saturating_sub(segment.used.load(Ordering::Relaxed)),
             },
-            _ => Look::Busy,
+            _ => SegmentState::Busy,
         }
     }
 
     /// Opens a free segment for `holder`.
-    pub fn open(&self, at: u32, holder: Holder) -> Option<Open> {
+    pub fn open(&self, at: u32, holder: HolderId) -> Option<OpenSegment> {
         let segment = &self.table[at as usize];
         // First: a segment that its opener's death left behind must be found.
         self.high.fetch_max(u64::from(at) + 1, Ordering::AcqRel);
@@ -159,14 +159,14 @@ impl Segments {
             .ok()?;
         segment.used.store(0, Ordering::Release);
         segment.dead.store(0, Ordering::Release);
-        Some(Open {
+        Some(OpenSegment {
             segment: at,
             used: 0,
         })
     }
 
     /// Opens a sealed segment again, to fill its end.
-    pub fn reopen(&self, at: u32, holder: Holder) -> Option<Open> {
+    pub fn reopen(&self, at: u32, holder: HolderId) -> Option<OpenSegment> {
         let segment = &self.table[at as usize];
         let state = segment.state.load(Ordering::Acquire);
         let open = owned(OPEN, holder, state >> BIRTH_SHIFT);
@@ -175,26 +175,26 @@ impl Segments {
             .state
             .compare_exchange(state, open, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
-        Some(Open {
+        Some(OpenSegment {
             segment: at,
             used: segment.used.load(Ordering::Acquire),
         })
     }
 
     /// Bytes an open segment has left.
-    pub fn room_in(&self, open: &Open) -> u32 {
+    pub fn room_in(&self, open: &OpenSegment) -> u32 {
         self.size as u32 - open.used
     }
 
     /// Nobody appends to it any more.
-    pub fn seal(&self, open: Open) {
+    pub fn seal(&self, open: OpenSegment) {
         let state = &self.table[open.segment as usize].state;
         let birth = state.load(Ordering::Relaxed) >> BIRTH_SHIFT;
         state.store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
     }
 
     /// Takes a sealed segment to empty it.
-    pub fn claim(&self, at: u32, holder: Holder) -> bool {
+    pub fn claim(&self, at: u32, holder: HolderId) -> bool {
         let state = &self.table[at as usize].state;
         let now = state.load(Ordering::Acquire);
         now & KIND == SEALED
@@ -231,7 +231,7 @@ impl Segments {
     }
 
     /// Appends an object to an open segment, unless it does not fit.
-    pub fn append(&self, open: &mut Open, handle: u32, contents: &[u8]) -> Option<Spot> {
+    pub fn append(&self, open: &mut OpenSegment, handle: u32, contents: &[u8]) -> Option<Location> {
         let need = room_for(contents.len());
         let offset = open.used as usize;
         if offset + need > self.size {
@@ -251,7 +251,7 @@ impl Segments {
         self.table[open.segment as usize]
             .used
             .store(open.used, Ordering::Release);
-        Some(Spot::Ram {
+        Some(Location::Ram {
             segment: open.segment,
             offset: offset as u32,
             len: contents.len() as u32,
@@ -259,7 +259,7 @@ impl Segments {
     }
 
     /// An object of this length in the segment is dead.
-    pub fn lost(&self, segment: u32, len: u32) {
+    pub fn mark_dead(&self, segment: u32, len: u32) {
         if let Some(segment) = self.table.get(segment as usize) {
             segment
                 .dead
@@ -269,12 +269,12 @@ impl Segments {
 
     /// Copies an object out, as it is now: the caller checks what it got. False if the
     /// place is none.
-    pub fn read(&self, spot: Spot, into: &mut [u8]) -> Option<usize> {
-        let Spot::Ram {
+    pub fn read(&self, location: Location, into: &mut [u8]) -> Option<usize> {
+        let Location::Ram {
             segment,
             offset,
             len,
-        } = spot
+        } = location
         else {
             return None;
         };
@@ -295,7 +295,7 @@ impl Segments {
 
     /// The object that starts at `offset` of a segment that is claimed: handle, place, and
     /// where the next starts. `None` at the end.
-    pub fn object(&self, segment: u32, offset: u32) -> Option<(u32, Spot, u32)> {
+    pub fn object(&self, segment: u32, offset: u32) -> Option<(u32, Location, u32)> {
         let used = self.table[segment as usize].used.load(Ordering::Acquire);
         if offset as usize + HEADER > (used as usize).min(self.size) {
             return None;
@@ -312,7 +312,7 @@ impl Segments {
         let next = offset.checked_add(room_for(len as usize) as u32)?;
         (next <= used).then_some((
             header as u32,
-            Spot::Ram {
+            Location::Ram {
                 segment,
                 offset,
                 len,
@@ -322,17 +322,17 @@ impl Segments {
     }
 
     /// The objects of a segment that is claimed.
-    pub fn objects(&self, segment: u32) -> impl Iterator<Item = (u32, Spot)> + '_ {
+    pub fn objects(&self, segment: u32) -> impl Iterator<Item = (u32, Location)> + '_ {
         let mut offset = 0;
         std::iter::from_fn(move || {
-            let (handle, spot, next) = self.object(segment, offset)?;
+            let (handle, location, next) = self.object(segment, offset)?;
             offset = next;
-            Some((handle, spot))
+            Some((handle, location))
         })
     }
 
-    /// Segments the dead holder had open or claimed become sealed.
-    pub fn abandon(&self, dead: Holder, is_live: impl Fn(u32, Spot) -> bool) {
+    /// SegmentTable the dead holder had open or claimed become sealed.
+    pub fn abandon(&self, dead: HolderId, is_live: impl Fn(u32, Location) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
             let state = segment.state.load(Ordering::Acquire);
             let mine = matches!(state & KIND, OPEN | CLAIMED)
@@ -349,21 +349,21 @@ impl Segments {
     }
 
     /// Frees the sealed segments in which nothing is alive, for the memory they take.
-    pub fn sweep(&self, holder: Holder, is_live: impl Fn(u32, Spot) -> bool) {
+    pub fn sweep(&self, holder: HolderId, is_live: impl Fn(u32, Location) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
             let empty =
                 segment.state.load(Ordering::Acquire) & KIND == SEALED && segment.live() == 0;
             if empty && self.claim(at, holder) {
                 let live = self.live_in(at, &is_live);
                 if live == 0 {
-                    self.give_to_kernel(at);
+                    self.punch_hole(at);
                 }
                 self.release(at, live);
             }
         }
     }
 
-    fn give_to_kernel(&self, at: u32) {
+    fn punch_hole(&self, at: u32) {
         // SAFETY: the segment is claimed and nothing in it is alive; a late reader finds
         // zeros and that its page has moved.
         let _ = unsafe {
@@ -376,10 +376,10 @@ impl Segments {
     }
 
     /// Bytes alive in a segment that is claimed or nobody's, by walking it.
-    pub fn live_in(&self, at: u32, is_live: impl Fn(u32, Spot) -> bool) -> u32 {
+    pub fn live_in(&self, at: u32, is_live: impl Fn(u32, Location) -> bool) -> u32 {
         self.objects(at)
-            .filter(|&(handle, spot)| is_live(handle, spot))
-            .map(|(_, spot)| spot_bytes(spot))
+            .filter(|&(handle, location)| is_live(handle, location))
+            .map(|(_, location)| location_bytes(location))
             .sum()
     }
 
@@ -396,7 +396,7 @@ impl Segments {
 
 /// A segment its channel appends to. Not `Clone`: who has it is its owner.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenSegment {
     pub segment: u32,
     used: u32,
 }
@@ -406,10 +406,10 @@ pub(crate) fn room_for(len: usize) -> usize {
     HEADER + len.next_multiple_of(8)
 }
 
-/// Bytes of arena the object at `spot` takes.
-pub(crate) fn spot_bytes(spot: Spot) -> u32 {
-    match spot {
-        Spot::Ram { len, .. } => room_for(len as usize) as u32,
+/// Bytes of arena the object at `location` takes.
+pub(crate) fn location_bytes(location: Location) -> u32 {
+    match location {
+        Location::Ram { len, .. } => room_for(len as usize) as u32,
         _ => 0,
     }
 }

@@ -2,20 +2,20 @@
 //!
 //! Three descriptors make a store: the tables, the arena, the swap file; each process maps
 //! the first two and does its own I/O on the third. Where the disk is the system's there are
-//! the first two, and each process has an outlet. A linked program makes a store for itself.
+//! the first two, and each process has an transport. A linked program makes a store for itself.
 
-use crate::api::{Channel, Occupied, Store, Usage};
-use crate::catalogue::Found;
-use crate::channel::Mover;
-use crate::disk::{self, notes};
+use crate::channel::StoreChannel;
 use crate::error::{SetupError, StoreError};
+use crate::fault_injection::{FaultPlan, Injector};
 use crate::growth::{self, Growth};
-use crate::inject::{Inject, Injector};
+use crate::inner::{StoreCounter, StoreInner};
 use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
-use crate::parts::{Count, Parts};
-use crate::place::Spot;
+use crate::location::Location;
+use crate::page_index::Lookup;
 use crate::segment::room_for;
-use crate::{Checksum, DiskPlace, Handle, Holder, Outlet, StoreConfig};
+use crate::swap_file::{self, notes};
+use crate::traits::{Channel, Occupancy, Store, Usage};
+use crate::{Checksum, DiskLocation, DiskTransport, HolderId, PageHandle, StoreConfig};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use wired::{PAGE, WiredMemory};
 /// A store in shared memory, as one process has it; a clone is the same.
 #[derive(Clone)]
 pub struct SharedStore {
-    parts: Arc<Parts>,
+    inner: Arc<StoreInner>,
     growth: Arc<Mutex<Option<Growth>>>,
 }
 
@@ -34,14 +34,14 @@ impl SharedStore {
     /// The descriptors, close-on-exec, are what another process needs to
     /// [`SharedStore::attach`]; the store itself keeps one of the swap file. A store whose
     /// disk is the system's has none of a swap file, and needs
-    /// [`SharedStore::set_outlet`] before it makes channels.
+    /// [`SharedStore::set_transport`] before it makes channels.
     pub fn create(
         config: &StoreConfig,
         max_holders: u16,
     ) -> Result<(Self, Vec<OwnedFd>), SetupError> {
         config.check()?;
         if max_holders == 0 || max_holders > MAX_HOLDERS {
-            return Err(SetupError::Holder {
+            return Err(SetupError::HolderId {
                 holder: max_holders,
                 last: MAX_HOLDERS,
             });
@@ -49,8 +49,8 @@ impl SharedStore {
         let geometry = Geometry::of(config, max_holders);
         let disk = match &config.disk {
             Some(disk) => match &disk.place {
-                DiskPlace::File(path) => Some(disk::create(path, disk)?),
-                DiskPlace::System => None,
+                DiskLocation::File(path) => Some(swap_file::create(path, disk)?),
+                DiskLocation::System => None,
             },
             None => None,
         };
@@ -70,21 +70,21 @@ impl SharedStore {
             unusual = notes;
             fds.push(fd);
         }
-        let parts = Parts::new(tables, arena, swap, 0)?;
-        parts.catalogue.reserve_zero();
-        if let Some(bloks) = &parts.bloks {
+        let inner = StoreInner::new(tables, arena, swap, 0)?;
+        inner.page_index.reserve_zero();
+        if let Some(bloks) = &inner.bloks {
             bloks.close_end();
         }
-        parts.header.notes().store(unusual, Ordering::Relaxed);
+        inner.header.notes().store(unusual, Ordering::Relaxed);
         let grows = config.disk.as_ref().is_some_and(|disk| disk.grows);
-        let growth = match (&parts.bloks, fds.last()) {
+        let growth = match (&inner.bloks, fds.last()) {
             (Some(bloks), Some(file)) if grows => {
                 Some(Growth::new(duplicate(file)?, geometry.bloks as u64, bloks))
             }
             _ => None,
         };
         let store = Self {
-            parts: Arc::new(parts),
+            inner: Arc::new(inner),
             growth: Arc::new(Mutex::new(growth)),
         };
         if let Some(plan) = config.disk.as_ref().and_then(|disk| disk.inject) {
@@ -95,7 +95,7 @@ impl SharedStore {
 
     /// Joins the store behind `fds`, in the order `create` gave them, as `holder`. The
     /// memory's descriptors are closed when this returns, the swap file's is kept.
-    pub fn attach(fds: Vec<OwnedFd>, holder: Holder) -> Result<Self, SetupError> {
+    pub fn attach(fds: Vec<OwnedFd>, holder: HolderId) -> Result<Self, SetupError> {
         let few = || SetupError::NotAStore("there are too few of them");
         let mut fds = fds.into_iter();
         let tables = Tables::attach(fds.next().ok_or_else(few)?)?;
@@ -119,54 +119,54 @@ impl SharedStore {
                 })?,
             );
         }
-        let swap = match geometry.bloks > 0 && !geometry.by_system {
+        let swap = match geometry.bloks > 0 && !geometry.by_daemon {
             true => Some(fds.next().ok_or_else(few)?),
             false => None,
         };
         Ok(Self {
-            parts: Arc::new(Parts::new(tables, arena, swap, holder)?),
+            inner: Arc::new(StoreInner::new(tables, arena, swap, holder)?),
             growth: Arc::default(),
         })
     }
 
     /// Channels made from now on work for `holder`: for the child of a fork. A slot past
     /// the store's last is refused.
-    pub fn set_holder(&self, holder: Holder) -> Result<(), SetupError> {
-        check_holder(holder, &self.parts.tables.geometry)?;
-        self.parts.holder.store(holder, Ordering::Release);
+    pub fn set_holder(&self, holder: HolderId) -> Result<(), SetupError> {
+        check_holder(holder, &self.inner.tables.geometry)?;
+        self.inner.holder.store(holder, Ordering::Release);
         Ok(())
     }
 
     /// The holder channels are made for.
-    pub fn holder(&self) -> Holder {
-        self.parts.holder.load(Ordering::Acquire)
+    pub fn holder(&self) -> HolderId {
+        self.inner.holder.load(Ordering::Acquire)
     }
 
     /// Channels made from now on use this descriptor of the swap file: where the one the
     /// store had is gone, or is in another descriptor table. The old one is not closed.
     /// A store whose disk is the system's has no use for it, and closes it.
     pub fn reopen(&self, swap: OwnedFd) {
-        self.parts.backing.reopen(swap);
+        self.inner.backing.reopen(swap);
     }
 
     /// Channels made from now on reach the system's disk by this: of a store whose disk is
-    /// that ([`DiskPlace::System`]), in each process that joined it, before it makes
-    /// channels, and again in a fork's child. An outlet that is replaced is kept, since a
+    /// that ([`DiskLocation::System`]), in each process that joined it, before it makes
+    /// channels, and again in a fork's child. An transport that is replaced is kept, since a
     /// channel may be being opened by it.
-    pub fn set_outlet(&self, outlet: Box<dyn Outlet>) {
-        self.parts.backing.set_outlet(outlet);
+    pub fn set_transport(&self, transport: Box<dyn DiskTransport>) {
+        self.inner.backing.set_transport(transport);
     }
 
     /// The store no longer has a descriptor of the swap file, and returns the one it had,
     /// unclosed: for a library that keeps none in its program's table. Channels that are
     /// made have their own way to the file; new ones need [`SharedStore::reopen`] first.
     pub fn take_swap(&self) -> Option<i32> {
-        self.parts.backing.take_swap()
+        self.inner.backing.take_swap()
     }
 
     /// Makes the disk misbehave from now on, in every process of the tree. For tests.
-    pub fn inject(&self, plan: Inject) {
-        Injector(self.parts.header.inject()).set(plan);
+    pub fn inject(&self, plan: FaultPlan) {
+        Injector(self.inner.header.inject()).set(plan);
     }
 
     /// Starts the thread that allocates a growing swap file ahead of need, and gives back what
@@ -178,7 +178,7 @@ impl SharedStore {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        let started = growth.map_or(Ok(()), |growth| growth::start(&self.parts, growth));
+        let started = growth.map_or(Ok(()), |growth| growth::start(&self.inner, growth));
         started.map_err(|error| SetupError::Memory {
             what: "thread that grows the swap file",
             bytes: 0,
@@ -188,22 +188,22 @@ impl SharedStore {
 
     /// Whether the swap file's file system is itself memory: a store that saves none.
     pub fn is_in_memory(&self) -> bool {
-        self.parts.header.notes().load(Ordering::Relaxed) & notes::MEMORY != 0
+        self.inner.header.notes().load(Ordering::Relaxed) & notes::MEMORY != 0
     }
 
     /// What each tier holds now.
-    pub fn occupied(&self) -> Occupied {
-        let bloks = self.parts.bloks.as_ref();
-        Occupied {
-            ram: self.parts.segments.used(),
+    pub fn occupancy(&self) -> Occupancy {
+        let bloks = self.inner.bloks.as_ref();
+        Occupancy {
+            ram: self.inner.segments.used(),
             disk: bloks.map_or(0, |bloks| bloks.used() * PAGE as u64),
         }
     }
 
-    /// The parts, for tests of what they promise each other.
+    /// The inner, for tests of what they promise each other.
     #[cfg(test)]
-    pub(crate) fn parts(&self) -> Arc<Parts> {
-        self.parts.clone()
+    pub(crate) fn inner(&self) -> Arc<StoreInner> {
+        self.inner.clone()
     }
 }
 
@@ -230,8 +230,8 @@ fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, SetupError> {
 
 impl Store for SharedStore {
     fn describe(&self) -> String {
-        let mut text = self.parts.tables.line();
-        let notes = self.parts.header.notes().load(Ordering::Relaxed);
+        let mut text = self.inner.tables.line();
+        let notes = self.inner.header.notes().load(Ordering::Relaxed);
         for (bit, what) in [
             (
                 notes::BUFFERED,
@@ -248,65 +248,65 @@ impl Store for SharedStore {
     }
 
     fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError> {
-        let mover = Mover::new(self.parts.clone(), depth)?;
+        let mover = StoreChannel::new(self.inner.clone(), depth)?;
         mover.note_engine();
         Ok(Box::new(mover))
     }
 
-    fn discard(&self, slot: Holder, handles: &[Handle]) {
-        self.parts.discard(slot, handles);
+    fn discard(&self, slot: HolderId, handles: &[PageHandle]) {
+        self.inner.discard(slot, handles);
     }
 
-    fn checksum(&self, handle: Handle) -> Checksum {
-        self.parts.catalogue.checksum(handle)
+    fn checksum(&self, handle: PageHandle) -> Checksum {
+        self.inner.page_index.checksum(handle)
     }
 
-    fn verify(&self, handle: Handle, page: &[u8; PAGE]) -> bool {
-        self.parts.catalogue.verify(handle, page)
+    fn verify(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool {
+        self.inner.page_index.verify(handle, page)
     }
 
     fn usage(&self) -> Usage {
-        let parts = &*self.parts;
-        let geometry = &parts.tables.geometry;
-        let occupied = self.occupied();
+        let inner = &*self.inner;
+        let geometry = &inner.tables.geometry;
+        let occupancy = self.occupancy();
         let mut usage = Usage {
-            ram_used: occupied.ram,
+            ram_used: occupancy.ram,
             ram_limit: (geometry.segments * geometry.segment_size) as u64,
-            disk_used: occupied.disk,
+            disk_used: occupancy.disk,
             disk_limit: (geometry.bloks * PAGE) as u64,
-            tables: parts.catalogue.bytes(),
-            written: parts.total(Count::Written),
-            read: parts.total(Count::Read),
-            read_disk: parts.total(Count::ReadDisk),
-            demoted: parts.total(Count::Demoted),
-            compacted: parts.total(Count::Compacted),
-            mismatches: parts.total(Count::Mismatches),
-            io_errors: parts.total(Count::IoErrors),
-            ios: parts.total(Count::Ios),
-            to_ram: parts.total(Count::ToRam),
-            to_ram_bytes: parts.total(Count::ToRamBytes),
+            tables: inner.page_index.bytes(),
+            written: inner.total(StoreCounter::Written),
+            read: inner.total(StoreCounter::Read),
+            read_disk: inner.total(StoreCounter::ReadDisk),
+            demoted: inner.total(StoreCounter::Demoted),
+            compacted: inner.total(StoreCounter::Compacted),
+            mismatches: inner.total(StoreCounter::Mismatches),
+            io_errors: inner.total(StoreCounter::IoErrors),
+            ios: inner.total(StoreCounter::Ios),
+            to_ram: inner.total(StoreCounter::ToRam),
+            to_ram_bytes: inner.total(StoreCounter::ToRamBytes),
             ..Usage::default()
         };
-        for (_, holders, found) in parts.catalogue.each_page() {
+        for (_, holders, found) in inner.page_index.each_page() {
             usage.holds += holders;
             match found {
-                Found::Filled(_) => usage.pages_filled += 1,
-                Found::At(Spot::Ram { len, .. }) => {
+                Lookup::Filled(_) => usage.pages_filled += 1,
+                Lookup::At(Location::Ram { len, .. }) => {
                     usage.pages_ram += 1;
                     usage.ram_compressed += room_for(len as usize) as u64;
                 }
-                Found::At(Spot::Disk { .. }) => usage.pages_disk += 1,
-                Found::At(Spot::Nowhere) => {}
+                Lookup::At(Location::Disk { .. }) => usage.pages_disk += 1,
+                Lookup::At(Location::Nowhere) => {}
             }
         }
         usage
     }
 
-    fn adopt_fork(&self, parent: Holder, child: Holder) {
-        self.parts.adopt_fork(parent, child);
+    fn adopt_fork(&self, parent: HolderId, child: HolderId) {
+        self.inner.adopt_fork(parent, child);
     }
 
-    fn retire(&self, holder: Holder) -> bool {
-        self.parts.retire(holder)
+    fn retire(&self, holder: HolderId) -> bool {
+        self.inner.retire(holder)
     }
 }

@@ -5,7 +5,8 @@ mod common;
 
 use common::*;
 use store::{
-    Channel, Completion, Fault, Handle, Inject, ReadPage, SharedStore, Store, StoreError, Wait,
+    Channel, Completion, FaultPlan, InjectedFault, PageHandle, ReadPage, SharedStore, Store,
+    StoreError, Wait,
 };
 
 const CONFIGS: [&str; 3] = [
@@ -17,7 +18,7 @@ const CONFIGS: [&str; 3] = [
 /// Reads ahead and waits; what came, by place in `handles`.
 fn ahead(
     channel: &mut dyn Channel,
-    handles: &[Handle],
+    handles: &[PageHandle],
     into: &mut [Page],
 ) -> Vec<Result<(), StoreError>> {
     let run: Vec<ReadPage> = (0..)
@@ -40,7 +41,7 @@ fn ahead(
     results.into_iter().map(Option::unwrap).collect()
 }
 
-fn stored(store: &SharedStore, count: u64) -> (Box<dyn Channel>, Vec<Page>, Vec<Handle>) {
+fn stored(store: &SharedStore, count: u64) -> (Box<dyn Channel>, Vec<Page>, Vec<PageHandle>) {
     let mut channel = store.channel(8).unwrap();
     let contents: Vec<Page> = (0..count).map(page).collect();
     let results = write(&mut *channel, &contents);
@@ -72,7 +73,7 @@ fn neighbours_are_read_together_in_whatever_order_they_are_asked_for() {
     let contents: Vec<Page> = (0..).map(page).filter(unfilled).take(64).collect();
     let mut channel = store.channel(8).unwrap();
     let handles = write(&mut *channel, &contents);
-    let mut handles: Vec<Handle> = handles.into_iter().map(Result::unwrap).collect();
+    let mut handles: Vec<PageHandle> = handles.into_iter().map(Result::unwrap).collect();
     handles.reverse();
     let before = store.usage().ios;
     let mut into = vec![Page([0; PAGE]); 64];
@@ -94,7 +95,7 @@ fn a_page_that_is_gone_is_an_error_and_no_mismatch() {
         assert!(results[..20].iter().all(Result::is_err), "{config}");
         assert!(results[20..].iter().all(Result::is_ok), "{config}");
         assert!(into[..20].iter().all(|page| page.0 == [0x5a; PAGE]));
-        let never = Handle::new((1 << Handle::BITS) - 1).unwrap();
+        let never = PageHandle::new((1 << PageHandle::BITS) - 1).unwrap();
         let result = ahead(&mut *channel, &[never], &mut into[..1]);
         assert!(result[0].is_err(), "{config}");
         assert!(!store.verify(never, &into[0].0) && !store.verify(handles[0], &into[0].0));
@@ -107,8 +108,8 @@ fn a_page_that_is_gone_is_an_error_and_no_mismatch() {
 fn a_flipped_bit_is_found_when_the_page_is_used() {
     let store = make("disk:ahead-swap,size=4M", 1);
     let (mut channel, _, handles) = stored(&store, 1);
-    store.inject(Inject {
-        fail: Some((Fault::Flip, 0, 1)),
+    store.inject(FaultPlan {
+        fail: Some((InjectedFault::Flip, 0, 1)),
         slow: None,
     });
     let mut into = [Page([0; PAGE])];
@@ -135,7 +136,7 @@ fn pages_may_come_and_go_while_they_are_read_ahead() {
             let mut into = vec![Page([0x77; PAGE]); 3];
             let mut verified = 0;
             while !movers.iter().all(|thread| thread.is_finished()) {
-                let handle = Handle::new(1 + rng.below(600) as u32).unwrap();
+                let handle = PageHandle::new(1 + rng.below(600) as u32).unwrap();
                 let [before, target, after] = &mut into[..] else {
                     unreachable!()
                 };
@@ -153,7 +154,7 @@ fn pages_may_come_and_go_while_they_are_read_ahead() {
 fn come_and_go(store: &SharedStore, thread: u64) {
     let mut channel = store.channel(4).unwrap();
     let mut rng = Rng(thread + 5);
-    let mut held: Vec<(Handle, u64)> = Vec::new();
+    let mut held: Vec<(PageHandle, u64)> = Vec::new();
     for round in 0..150 {
         let seeds: Vec<u64> = (0..32).map(|at| thread << 40 | round << 8 | at).collect();
         let contents: Vec<Page> = seeds.iter().map(|&seed| page(seed)).collect();

@@ -6,7 +6,10 @@ use common::model::{HOLDERS, run, step};
 use common::system::{System, behind_channels};
 use common::*;
 use proptest::prelude::*;
-use store::{DiskConfig, Fault, Handle, Inject, Op, Place, Store, StoreConfig, StoreError};
+use store::{
+    DiskConfig, DiskOp, FaultPlan, InjectedFault, PageHandle, PageLocation, Store, StoreConfig,
+    StoreError,
+};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
@@ -37,7 +40,7 @@ fn contents(count: u64) -> Vec<Page> {
         .collect()
 }
 
-fn stored(results: Vec<Result<Handle, StoreError>>) -> Vec<Handle> {
+fn stored(results: Vec<Result<PageHandle, StoreError>>) -> Vec<PageHandle> {
     results.into_iter().map(Result::unwrap).collect()
 }
 
@@ -57,7 +60,7 @@ fn errors_of_the_systems_disk_are_told_and_nothing_is_lost() {
         let is_write = matches!(
             error,
             StoreError::Io {
-                op: Op::Write,
+                op: DiskOp::Write,
                 errno: libc::EIO,
                 ..
             }
@@ -81,13 +84,13 @@ fn faults_are_injected_as_into_a_file() {
     let handle = write_one(&mut *channel, &contents[0]).unwrap();
     let inject = |fault| {
         let fail = Some((fault, 0, 1));
-        store.inject(Inject { fail, slow: None });
+        store.inject(FaultPlan { fail, slow: None });
     };
-    inject(Fault::Flip);
+    inject(InjectedFault::Flip);
     let error = read(&mut *channel, handle).err().unwrap();
-    let place = Place::Disk { blok: 0 };
+    let place = PageLocation::Disk { blok: 0 };
     assert_eq!(error, StoreError::Mismatch { handle, place });
-    inject(Fault::Eio);
+    inject(InjectedFault::Eio);
     assert!(read(&mut *channel, handle).is_err());
     assert!(read(&mut *channel, handle).unwrap() == contents[0]);
 }
@@ -121,7 +124,7 @@ fn a_server_that_dies_in_the_middle_and_is_replaced_loses_no_page() {
 fn it_is_described_and_joined_without_a_descriptor_of_a_swap_file() {
     let config = StoreConfig {
         ram: Some(256 << 10),
-        disk: Some(DiskConfig::by_system(4 << 20)),
+        disk: Some(DiskConfig::by_daemon(4 << 20)),
     };
     assert!(!config.has_file());
     let (store, fds) = store::SharedStore::create(&config, 2).unwrap();
@@ -136,7 +139,7 @@ fn it_is_described_and_joined_without_a_descriptor_of_a_swap_file() {
     let error = other.channel(4).err().unwrap().to_string();
     assert!(error.contains("its IO channel"), "{error}");
     let system = System::new(4 << 20);
-    other.set_outlet(system.outlet());
+    other.set_transport(system.transport());
     let mut channel = other.channel(4).unwrap();
     let contents = contents(600);
     let handles = stored(write(&mut *channel, &contents));
@@ -168,7 +171,7 @@ fn a_childs_copy_of_a_channel_is_let_go_and_its_own_outlet_used() {
             drop(channel);
             // The parent's system has a thread that is not here.
             let own = System::over(system.disk());
-            store.set_outlet(own.outlet());
+            store.set_transport(own.transport());
             store.set_holder(2).unwrap();
             let mut channel = store.channel(4).unwrap();
             for (handle, page) in handles.iter().zip(&contents) {

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use store::{Fault, Handle, Inject, Op, Place, ReadPage, Store, StoreError, Wait};
+use store::{
+    DiskOp, FaultPlan, InjectedFault, PageHandle, PageLocation, ReadPage, Store, StoreError, Wait,
+};
 
 /// Pages that compress to about half.
 fn halves(count: u64) -> Vec<Page> {
@@ -17,8 +19,8 @@ fn halves(count: u64) -> Vec<Page> {
         .collect()
 }
 
-fn fail(fault: Fault, first: u64, count: u64) -> Inject {
-    Inject {
+fn fail(fault: InjectedFault, first: u64, count: u64) -> FaultPlan {
+    FaultPlan {
         fail: Some((fault, first, count)),
         slow: None,
     }
@@ -30,7 +32,7 @@ fn a_full_ram_store_says_so_and_keeps_what_it_has() {
     let mut channel = store.channel(1).unwrap();
     let contents = halves(400);
     let results = write(&mut *channel, &contents);
-    let stored: Vec<(usize, Handle)> = results
+    let stored: Vec<(usize, PageHandle)> = results
         .iter()
         .enumerate()
         .filter_map(|(at, r)| Some((at, (*r).ok()?)))
@@ -101,19 +103,19 @@ fn a_write_that_fails_is_told_page_by_page_and_gives_its_blok_back() {
     let mut channel = store.channel(4).unwrap();
     let contents = halves(8);
     // The run fails, and then the third page on its own.
-    store.inject(fail(Fault::Eio, 0, 1));
+    store.inject(fail(InjectedFault::Eio, 0, 1));
     let results = write(&mut *channel, &contents);
     assert!(
         results.iter().all(Result::is_ok),
         "a run that fails once is written page by page"
     );
-    store.inject(fail(Fault::Eio, 0, u64::MAX));
+    store.inject(fail(InjectedFault::Eio, 0, u64::MAX));
     for result in write(&mut *channel, &contents) {
         assert!(
             matches!(
                 result,
                 Err(StoreError::Io {
-                    op: Op::Write,
+                    op: DiskOp::Write,
                     errno: 5,
                     ..
                 })
@@ -121,7 +123,7 @@ fn a_write_that_fails_is_told_page_by_page_and_gives_its_blok_back() {
             "{result:?}"
         );
     }
-    store.inject(fail(Fault::Enospc, 0, u64::MAX));
+    store.inject(fail(InjectedFault::Enospc, 0, u64::MAX));
     let error = write(&mut *channel, &contents)[0].unwrap_err();
     assert!(error.to_string().contains("No space left"), "{error}");
     assert_eq!(store.usage().disk_used, 8 * PAGE as u64);
@@ -133,12 +135,12 @@ fn a_read_that_fails_names_its_blok_and_spares_its_neighbours() {
     let store = make("disk:faults-swap,size=1M", 1);
     let mut channel = store.channel(4).unwrap();
     let contents = halves(4);
-    let handles: Vec<Handle> = write(&mut *channel, &contents)
+    let handles: Vec<PageHandle> = write(&mut *channel, &contents)
         .into_iter()
         .map(Result::unwrap)
         .collect();
     // I/O 0 is the run, 1 to 4 its pages: the third fails.
-    store.inject(fail(Fault::Eio, 0, 1));
+    store.inject(fail(InjectedFault::Eio, 0, 1));
     let mut back = vec![Page([0; PAGE]); 4];
     let run: Vec<ReadPage> = (handles.iter().zip(&mut back).enumerate())
         .map(|(at, (&handle, page))| ReadPage {
@@ -152,13 +154,13 @@ fn a_read_that_fails_names_its_blok_and_spares_its_neighbours() {
         assert_eq!(channel.complete(Wait::Yes).unwrap().result, Ok(None));
     }
     assert!(back == contents);
-    store.inject(fail(Fault::Eio, 0, u64::MAX));
+    store.inject(fail(InjectedFault::Eio, 0, u64::MAX));
     let error = read(&mut *channel, handles[2]).err().unwrap();
     assert!(
         matches!(
             error,
             StoreError::Io {
-                op: Op::Read,
+                op: DiskOp::Read,
                 errno: 5,
                 ..
             }
@@ -166,7 +168,7 @@ fn a_read_that_fails_names_its_blok_and_spares_its_neighbours() {
         "{error}"
     );
     assert!(error.to_string().contains("reading blok"), "{error}");
-    store.inject(Inject::default());
+    store.inject(FaultPlan::default());
     assert!(read(&mut *channel, handles[2]).unwrap() == contents[2]);
 }
 
@@ -176,10 +178,10 @@ fn a_disk_that_lies_is_found_out() {
     let mut channel = store.channel(4).unwrap();
     let contents = halves(1);
     let handle = write_one(&mut *channel, &contents[0]).unwrap();
-    store.inject(fail(Fault::Flip, 0, 1));
+    store.inject(fail(InjectedFault::Flip, 0, 1));
     let error = read(&mut *channel, handle).err().unwrap();
     assert!(
-        matches!(error, StoreError::Mismatch { handle: h, place: Place::Disk { .. } } if h == handle),
+        matches!(error, StoreError::Mismatch { handle: h, place: PageLocation::Disk { .. } } if h == handle),
         "{error}"
     );
     assert!(error.to_string().contains("checksum mismatch"));
@@ -191,7 +193,7 @@ fn a_disk_that_lies_is_found_out() {
 fn pages_that_cannot_move_down_stay_in_ram() {
     let store = make("ram:512K+disk:faults-swap,size=4M", 1);
     let mut channel = store.channel(4).unwrap();
-    store.inject(fail(Fault::Eio, 0, u64::MAX));
+    store.inject(fail(InjectedFault::Eio, 0, u64::MAX));
     let contents = halves(600);
     let results = write(&mut *channel, &contents);
     let stored = results.iter().filter(|result| result.is_ok()).count();
@@ -203,7 +205,7 @@ fn pages_that_cannot_move_down_stay_in_ram() {
         }
     }
     // A disk that mends is used again.
-    store.inject(Inject::default());
+    store.inject(FaultPlan::default());
     assert!(
         write(&mut *channel, &contents[..200])
             .iter()
@@ -232,15 +234,15 @@ fn a_name_that_is_no_page_is_refused() {
     let store = make("ram:256K", 1);
     let mut channel = store.channel(1).unwrap();
     for number in [1, 1000, (1 << 28) - 1] {
-        let handle = Handle::new(number).unwrap();
+        let handle = PageHandle::new(number).unwrap();
         assert_eq!(
             read(&mut *channel, handle).err(),
             Some(StoreError::NoSuchPage { handle })
         );
         store.discard(0, &[handle]);
     }
-    assert_eq!(Handle::new(0), None);
-    assert_eq!(Handle::new(1 << 28), None);
+    assert_eq!(PageHandle::new(0), None);
+    assert_eq!(PageHandle::new(1 << 28), None);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::{PAGE, Page, Rng, make, page, read, write, write_one};
 use proptest::prelude::*;
-use store::{Channel, Handle, SharedStore, Store};
+use store::{Channel, PageHandle, SharedStore, Store};
 
 /// Bytes of a segment of the store in these tests.
 const SEGMENT: u64 = 64 << 10;
@@ -27,13 +27,13 @@ fn packable(seed: u64) -> Page {
     page
 }
 
-fn add(channel: &mut dyn Channel, held: &mut Vec<Handle>, seed: &mut u64, count: u64) {
+fn add(channel: &mut dyn Channel, held: &mut Vec<PageHandle>, seed: &mut u64, count: u64) {
     let pages: Vec<Page> = (*seed..*seed + count).map(packable).collect();
     *seed += count;
     held.extend(write(channel, &pages).into_iter().map(Result::unwrap));
 }
 
-fn drop_some(store: &SharedStore, held: &mut Vec<Handle>, rng: &mut Rng, count: u64) {
+fn drop_some(store: &SharedStore, held: &mut Vec<PageHandle>, rng: &mut Rng, count: u64) {
     for _ in 0..count.min(held.len() as u64) {
         let handle = held.swap_remove(rng.below(held.len() as u64) as usize);
         store.discard(0, &[handle]);

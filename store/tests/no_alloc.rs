@@ -7,7 +7,7 @@ use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Handle, Store, Submitted, Wait, WritePage};
+use store::{PageHandle, Store, Submitted, Wait, WritePage};
 
 struct Counting;
 
@@ -61,7 +61,7 @@ fn moving_pages_allocates_nothing() {
                 token,
             })
             .collect();
-        let mut handles: Vec<Handle> = Vec::with_capacity(writes.len());
+        let mut handles: Vec<PageHandle> = Vec::with_capacity(writes.len());
         let mut back = Box::new(page(0));
         let before = ALLOCATIONS.load(Ordering::SeqCst);
         COUNTED.set(true);

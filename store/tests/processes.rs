@@ -7,11 +7,11 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::process::{Child, Command};
 use std::time::Duration;
-use store::{Handle, Holder, SharedStore, Store, StoreConfig, StoreError};
+use store::{HolderId, PageHandle, SharedStore, Store, StoreConfig, StoreError};
 
-const HOLDERS: Holder = 12;
+const HOLDERS: HolderId = 12;
 /// A worker's second slot: forks of its pages, as a child would hold them.
-const SHADOW: Holder = 6;
+const SHADOW: HolderId = 6;
 
 fn inherit(fds: &[OwnedFd]) -> String {
     fds.iter()
@@ -23,7 +23,7 @@ fn inherit(fds: &[OwnedFd]) -> String {
 }
 
 /// Runs the test `name` of this file in a process of its own, as `holder`.
-fn spawn(name: &str, fds: &str, holder: Holder) -> Child {
+fn spawn(name: &str, fds: &str, holder: HolderId) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env("STORE_TEST_FDS", fds)
@@ -34,7 +34,7 @@ fn spawn(name: &str, fds: &str, holder: Holder) -> Child {
 }
 
 /// The store that `spawn` handed over, in the process it made.
-fn joined() -> Option<(SharedStore, Holder)> {
+fn joined() -> Option<(SharedStore, HolderId)> {
     let fds = std::env::var("STORE_TEST_FDS").ok()?;
     let holder = std::env::var("STORE_TEST_HOLDER").unwrap().parse().unwrap();
     let fds = fds
@@ -54,7 +54,7 @@ fn worker() {
     };
     let mut channel = store.channel(8).unwrap();
     let mut rng = Rng(u64::from(std::process::id()) << 8 | u64::from(holder));
-    let mut held: Vec<(Handle, u64)> = Vec::new();
+    let mut held: Vec<(PageHandle, u64)> = Vec::new();
     let mut round = 0u64;
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while std::time::Instant::now() < deadline {
@@ -93,7 +93,7 @@ fn massacre(config: &str, kills: usize) {
     let names = inherit(&fds);
     let mut channel = store.channel(4).unwrap();
     let contents: Vec<Page> = (0..30).map(page).collect();
-    let mine: Vec<(Handle, &Page)> = write(&mut *channel, &contents)
+    let mine: Vec<(PageHandle, &Page)> = write(&mut *channel, &contents)
         .into_iter()
         .zip(&contents)
         .map(|(result, page)| (result.unwrap(), page))
@@ -103,7 +103,7 @@ fn massacre(config: &str, kills: usize) {
     for _ in 0..kills {
         std::thread::sleep(Duration::from_micros(15_000 + rng.below(40_000)));
         let victim = rng.below(4) as usize;
-        let slot = victim as Holder + 1;
+        let slot = victim as HolderId + 1;
         end(&mut workers[victim]);
         retire(&store, slot);
         workers[victim] = spawn("worker", &names, slot);
@@ -158,7 +158,7 @@ fn end(worker: &mut Child) {
     assert_eq!(status.code(), None, "a worker ended by itself: {status}");
 }
 
-fn retire(store: &SharedStore, slot: Holder) {
+fn retire(store: &SharedStore, slot: HolderId) {
     // The shadow first or last: both belong to the dead.
     for slot in [slot, slot + SHADOW, slot] {
         store.retire(slot);
@@ -193,7 +193,7 @@ fn a_fork_shares_pages_and_its_copy_of_the_channel_harms_nobody() {
     store.set_holder(1).unwrap();
     let mut channel = store.channel(4).unwrap();
     let contents: Vec<Page> = (0..300).map(page).collect();
-    let handles: Vec<Handle> = write(&mut *channel, &contents)
+    let handles: Vec<PageHandle> = write(&mut *channel, &contents)
         .into_iter()
         .map(Result::unwrap)
         .collect();

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{Handle, Store, StoreError};
+use store::{PageHandle, Store, StoreError};
 
 fn storm(config: &str, threads: u64, rounds: u64) {
     let store = make(config, 8);
@@ -15,7 +15,7 @@ fn storm(config: &str, threads: u64, rounds: u64) {
             scope.spawn(move || {
                 let mut channel = store.channel(8).unwrap();
                 let mut rng = Rng(thread * 77 + 1);
-                let mut held: Vec<(Handle, u64)> = Vec::new();
+                let mut held: Vec<(PageHandle, u64)> = Vec::new();
                 for round in 0..rounds {
                     let seeds: Vec<u64> = (0..1 + rng.below(48))
                         .map(|at| thread << 40 | round << 8 | at)

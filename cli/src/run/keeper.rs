@@ -211,7 +211,7 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
         plan.frames = terms.frames.x;
         plan.store = Some(StoreConfig {
             ram: None,
-            disk: Some(DiskConfig::by_system(terms.swap)),
+            disk: Some(DiskConfig::by_daemon(terms.swap)),
         });
         if plan.options.verbosity > 0 {
             crate::say!("selfpage: contract {}: {terms}", tenant.number());

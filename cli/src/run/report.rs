@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
-use store::{Occupied, Store};
+use store::{Occupancy, Store};
 use system::sample::Sampler;
 use system::{Figure, System};
 use wired::PAGE;
@@ -124,7 +124,7 @@ struct StorePeak {
 }
 
 impl StorePeak {
-    fn gather(system: &System, seen: Occupied) -> Self {
+    fn gather(system: &System, seen: Occupancy) -> Self {
         let most = system.store_peak().max(seen);
         let usage = system.store().map(Store::usage).unwrap_or_default();
         let packed = usage.to_ram_bytes as f64;

@@ -164,7 +164,7 @@ impl Builder {
         let id = own.admit(self.contract, me)?;
         let books = Books { ledger, id };
         let client = own.adopt(id, me)?;
-        let holder = client.id().slot() as store::Holder;
+        let holder = client.id().slot() as store::HolderId;
         let store = match self.store {
             None => None,
             Some(Keeping::New(config)) => {

@@ -23,7 +23,7 @@ use crate::stretch::Inner;
 use frames::Frame;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use store::{Channel, Checksum, Handle, Store, StoreError, Wait, WritePage};
+use store::{Channel, Checksum, PageHandle, Store, StoreError, Wait, WritePage};
 use wired::{PAGE, PiGuard};
 
 /// Writes of a cleaner under way at once.
@@ -67,7 +67,7 @@ pub(super) struct Page {
     pub(super) at: usize,
     pub(super) frame: u32,
     /// The copy just written.
-    pub(super) copy: Option<Handle>,
+    pub(super) copy: Option<PageHandle>,
 }
 
 /// What was done.

@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::collections::BTreeMap;
-use store::Handle;
+use store::PageHandle;
 
 /// A frame and what is in it.
 type Page = (u32, u32);
@@ -166,19 +166,19 @@ impl Domain {
         }
     }
 
-    fn stored(&self, copy: Handle) -> Option<u32> {
+    fn stored(&self, copy: PageHandle) -> Option<u32> {
         self.memory.lock().unwrap().stored.get(&copy.get()).copied()
     }
 
-    fn keep(&self, value: u32) -> Handle {
+    fn keep(&self, value: u32) -> PageHandle {
         let mut memory = self.memory.lock().unwrap();
         memory.last += 1;
         let copy = memory.last;
         memory.stored.insert(copy, value);
-        Handle::new(copy).expect("small")
+        PageHandle::new(copy).expect("small")
     }
 
-    fn forget(&self, handle: Handle) {
+    fn forget(&self, handle: PageHandle) {
         let gone = self.memory.lock().unwrap().stored.remove(&handle.get());
         assert!(gone.is_some(), "a copy is forgotten once");
     }
@@ -224,7 +224,7 @@ impl Domain {
         assert_eq!(
             copies,
             seen.handle()
-                .map(Handle::get)
+                .map(PageHandle::get)
                 .into_iter()
                 .collect::<Vec<_>>()
         );

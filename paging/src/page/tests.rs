@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn handle(number: u32) -> Handle {
-    Handle::new(number).unwrap()
+fn handle(number: u32) -> PageHandle {
+    PageHandle::new(number).unwrap()
 }
 
 fn resident(frame: u32) -> PageWord {
@@ -222,7 +222,7 @@ proptest! {
     #[test]
     fn frames_and_handles_are_neither_lost_nor_doubled(steps in prop::collection::vec(0u8..12, 0..200)) {
         let word = PageWord::default();
-        let (mut next, mut framed, mut copy) = (0u32, None, None::<Handle>);
+        let (mut next, mut framed, mut copy) = (0u32, None, None::<PageHandle>);
         let mut claimed = None;
         for step in steps {
             next += 1;

@@ -16,7 +16,7 @@ use frames::{Contract, DomainFrames, DomainId};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use store::Holder;
+use store::HolderId;
 use translation::Userfault;
 use wired::{Guard, PiGuard};
 
@@ -149,7 +149,7 @@ impl Process {
         mut fork: Fork,
         userfault: Userfault,
         frames: DomainFrames<'static>,
-        holder: Holder,
+        holder: HolderId,
         counters: &'static [AtomicU64],
         careful_seen: &'static AtomicU32,
     ) -> Result<(), DomainError> {

@@ -5,8 +5,8 @@ pub mod model;
 pub mod system;
 
 use store::{
-    Channel, Checksum, Completion, Handle, SharedStore, Store, StoreConfig, StoreError, Submitted,
-    Wait, WritePage,
+    Channel, Checksum, Completion, PageHandle, SharedStore, Store, StoreConfig, StoreError,
+    Submitted, Wait, WritePage,
 };
 
 pub const PAGE: usize = 4096;
@@ -70,7 +70,7 @@ pub fn make(config: &str, holders: u16) -> SharedStore {
 }
 
 /// Writes pages, and waits for all.
-pub fn write(channel: &mut dyn Channel, pages: &[Page]) -> Vec<Result<Handle, StoreError>> {
+pub fn write(channel: &mut dyn Channel, pages: &[Page]) -> Vec<Result<PageHandle, StoreError>> {
     let writes: Vec<WritePage> = pages
         .iter()
         .enumerate()
@@ -94,11 +94,11 @@ pub fn write(channel: &mut dyn Channel, pages: &[Page]) -> Vec<Result<Handle, St
     results.into_iter().map(Option::unwrap).collect()
 }
 
-pub fn write_one(channel: &mut dyn Channel, page: &Page) -> Result<Handle, StoreError> {
+pub fn write_one(channel: &mut dyn Channel, page: &Page) -> Result<PageHandle, StoreError> {
     write(channel, std::slice::from_ref(page)).remove(0)
 }
 
-pub fn read(channel: &mut dyn Channel, handle: Handle) -> Result<Page, StoreError> {
+pub fn read(channel: &mut dyn Channel, handle: PageHandle) -> Result<Page, StoreError> {
     let mut page = Box::new(Page([0xa5; PAGE]));
     if channel.submit_read(handle, page.0.as_mut_ptr(), 77)? == Submitted::Pending {
         let Completion { token, result } = channel.complete(Wait::Yes).unwrap();

@@ -4,7 +4,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use store::{Channel, Handle, Holder, Store, StoreError};
+use store::{Channel, HolderId, PageHandle, Store, StoreError};
 
 pub const HOLDERS: u16 = 5;
 
@@ -48,15 +48,15 @@ pub fn step() -> impl Strategy<Value = Step> {
 
 /// Takes the steps, and checks after each.
 pub fn run(store: &SharedStore, steps: Vec<Step>) {
-    let mut held: Vec<HashMap<Handle, u64>> = vec![HashMap::new(); HOLDERS.into()];
+    let mut held: Vec<HashMap<PageHandle, u64>> = vec![HashMap::new(); HOLDERS.into()];
     let mut channels: Vec<Box<dyn Channel>> = (0..HOLDERS)
         .map(|holder| {
             store.set_holder(holder).unwrap();
             store.channel(4).unwrap()
         })
         .collect();
-    let pick = |map: &HashMap<Handle, u64>, pick: usize| {
-        let mut handles: Vec<Handle> = map.keys().copied().collect();
+    let pick = |map: &HashMap<PageHandle, u64>, pick: usize| {
+        let mut handles: Vec<PageHandle> = map.keys().copied().collect();
         handles.sort();
         (!handles.is_empty()).then(|| handles[pick % handles.len()])
     };
@@ -138,7 +138,7 @@ pub fn run(store: &SharedStore, steps: Vec<Step>) {
 }
 
 /// The channel of a holder that ends is dropped first, as a process's are.
-fn renew(store: &store::SharedStore, channels: &mut [Box<dyn Channel>], holder: Holder) {
+fn renew(store: &store::SharedStore, channels: &mut [Box<dyn Channel>], holder: HolderId) {
     store.set_holder(holder).unwrap();
     channels[usize::from(holder)] = store.channel(4).unwrap();
 }

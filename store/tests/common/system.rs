@@ -9,16 +9,16 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use store::{DiskConfig, Outlet, SharedStore, StoreConfig};
+use store::{DiskConfig, DiskTransport, SharedStore, StoreConfig};
 
 /// A store of `ram` bytes of compressed RAM and a disk of the system's.
 pub fn behind_channels(system: &System, ram: Option<u64>, holders: u16) -> SharedStore {
     let config = StoreConfig {
         ram,
-        disk: Some(DiskConfig::by_system(system.shared.size)),
+        disk: Some(DiskConfig::by_daemon(system.shared.size)),
     };
     let (store, _) = SharedStore::create(&config, holders).unwrap();
-    store.set_outlet(system.outlet());
+    store.set_transport(system.transport());
     store
 }
 
@@ -172,7 +172,7 @@ impl System {
         self.shared.disk.try_clone().unwrap()
     }
 
-    pub fn outlet(&self) -> Box<dyn Outlet> {
+    pub fn transport(&self) -> Box<dyn DiskTransport> {
         Box::new(Plug(self.shared.clone()))
     }
 
@@ -210,7 +210,7 @@ impl Drop for System {
 /// A way in.
 struct Plug(Arc<Shared>);
 
-impl Outlet for Plug {
+impl DiskTransport for Plug {
     fn open(&self, depth: usize) -> Result<Client, Errno> {
         let (server, ends) = create(Shape::for_depth(depth)).unwrap();
         let Ends {
@@ -232,7 +232,7 @@ impl Outlet for Plug {
         Client::attach(memory, doorbell, bell).map_err(|_| Errno::IO)
     }
 
-    fn settle(&self) {
+    fn wait_for_io(&self) {
         self.0.settled.fetch_add(1, SeqCst);
     }
 }

@@ -16,7 +16,7 @@ use rustix::process::Pid;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{Occupied, SharedStore, Store};
+use store::{Occupancy, SharedStore, Store};
 
 /// The first sample comes soon, and the pauses double from there: most programs are short.
 const FIRST: Duration = Duration::from_millis(5);
@@ -66,7 +66,7 @@ pub struct Samples {
     /// The sample with the most unpaged memory; with the most of the pagers' own that was seen.
     pub worst: Sample,
     /// The most that each tier of the store held.
-    pub store: Occupied,
+    pub store: Occupancy,
     /// Samples taken.
     pub taken: u64,
     /// The processor time that took.
@@ -83,7 +83,7 @@ impl Default for Samples {
         Self {
             peak: Sample::default(),
             worst: Sample::default(),
-            store: Occupied::default(),
+            store: Occupancy::default(),
             taken: 0,
             spent: Duration::ZERO,
             next: Instant::now() + FIRST,
@@ -180,7 +180,7 @@ fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
         sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
     }
     let store = observed.store.as_ref();
-    let occupied = store.map(SharedStore::occupied).unwrap_or_default();
+    let occupied = store.map(SharedStore::occupancy).unwrap_or_default();
     let cost = processor_time().saturating_sub(begin);
     let mut all = samples.lock().unwrap_or_else(PoisonError::into_inner);
     if is_most {

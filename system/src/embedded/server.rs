@@ -32,7 +32,7 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
-use store::{Occupied, SetupError, SharedStore, StoreConfig};
+use store::{Occupancy, SetupError, SharedStore, StoreConfig};
 use unclaimed::Unclaimed;
 
 /// How long the threads of a process that is ending may still be on their way out of
@@ -199,7 +199,7 @@ pub struct System {
     strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     past: Past,
-    store_peak: Occupied,
+    store_peak: Occupancy,
     store_seen: Instant,
     swept: Instant,
     upstream: Option<Upstream>,
@@ -224,7 +224,7 @@ impl System {
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
         if let (Some((store, _)), Some(_)) = (&store, &settings.tenant) {
-            store.set_outlet(Box::new(NoPages));
+            store.set_transport(Box::new(NoPages));
         }
         // The swap file is the last of the store's descriptors.
         let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
@@ -257,7 +257,7 @@ impl System {
             strangers: BTreeMap::new(),
             next_stranger: 0,
             past: Past::default(),
-            store_peak: Occupied::default(),
+            store_peak: Occupancy::default(),
             store_seen: Instant::now(),
             swept: Instant::now(),
             upstream: None,
@@ -343,7 +343,7 @@ impl System {
     }
 
     /// The most that each tier of the store held when a process ended.
-    pub fn store_peak(&self) -> Occupied {
+    pub fn store_peak(&self) -> Occupancy {
         self.store_peak
     }
 

@@ -25,12 +25,12 @@ use std::time::Duration;
 /// [`Upstream::is_quiet`] says that nothing of it is under way.
 pub(crate) struct NoPages;
 
-impl store::Outlet for NoPages {
+impl store::DiskTransport for NoPages {
     fn open(&self, _: usize) -> Result<iochannel::Client, Errno> {
         Err(Errno::NOTCONN)
     }
 
-    fn settle(&self) {}
+    fn wait_for_io(&self) {}
 }
 
 /// Who waits for a channel.

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use store::{DiskConfig, Outlet, SetupError, SharedStore, StoreConfig};
+use store::{DiskConfig, DiskTransport, SetupError, SharedStore, StoreConfig};
 
 /// Frames one program needs: an instruction can straddle two pages, one is moved from and one
 /// is moved through.
@@ -155,7 +155,7 @@ impl Line {
 /// A store's end of it. It goes with the store, and the last of its channels.
 struct Way(Arc<Line>);
 
-impl Outlet for Way {
+impl DiskTransport for Way {
     fn open(&self, depth: usize) -> Result<Client, Errno> {
         let (reply, answer) = channel();
         let depth = u16::try_from(depth).map_err(|_| Errno::INVAL)?;
@@ -164,7 +164,7 @@ impl Outlet for Way {
     }
 
     /// One process, which does not fork: nobody's requests outlive him.
-    fn settle(&self) {}
+    fn wait_for_io(&self) {}
 }
 
 /// A contract of this program's. Dropped without [`LinkedTenant::leave`] it lasts until the
@@ -204,14 +204,14 @@ impl LinkedTenant {
         ledger.set_bell(fcntl_dupfd_cloexec(tenant.hunger(), 0).map_err(call("copy a bell"))?);
         let config = StoreConfig {
             ram: None,
-            disk: Some(DiskConfig::by_system(terms.swap)),
+            disk: Some(DiskConfig::by_daemon(terms.swap)),
         };
         let (store, _) = SharedStore::create(&config, HOLDERS)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags).map_err(call("make a bell"))?;
         let (wishes, wanted) = channel();
         let line = Arc::new(Line { wishes, bell });
-        store.set_outlet(Box::new(Way(line.clone())));
+        store.set_transport(Box::new(Way(line.clone())));
         let revocations = Arc::<AtomicU64>::default();
         let (begin, begun) = channel();
         let (serves, counted) = (line.clone(), revocations.clone());

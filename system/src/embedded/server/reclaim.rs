@@ -45,7 +45,7 @@ impl System {
         let is_last = self.members.iter().next().is_none();
         if is_last || self.store_seen.elapsed() > OFTEN {
             self.store_seen = Instant::now();
-            let occupied = self.store().map(SharedStore::occupied).unwrap_or_default();
+            let occupied = self.store().map(SharedStore::occupancy).unwrap_or_default();
             self.store_peak = self.store_peak.max(occupied);
         }
     }

@@ -1,18 +1,18 @@
 //! A channel's operations on the swap file: pages out in runs, answers taken in.
 
-use crate::api::page;
-use crate::channel::Mover;
-use crate::engine::{Engine, Over};
-use crate::intent::Intent;
-use crate::ops::{Kind, Next, Op, RUN, Slot};
-use crate::parts::Count;
-use crate::place::Spot;
+use crate::channel::StoreChannel;
+use crate::inner::StoreCounter;
+use crate::intent_log::Intent;
+use crate::io::op::{IoKind, IoOp, IoStep, PageSlot, RUN};
+use crate::io::{IoCompletion, IoEngine};
+use crate::location::Location;
+use crate::traits::page;
 use crate::{Checksum, StoreError};
 use std::sync::atomic::Ordering;
 
-impl Mover {
+impl StoreChannel {
     /// A page goes to disk, together with those before it.
-    pub(crate) fn send_out(&mut self, slot: Slot, sum: Checksum) {
+    pub(crate) fn send_out(&mut self, slot: PageSlot, sum: Checksum) {
         let out = &mut self.outgoing;
         out.slots[out.len] = slot;
         out.sums[out.len] = sum;
@@ -31,7 +31,7 @@ impl Mover {
             let sums = self.outgoing.sums;
             match self.take_bloks(&slots[done..count], &sums[done..count]) {
                 Some((first, taken)) => {
-                    self.start(Kind::Write, first, &slots[done..done + taken]);
+                    self.start(IoKind::Write, first, &slots[done..done + taken]);
                     done += taken;
                 }
                 None => break,
@@ -44,20 +44,20 @@ impl Mover {
     }
 
     /// Takes a run of bloks for as many of the slots as there is one for.
-    fn take_bloks(&mut self, slots: &[Slot], sums: &[Checksum]) -> Option<(u32, usize)> {
-        let Some(bloks) = &self.parts.bloks else {
+    fn take_bloks(&mut self, slots: &[PageSlot], sums: &[Checksum]) -> Option<(u32, usize)> {
+        let Some(bloks) = &self.inner.bloks else {
             return None;
         };
-        let catalogue = &self.parts.catalogue;
-        let note = catalogue.intents.begin(self.holder, self.lane.near());
+        let page_index = &self.inner.page_index;
+        let note = page_index.intents.begin(self.holder, self.shard.near());
         loop {
             let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
             let mut taken = 0;
             for ((blok, slot), sum) in (run.first..run.first + run.count).zip(slots).zip(sums) {
                 // Aimed first: a blok is never owned by an entry that does not say so.
-                catalogue.aim(slot.handle, Spot::Disk { blok }, *sum);
-                if !bloks.own(blok, slot.handle) {
-                    catalogue.aim(slot.handle, Spot::Nowhere, *sum);
+                page_index.set_location(slot.handle, Location::Disk { blok }, *sum);
+                if !bloks.try_assign(blok, slot.handle) {
+                    page_index.set_location(slot.handle, Location::Nowhere, *sum);
                     break;
                 }
                 taken += 1;
@@ -65,7 +65,7 @@ impl Mover {
             let rest = run.first + taken + 1;
             if taken < run.count && rest < run.first + run.count {
                 let count = run.first + run.count - rest;
-                bloks.unreserve(crate::blok::Run { first: rest, count });
+                bloks.unreserve(crate::blok::BlokRun { first: rest, count });
             }
             note.set(Intent::Idle);
             if taken > 0 {
@@ -76,23 +76,23 @@ impl Mover {
     }
 
     /// The disk has no room for the page: it may stay in RAM as it is, if RAM has some.
-    fn disk_is_full(&mut self, slot: Slot, sum: Checksum) {
+    fn disk_is_full(&mut self, slot: PageSlot, sum: Checksum) {
         // SAFETY: the caller of submit keeps the memory as it is until completion.
         let contents = unsafe { page(slot.memory) };
-        if self.parts.has_ram() && self.put_in_ram(slot.handle, contents, None, sum) {
-            self.tell_stored(slot.handle, slot.token);
+        if self.inner.has_ram() && self.put_in_ram(slot.handle, contents, None, sum) {
+            self.complete_stored(slot.handle, slot.token);
         } else {
-            self.tell_not_stored(slot.handle, slot.token, StoreError::Full);
+            self.complete_failed(slot.handle, slot.token, StoreError::Full);
         }
     }
 
     /// Starts an operation on neighbouring bloks, when one is idle.
-    pub(crate) fn start(&mut self, kind: Kind, first: u32, slots: &[Slot]) {
+    pub(crate) fn start(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) {
         let op = loop {
             if let Some(op) = self.idle_op(kind) {
                 break op;
             }
-            self.flush();
+            self.submit_ops();
             if !self.reap(true) {
                 // Cannot be: operations that are not idle are under way.
                 return;
@@ -100,16 +100,16 @@ impl Mover {
         };
         self.idle_ops[op / 64] &= !(1 << (op % 64));
         self.ops[op].set(kind, first, slots);
-        if !matches!(kind, Kind::Demote(_)) {
+        if !matches!(kind, IoKind::Demote(_)) {
             self.in_ops += slots.len();
         }
         self.begin(op);
     }
 
-    fn idle_op(&self, kind: Kind) -> Option<usize> {
+    fn idle_op(&self, kind: IoKind) -> Option<usize> {
         let range = match kind {
-            Kind::Demote(_) => self.depth..self.ops.len(),
-            Kind::Read | Kind::Ahead | Kind::Write => 0..self.depth,
+            IoKind::Demote(_) => self.depth..self.ops.len(),
+            IoKind::Read | IoKind::Ahead | IoKind::Write => 0..self.depth,
         };
         range
             .into_iter()
@@ -120,95 +120,95 @@ impl Mover {
         let Some(engine) = &mut self.engine else {
             return;
         };
-        let op: &mut Op = &mut self.ops[at];
+        let op: &mut IoOp = &mut self.ops[at];
         let write = op.is_write();
-        let (pieces, offset) = op.rest();
+        let (pieces, offset) = op.remaining();
         // SAFETY: the pieces lie in the operation, which stays until it is over; their
         // memory is the pager's, promised until completion, or the bounce buffer.
         unsafe { engine.begin(at, write, pieces, offset) };
-        self.count(Count::Ios, 1);
+        self.count(StoreCounter::Ios, 1);
     }
 
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn submit_ops(&mut self) {
         if let Some(engine) = &mut self.engine {
-            engine.flush();
+            engine.submit();
         }
     }
 
     /// Takes in one answer of the system's; with `wait`, sleeps for it. False if there was
     /// none.
     pub(crate) fn reap(&mut self, wait: bool) -> bool {
-        let Some(over) = self.engine.as_mut().and_then(|engine| engine.over(wait)) else {
+        let Some(over) = self.engine.as_mut().and_then(|engine| engine.reap(wait)) else {
             return false;
         };
-        self.take_in(over);
+        self.on_io_completion(over);
         true
     }
 
-    fn take_in(&mut self, over: Over) {
+    fn on_io_completion(&mut self, over: IoCompletion) {
         let op = &mut self.ops[over.op];
         if over.flip && over.result > 0 {
             // SAFETY: a page of the operation's memory, which is over.
             unsafe { *op.memory() ^= 1 };
         }
-        let (count, error) = match op.answer(over.result) {
-            Next::GoOn => {
+        let (count, error) = match op.advance(over.result) {
+            IoStep::GoOn => {
                 self.begin(over.op);
-                return self.flush();
+                return self.submit_ops();
             }
-            Next::Told { count, error } => (count, error),
+            IoStep::Finished { count, error } => (count, error),
         };
         let kind = op.kind;
-        let mut told = [(Slot::new(0, std::ptr::null_mut(), 0), 0); RUN];
+        let mut told = [(PageSlot::new(0, std::ptr::null_mut(), 0), 0); RUN];
         let mut len = 0;
-        let ended = op.tell(count, |slot, blok| {
+        let ended = op.report(count, |slot, blok| {
             told[len] = (slot, blok);
             len += 1;
         });
         if error.is_some() {
-            self.count(Count::IoErrors, 1);
+            self.count(StoreCounter::IoErrors, 1);
         }
         for &(slot, blok) in &told[..len] {
             match kind {
-                Kind::Read | Kind::Ahead => self.was_read(kind, slot, blok, error),
-                Kind::Write => self.was_written(slot, blok, error),
-                Kind::Demote(half) => self.was_demoted(half, slot, blok, error),
+                IoKind::Read | IoKind::Ahead => self.was_read(kind, slot, blok, error),
+                IoKind::Write => self.was_written(slot, blok, error),
+                IoKind::Demote(half) => self.was_demoted(half, slot, blok, error),
             }
         }
-        if !matches!(kind, Kind::Demote(_)) {
+        if !matches!(kind, IoKind::Demote(_)) {
             self.in_ops -= len;
         }
         if ended {
             self.idle_ops[over.op / 64] |= 1 << (over.op % 64);
         } else {
             self.begin(over.op);
-            self.flush();
+            self.submit_ops();
         }
     }
 
-    fn was_written(&mut self, slot: Slot, blok: u32, error: Option<i32>) {
+    fn was_written(&mut self, slot: PageSlot, blok: u32, error: Option<i32>) {
         let Some(errno) = error else {
-            self.parts.catalogue.publish(slot.handle);
-            return self.tell_stored(slot.handle, slot.token);
+            self.inner.page_index.publish(slot.handle);
+            return self.complete_stored(slot.handle, slot.token);
         };
-        if let Some(bloks) = &self.parts.bloks {
+        if let Some(bloks) = &self.inner.bloks {
             bloks.free(blok, slot.handle);
         }
         let error = StoreError::Io {
-            op: crate::Op::Write,
+            op: crate::DiskOp::Write,
             errno,
             blok,
         };
-        self.tell_not_stored(slot.handle, slot.token, error);
+        self.complete_failed(slot.handle, slot.token, error);
     }
 
     /// The store's state that new channels should know: the kernel gives no ring.
     pub(crate) fn note_engine(&self) {
-        if self.engine.as_ref().is_some_and(Engine::is_synchronous) {
-            self.parts
+        if self.engine.as_ref().is_some_and(IoEngine::is_synchronous) {
+            self.inner
                 .header
                 .notes()
-                .fetch_or(crate::disk::notes::NO_RING, Ordering::Relaxed);
+                .fetch_or(crate::swap_file::notes::NO_RING, Ordering::Relaxed);
         }
     }
 }

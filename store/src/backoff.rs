@@ -17,17 +17,17 @@ pub(crate) fn sleep(time: Duration) {
 /// Waits longer each time round. Another process holds what is waited for, for well under
 /// a microsecond unless it is preempted, or dead and not yet retired.
 #[derive(Default)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     rounds: u32,
 }
 
-impl Patience {
+impl Backoff {
     /// Rounds of looking again before giving way.
     const SPINS: u32 = 64;
     /// Rounds of giving way before sleeping.
     const YIELDS: u32 = 256;
     /// How long one sleep is: short beside a disk's answer.
-    const NAP: Duration = Duration::from_micros(50);
+    const SLEEP: Duration = Duration::from_micros(50);
 
     /// Waits a little.
     pub fn wait(&mut self) {
@@ -37,12 +37,12 @@ impl Patience {
         } else if self.rounds <= Self::YIELDS {
             sched_yield();
         } else {
-            sleep(Self::NAP);
+            sleep(Self::SLEEP);
         }
     }
 
     /// Whether this has gone on for so long (about 10 ms) that the other one may be dead.
-    pub fn is_over(&self) -> bool {
+    pub fn is_exhausted(&self) -> bool {
         self.rounds > Self::YIELDS + 200
     }
 }

@@ -1,7 +1,7 @@
 //! Operations on the swap file that are under way: a run of neighbouring bloks each.
 
-use crate::engine::Piece;
-use crate::place::Spot;
+use crate::io::Piece;
+use crate::location::Location;
 use std::sync::atomic::AtomicU64;
 use wired::PAGE;
 
@@ -13,7 +13,7 @@ pub(crate) const RUN: usize = 32;
 
 /// What an operation is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum IoKind {
     /// Pages come back to the pager.
     Read,
     /// The same on a guess: not verified.
@@ -26,22 +26,22 @@ pub(crate) enum Kind {
 
 /// One page of an operation.
 #[derive(Clone, Copy)]
-pub(crate) struct Slot {
+pub(crate) struct PageSlot {
     pub handle: u32,
     pub memory: *mut u8,
     /// Of the pager's pages: comes back with the completion.
     pub token: u64,
     /// Of a demoted page: where it lies in RAM, and the note of its move.
-    pub from: Spot,
+    pub from: Location,
     pub note: Option<&'static AtomicU64>,
 }
 
-impl Slot {
+impl PageSlot {
     const NONE: Self = Self {
         handle: 0,
         memory: std::ptr::null_mut(),
         token: 0,
-        from: Spot::Nowhere,
+        from: Location::Nowhere,
         note: None,
     };
 
@@ -57,58 +57,58 @@ impl Slot {
 }
 
 /// An operation.
-pub(crate) struct Op {
-    pub kind: Kind,
+pub(crate) struct IoOp {
+    pub kind: IoKind,
     /// Blok of the first page.
     pub first: u32,
     count: usize,
-    slots: [Slot; RUN],
+    slots: [PageSlot; RUN],
     pieces: [Piece; RUN],
-    /// Pages before this one are told.
-    told: usize,
-    /// Bytes of the pages from `told` on that are moved.
+    /// Pages before this one are reported.
+    reported: usize,
+    /// Bytes of the pages from `reported` on that are moved.
     moved: usize,
     /// A run failed: each page on its own now, to find out which.
     one_by_one: bool,
 }
 
-impl Op {
+impl IoOp {
     pub fn empty() -> Self {
         Self {
-            kind: Kind::Read,
+            kind: IoKind::Read,
             first: 0,
             count: 0,
-            slots: [Slot::NONE; RUN],
+            slots: [PageSlot::NONE; RUN],
             pieces: [Piece {
                 start: std::ptr::null_mut(),
                 len: 0,
             }; RUN],
-            told: 0,
+            reported: 0,
             moved: 0,
             one_by_one: false,
         }
     }
 
     /// Starts over as an operation on `slots`, in bloks from `first`.
-    pub fn set(&mut self, kind: Kind, first: u32, slots: &[Slot]) {
+    pub fn set(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) {
         self.kind = kind;
         self.first = first;
         self.count = slots.len();
         self.slots[..slots.len()].copy_from_slice(slots);
-        self.told = 0;
+        self.reported = 0;
         self.moved = 0;
         self.one_by_one = false;
     }
 
     pub fn is_write(&self) -> bool {
-        matches!(self.kind, Kind::Write | Kind::Demote(_))
+        matches!(self.kind, IoKind::Write | IoKind::Demote(_))
     }
 
     /// The pieces still to be moved, and the offset in the file where they begin.
-    pub fn rest(&mut self) -> (&mut [Piece], u64) {
+    pub fn remaining(&mut self) -> (&mut [Piece], u64) {
         let skip = self.moved / PAGE;
         let within = self.moved % PAGE;
-        let first = self.told + skip;
+        let first = self.reported + skip;
         let end = if self.one_by_one {
             first + 1
         } else {
@@ -127,12 +127,12 @@ impl Op {
     }
 
     /// What follows from the system's answer.
-    pub fn answer(&mut self, result: i32) -> Next {
+    pub fn advance(&mut self, result: i32) -> IoStep {
         use rustix::io::Errno;
         let want = if self.one_by_one {
             1
         } else {
-            self.count - self.told
+            self.count - self.reported
         };
         let errno = match result {
             // Nothing moved and no error: the file is shorter than it was made.
@@ -140,9 +140,9 @@ impl Op {
             1.. => {
                 self.moved += result as usize;
                 if self.moved < want * PAGE {
-                    return Next::GoOn;
+                    return IoStep::GoOn;
                 }
-                return Next::Told {
+                return IoStep::Finished {
                     count: want,
                     error: None,
                 };
@@ -150,69 +150,69 @@ impl Op {
             _ => -result,
         };
         if errno == Errno::INTR.raw_os_error() || errno == Errno::AGAIN.raw_os_error() {
-            return Next::GoOn;
+            return IoStep::GoOn;
         }
         if want > 1 {
             self.one_by_one = true;
             self.moved = 0;
-            return Next::GoOn;
+            return IoStep::GoOn;
         }
-        Next::Told {
+        IoStep::Finished {
             count: 1,
             error: Some(errno),
         }
     }
 
-    /// Pages `told..told + count` with their bloks, as they are told; true when all are.
-    pub fn tell(&mut self, count: usize, mut to: impl FnMut(Slot, u32)) -> bool {
-        for at in self.told..self.told + count {
+    /// Pages `reported..reported + count` with their bloks, as they are reported; true when all are.
+    pub fn report(&mut self, count: usize, mut to: impl FnMut(PageSlot, u32)) -> bool {
+        for at in self.reported..self.reported + count {
             to(self.slots[at], self.first + at as u32);
         }
-        self.told += count;
+        self.reported += count;
         self.moved = 0;
-        self.told == self.count
+        self.reported == self.count
     }
 
-    /// Memory of the first page that is not told.
+    /// Memory of the first page that is not reported.
     pub fn memory(&self) -> *mut u8 {
-        self.slots[self.told].memory
+        self.slots[self.reported].memory
     }
 }
 
 /// What to do with an operation after the system's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
+pub(crate) enum IoStep {
     /// Submit the rest.
     GoOn,
     /// The next pages are over, well or with this error number.
-    Told { count: usize, error: Option<i32> },
+    Finished { count: usize, error: Option<i32> },
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn op(pages: usize) -> Op {
-        let mut op = Op::empty();
-        let slots: Vec<Slot> = (0..pages)
-            .map(|at| Slot::new(at as u32 + 1, (at * PAGE) as *mut u8, 0))
+    fn op(pages: usize) -> IoOp {
+        let mut op = IoOp::empty();
+        let slots: Vec<PageSlot> = (0..pages)
+            .map(|at| PageSlot::new(at as u32 + 1, (at * PAGE) as *mut u8, 0))
             .collect();
-        op.set(Kind::Write, 100, &slots);
+        op.set(IoKind::Write, 100, &slots);
         op
     }
 
     #[test]
     fn a_short_write_goes_on_where_it_stopped() {
         let mut op = op(3);
-        assert_eq!(op.answer(PAGE as i32 + 512), Next::GoOn);
-        let (pieces, offset) = op.rest();
+        assert_eq!(op.advance(PAGE as i32 + 512), IoStep::GoOn);
+        let (pieces, offset) = op.remaining();
         assert_eq!(pieces.len(), 2);
         assert_eq!(pieces[0].start as usize, PAGE + 512);
         assert_eq!(pieces[0].len, PAGE - 512);
         assert_eq!(offset, 101 * PAGE as u64 + 512);
         assert_eq!(
-            op.answer(2 * PAGE as i32 - 512),
-            Next::Told {
+            op.advance(2 * PAGE as i32 - 512),
+            IoStep::Finished {
                 count: 3,
                 error: None
             }
@@ -222,23 +222,28 @@ mod tests {
     #[test]
     fn one_bad_page_does_not_take_its_neighbours_with_it() {
         let mut op = op(3);
-        let mut told = Vec::new();
-        assert_eq!(op.answer(-5), Next::GoOn);
+        let mut reported = Vec::new();
+        assert_eq!(op.advance(-5), IoStep::GoOn);
         for result in [PAGE as i32, -5, PAGE as i32] {
-            assert_eq!(op.rest().0.len(), 1);
-            let Next::Told { count, error } = op.answer(result) else {
+            assert_eq!(op.remaining().0.len(), 1);
+            let IoStep::Finished { count, error } = op.advance(result) else {
                 panic!()
             };
-            op.tell(count, |slot, blok| told.push((slot.handle, blok, error)));
+            op.report(count, |slot, blok| {
+                reported.push((slot.handle, blok, error))
+            });
         }
-        assert_eq!(told, [(1, 100, None), (2, 101, Some(5)), (3, 102, None)]);
+        assert_eq!(
+            reported,
+            [(1, 100, None), (2, 101, Some(5)), (3, 102, None)]
+        );
     }
 
     #[test]
     fn nothing_moved_is_an_error() {
         assert_eq!(
-            op(1).answer(0),
-            Next::Told {
+            op(1).advance(0),
+            IoStep::Finished {
                 count: 1,
                 error: Some(5)
             }

@@ -5,7 +5,7 @@
 //! summary has a bit for each page of the bitmap that was ever touched: looking at an
 //! untouched page of shared memory would allocate it.
 
-use crate::Holder;
+use crate::HolderId;
 use crate::layout::{Geometry, HANDLES_PER_BITMAP_PAGE};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,14 +14,14 @@ const GROUPS_PER_PAGE: usize = HANDLES_PER_BITMAP_PAGE / 64;
 
 /// The bitmaps of all holders.
 #[derive(Clone, Copy)]
-pub(crate) struct Holdings {
+pub(crate) struct RefBitmap {
     bits: &'static [AtomicU64],
     summaries: &'static [AtomicU64],
     groups: usize,
     summary_words: usize,
 }
 
-impl Holdings {
+impl RefBitmap {
     pub fn new(
         bits: &'static [AtomicU64],
         summaries: &'static [AtomicU64],
@@ -35,17 +35,17 @@ impl Holdings {
         }
     }
 
-    fn word(&self, holder: Holder, group: usize) -> &'static AtomicU64 {
+    fn word(&self, holder: HolderId, group: usize) -> &'static AtomicU64 {
         &self.bits[usize::from(holder) * self.groups + group]
     }
 
-    fn summary(&self, holder: Holder) -> &'static [AtomicU64] {
+    fn summary(&self, holder: HolderId) -> &'static [AtomicU64] {
         let first = usize::from(holder) * self.summary_words;
         &self.summaries[first..first + self.summary_words]
     }
 
     /// `holder` holds these of the group, too.
-    pub fn add(&self, holder: Holder, group: usize, mask: u64) {
+    pub fn add(&self, holder: HolderId, group: usize, mask: u64) {
         let page = group / GROUPS_PER_PAGE;
         let summary = &self.summary(holder)[page / 64];
         if summary.load(Ordering::Relaxed) & 1 << (page % 64) == 0 {
@@ -55,19 +55,19 @@ impl Holdings {
     }
 
     /// `holder` no longer holds these of the group.
-    pub fn remove(&self, holder: Holder, group: usize, mask: u64) {
+    pub fn remove(&self, holder: HolderId, group: usize, mask: u64) {
         self.word(holder, group).fetch_and(!mask, Ordering::AcqRel);
     }
 
     /// Whether `holder` holds this handle.
-    pub fn has(&self, holder: Holder, handle: u32) -> bool {
+    pub fn has(&self, holder: HolderId, handle: u32) -> bool {
         let group = handle as usize / 64;
         group < self.groups
             && self.word(holder, group).load(Ordering::Acquire) & 1 << (handle % 64) != 0
     }
 
     /// The groups in which `holder` holds something, with the holds.
-    pub fn each(&self, holder: Holder) -> impl Iterator<Item = (usize, u64)> + use<> {
+    pub fn each(&self, holder: HolderId) -> impl Iterator<Item = (usize, u64)> + use<> {
         let this = *self;
         bits_of(self.summary(holder))
             .flat_map(move |page| page * GROUPS_PER_PAGE..(page + 1) * GROUPS_PER_PAGE)
@@ -77,15 +77,15 @@ impl Holdings {
             })
     }
 
-    /// Whether `holder` ever held anything since it was last [`Holdings::reset`].
-    pub fn is_used(&self, holder: Holder) -> bool {
+    /// Whether `holder` ever held anything since it was last [`RefBitmap::reset`].
+    pub fn is_used(&self, holder: HolderId) -> bool {
         self.summary(holder)
             .iter()
             .any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// A holder that holds nothing touches nothing.
-    pub fn reset(&self, holder: Holder) {
+    pub fn reset(&self, holder: HolderId) {
         self.summary(holder)
             .iter()
             .for_each(|word| word.store(0, Ordering::Release));

@@ -3,17 +3,17 @@
 //! Linear in the segments that were ever opened, 16 bytes each; a look is taken when a
 //! segment is opened, once in a hundred pages or so.
 
-use crate::segment::{Look, Segments};
+use crate::segment::{SegmentState, SegmentTable};
 
 /// In 32nds of a segment: while less than this part of the sealed segments is alive, one is
 /// compacted rather than another opened. A quarter of holes: moving a page costs about
 /// what filling memory that was never used does, and with pages dying at random this moves
 /// about one and a quarter for each that is written.
-pub(crate) const HOLEY: u32 = 24;
+pub(crate) const SPARSE_THRESHOLD: u32 = 24;
 
 /// What one look found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct SegmentStats {
     /// Free segments.
     pub free: u32,
     /// A free one.
@@ -30,47 +30,47 @@ pub(crate) struct Survey {
     pub live: u64,
 }
 
-impl Survey {
+impl SegmentStats {
     /// Looks.
-    pub fn of(segments: &Segments) -> Self {
-        let mut survey = Survey::default();
+    pub fn of(segments: &SegmentTable) -> Self {
+        let mut stats = SegmentStats::default();
         let mut first_birth = u64::MAX;
         let high = segments.high();
         for at in 0..high {
-            match segments.look(at) {
-                Look::Free => {
-                    survey.free += 1;
-                    survey.first_free.get_or_insert(at);
+            match segments.state(at) {
+                SegmentState::Free => {
+                    stats.free += 1;
+                    stats.first_free.get_or_insert(at);
                 }
-                Look::Sealed { birth, live, room } => {
-                    survey.sealed += segments.size() as u64;
-                    survey.live += u64::from(live);
+                SegmentState::Sealed { birth, live, room } => {
+                    stats.sealed += segments.size() as u64;
+                    stats.live += u64::from(live);
                     if birth < first_birth {
                         first_birth = birth;
-                        survey.oldest = Some(at);
+                        stats.oldest = Some(at);
                     }
-                    if survey.emptiest.is_none_or(|(_, least)| live < least) {
-                        survey.emptiest = Some((at, live));
+                    if stats.emptiest.is_none_or(|(_, least)| live < least) {
+                        stats.emptiest = Some((at, live));
                     }
-                    if survey.roomiest.is_none_or(|(_, most)| room > most) {
-                        survey.roomiest = Some((at, room));
+                    if stats.roomiest.is_none_or(|(_, most)| room > most) {
+                        stats.roomiest = Some((at, room));
                     }
                 }
-                Look::Busy => {}
+                SegmentState::Busy => {}
             }
         }
         let untouched = segments.count() as u32 - high;
         if untouched > 0 {
-            survey.free += untouched;
-            survey.first_free.get_or_insert(high);
+            stats.free += untouched;
+            stats.first_free.get_or_insert(high);
         }
-        survey
+        stats
     }
 
     /// Whether too much of the sealed segments is holes: then no more memory is taken before
     /// some are closed, so that at most a third more is in use than is alive, beside each
     /// channel's open segment and one.
-    pub fn is_holey(&self) -> bool {
-        self.live * 32 < self.sealed * u64::from(HOLEY)
+    pub fn is_sparse(&self) -> bool {
+        self.live * 32 < self.sealed * u64::from(SPARSE_THRESHOLD)
     }
 }

@@ -1,6 +1,6 @@
 //! The store as the pager sees it: hand pages over, get them back, by completion.
 
-use crate::{Checksum, Handle, Holder, StoreError};
+use crate::{Checksum, HolderId, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use wired::PAGE;
 
@@ -19,27 +19,27 @@ pub trait Store: Send + Sync {
     fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError>;
 
     /// `slot` no longer holds these pages; a page that nobody holds is gone.
-    fn discard(&self, slot: Holder, handles: &[Handle]);
+    fn discard(&self, slot: HolderId, handles: &[PageHandle]);
 
     /// The checksum the page was written with.
-    fn checksum(&self, handle: Handle) -> Checksum;
+    fn checksum(&self, handle: PageHandle) -> Checksum;
 
     /// Whether this is what was written as `handle`: for a page that was read ahead, when it
     /// is used. False, too, if the handle names no page (any more).
-    fn verify(&self, handle: Handle, page: &[u8; PAGE]) -> bool;
+    fn verify(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool;
 
-    /// How much is in it, counted now by walking the catalogue: for reports, not for the
+    /// How much is in it, counted now by walking the page_index: for reports, not for the
     /// page path.
     fn usage(&self) -> Usage;
 
     /// `child` holds everything that `parent` holds, copy on write. The parent's channels
     /// must be idle. What `child` held before, if anything, is dropped.
-    fn adopt_fork(&self, parent: Holder, child: Holder);
+    fn adopt_fork(&self, parent: HolderId, child: HolderId);
 
     /// `holder` is gone, killed perhaps: its holds are dropped, what it was in the middle of
     /// is finished or undone. False if a page is in the hands of another process, perhaps
     /// dead too: retire that one and call again before the slot is used again.
-    fn retire(&self, holder: Holder) -> bool;
+    fn retire(&self, holder: HolderId) -> bool;
 }
 
 /// One thread's way into a store.
@@ -56,7 +56,7 @@ pub trait Channel: Send {
     /// verified, the token will not come back. `Pending`: by [`Channel::complete`].
     fn submit_read(
         &mut self,
-        handle: Handle,
+        handle: PageHandle,
         into: *mut u8,
         token: u64,
     ) -> Result<Submitted, StoreError>;
@@ -104,7 +104,7 @@ pub struct WritePage {
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPage {
     /// Which.
-    pub handle: Handle,
+    pub handle: PageHandle,
     /// Where to, page aligned.
     pub into: *mut u8,
     /// Comes back with the completion.
@@ -123,7 +123,7 @@ pub enum Submitted {
 /// Whether to sleep for a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Look only.
+    /// SegmentState only.
     No,
     /// Sleep until something completes.
     Yes,
@@ -135,7 +135,7 @@ pub struct Completion {
     /// As submitted.
     pub token: u64,
     /// A write: the handle. A read: `None`. Or why not.
-    pub result: Result<Option<Handle>, StoreError>,
+    pub result: Result<Option<PageHandle>, StoreError>,
 }
 
 /// How much is in a store, and what it did.
@@ -185,14 +185,14 @@ pub struct Usage {
 
 /// What the tiers hold at one moment, in bytes: cheaper to know than [`Usage`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Occupied {
+pub struct Occupancy {
     /// Of the arena, holes included.
     pub ram: u64,
     /// Of the swap file.
     pub disk: u64,
 }
 
-impl Occupied {
+impl Occupancy {
     /// The higher of each.
     pub fn max(self, other: Self) -> Self {
         Self {

@@ -11,13 +11,13 @@ use rustix::io::Errno;
 /// A process's connection to whoever has the disk.
 ///
 /// A fork's child has a copy of its parent's: it is given one of its own before it makes
-/// channels (see [`crate::SharedStore::set_outlet`]).
-pub trait Outlet: Send + Sync {
+/// channels (see [`crate::SharedStore::set_transport`]).
+pub trait DiskTransport: Send + Sync {
     /// A new IO channel on the store's swap file, with `depth` requests at once at least.
     /// Setup: may allocate, and wait.
     fn open(&self, depth: usize) -> Result<Client, Errno>;
 
     /// Returns when nothing that processes which are gone had asked for reaches the disk any
     /// more. Until then the bloks they were writing are not used again.
-    fn settle(&self);
+    fn wait_for_io(&self);
 }

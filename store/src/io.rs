@@ -4,39 +4,40 @@
 //! Whichever it is, an operation is begun, is over with what the system said of it, and goes
 //! wrong where a test wants it to.
 
-mod calls;
-mod ring;
+pub(crate) mod op;
+mod psync;
+mod uring;
 
-use crate::inject::{Fault, Injector};
+use crate::fault_injection::{InjectedFault, Injector};
 use iochannel::Client;
 pub(crate) use iochannel::Piece;
-use ring::Ring;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
+use uring::Uring;
 
 /// Most operations a channel has under way.
 pub(crate) const MAX_OPS: usize = 256;
 
 /// An operation is over: which, what the system said (bytes, or a negative error number),
 /// and whether its data is to be spoiled.
-pub(crate) struct Over {
+pub(crate) struct IoCompletion {
     pub op: usize,
     pub result: i32,
     pub flip: bool,
 }
 
 /// Who carries.
-enum Carrier {
-    Ring(Box<Ring>),
+enum IoBackend {
+    Uring(Box<Uring>),
     /// The descriptor: what is begun is over when the call returns.
     Calls(RawFd),
     Channel(Box<Client>),
 }
 
 /// Carries operations.
-pub(crate) struct Engine {
-    carrier: Carrier,
+pub(crate) struct IoEngine {
+    carrier: IoBackend,
     /// Operations that were over at once, with what is said of them.
     at_once: Queue,
     /// Operations whose data a test wants wrong, as bits.
@@ -69,17 +70,17 @@ impl Queue {
     }
 }
 
-impl Engine {
+impl IoEngine {
     /// For `ops` operations at once on the file behind `fd`.
     pub fn on_file(
         fd: BorrowedFd<'_>,
         ops: usize,
         inject: &'static [AtomicU64],
     ) -> Result<Self, Errno> {
-        let carrier = match Ring::new(fd, ops) {
-            Ok(ring) => Carrier::Ring(Box::new(ring)),
+        let carrier = match Uring::new(fd, ops) {
+            Ok(ring) => IoBackend::Uring(Box::new(ring)),
             // Forbidden by a filter or a sysctl, or not compiled in.
-            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => Carrier::Calls(fd.as_raw_fd()),
+            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => IoBackend::Calls(fd.as_raw_fd()),
             Err(errno) => return Err(errno),
         };
         Ok(Self::new(carrier, inject))
@@ -87,10 +88,10 @@ impl Engine {
 
     /// For as many operations at once as the IO channel has slots.
     pub fn behind(client: Client, inject: &'static [AtomicU64]) -> Self {
-        Self::new(Carrier::Channel(Box::new(client)), inject)
+        Self::new(IoBackend::Channel(Box::new(client)), inject)
     }
 
-    fn new(carrier: Carrier, inject: &'static [AtomicU64]) -> Self {
+    fn new(carrier: IoBackend, inject: &'static [AtomicU64]) -> Self {
         Self {
             carrier,
             at_once: Queue {
@@ -105,10 +106,10 @@ impl Engine {
 
     /// Whether each operation is over when it is begun, for want of a ring.
     pub fn is_synchronous(&self) -> bool {
-        matches!(self.carrier, Carrier::Calls(_))
+        matches!(self.carrier, IoBackend::Calls(_))
     }
 
-    /// Whether an operation is over of which [`Engine::poll_fd`] does not tell.
+    /// Whether an operation is over of which [`IoEngine::poll_fd`] does not tell.
     pub fn is_ready(&self) -> bool {
         self.at_once.len > 0
     }
@@ -116,70 +117,72 @@ impl Engine {
     /// What to poll for operations that are over.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.carrier {
-            Carrier::Ring(ring) => ring.poll_fd(),
-            Carrier::Calls(_) => None,
-            Carrier::Channel(client) => Some(client.poll_fd()),
+            IoBackend::Uring(ring) => ring.poll_fd(),
+            IoBackend::Calls(_) => None,
+            IoBackend::Channel(client) => Some(client.poll_fd()),
         }
     }
 
     /// Begins an operation: whole pages but for the rest of a short one, which a ring has.
-    /// It is under way after [`Engine::flush`].
+    /// It is under way after [`IoEngine::flush`].
     ///
     /// # Safety
     /// The pieces and their memory stay as they are until the operation is over.
     pub unsafe fn begin(&mut self, op: usize, write: bool, pieces: &mut [Piece], offset: u64) {
         match Injector(self.inject).next() {
-            Some(Fault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error()),
-            Some(Fault::Enospc) => return self.at_once.push(op, -Errno::NOSPC.raw_os_error()),
-            Some(Fault::Flip) if !write => self.flips[op / 64] |= 1 << (op % 64),
-            Some(Fault::Flip) | None => {}
+            Some(InjectedFault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error()),
+            Some(InjectedFault::Enospc) => {
+                return self.at_once.push(op, -Errno::NOSPC.raw_os_error());
+            }
+            Some(InjectedFault::Flip) if !write => self.flips[op / 64] |= 1 << (op % 64),
+            Some(InjectedFault::Flip) | None => {}
         }
         match &mut self.carrier {
-            Carrier::Ring(ring) => {
+            IoBackend::Uring(ring) => {
                 // SAFETY: the caller's promise.
                 if let Err(errno) = unsafe { ring.begin(op, write, pieces, offset) } {
                     self.at_once.push(op, -errno.raw_os_error());
                 }
             }
-            Carrier::Calls(fd) => {
+            IoBackend::Calls(fd) => {
                 // SAFETY: the caller's promise; the store keeps the swap file open while
                 // channels use it.
                 let result =
-                    unsafe { calls::transfer(BorrowedFd::borrow_raw(*fd), write, pieces, offset) };
+                    unsafe { psync::transfer(BorrowedFd::borrow_raw(*fd), write, pieces, offset) };
                 self.at_once.push(op, result);
             }
             // SAFETY: the caller's promise.
-            Carrier::Channel(client) => unsafe { client.begin(op, write, pieces, offset) },
+            IoBackend::Channel(client) => unsafe { client.begin(op, write, pieces, offset) },
         }
     }
 
     /// Hands what was begun on.
-    pub fn flush(&mut self) {
+    pub fn submit(&mut self) {
         match &mut self.carrier {
-            Carrier::Ring(ring) => ring.flush(),
-            Carrier::Calls(_) => {}
-            Carrier::Channel(client) => client.flush(),
+            IoBackend::Uring(ring) => ring.submit(),
+            IoBackend::Calls(_) => {}
+            IoBackend::Channel(client) => client.flush(),
         }
     }
 
     /// The next operation that is over; with `wait`, sleeps until one is, if any is under
     /// way.
-    pub fn over(&mut self, wait: bool) -> Option<Over> {
+    pub fn reap(&mut self, wait: bool) -> Option<IoCompletion> {
         let (op, result) = self.at_once.pop().or_else(|| match &mut self.carrier {
-            Carrier::Ring(ring) => ring.over(wait),
-            Carrier::Calls(_) => None,
-            Carrier::Channel(client) => client.over(wait),
+            IoBackend::Uring(ring) => ring.reap(wait),
+            IoBackend::Calls(_) => None,
+            IoBackend::Channel(client) => client.over(wait),
         })?;
         let flip = self.flips[op / 64] & 1 << (op % 64) != 0;
         self.flips[op / 64] &= !(1 << (op % 64));
-        Some(Over { op, result, flip })
+        Some(IoCompletion { op, result, flip })
     }
 
     /// Closes what it carries by. Only in the process that made it: elsewhere a descriptor
     /// may be another file by now.
     pub fn close(&mut self) {
         // An IO channel knows by itself where it was made.
-        if let Carrier::Ring(ring) = &mut self.carrier {
+        if let IoBackend::Uring(ring) = &mut self.carrier {
             ring.close();
         }
     }

@@ -1,4 +1,4 @@
-//! The page catalogue: one entry for each stored page, shared by every process of a tree.
+//! The page page_index: one entry for each stored page, shared by every process of a tree.
 //!
 //! An entry is 32 bytes: a word of state, a word of place (or, for a page of one repeated
 //! value, that value), and the page's checksum. The state word holds how many processes
@@ -14,14 +14,14 @@
 //! Rule: the entry is the truth. The bitmap of taken entries is a hint, and each change of
 //! two words is noted as an [`Intent`] first, so that `retire` can finish or undo it.
 
-use crate::blok::Bloks;
-use crate::hint::Hint;
-use crate::holdings::{Holdings, ones};
-use crate::intent::{Intent, Intents, Note};
-use crate::lockword::Patience;
-use crate::place::Spot;
-use crate::segment::Segments;
-use crate::{Checksum, Handle, Holder};
+use crate::backoff::Backoff;
+use crate::blok::BlokAllocator;
+use crate::intent_log::{Intent, IntentGuard, IntentLog};
+use crate::location::Location;
+use crate::ref_bitmap::{RefBitmap, ones};
+use crate::search_hint::SearchHint;
+use crate::segment::SegmentTable;
+use crate::{Checksum, HolderId, PageHandle};
 use std::sync::atomic::{AtomicU64, Ordering};
 use wired::{PAGE, Plain};
 
@@ -40,7 +40,7 @@ const _: () = assert!(size_of::<Entry>() == 32);
 
 /// The state word, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct EntryWord(u64);
 
 const STATE: u64 = 0b11;
 const CLAIMED: u64 = 1;
@@ -51,9 +51,9 @@ const LOCK: u64 = 0xffff << LOCK_SHIFT;
 const COUNT_SHIFT: u32 = 32;
 const COUNT_ONE: u64 = 1 << COUNT_SHIFT;
 
-impl Word {
-    fn claimed_by(holder: Holder) -> Self {
-        Word(CLAIMED | lock_of(holder))
+impl EntryWord {
+    fn claimed_by(holder: HolderId) -> Self {
+        EntryWord(CLAIMED | lock_of(holder))
     }
     pub fn is_free(self) -> bool {
         self.0 == 0
@@ -68,7 +68,7 @@ impl Word {
     fn is_locked(self) -> bool {
         self.0 & LOCK != 0
     }
-    fn is_locked_by(self, holder: Holder) -> bool {
+    fn is_locked_by(self, holder: HolderId) -> bool {
         self.0 & LOCK == lock_of(holder)
     }
     pub fn count(self) -> u64 {
@@ -76,26 +76,26 @@ impl Word {
     }
 }
 
-fn lock_of(holder: Holder) -> u64 {
+fn lock_of(holder: HolderId) -> u64 {
     (u64::from(holder) + 1) << LOCK_SHIFT
 }
 
 /// What a read needs to know of a page.
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// One repeated value.
     Filled(u64),
     /// Somewhere.
-    At(Spot),
+    At(Location),
 }
 
 /// Entries claimed for writing, kept by a channel: part of one group of 64.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Claims {
+pub(crate) struct ClaimSet {
     group: usize,
     mask: u64,
 }
 
-impl Claims {
+impl ClaimSet {
     /// The next entry, unless all are used.
     pub fn take(&mut self) -> Option<u32> {
         let bit = ones(self.mask).next()?;
@@ -105,29 +105,29 @@ impl Claims {
 }
 
 /// The entries, with what belongs to them.
-pub(crate) struct Catalogue {
+pub(crate) struct PageIndex {
     entries: &'static [Entry],
     taken: &'static [AtomicU64],
-    hint: Hint,
+    hint: SearchHint,
     high: &'static AtomicU64,
-    pub holdings: Holdings,
-    pub intents: Intents,
+    pub refs: RefBitmap,
+    pub intents: IntentLog,
 }
 
-impl Catalogue {
+impl PageIndex {
     pub fn new(
         entries: &'static [Entry],
         taken: &'static [AtomicU64],
         (hint, high): (&'static AtomicU64, &'static AtomicU64),
-        holdings: Holdings,
-        intents: Intents,
+        refs: RefBitmap,
+        intents: IntentLog,
     ) -> Self {
         Self {
             entries,
             taken,
-            hint: Hint(hint),
+            hint: SearchHint(hint),
             high,
-            holdings,
+            refs,
             intents,
         }
     }
@@ -137,10 +137,10 @@ impl Catalogue {
         self.taken[0].fetch_or(1, Ordering::AcqRel);
     }
 
-    /// Claims up to 64 entries for `holder`; `near` is the thread's place among the notes.
-    pub fn claim(&self, holder: Holder, near: usize) -> Option<Claims> {
+    /// ClaimSet up to 64 entries for `holder`; `near` is the thread's place among the notes.
+    pub fn claim(&self, holder: HolderId, near: usize) -> Option<ClaimSet> {
         let note = &self.intents.begin(holder, near);
-        let seen = self.hint.look();
+        let seen = self.hint.start();
         let mut group = seen;
         while group < self.taken.len() {
             let free = !self.taken[group].load(Ordering::Acquire);
@@ -155,7 +155,7 @@ impl Catalogue {
                 note.set(Intent::Claim(group as u32));
                 let mask = self.claim_in(group, free, holder);
                 if mask != 0 {
-                    return Some(Claims { group, mask });
+                    return Some(ClaimSet { group, mask });
                 }
             }
             group += 1;
@@ -163,8 +163,8 @@ impl Catalogue {
         None
     }
 
-    fn claim_in(&self, group: usize, free: u64, holder: Holder) -> u64 {
-        let claimed = Word::claimed_by(holder).0;
+    fn claim_in(&self, group: usize, free: u64, holder: HolderId) -> u64 {
+        let claimed = EntryWord::claimed_by(holder).0;
         let mask = ones(free)
             .filter(|bit| {
                 let word = &self.entries[group * 64 + *bit as usize].word;
@@ -173,24 +173,24 @@ impl Catalogue {
             })
             .fold(0, |mask, bit| mask | 1 << bit);
         if mask != 0 {
-            self.holdings.add(holder, group, mask);
+            self.refs.add(holder, group, mask);
             self.taken[group].fetch_or(mask, Ordering::AcqRel);
         }
         mask
     }
 
     /// Gives claimed entries back.
-    pub fn unclaim(&self, holder: Holder, near: usize, mut claims: Claims) {
+    pub fn unclaim(&self, holder: HolderId, near: usize, mut claims: ClaimSet) {
         while let Some(handle) = claims.take() {
             self.release_claimed(holder, near, handle);
         }
     }
 
     /// The claimed entry is free again. Under an intent, or in `retire`.
-    fn free_claimed(&self, holder: Holder, handle: u32) {
+    fn free_claimed(&self, holder: HolderId, handle: u32) {
         let entry = &self.entries[handle as usize];
         entry.place.store(0, Ordering::Release);
-        self.holdings
+        self.refs
             .remove(holder, handle as usize / 64, 1 << (handle % 64));
         self.make_free(handle);
     }
@@ -210,10 +210,10 @@ impl Catalogue {
 
     /// A claimed entry's page goes here. Before the place itself is taken: the entry is the
     /// intent.
-    pub fn aim(&self, handle: u32, spot: Spot, sum: Checksum) {
+    pub fn set_location(&self, handle: u32, location: Location, sum: Checksum) {
         let entry = &self.entries[handle as usize];
         entry.set_sum(sum);
-        entry.place.store(spot.encode(), Ordering::Release);
+        entry.place.store(location.encode(), Ordering::Release);
     }
 
     /// A claimed entry's page is where it was aimed, and its writer holds it.
@@ -231,46 +231,46 @@ impl Catalogue {
     }
 
     /// The checksum of a page.
-    pub fn checksum(&self, handle: Handle) -> Checksum {
+    pub fn checksum(&self, handle: PageHandle) -> Checksum {
         let [low, high] = &self.entries[handle.get() as usize].sum;
         let high = u128::from(high.load(Ordering::Relaxed));
         Checksum(high << 64 | u128::from(low.load(Ordering::Relaxed)))
     }
 
     /// Whether this is what was written as `handle`, which is a page.
-    pub fn verify(&self, handle: Handle, contents: &[u8; PAGE]) -> bool {
+    pub fn verify(&self, handle: PageHandle, contents: &[u8; PAGE]) -> bool {
         let entry = self.entries.get(handle.get() as usize);
-        entry.is_some_and(|entry| Word(entry.word.load(Ordering::Acquire)).is_page())
+        entry.is_some_and(|entry| EntryWord(entry.word.load(Ordering::Acquire)).is_page())
             && Checksum::of(contents) == self.checksum(handle)
     }
 
     /// Where a page is, now.
-    pub fn find(&self, handle: Handle) -> Option<Found> {
+    pub fn find(&self, handle: PageHandle) -> Option<Lookup> {
         let entry = self.entries.get(handle.get() as usize)?;
-        let word = Word(entry.word.load(Ordering::Acquire));
+        let word = EntryWord(entry.word.load(Ordering::Acquire));
         if !word.is_page() {
             return None;
         }
         let place = entry.place.load(Ordering::Acquire);
         Some(if word.is_filled() {
-            Found::Filled(place)
+            Lookup::Filled(place)
         } else {
-            Found::At(Spot::decode(place))
+            Lookup::At(Location::decode(place))
         })
     }
 
     /// Whether the page lies exactly here.
-    pub fn is_at(&self, handle: u32, spot: Spot) -> bool {
+    pub fn is_at(&self, handle: u32, location: Location) -> bool {
         let Some(entry) = self.entries.get(handle as usize) else {
             return false;
         };
-        entry.place.load(Ordering::Acquire) == spot.encode()
-            && !Word(entry.word.load(Ordering::Acquire)).is_filled()
+        entry.place.load(Ordering::Acquire) == location.encode()
+            && !EntryWord(entry.word.load(Ordering::Acquire)).is_filled()
     }
 
     /// Moves a page, unless it has moved or gone. Places in RAM are not used again while
     /// the mover has their segment claimed, so that an old place cannot come back.
-    pub fn relocate(&self, handle: u32, from: Spot, to: Spot) -> bool {
+    pub fn relocate(&self, handle: u32, from: Location, to: Location) -> bool {
         let place = &self.entries[handle as usize].place;
         place
             .compare_exchange(
@@ -283,29 +283,29 @@ impl Catalogue {
     }
 
     /// `holder` drops its hold; the last one frees the page. False if it held nothing, or
-    /// if `patience` ended while another process had the entry.
+    /// if `backoff` ended while another process had the entry.
     pub fn drop_hold(
         &self,
-        holder: Holder,
+        holder: HolderId,
         handle: u32,
-        (segments, bloks): (&Segments, Option<&Bloks>),
-        note: &Note,
+        (segments, bloks): (&SegmentTable, Option<&BlokAllocator>),
+        note: &IntentGuard,
         mut give_up: impl FnMut() -> bool,
-    ) -> Result<(), NotDropped> {
-        if !self.holdings.has(holder, handle) {
-            return Err(NotDropped::NotHeld);
+    ) -> Result<(), ReleaseError> {
+        if !self.refs.has(holder, handle) {
+            return Err(ReleaseError::NotHeld);
         }
         note.set(Intent::Drop(handle));
         let entry = &self.entries[handle as usize];
         let locked = entry
             .lock(holder, &mut give_up)
-            .ok_or(NotDropped::InOthersHands)?;
-        if !self.holdings.has(holder, handle) {
+            .ok_or(ReleaseError::InOthersHands)?;
+        if !self.refs.has(holder, handle) {
             // Another thread dropped it meanwhile: its caller's error, and no harm.
             entry.word.store(locked.0 & !LOCK, Ordering::Release);
-            return Err(NotDropped::NotHeld);
+            return Err(ReleaseError::NotHeld);
         }
-        self.holdings
+        self.refs
             .remove(holder, handle as usize / 64, 1 << (handle % 64));
         self.finish_drop(handle, locked, segments, bloks);
         note.set(Intent::Idle);
@@ -313,7 +313,13 @@ impl Catalogue {
     }
 
     /// The entry is locked and its holder's bit cleared: count it down, free it at 0.
-    fn finish_drop(&self, handle: u32, word: Word, segments: &Segments, bloks: Option<&Bloks>) {
+    fn finish_drop(
+        &self,
+        handle: u32,
+        word: EntryWord,
+        segments: &SegmentTable,
+        bloks: Option<&BlokAllocator>,
+    ) {
         let entry = &self.entries[handle as usize];
         if word.count() > 1 {
             entry
@@ -329,19 +335,19 @@ impl Catalogue {
     }
 
     /// Frees what the place word says, wherever a mover puts it meanwhile.
-    fn free_place(&self, handle: u32, segments: &Segments, bloks: Option<&Bloks>) {
+    fn free_place(&self, handle: u32, segments: &SegmentTable, bloks: Option<&BlokAllocator>) {
         let entry = &self.entries[handle as usize];
         loop {
-            let spot = Spot::decode(entry.place.load(Ordering::Acquire));
-            match spot {
-                Spot::Nowhere => return,
-                Spot::Ram { segment, len, .. } => {
-                    if self.relocate(handle, spot, Spot::Nowhere) {
-                        segments.lost(segment, len);
+            let location = Location::decode(entry.place.load(Ordering::Acquire));
+            match location {
+                Location::Nowhere => return,
+                Location::Ram { segment, len, .. } => {
+                    if self.relocate(handle, location, Location::Nowhere) {
+                        segments.mark_dead(segment, len);
                         return;
                     }
                 }
-                Spot::Disk { blok } => {
+                Location::Disk { blok } => {
                     if let Some(bloks) = bloks {
                         bloks.free(blok, handle);
                     }
@@ -352,19 +358,19 @@ impl Catalogue {
     }
 
     /// `child` holds what `parent` holds.
-    pub fn adopt(&self, parent: Holder, child: Holder, note: &Note) {
-        for (group, mask) in self.holdings.each(parent) {
+    pub fn adopt(&self, parent: HolderId, child: HolderId, note: &IntentGuard) {
+        for (group, mask) in self.refs.each(parent) {
             note.set(Intent::Adopt(group as u32));
             for bit in ones(mask) {
                 let entry = &self.entries[group * 64 + bit as usize];
                 // A claimed entry is not a page yet; the child makes its own.
-                if !Word(entry.word.load(Ordering::Acquire)).is_page() {
+                if !EntryWord(entry.word.load(Ordering::Acquire)).is_page() {
                     continue;
                 }
                 let Some(word) = entry.lock(child, &mut || false) else {
                     continue;
                 };
-                self.holdings.add(child, group, 1 << bit);
+                self.refs.add(child, group, 1 << bit);
                 entry
                     .word
                     .store((word.0 & !LOCK) + COUNT_ONE, Ordering::Release);
@@ -375,73 +381,80 @@ impl Catalogue {
 
     /// Finishes or undoes one thing a dead holder was in the middle of, as far as the
     /// catalogue goes.
-    pub fn settle(&self, dead: Holder, intent: Intent, segments: &Segments, bloks: Option<&Bloks>) {
+    pub fn recover(
+        &self,
+        dead: HolderId,
+        intent: Intent,
+        segments: &SegmentTable,
+        bloks: Option<&BlokAllocator>,
+    ) {
         match intent {
             Intent::Claim(group) => {
                 for handle in group * 64..group * 64 + 64 {
-                    let word = Word(self.entries[handle as usize].word.load(Ordering::Acquire));
-                    if word == Word::claimed_by(dead) && !self.holdings.has(dead, handle) {
+                    let word =
+                        EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
+                    if word == EntryWord::claimed_by(dead) && !self.refs.has(dead, handle) {
                         self.make_free(handle);
                     } else if word.is_free() {
-                        self.heal_taken(handle);
+                        self.repair_taken(handle);
                     }
                 }
             }
             Intent::Drop(handle) => {
-                let word = Word(self.entries[handle as usize].word.load(Ordering::Acquire));
+                let word = EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
                 if word.is_page() && word.is_locked_by(dead) {
-                    self.holdings
+                    self.refs
                         .remove(dead, handle as usize / 64, 1 << (handle % 64));
                     self.finish_drop(handle, word, segments, bloks);
                 } else if word.is_free() {
-                    self.heal_taken(handle);
+                    self.repair_taken(handle);
                 }
             }
             Intent::Adopt(group) => {
                 for handle in group * 64..group * 64 + 64 {
                     let entry = &self.entries[handle as usize];
-                    let word = Word(entry.word.load(Ordering::Acquire));
+                    let word = EntryWord(entry.word.load(Ordering::Acquire));
                     if word.is_page() && word.is_locked_by(dead) {
-                        self.holdings
-                            .remove(dead, group as usize, 1 << (handle % 64));
+                        self.refs.remove(dead, group as usize, 1 << (handle % 64));
                         entry.word.store(word.0 & !LOCK, Ordering::Release);
                     }
                 }
             }
-            Intent::Idle | Intent::Bloks(..) | Intent::Demote(..) => {}
+            Intent::Idle | Intent::BlokAllocator(..) | Intent::Demote(..) => {}
         }
     }
 
     /// A free entry that is marked taken, because whoever freed it died in between. Another
     /// may be claiming it now: then both mark and entry say so soon, and a cleared mark
     /// costs the next searcher one look.
-    fn heal_taken(&self, handle: u32) {
+    fn repair_taken(&self, handle: u32) {
         if handle == 0 {
             return;
         }
         self.untake(handle);
-        let word = Word(self.entries[handle as usize].word.load(Ordering::Acquire));
+        let word = EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
         if !word.is_free() {
             self.taken[handle as usize / 64].fetch_or(1 << (handle % 64), Ordering::AcqRel);
         }
     }
 
     /// Whether the dead holder was writing this page, and to where.
-    pub fn claimed_spot(&self, dead: Holder, handle: u32) -> Option<Spot> {
+    pub fn claimed_location(&self, dead: HolderId, handle: u32) -> Option<Location> {
         let entry = &self.entries[handle as usize];
-        let word = Word(entry.word.load(Ordering::Acquire));
-        (word == Word::claimed_by(dead)).then(|| Spot::decode(entry.place.load(Ordering::Acquire)))
+        let word = EntryWord(entry.word.load(Ordering::Acquire));
+        (word == EntryWord::claimed_by(dead))
+            .then(|| Location::decode(entry.place.load(Ordering::Acquire)))
     }
 
     /// Frees an entry that `holder` claimed; what it was aimed at is free already.
-    pub fn release_claimed(&self, holder: Holder, near: usize, handle: u32) {
+    pub fn release_claimed(&self, holder: HolderId, near: usize, handle: u32) {
         let note = self.intents.begin(holder, near);
         note.set(Intent::Claim(handle / 64));
         self.free_claimed(holder, handle);
     }
 
     /// Every page, as (handle, holders, where).
-    pub fn each_page(&self) -> impl Iterator<Item = (u32, u64, Found)> + '_ {
+    pub fn each_page(&self) -> impl Iterator<Item = (u32, u64, Lookup)> + '_ {
         let high = self.high.load(Ordering::Acquire) as usize;
         self.taken[..high.min(self.taken.len())]
             .iter()
@@ -450,14 +463,14 @@ impl Catalogue {
                 ones(taken.load(Ordering::Acquire)).map(move |bit| group as u32 * 64 + bit)
             })
             .filter_map(|handle| {
-                let word = Word(self.entries[handle as usize].word.load(Ordering::Acquire));
-                let found = self.find(Handle::new(handle)?)?;
+                let word = EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
+                let found = self.find(PageHandle::new(handle)?)?;
                 Some((handle, word.count(), found))
             })
     }
 
     /// After a death: somebody may have moved the hint and not looked back.
-    pub fn heal_hint(&self) {
+    pub fn repair_hint(&self) {
         self.hint.lower(0);
     }
 
@@ -469,7 +482,7 @@ impl Catalogue {
 
 /// Why a hold was not dropped.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NotDropped {
+pub(crate) enum ReleaseError {
     /// The holder did not hold it.
     NotHeld,
     /// Another process has the entry and does not let go: it may be dead.
@@ -483,10 +496,10 @@ impl Entry {
     }
 
     /// Locks the entry as `holder`; `None` if it is no page, or `give_up` said so.
-    fn lock(&self, holder: Holder, give_up: &mut impl FnMut() -> bool) -> Option<Word> {
-        let mut patience = Patience::default();
+    fn lock(&self, holder: HolderId, give_up: &mut impl FnMut() -> bool) -> Option<EntryWord> {
+        let mut backoff = Backoff::default();
         loop {
-            let word = Word(self.word.load(Ordering::Acquire));
+            let word = EntryWord(self.word.load(Ordering::Acquire));
             if !word.is_page() {
                 return None;
             }
@@ -497,18 +510,18 @@ impl Entry {
                     .compare_exchange_weak(word.0, locked, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
                 {
-                    return Some(Word(locked));
+                    return Some(EntryWord(locked));
                 }
                 continue;
             }
-            if patience.is_over() && give_up() {
+            if backoff.is_exhausted() && give_up() {
                 return None;
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 }
 
 #[cfg(test)]
-#[path = "deaths.rs"]
-mod deaths;
+#[path = "crash_tests.rs"]
+mod crash_tests;

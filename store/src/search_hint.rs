@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A position.
 #[derive(Clone, Copy)]
-pub(crate) struct Hint(pub &'static AtomicU64);
+pub(crate) struct SearchHint(pub &'static AtomicU64);
 
-impl Hint {
+impl SearchHint {
     /// Where to begin a search.
-    pub fn look(self) -> usize {
+    pub fn start(self) -> usize {
         self.0.load(Ordering::Acquire) as usize
     }
 
@@ -59,19 +59,19 @@ impl Hint {
 mod tests {
     use super::*;
 
-    fn hint() -> Hint {
-        Hint(Box::leak(Box::default()))
+    fn hint() -> SearchHint {
+        SearchHint(Box::leak(Box::default()))
     }
 
     #[test]
     fn what_is_freed_while_the_hint_is_raised_is_found_again() {
         let hint = hint();
-        let seen = hint.look();
+        let seen = hint.start();
         hint.raise(seen, 9, |passed| {
             assert_eq!(passed, 0..9);
             Some(4)
         });
-        assert_eq!(hint.look(), 4);
+        assert_eq!(hint.start(), 4);
     }
 
     #[test]
@@ -79,10 +79,10 @@ mod tests {
         let hint = hint();
         hint.raise(0, 7, |_| None);
         hint.raise(3, 20, |_| None);
-        assert_eq!(hint.look(), 7);
+        assert_eq!(hint.start(), 7);
         hint.lower(12);
-        assert_eq!(hint.look(), 7);
+        assert_eq!(hint.start(), 7);
         hint.lower(2);
-        assert_eq!(hint.look(), 2);
+        assert_eq!(hint.start(), 2);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How the disk misbehaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum InjectedFault {
     /// `EIO`, nothing is done.
     Eio,
     /// `ENOSPC`, nothing is done.
@@ -19,15 +19,15 @@ pub enum Fault {
 
 /// A plan: which I/Os go wrong. The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Inject {
+pub struct FaultPlan {
     /// The fault, the number of the first I/O it hits (from 0, over all processes), and how
     /// many it hits.
-    pub fail: Option<(Fault, u64, u64)>,
+    pub fail: Option<(InjectedFault, u64, u64)>,
     /// Every I/O takes this much longer.
     pub slow: Option<Duration>,
 }
 
-impl Inject {
+impl FaultPlan {
     /// Reads `fail=eio@1000`, `fail=flip@5x2` (two of them) or `slow=200us`; false for
     /// anything else.
     pub(crate) fn parse_option(&mut self, text: &str) -> bool {
@@ -38,9 +38,9 @@ impl Inject {
         if let Some(text) = text.strip_prefix("fail=") {
             let (kind, when) = text.split_once('@')?;
             let kind = match kind {
-                "eio" => Fault::Eio,
-                "enospc" => Fault::Enospc,
-                "flip" => Fault::Flip,
+                "eio" => InjectedFault::Eio,
+                "enospc" => InjectedFault::Enospc,
+                "flip" => InjectedFault::Flip,
                 _ => return None,
             };
             let (first, count) = match when.split_once('x') {
@@ -56,13 +56,13 @@ impl Inject {
     }
 }
 
-impl std::fmt::Display for Inject {
+impl std::fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some((fault, first, count)) = self.fail {
             let fault = match fault {
-                Fault::Eio => "eio",
-                Fault::Enospc => "enospc",
-                Fault::Flip => "flip",
+                InjectedFault::Eio => "eio",
+                InjectedFault::Enospc => "enospc",
+                InjectedFault::Flip => "flip",
             };
             write!(f, ",fail={fault}@{first}")?;
             if count != u64::MAX {
@@ -89,12 +89,12 @@ const DONE: usize = 4;
 
 impl Injector<'_> {
     /// Replaces the plan and counts I/Os from 0 again.
-    pub fn set(&self, plan: Inject) {
+    pub fn set(&self, plan: FaultPlan) {
         let (kind, first, count) = match plan.fail {
             None => (0, 0, 0),
-            Some((Fault::Eio, first, count)) => (1, first, count),
-            Some((Fault::Enospc, first, count)) => (2, first, count),
-            Some((Fault::Flip, first, count)) => (3, first, count),
+            Some((InjectedFault::Eio, first, count)) => (1, first, count),
+            Some((InjectedFault::Enospc, first, count)) => (2, first, count),
+            Some((InjectedFault::Flip, first, count)) => (3, first, count),
         };
         self.0[KIND].store(0, Ordering::SeqCst);
         self.0[FIRST].store(first, Ordering::SeqCst);
@@ -106,22 +106,22 @@ impl Injector<'_> {
     }
 
     /// What happens to the I/O that comes now. With no plan: one load of a shared word.
-    pub fn next(&self) -> Option<Fault> {
+    pub fn next(&self) -> Option<InjectedFault> {
         let slow = self.0[SLOW].load(Ordering::Relaxed);
         let kind = self.0[KIND].load(Ordering::Relaxed);
         if slow == 0 && kind == 0 {
             return None;
         }
         if slow != 0 {
-            crate::lockword::sleep(Duration::from_micros(slow));
+            crate::backoff::sleep(Duration::from_micros(slow));
         }
         let number = self.0[DONE].fetch_add(1, Ordering::Relaxed);
         let first = self.0[FIRST].load(Ordering::Relaxed);
         let hit = number >= first && number - first < self.0[COUNT].load(Ordering::Relaxed);
         match kind {
-            1 if hit => Some(Fault::Eio),
-            2 if hit => Some(Fault::Enospc),
-            3 if hit => Some(Fault::Flip),
+            1 if hit => Some(InjectedFault::Eio),
+            2 if hit => Some(InjectedFault::Enospc),
+            3 if hit => Some(InjectedFault::Flip),
             _ => None,
         }
     }

@@ -1,20 +1,20 @@
 //! A holder is gone, perhaps killed at any instruction: what it held comes back.
 //!
 //! Its notes say what it was in the middle of: each is finished or undone. Its bitmap says
-//! what it held: each hold is dropped as it would have done. Bloks it was writing are
+//! what it held: each hold is dropped as it would have done. BlokAllocator it was writing are
 //! reused only when no I/O on the file is in flight any more, because the kernel may
 //! finish a dead process's writes after it is gone.
 
-use crate::Handle;
-use crate::Holder;
-use crate::catalogue::NotDropped;
-use crate::holdings::ones;
-use crate::intent::{Intent, NOTES_IN_LINE};
-use crate::parts::Parts;
-use crate::place::Spot;
+use crate::HolderId;
+use crate::PageHandle;
+use crate::inner::StoreInner;
+use crate::intent_log::{Intent, NOTES_IN_LINE};
+use crate::location::Location;
+use crate::page_index::ReleaseError;
+use crate::ref_bitmap::ones;
 use std::cell::Cell;
 
-impl Parts {
+impl StoreInner {
     /// A thread's place among the notes: its stack tells threads apart, without asking the
     /// system.
     fn near() -> usize {
@@ -25,92 +25,92 @@ impl Parts {
     }
 
     /// `holder` drops these.
-    pub fn discard(&self, holder: Holder, handles: &[Handle]) {
-        let note = self.catalogue.intents.begin(holder, Self::near());
+    pub fn discard(&self, holder: HolderId, handles: &[PageHandle]) {
+        let note = self.page_index.intents.begin(holder, Self::near());
         let tiers = (&self.segments, self.bloks.as_ref());
         for handle in handles {
             let _ = self
-                .catalogue
+                .page_index
                 .drop_hold(holder, handle.get(), tiers, &note, || false);
         }
     }
 
     /// `child` holds what `parent` holds.
-    pub fn adopt_fork(&self, parent: Holder, child: Holder) {
-        if self.catalogue.holdings.is_used(child) {
+    pub fn adopt_fork(&self, parent: HolderId, child: HolderId) {
+        if self.page_index.refs.is_used(child) {
             self.retire(child);
         }
-        let note = self.catalogue.intents.begin(child, 0);
-        self.catalogue.adopt(parent, child, &note);
+        let note = self.page_index.intents.begin(child, 0);
+        self.page_index.adopt(parent, child, &note);
     }
 
     /// Everything `dead` held comes back; false if something is in another's hands.
-    pub fn retire(&self, dead: Holder) -> bool {
+    pub fn retire(&self, dead: HolderId) -> bool {
         let in_flight = InFlight {
-            parts: self,
+            inner: self,
             waited: Cell::new(false),
         };
-        for intent in self.catalogue.intents.left_by(dead) {
-            self.settle(dead, intent, &in_flight);
+        for intent in self.page_index.intents.left_by(dead) {
+            self.recover(dead, intent, &in_flight);
         }
-        self.catalogue.intents.clear(dead);
-        self.catalogue.heal_hint();
+        self.page_index.intents.clear(dead);
+        self.page_index.repair_hint();
         if let Some(bloks) = &self.bloks {
-            bloks.heal_hint();
+            bloks.repair_hint();
         }
         let all = self.drop_all(dead, &in_flight);
         self.segments.abandon(dead, self.is_live());
         self.segments.sweep(dead, self.is_live());
         if all {
-            self.catalogue.holdings.reset(dead);
+            self.page_index.refs.reset(dead);
             self.set_active(dead, false);
         }
         all
     }
 
-    fn settle(&self, dead: Holder, intent: Intent, in_flight: &InFlight<'_>) {
+    fn recover(&self, dead: HolderId, intent: Intent, in_flight: &InFlight<'_>) {
         match (intent, &self.bloks) {
-            (Intent::Bloks(first, count), Some(bloks)) => {
-                bloks.heal(crate::blok::Run { first, count });
+            (Intent::BlokAllocator(first, count), Some(bloks)) => {
+                bloks.repair(crate::blok::BlokRun { first, count });
             }
             (Intent::Demote(handle, blok), Some(bloks)) => {
-                let spot = Spot::Disk { blok };
+                let location = Location::Disk { blok };
                 let mut others = self.active().filter(|&holder| holder != dead);
                 // Moved, or never begun, or begun anew by another since.
-                let over = self.catalogue.is_at(handle, spot)
+                let over = self.page_index.is_at(handle, location)
                     || !bloks.is_owned(blok, handle)
                     || self
-                        .catalogue
+                        .page_index
                         .intents
                         .any_demotes(&mut others, handle, blok)
-                    || self.catalogue.is_at(handle, spot);
+                    || self.page_index.is_at(handle, location);
                 if !over {
                     in_flight.wait();
                     bloks.free(blok, handle);
                 }
             }
             _ => self
-                .catalogue
-                .settle(dead, intent, &self.segments, self.bloks.as_ref()),
+                .page_index
+                .recover(dead, intent, &self.segments, self.bloks.as_ref()),
         }
     }
 
-    fn drop_all(&self, dead: Holder, in_flight: &InFlight<'_>) -> bool {
-        let note = self.catalogue.intents.begin(dead, 0);
+    fn drop_all(&self, dead: HolderId, in_flight: &InFlight<'_>) -> bool {
+        let note = self.page_index.intents.begin(dead, 0);
         let tiers = (&self.segments, self.bloks.as_ref());
         let mut all = true;
-        for (group, mask) in self.catalogue.holdings.each(dead) {
+        for (group, mask) in self.page_index.refs.each(dead) {
             for handle in ones(mask).map(|bit| group as u32 * 64 + bit) {
-                if let Some(spot) = self.catalogue.claimed_spot(dead, handle) {
-                    if let (Spot::Disk { blok }, Some(bloks)) = (spot, &self.bloks)
+                if let Some(location) = self.page_index.claimed_location(dead, handle) {
+                    if let (Location::Disk { blok }, Some(bloks)) = (location, &self.bloks)
                         && bloks.is_owned(blok, handle)
                     {
                         in_flight.wait();
                         bloks.free(blok, handle);
                     }
-                    self.catalogue.release_claimed(dead, 0, handle);
-                } else if let Err(NotDropped::InOthersHands) =
-                    self.catalogue
+                    self.page_index.release_claimed(dead, 0, handle);
+                } else if let Err(ReleaseError::InOthersHands) =
+                    self.page_index
                         .drop_hold(dead, handle, tiers, &note, || true)
                 {
                     all = false;
@@ -123,7 +123,7 @@ impl Parts {
 
 /// Waits once, before the first blok that was being written is reused.
 struct InFlight<'a> {
-    parts: &'a Parts,
+    inner: &'a StoreInner,
     waited: Cell<bool>,
 }
 
@@ -132,6 +132,6 @@ impl InFlight<'_> {
         if self.waited.replace(true) {
             return;
         }
-        self.parts.backing.wait_for_io();
+        self.inner.backing.wait_for_io();
     }
 }

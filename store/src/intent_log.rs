@@ -5,9 +5,9 @@
 //! and `retire` reads it. The note says where to look, never what is true: whether a step
 //! happened is read from the words themselves.
 
-use crate::Holder;
+use crate::HolderId;
+use crate::backoff::Backoff;
 use crate::layout::INTENTS;
-use crate::lockword::Patience;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An operation under way.
@@ -22,7 +22,7 @@ pub(crate) enum Intent {
     /// Giving this holder, a fork's child, holds in this group of 64.
     Adopt(u32),
     /// Taking or giving back bits of the blok bitmap: first blok, count.
-    Bloks(u32, u32),
+    BlokAllocator(u32, u32),
     /// Moving this handle to this blok.
     Demote(u32, u32),
 }
@@ -35,7 +35,7 @@ impl Intent {
             Intent::Claim(group) => (2, group, 0),
             Intent::Drop(handle) => (3, handle, 0),
             Intent::Adopt(group) => (4, group, 0),
-            Intent::Bloks(first, count) => (5, count, first),
+            Intent::BlokAllocator(first, count) => (5, count, first),
             Intent::Demote(handle, blok) => (6, handle, blok),
         };
         kind << 60 | u64::from(a) << 32 | u64::from(b)
@@ -49,7 +49,7 @@ impl Intent {
             2 => Intent::Claim(a),
             3 => Intent::Drop(a),
             4 => Intent::Adopt(a),
-            5 => Intent::Bloks(b, a),
+            5 => Intent::BlokAllocator(b, a),
             6 => Intent::Demote(a, b),
             _ => return None,
         })
@@ -78,46 +78,46 @@ fn claim_word(
         })
 }
 
-/// The operation that [`Intents::begin_long`] noted is over.
+/// The operation that [`IntentLog::begin_long`] noted is over.
 pub(crate) fn end(word: &AtomicU64) {
     word.store(0, Ordering::Release);
 }
 
 /// The intent words of all holders.
 #[derive(Clone, Copy)]
-pub(crate) struct Intents {
+pub(crate) struct IntentLog {
     words: &'static [AtomicU64],
 }
 
-impl Intents {
+impl IntentLog {
     pub fn new(words: &'static [AtomicU64]) -> Self {
         Self { words }
     }
 
-    fn of(&self, holder: Holder) -> &'static [AtomicU64] {
+    fn of(&self, holder: HolderId) -> &'static [AtomicU64] {
         let first = usize::from(holder) * INTENTS;
         &self.words[first..first + INTENTS]
     }
 
     /// A word to note short operations in. `near` spreads threads over the words.
-    pub fn begin(&self, holder: Holder, near: usize) -> Note {
-        let mut patience = Patience::default();
+    pub fn begin(&self, holder: HolderId, near: usize) -> IntentGuard {
+        let mut backoff = Backoff::default();
         loop {
             if let Some(word) = claim_word(&self.of(holder)[LONG..], near, Intent::Idle) {
-                return Note { word };
+                return IntentGuard { word };
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 
     /// Notes an operation that lasts as long as an I/O, unless the words for those are all
     /// in use. Ends with [`end`].
-    pub fn begin_long(&self, holder: Holder, intent: Intent) -> Option<&'static AtomicU64> {
+    pub fn begin_long(&self, holder: HolderId, intent: Intent) -> Option<&'static AtomicU64> {
         claim_word(&self.of(holder)[..LONG], 0, intent)
     }
 
     /// What a dead holder was in the middle of.
-    pub fn left_by(&self, holder: Holder) -> impl Iterator<Item = Intent> + use<> {
+    pub fn left_by(&self, holder: HolderId) -> impl Iterator<Item = Intent> + use<> {
         self.of(holder)
             .iter()
             .filter_map(|word| Intent::decode(word.load(Ordering::Acquire)))
@@ -126,7 +126,7 @@ impl Intents {
     /// Whether one of these holders is moving this handle to this blok.
     pub fn any_demotes(
         &self,
-        mut holders: impl Iterator<Item = Holder>,
+        mut holders: impl Iterator<Item = HolderId>,
         handle: u32,
         blok: u32,
     ) -> bool {
@@ -139,7 +139,7 @@ impl Intents {
     }
 
     /// A retired holder is in the middle of nothing.
-    pub fn clear(&self, holder: Holder) {
+    pub fn clear(&self, holder: HolderId) {
         self.of(holder)
             .iter()
             .for_each(|word| word.store(0, Ordering::Release));
@@ -147,11 +147,11 @@ impl Intents {
 }
 
 /// A word to note intents in, until dropped.
-pub(crate) struct Note {
+pub(crate) struct IntentGuard {
     word: &'static AtomicU64,
 }
 
-impl Note {
+impl IntentGuard {
     /// About to do this. Every step of the operation is a store or exchange with release
     /// order, so nobody sees a step without the note.
     pub fn set(&self, intent: Intent) {
@@ -159,7 +159,7 @@ impl Note {
     }
 }
 
-impl Drop for Note {
+impl Drop for IntentGuard {
     fn drop(&mut self) {
         self.word.store(0, Ordering::Release);
     }
@@ -176,7 +176,7 @@ mod tests {
             Intent::Claim(5),
             Intent::Drop((1 << 28) - 1),
             Intent::Adopt(9),
-            Intent::Bloks(u32::MAX, 64),
+            Intent::BlokAllocator(u32::MAX, 64),
             Intent::Demote((1 << 28) - 1, u32::MAX),
         ] {
             assert_eq!(Intent::decode(intent.encode()), Some(intent));

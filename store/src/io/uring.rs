@@ -13,7 +13,7 @@ use std::mem::ManuallyDrop;
 use wired::AdaptivePoll;
 
 /// A ring, and what was given to it.
-pub(crate) struct Ring {
+pub(crate) struct Uring {
     ring: Option<ManuallyDrop<IoUring>>,
     queued: u32,
     /// Operations given to the ring and not over, as bits.
@@ -22,7 +22,7 @@ pub(crate) struct Ring {
     dead: Option<Errno>,
 }
 
-impl Ring {
+impl Uring {
     /// For `ops` operations at once on the file behind `fd`.
     pub fn new(fd: BorrowedFd<'_>, ops: usize) -> Result<Self, Errno> {
         Ok(Self {
@@ -77,7 +77,7 @@ impl Ring {
     }
 
     /// Hands what was begun to the kernel.
-    pub fn flush(&mut self) {
+    pub fn submit(&mut self) {
         while self.queued > 0 && self.dead.is_none() {
             self.enter(0);
         }
@@ -105,9 +105,9 @@ impl Ring {
     /// The next operation that is over, with what the system said; with `wait`, waits until
     /// one is, if any is under way: looks for it for a moment if that pays ([`AdaptivePoll`]), then
     /// sleeps.
-    pub fn over(&mut self, wait: bool) -> Option<(usize, i32)> {
+    pub fn reap(&mut self, wait: bool) -> Option<(usize, i32)> {
         loop {
-            if let Some(over) = self.hear() {
+            if let Some(over) = self.reap_available() {
                 return Some(over);
             }
             if let Some(errno) = self.dead {
@@ -118,7 +118,7 @@ impl Ring {
                 return None;
             }
             if under_way == 1
-                && let Some(over) = self.look()
+                && let Some(over) = self.poll_once()
             {
                 return Some(over);
             }
@@ -126,7 +126,7 @@ impl Ring {
         }
     }
 
-    fn hear(&mut self) -> Option<(usize, i32)> {
+    fn reap_available(&mut self) -> Option<(usize, i32)> {
         let entry = self.ring.as_mut()?.completion().next()?;
         let op = entry.user_data() as usize;
         self.under_way[op / 64] &= !(1 << (op % 64));
@@ -134,8 +134,8 @@ impl Ring {
     }
 
     /// Looks for the end of the one operation under way.
-    fn look(&mut self) -> Option<(usize, i32)> {
-        AdaptivePoll::poll(self, |ring| &mut ring.poll, Self::hear, |_| true)
+    fn poll_once(&mut self) -> Option<(usize, i32)> {
+        AdaptivePoll::poll(self, |ring| &mut ring.poll, Self::reap_available, |_| true)
     }
 
     fn fail_one(&mut self, errno: Errno) -> Option<(usize, i32)> {

@@ -6,12 +6,12 @@
 //! with the least alive, and what it left empty is the next reserve.
 
 use crate::Checksum;
-use crate::channel::Mover;
-use crate::lockword::Patience;
-use crate::parts::Count;
-use crate::place::Spot;
-use crate::segment::{Open, room_for};
-use crate::survey::{HOLEY, Survey};
+use crate::backoff::Backoff;
+use crate::channel::StoreChannel;
+use crate::inner::StoreCounter;
+use crate::location::Location;
+use crate::segment::{OpenSegment, room_for};
+use crate::segment_stats::{SPARSE_THRESHOLD, SegmentStats};
 use wired::PAGE;
 
 /// Free segments that only compaction opens.
@@ -23,20 +23,20 @@ const TIER_COMPACT: u32 = 16;
 /// Without, or when the disk is full: whenever anything worth a few pages can be gained.
 const FULL_COMPACT: u32 = 31;
 
-/// Segments compacted at once at most: a store whose pages died in great number gets denser
+/// SegmentTable compacted at once at most: a store whose pages died in great number gets denser
 /// while it is written to, without one write waiting for all of it.
-const TOGETHER: usize = 4;
+const MAX_COMPACTIONS: usize = 4;
 
 /// When a segment is worth compacting.
 #[derive(Clone, Copy)]
-struct Compact {
+struct CompactionPolicy {
     /// Bytes of room that must come of it.
     need: u32,
     /// At most this part of it alive, in 32nds.
     part: u32,
 }
 
-impl Mover {
+impl StoreChannel {
     /// Appends a page, compressed (its `packed` length in the codec's buffer) or as it is,
     /// and publishes it. False if there is no room for it.
     pub(crate) fn put_in_ram(
@@ -53,11 +53,11 @@ impl Mover {
                     None => contents,
                 };
                 let bytes_taken = room_for(bytes.len()) as u64;
-                if let Some(spot) = self.parts.segments.append(open, handle, bytes) {
-                    self.parts.catalogue.aim(handle, spot, sum);
-                    self.parts.catalogue.publish(handle);
-                    self.count(Count::ToRam, 1);
-                    self.count(Count::ToRamBytes, bytes_taken);
+                if let Some(location) = self.inner.segments.append(open, handle, bytes) {
+                    self.inner.page_index.set_location(handle, location, sum);
+                    self.inner.page_index.publish(handle);
+                    self.count(StoreCounter::ToRam, 1);
+                    self.count(StoreCounter::ToRamBytes, bytes_taken);
                     return true;
                 }
             }
@@ -69,39 +69,42 @@ impl Mover {
     }
 
     /// Unpacks what lies there in RAM; false if that is no page (any more).
-    pub(crate) fn get_from_ram(&mut self, spot: Spot, to: &mut [u8; PAGE]) -> bool {
-        let len = self.parts.segments.read(spot, self.codec.unpack_buffer());
+    pub(crate) fn get_from_ram(&mut self, location: Location, to: &mut [u8; PAGE]) -> bool {
+        let len = self
+            .inner
+            .segments
+            .read(location, self.codec.unpack_buffer());
         len.is_some_and(|len| self.codec.decompress(len, to))
     }
 
     /// Free segments below which the oldest begin to move to disk.
     fn low_water(&self) -> u32 {
-        (self.parts.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)
+        (self.inner.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)
     }
 
     /// Gets the channel another open segment, with `need` bytes of room in it.
     fn make_room(&mut self, need: u32) -> bool {
-        let tiered = self.parts.bloks.is_some();
-        let mut compact = Compact {
+        let tiered = self.inner.bloks.is_some();
+        let mut compact = CompactionPolicy {
             need,
             part: if tiered { TIER_COMPACT } else { FULL_COMPACT },
         };
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             if let Some(open) = self.open.take() {
-                self.parts.segments.seal(open);
+                self.inner.segments.seal(open);
             }
-            let survey = Survey::of(&self.parts.segments);
-            if tiered && survey.free <= self.low_water() {
-                self.begin_demotion(survey.oldest);
+            let stats = SegmentStats::of(&self.inner.segments);
+            if tiered && stats.free <= self.low_water() {
+                self.begin_demotion(stats.oldest);
             }
-            if survey.is_holey() && self.close_holes(&survey, need) {
+            if stats.is_sparse() && self.close_holes(&stats, need) {
                 return true;
             }
-            if survey.free > RESERVE && self.open_free(&survey) {
+            if stats.free > RESERVE && self.open_free(&stats) {
                 return true;
             }
-            if self.reopen_roomy(&survey, need) || self.compact(&survey, compact) {
+            if self.reopen_roomy(&stats, need) || self.compact(&stats, compact) {
                 return true;
             }
             if tiered && self.wait_for_demotion() {
@@ -112,85 +115,88 @@ impl Mover {
                 continue;
             }
             // Others may be about to free a segment; they do not take long.
-            if patience.is_over() || !self.others_make_room(&survey, compact) {
+            if backoff.is_exhausted() || !self.others_make_room(&stats, compact) {
                 return false;
             }
-            patience.wait();
+            backoff.wait();
         }
     }
 
     /// Whether another channel is emptying a segment now, or took the one found.
-    fn others_make_room(&self, survey: &Survey, compact: Compact) -> bool {
-        let worth = survey
+    fn others_make_room(&self, stats: &SegmentStats, compact: CompactionPolicy) -> bool {
+        let worth = stats
             .emptiest
             .is_some_and(|(_, live)| live <= self.most_alive(compact));
-        let segments = self.parts.segments.count() as u32;
-        worth || survey.free > RESERVE || (0..segments).any(|at| self.parts.segments.is_claimed(at))
+        let segments = self.inner.segments.count() as u32;
+        worth || stats.free > RESERVE || (0..segments).any(|at| self.inner.segments.is_claimed(at))
     }
 
-    fn most_alive(&self, compact: Compact) -> u32 {
-        let size = self.parts.segments.size() as u32;
+    fn most_alive(&self, compact: CompactionPolicy) -> u32 {
+        let size = self.inner.segments.size() as u32;
         // A place for the page must come of it, or the same would be tried for ever.
         (size / 32 * compact.part).min(size - compact.need)
     }
 
-    fn open_free(&mut self, survey: &Survey) -> bool {
-        let free = survey.first_free;
-        self.open = free.and_then(|at| self.parts.segments.open(at, self.holder));
+    fn open_free(&mut self, stats: &SegmentStats) -> bool {
+        let free = stats.first_free;
+        self.open = free.and_then(|at| self.inner.segments.open(at, self.holder));
         self.open.is_some()
     }
 
     /// A segment sealed early, by the death of its owner or the end of its channel, has
     /// room at its end.
-    fn reopen_roomy(&mut self, survey: &Survey, need: u32) -> bool {
-        let enough = need.max(self.parts.segments.size() as u32 / 4);
-        let roomy = survey.roomiest.filter(|&(_, room)| room >= enough);
-        self.open = roomy.and_then(|(at, _)| self.parts.segments.reopen(at, self.holder));
+    fn reopen_roomy(&mut self, stats: &SegmentStats, need: u32) -> bool {
+        let enough = need.max(self.inner.segments.size() as u32 / 4);
+        let roomy = stats.roomiest.filter(|&(_, room)| room >= enough);
+        self.open = roomy.and_then(|(at, _)| self.inner.segments.reopen(at, self.holder));
         self.open.is_some()
     }
 
     /// Empties the segment with the least alive into the reserve, which is the open segment
     /// then.
-    fn compact(&mut self, survey: &Survey, compact: Compact) -> bool {
-        let Some((victim, live)) = survey.emptiest else {
+    fn compact(&mut self, stats: &SegmentStats, compact: CompactionPolicy) -> bool {
+        let Some((victim, live)) = stats.emptiest else {
             return false;
         };
-        if live > self.most_alive(compact) || !self.parts.segments.claim(victim, self.holder) {
+        if live > self.most_alive(compact) || !self.inner.segments.claim(victim, self.holder) {
             return false;
         }
-        let live = self.parts.segments.live_in(victim, self.parts.is_live());
-        if live > self.most_alive(compact) || (live > 0 && !self.open_free(survey)) {
-            self.parts.segments.release(victim, live);
+        let live = self.inner.segments.live_in(victim, self.inner.is_live());
+        if live > self.most_alive(compact) || (live > 0 && !self.open_free(stats)) {
+            self.inner.segments.release(victim, live);
             return false;
         }
         self.empty(victim);
         if self.open.is_none() {
-            let survey = Survey {
+            let stats = SegmentStats {
                 first_free: Some(victim),
-                ..Survey::default()
+                ..SegmentStats::default()
             };
-            return self.open_free(&survey);
+            return self.open_free(&stats);
         }
         true
     }
 
     /// Compacts the emptiest segment, and more of them while they fit in the same one.
-    fn close_holes(&mut self, survey: &Survey, need: u32) -> bool {
-        let compact = Compact { need, part: HOLEY };
-        if !self.compact(survey, compact) {
+    fn close_holes(&mut self, stats: &SegmentStats, need: u32) -> bool {
+        let compact = CompactionPolicy {
+            need,
+            part: SPARSE_THRESHOLD,
+        };
+        if !self.compact(stats, compact) {
             return false;
         }
-        for _ in 1..TOGETHER {
-            let survey = Survey::of(&self.parts.segments);
+        for _ in 1..MAX_COMPACTIONS {
+            let stats = SegmentStats::of(&self.inner.segments);
             let fits = |live| {
                 self.open
                     .as_ref()
-                    .is_some_and(|open| live + need <= self.parts.segments.room_in(open))
+                    .is_some_and(|open| live + need <= self.inner.segments.room_in(open))
             };
-            let Some((victim, _)) = survey.emptiest.filter(|&(_, live)| fits(live)) else {
+            let Some((victim, _)) = stats.emptiest.filter(|&(_, live)| fits(live)) else {
                 break;
             };
-            if !survey.is_holey() || !self.parts.segments.claim(victim, self.holder) {
+            if !stats.is_sparse() || !self.inner.segments.claim(victim, self.holder) {
                 break;
             }
             self.empty(victim);
@@ -205,30 +211,30 @@ impl Mover {
             self.open = Some(open);
         }
         // What was dropped or moved meanwhile is not alive; what did not fit, is.
-        let left = self.parts.segments.live_in(victim, self.parts.is_live());
-        self.parts.segments.release(victim, left);
+        let left = self.inner.segments.live_in(victim, self.inner.is_live());
+        self.inner.segments.release(victim, left);
     }
 
-    fn move_all(&mut self, victim: u32, open: &mut Open) {
-        let Self { parts, codec, .. } = self;
+    fn move_all(&mut self, victim: u32, open: &mut OpenSegment) {
+        let Self { inner, codec, .. } = self;
         let mut moved = 0;
-        for (handle, spot) in parts.segments.objects(victim) {
-            if !parts.catalogue.is_at(handle, spot) {
+        for (handle, location) in inner.segments.objects(victim) {
+            if !inner.page_index.is_at(handle, location) {
                 continue;
             }
-            let Some(len) = parts.segments.read(spot, codec.unpack_buffer()) else {
+            let Some(len) = inner.segments.read(location, codec.unpack_buffer()) else {
                 continue;
             };
             let bytes = &codec.unpack_buffer()[..len];
-            let Some(to) = parts.segments.append(open, handle, bytes) else {
+            let Some(to) = inner.segments.append(open, handle, bytes) else {
                 break;
             };
-            if parts.catalogue.relocate(handle, spot, to) {
+            if inner.page_index.relocate(handle, location, to) {
                 moved += 1;
             } else {
-                parts.segments.lost(open.segment, len as u32);
+                inner.segments.mark_dead(open.segment, len as u32);
             }
         }
-        self.count(Count::Compacted, moved);
+        self.count(StoreCounter::Compacted, moved);
     }
 }

@@ -6,16 +6,16 @@
 //! compare-and-swap, so that its handle stays the same and a reader finds it in either
 //! place. If it cannot be written it stays where it is, and nothing is lost.
 
-use crate::channel::Mover;
-use crate::intent::{Intent, end};
-use crate::ops::{Kind, RUN, Slot};
-use crate::parts::Count;
-use crate::place::Spot;
+use crate::channel::StoreChannel;
+use crate::inner::StoreCounter;
+use crate::intent_log::{Intent, end};
+use crate::io::op::{IoKind, PageSlot, RUN};
+use crate::location::Location;
 use wired::PAGE;
 
 /// Operations a channel keeps for demotion, beside its depth.
 pub(crate) const DEMOTE_OPS: usize = 8;
-/// Parts of the bounce buffer: one fills while the other is written.
+/// StoreInner of the bounce buffer: one fills while the other is written.
 pub(crate) const HALVES: usize = 2;
 
 /// A segment being emptied to disk.
@@ -30,14 +30,14 @@ pub(crate) struct Demotion {
     failed: bool,
 }
 
-impl Mover {
+impl StoreChannel {
     /// Begins to empty this segment, if no other is being emptied and the disk has room.
     pub(crate) fn begin_demotion(&mut self, oldest: Option<u32>) {
         let Some(segment) = oldest else { return };
         if self.demotion.is_some() || !self.disk_has_room() {
             return;
         }
-        if self.parts.segments.claim(segment, self.holder) {
+        if self.inner.segments.claim(segment, self.holder) {
             self.demotion = Some(Demotion {
                 segment,
                 next: Some(0),
@@ -45,12 +45,12 @@ impl Mover {
                 failed: false,
             });
             self.step_demotion();
-            self.flush();
+            self.submit_ops();
         }
     }
 
     fn disk_has_room(&self) -> bool {
-        self.parts
+        self.inner
             .bloks
             .as_ref()
             .is_some_and(|bloks| bloks.has_room())
@@ -72,8 +72,8 @@ impl Mover {
         if demotion.next.is_none() && demotion.outstanding == [0; HALVES] {
             let segment = demotion.segment;
             self.demotion = None;
-            let live = self.parts.segments.live_in(segment, self.parts.is_live());
-            self.parts.segments.release(segment, live);
+            let live = self.inner.segments.live_in(segment, self.inner.is_live());
+            self.inner.segments.release(segment, live);
         }
     }
 
@@ -84,7 +84,7 @@ impl Mover {
         while let Some(demotion) = &self.demotion {
             failed = demotion.failed;
             if demotion.outstanding != [0; HALVES] {
-                self.flush();
+                self.submit_ops();
                 self.reap(true);
             }
             failed |= self
@@ -106,7 +106,7 @@ impl Mover {
 
     /// Unpacks the next pages of the segment into a half of the buffer and writes them.
     fn fill_half(&mut self, half: usize) {
-        let mut slots = [Slot::new(0, std::ptr::null_mut(), 0); RUN];
+        let mut slots = [PageSlot::new(0, std::ptr::null_mut(), 0); RUN];
         let mut len = 0;
         while len < RUN {
             let Some(slot) = self.next_to_demote() else {
@@ -127,7 +127,7 @@ impl Mover {
             if let Some(demotion) = &mut self.demotion {
                 demotion.outstanding[half] += taken;
             }
-            self.start(Kind::Demote(half), first, &slots[done..done + taken]);
+            self.start(IoKind::Demote(half), first, &slots[done..done + taken]);
             done += taken;
         }
     }
@@ -140,45 +140,50 @@ impl Mover {
     }
 
     /// The next page alive in the segment.
-    fn next_to_demote(&mut self) -> Option<Slot> {
+    fn next_to_demote(&mut self) -> Option<PageSlot> {
         let demotion = self.demotion.as_mut()?;
         loop {
             let offset = demotion.next?;
-            let Some((handle, spot, next)) = self.parts.segments.object(demotion.segment, offset)
+            let Some((handle, location, next)) =
+                self.inner.segments.object(demotion.segment, offset)
             else {
                 demotion.next = None;
                 return None;
             };
             demotion.next = Some(next);
-            if self.parts.catalogue.is_at(handle, spot) {
-                let mut slot = Slot::new(handle, std::ptr::null_mut(), 0);
-                slot.from = spot;
+            if self.inner.page_index.is_at(handle, location) {
+                let mut slot = PageSlot::new(handle, std::ptr::null_mut(), 0);
+                slot.from = location;
                 return Some(slot);
             }
         }
     }
 
     /// Unpacked or not: a page that is spoiled already is told so when it is read.
-    fn unpack_to_bounce(&mut self, at: usize, spot: Spot) -> *mut u8 {
+    fn unpack_to_bounce(&mut self, at: usize, location: Location) -> *mut u8 {
         let Some(bounce) = &self.bounce else {
             return std::ptr::null_mut();
         };
         let memory = bounce.as_ptr().wrapping_add(at * PAGE);
         // SAFETY: a page of the buffer, of a half that nothing is written from now.
         let page = unsafe { &mut *memory.cast::<[u8; PAGE]>() };
-        if let Some(len) = self.parts.segments.read(spot, self.codec.unpack_buffer()) {
+        if let Some(len) = self
+            .inner
+            .segments
+            .read(location, self.codec.unpack_buffer())
+        {
             let _ = self.codec.decompress(len, page);
         }
         memory
     }
 
     /// Takes a run of bloks, each noted as where its page moves.
-    fn take_demotion_bloks(&mut self, slots: &mut [Slot]) -> Option<(u32, usize)> {
-        let Some(bloks) = &self.parts.bloks else {
+    fn take_demotion_bloks(&mut self, slots: &mut [PageSlot]) -> Option<(u32, usize)> {
+        let Some(bloks) = &self.inner.bloks else {
             return None;
         };
-        let intents = &self.parts.catalogue.intents;
-        let note = intents.begin(self.holder, self.lane.near());
+        let intents = &self.inner.page_index.intents;
+        let note = intents.begin(self.holder, self.shard.near());
         loop {
             let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
             let (mut taken, mut skip) = (0, 0);
@@ -187,7 +192,7 @@ impl Mover {
                 let Some(word) = intents.begin_long(self.holder, intent) else {
                     break;
                 };
-                if !bloks.own(blok, slot.handle) {
+                if !bloks.try_assign(blok, slot.handle) {
                     end(word);
                     skip = 1;
                     break;
@@ -196,7 +201,7 @@ impl Mover {
                 taken += 1;
             }
             let rest = run.first + taken + skip;
-            bloks.unreserve(crate::blok::Run {
+            bloks.unreserve(crate::blok::BlokRun {
                 first: rest,
                 count: run.first + run.count - rest,
             });
@@ -212,18 +217,24 @@ impl Mover {
     }
 
     /// A page is on disk, or not: its place changes, or stays.
-    pub(crate) fn was_demoted(&mut self, half: usize, slot: Slot, blok: u32, error: Option<i32>) {
+    pub(crate) fn was_demoted(
+        &mut self,
+        half: usize,
+        slot: PageSlot,
+        blok: u32,
+        error: Option<i32>,
+    ) {
         let moved = error.is_none()
             && self
-                .parts
-                .catalogue
-                .relocate(slot.handle, slot.from, Spot::Disk { blok });
+                .inner
+                .page_index
+                .relocate(slot.handle, slot.from, Location::Disk { blok });
         if moved {
-            self.count(Count::Demoted, 1);
-            if let Spot::Ram { segment, len, .. } = slot.from {
-                self.parts.segments.lost(segment, len);
+            self.count(StoreCounter::Demoted, 1);
+            if let Location::Ram { segment, len, .. } = slot.from {
+                self.inner.segments.mark_dead(segment, len);
             }
-        } else if let Some(bloks) = &self.parts.bloks {
+        } else if let Some(bloks) = &self.inner.bloks {
             bloks.free(blok, slot.handle);
         }
         if let Some(word) = slot.note {

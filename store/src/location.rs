@@ -1,10 +1,10 @@
 //! Where a page lies, in one word, so that it moves by one compare-and-swap.
 
-use crate::Place;
+use crate::PageLocation;
 
 /// The word of a place: 0 is nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Spot {
+pub(crate) enum Location {
     /// Not yet, or no more.
     Nowhere,
     /// In the arena: segment, offset in bytes (a multiple of 8), length of the contents.
@@ -18,11 +18,11 @@ const DISK: u64 = 2 << 62;
 const LEN_BITS: u32 = 13;
 const OFFSET_BITS: u32 = 15;
 
-impl Spot {
+impl Location {
     pub fn encode(self) -> u64 {
         match self {
-            Spot::Nowhere => 0,
-            Spot::Ram {
+            Location::Nowhere => 0,
+            Location::Ram {
                 segment,
                 offset,
                 len,
@@ -31,30 +31,30 @@ impl Spot {
                     | u64::from(offset / 8) << LEN_BITS
                     | u64::from(len)
             }
-            Spot::Disk { blok } => DISK | u64::from(blok),
+            Location::Disk { blok } => DISK | u64::from(blok),
         }
     }
 
     pub fn decode(word: u64) -> Self {
         match word >> 62 {
-            1 => Spot::Ram {
+            1 => Location::Ram {
                 segment: (word >> (LEN_BITS + OFFSET_BITS)) as u32,
                 offset: (word >> LEN_BITS & ((1 << OFFSET_BITS) - 1)) as u32 * 8,
                 len: (word & ((1 << LEN_BITS) - 1)) as u32,
             },
-            2 => Spot::Disk { blok: word as u32 },
-            _ => Spot::Nowhere,
+            2 => Location::Disk { blok: word as u32 },
+            _ => Location::Nowhere,
         }
     }
 
     /// For messages.
-    pub fn place(self) -> Place {
+    pub fn place(self) -> PageLocation {
         match self {
-            Spot::Nowhere => Place::Filled,
-            Spot::Ram {
+            Location::Nowhere => PageLocation::Filled,
+            Location::Ram {
                 segment, offset, ..
-            } => Place::Ram { segment, offset },
-            Spot::Disk { blok } => Place::Disk { blok },
+            } => PageLocation::Ram { segment, offset },
+            Location::Disk { blok } => PageLocation::Disk { blok },
         }
     }
 }
@@ -69,8 +69,8 @@ mod tests {
         fn a_place_survives_its_word(
             segment in 0u32..1 << 24, offset in 0u32..1 << 15, len in 0u32..=4096, blok: u32
         ) {
-            for spot in [Spot::Ram { segment, offset: offset * 8, len }, Spot::Disk { blok }] {
-                prop_assert_eq!(Spot::decode(spot.encode()), spot);
+            for location in [Location::Ram { segment, offset: offset * 8, len }, Location::Disk { blok }] {
+                prop_assert_eq!(Location::decode(location.encode()), location);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! How this process reaches the store's disk: a descriptor of the swap file, or an outlet.
+//! How this process reaches the store's disk: a descriptor of the swap file, or an transport.
 
-use crate::disk::wait_for_io;
-use crate::engine::Engine;
-use crate::outlet::Outlet;
-use crate::{StoreError, lockword};
+use crate::disk_transport::DiskTransport;
+use crate::io::IoEngine;
+use crate::swap_file::wait_for_io;
+use crate::{StoreError, backoff};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -14,65 +14,65 @@ use wired::ForkGuard;
 const ANY_IO: Duration = Duration::from_secs(1);
 
 /// The way to the disk that new channels take.
-pub(crate) struct Backing {
-    /// Whether it is by an outlet: then there never is a descriptor.
-    by_system: bool,
+pub(crate) struct DiskBacking {
+    /// Whether it is by an transport: then there never is a descriptor.
+    by_daemon: bool,
     /// The swap file; -1 without one.
     swap: AtomicI32,
-    outlet: AtomicPtr<Box<dyn Outlet>>,
+    transport: AtomicPtr<Box<dyn DiskTransport>>,
     /// The process that mapped the store.
     fork_guard: ForkGuard,
 }
 
-impl Backing {
+impl DiskBacking {
     /// The descriptor of the swap file is the store's to keep, if there is one.
-    pub fn new(by_system: bool, swap: Option<OwnedFd>) -> Result<Self, Errno> {
+    pub fn new(by_daemon: bool, swap: Option<OwnedFd>) -> Result<Self, Errno> {
         Ok(Self {
-            by_system,
+            by_daemon,
             swap: AtomicI32::new(swap.map_or(-1, IntoRawFd::into_raw_fd)),
-            outlet: AtomicPtr::new(std::ptr::null_mut()),
+            transport: AtomicPtr::new(std::ptr::null_mut()),
             fork_guard: ForkGuard::new()?,
         })
     }
 
     /// What carries `ops` operations of a new channel.
-    pub fn engine(&self, ops: usize, inject: &'static [AtomicU64]) -> Result<Engine, StoreError> {
+    pub fn engine(&self, ops: usize, inject: &'static [AtomicU64]) -> Result<IoEngine, StoreError> {
         let fail = |what, errno: Errno| StoreError::Channel {
             what,
             errno: errno.raw_os_error(),
         };
-        if !self.by_system {
+        if !self.by_daemon {
             let swap = self.swap.load(Ordering::Acquire);
             // SAFETY: the store keeps it open, or was told of another.
             let swap = unsafe { BorrowedFd::borrow_raw(swap) };
-            return Engine::on_file(swap, ops, inject).map_err(|errno| fail("its ring", errno));
+            return IoEngine::on_file(swap, ops, inject).map_err(|errno| fail("its ring", errno));
         }
         let fail = |errno| fail("its IO channel", errno);
-        let outlet = self.outlet().ok_or(fail(Errno::NOTCONN))?;
-        let client = outlet.open(ops).map_err(fail)?;
+        let transport = self.transport().ok_or(fail(Errno::NOTCONN))?;
+        let client = transport.open(ops).map_err(fail)?;
         match client.slots() < ops {
             true => Err(fail(Errno::INVAL)),
-            false => Ok(Engine::behind(client, inject)),
+            false => Ok(IoEngine::behind(client, inject)),
         }
     }
 
-    fn outlet(&self) -> Option<&dyn Outlet> {
-        let outlet = self.outlet.load(Ordering::Acquire);
-        // SAFETY: null, or from `set_outlet`, which frees none; the last is freed with
+    fn transport(&self) -> Option<&dyn DiskTransport> {
+        let transport = self.transport.load(Ordering::Acquire);
+        // SAFETY: null, or from `set_transport`, which frees none; the last is freed with
         // `self`.
-        unsafe { outlet.as_ref() }.map(|outlet| &**outlet)
+        unsafe { transport.as_ref() }.map(|transport| &**transport)
     }
 
     /// New channels are opened by this from now on. The one before is left as it is: another
     /// thread may be opening a channel by it.
-    pub fn set_outlet(&self, outlet: Box<dyn Outlet>) {
-        let outlet = Box::into_raw(Box::new(outlet));
-        self.outlet.store(outlet, Ordering::Release);
+    pub fn set_transport(&self, transport: Box<dyn DiskTransport>) {
+        let transport = Box::into_raw(Box::new(transport));
+        self.transport.store(transport, Ordering::Release);
     }
 
     /// New channels use this descriptor from now on; the one before is not closed.
     pub fn reopen(&self, swap: OwnedFd) {
-        if !self.by_system {
+        if !self.by_daemon {
             self.swap.store(swap.into_raw_fd(), Ordering::Release);
         }
     }
@@ -86,17 +86,17 @@ impl Backing {
     /// Waits until no I/O of a process that is gone can reach the disk any more.
     pub fn wait_for_io(&self) {
         let swap = self.swap.load(Ordering::Acquire);
-        match self.outlet() {
-            Some(outlet) => outlet.settle(),
+        match self.transport() {
+            Some(transport) => transport.wait_for_io(),
             // SAFETY: the store keeps the swap file open, or was told of another.
             None if swap >= 0 => wait_for_io(unsafe { BorrowedFd::borrow_raw(swap) }),
             // Nothing to ask.
-            None => lockword::sleep(ANY_IO),
+            None => backoff::sleep(ANY_IO),
         }
     }
 }
 
-impl Drop for Backing {
+impl Drop for DiskBacking {
     fn drop(&mut self) {
         if !self.fork_guard.is_same_process() {
             return;
@@ -105,10 +105,10 @@ impl Drop for Backing {
             // SAFETY: the descriptor was given to the store to keep, in this process.
             drop(unsafe { OwnedFd::from_raw_fd(swap) });
         }
-        let outlet = *self.outlet.get_mut();
-        if !outlet.is_null() {
-            // SAFETY: from `set_outlet`, and nobody else has the store any more.
-            drop(unsafe { Box::from_raw(outlet) });
+        let transport = *self.transport.get_mut();
+        if !transport.is_null() {
+            // SAFETY: from `set_transport`, and nobody else has the store any more.
+            drop(unsafe { Box::from_raw(transport) });
         }
     }
 }

@@ -171,7 +171,7 @@ pub(crate) fn allocate_extent(file: impl AsFd, start: u64, bytes: u64) -> Result
 }
 
 /// Takes the blocks of a part of a file away.
-pub(crate) fn give_back(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
+pub(crate) fn punch_hole(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(file, hole, start, bytes)
 }

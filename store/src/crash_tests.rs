@@ -1,0 +1,217 @@
+//! Deaths at each step of an operation, played out: `retire` must leave the store as if
+//! the operation had either happened or not.
+
+use super::*;
+use crate::inner::StoreInner;
+use crate::segment::SegmentTable;
+use crate::{SharedStore, Store, StoreConfig};
+use std::sync::Arc;
+
+const DEAD: HolderId = 1;
+const ALIVE: HolderId = 2;
+
+fn store(config: &str) -> (SharedStore, Arc<StoreInner>) {
+    let config: StoreConfig = config.parse().unwrap();
+    let (store, _fds) = SharedStore::create(&config, 4).unwrap();
+    let inner = store.inner();
+    (store, inner)
+}
+
+/// A filled page that `holders` hold.
+fn page(page_index: &PageIndex, holders: &[HolderId]) -> u32 {
+    let mut claims = page_index.claim(holders[0], 0).unwrap();
+    let handle = claims.take().unwrap();
+    page_index.unclaim(holders[0], 0, claims);
+    page_index.publish_filled(handle, 7, Checksum(9));
+    for &holder in &holders[1..] {
+        let note = page_index.intents.begin(holder, 0);
+        page_index.adopt(holders[0], holder, &note);
+    }
+    handle
+}
+
+/// Notes something as `DEAD` and never clears it.
+fn note(page_index: &PageIndex, intent: Intent) -> IntentGuard {
+    let note = page_index.intents.begin(DEAD, 0);
+    note.set(intent);
+    note
+}
+
+fn is_free(page_index: &PageIndex, handle: u32) -> bool {
+    let taken = page_index.taken[handle as usize / 64].load(Ordering::Acquire);
+    page_index.entries[handle as usize]
+        .word
+        .load(Ordering::Acquire)
+        == 0
+        && taken & 1 << (handle % 64) == 0
+}
+
+fn die(inner: &StoreInner, note: IntentGuard) {
+    std::mem::forget(note);
+    assert!(inner.retire(DEAD));
+    assert_eq!(inner.page_index.intents.left_by(DEAD).count(), 0);
+    assert_eq!(inner.page_index.refs.each(DEAD).count(), 0);
+}
+
+#[test]
+fn dying_while_claiming_entries_leaves_them_free() {
+    let (_store, inner) = store("ram:256K");
+    let page_index = &inner.page_index;
+    let note = note(page_index, Intent::Claim(0));
+    for handle in [5, 9] {
+        page_index.entries[handle]
+            .word
+            .store(EntryWord::claimed_by(DEAD).0, Ordering::Release);
+    }
+    // One of the two got as far as the holder's bitmap.
+    page_index.refs.add(DEAD, 0, 1 << 9);
+    die(&inner, note);
+    assert!(is_free(page_index, 5) && is_free(page_index, 9));
+}
+
+#[test]
+fn dying_after_freeing_an_entry_leaves_its_mark_cleared() {
+    let (_store, inner) = store("ram:256K");
+    let page_index = &inner.page_index;
+    let handle = page(page_index, &[DEAD]);
+    let note = note(page_index, Intent::Drop(handle));
+    page_index.refs.remove(DEAD, 0, 1 << handle);
+    page_index.entries[handle as usize]
+        .word
+        .store(0, Ordering::Release);
+    die(&inner, note);
+    assert!(is_free(page_index, handle));
+}
+
+#[test]
+fn dying_while_dropping_drops_once() {
+    for cleared in [false, true] {
+        let (store, inner) = store("ram:256K");
+        let page_index = &inner.page_index;
+        let handle = page(page_index, &[DEAD, ALIVE]);
+        let note = note(page_index, Intent::Drop(handle));
+        page_index.entries[handle as usize]
+            .lock(DEAD, &mut || false)
+            .unwrap();
+        if cleared {
+            page_index.refs.remove(DEAD, 0, 1 << handle);
+        }
+        die(&inner, note);
+        assert_eq!(store.usage().holds, 1);
+        store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+        assert!(is_free(page_index, handle));
+    }
+}
+
+#[test]
+fn dying_after_dropping_does_not_drop_again() {
+    let (store, inner) = store("ram:256K");
+    let page_index = &inner.page_index;
+    let handle = page(page_index, &[DEAD, ALIVE]);
+    let note = note(page_index, Intent::Drop(handle));
+    store.discard(DEAD, &[PageHandle::new(handle).unwrap()]);
+    die(&inner, note);
+    assert_eq!(store.usage().holds, 1);
+}
+
+#[test]
+fn dying_while_adopting_adopts_nothing_twice() {
+    for marked in [false, true] {
+        let (store, inner) = store("ram:256K");
+        let page_index = &inner.page_index;
+        let handle = page(page_index, &[ALIVE]);
+        let note = note(page_index, Intent::Adopt(handle / 64));
+        page_index.entries[handle as usize]
+            .lock(DEAD, &mut || false)
+            .unwrap();
+        if marked {
+            page_index.refs.add(DEAD, 0, 1 << handle);
+        }
+        die(&inner, note);
+        assert_eq!(store.usage().holds, 1);
+        store.discard(ALIVE, &[PageHandle::new(handle).unwrap()]);
+        assert!(is_free(page_index, handle));
+    }
+}
+
+#[test]
+fn an_entry_in_anothers_hands_is_left_for_later() {
+    let (store, inner) = store("ram:256K");
+    let page_index = &inner.page_index;
+    let handle = page(page_index, &[DEAD, ALIVE]);
+    let theirs = page_index.intents.begin(ALIVE, 0);
+    theirs.set(Intent::Drop(handle));
+    page_index.entries[handle as usize]
+        .lock(ALIVE, &mut || false)
+        .unwrap();
+    std::mem::forget(theirs);
+    assert!(!inner.retire(DEAD));
+    assert!(inner.retire(ALIVE));
+    assert!(inner.retire(DEAD));
+    assert_eq!(store.usage().holds, 0);
+    assert!(is_free(page_index, handle));
+}
+
+#[test]
+fn dying_while_taking_bloks_gives_them_back() {
+    let (store, inner) = store("disk:deaths-swap,size=256K");
+    let (page_index, bloks) = (&inner.page_index, inner.bloks.as_ref().unwrap());
+    let mut claims = page_index.claim(DEAD, 0).unwrap();
+    let note = page_index.intents.begin(DEAD, 0);
+    let run = bloks.reserve(8, None, &note).unwrap();
+    // The first is taken, the second only aimed at, the others are only marked.
+    for blok in [run.first, run.first + 1] {
+        page_index.set_location(claims.take().unwrap(), Location::Disk { blok }, Checksum(0));
+    }
+    assert!(bloks.try_assign(run.first, 1));
+    die(&inner, note);
+    assert_eq!(store.usage().disk_used, 0);
+    let note = page_index.intents.begin(ALIVE, 0);
+    assert_eq!(bloks.reserve(64, None, &note).unwrap().count, 64);
+}
+
+/// A page in RAM, the segment it is in, and its place.
+fn page_in_ram(
+    page_index: &PageIndex,
+    segments: &SegmentTable,
+    holder: HolderId,
+) -> (u32, Location) {
+    let mut claims = page_index.claim(holder, 0).unwrap();
+    let handle = claims.take().unwrap();
+    page_index.unclaim(holder, 0, claims);
+    let mut open = segments.open(0, holder).unwrap();
+    let location = segments.append(&mut open, handle, &[1; 100]).unwrap();
+    page_index.set_location(handle, location, Checksum(0));
+    page_index.publish(handle);
+    segments.seal(open);
+    (handle, location)
+}
+
+#[test]
+fn dying_while_moving_a_page_down_leaves_it_in_one_place() {
+    for moved in [false, true] {
+        let (store, inner) = store("ram:256K+disk:deaths-swap,size=256K");
+        let (page_index, bloks) = (&inner.page_index, inner.bloks.as_ref().unwrap());
+        let (handle, location) = page_in_ram(page_index, &inner.segments, ALIVE);
+        assert!(inner.segments.claim(0, DEAD));
+        let note = page_index.intents.begin(DEAD, 0);
+        let blok = bloks.reserve(1, None, &note).unwrap().first;
+        drop(note);
+        page_index
+            .intents
+            .begin_long(DEAD, Intent::Demote(handle, blok))
+            .unwrap();
+        assert!(bloks.try_assign(blok, handle));
+        if moved {
+            assert!(page_index.relocate(handle, location, Location::Disk { blok }));
+        }
+        assert!(inner.retire(DEAD));
+        let usage = store.usage();
+        assert_eq!(usage.pages_disk, u64::from(moved));
+        assert_eq!(usage.disk_used, u64::from(moved) * 4096);
+        assert_eq!(usage.pages_ram, u64::from(!moved));
+        assert!(!inner.segments.is_claimed(0));
+        assert!(inner.retire(ALIVE));
+        assert_eq!((store.usage().ram_used, store.usage().disk_used), (0, 0));
+    }
+}
