@@ -7,7 +7,7 @@ use disk::cost_model::OpCost;
 use disk::time::Nanos;
 use disk::trace::Event;
 use disk::usd::{IoTarget, Usd, UsdConfig, UsdEvent};
-use iochannel::{Corrupt, RUN};
+use iochannel::{MAX_RUN, ProtocolError};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -30,15 +30,15 @@ fn written_pages_read_back_across_extent_ends() {
     let usd = machine.start(quick());
     let mut tenant = Tenant::new(&usd, plenty(), Some(backing));
     let channel = &mut tenant.channel;
-    for first in (0..1024).step_by(RUN) {
-        channel.write(1, first, RUN);
+    for first in (0..1024).step_by(MAX_RUN) {
+        channel.write(1, first, MAX_RUN);
     }
     // Page 256 is the first of the second extent.
     channel.write(2, 250, 13);
     channel.check(1, 0, 20);
     channel.check(2, 250, 13);
     channel.check(2, 255, 2);
-    channel.check(1, 263, RUN);
+    channel.check(1, 263, MAX_RUN);
     channel.check(1, 1023, 1);
     let figures = usd.client_stats(tenant.id).unwrap();
     assert_eq!((figures.transactions, figures.failed), (38, 0));
@@ -134,7 +134,7 @@ fn a_client_that_corrupts_its_channel_is_cut_off_alone() {
         panic!()
     };
     assert_eq!(channel, bad.channel.id);
-    assert!(matches!(why, Corrupt::Overrun { .. }), "{why}");
+    assert!(matches!(why, ProtocolError::Overrun { .. }), "{why}");
     assert_eq!(news(&usd), UsdEvent::Closed(channel));
     good.channel.check(2, 0, 1);
     // Its other channels still work; the owner decides about its removal.
@@ -153,9 +153,9 @@ fn requests_wait_until_the_client_has_a_target() {
     // SAFETY: the pages outlive the operation, which ends below.
     unsafe { tenant.channel.client.begin(0, true, &pieces, 0) };
     tenant.channel.client.flush();
-    assert_eq!(tenant.channel.client.over(false), None);
+    assert_eq!(tenant.channel.client.reap(false), None);
     usd.set_target(tenant.id, machine.file(MIB), same(&tenant.doorbell));
-    assert_eq!(tenant.channel.client.over(true), Some((0, 2 * PAGE as i32)));
+    assert_eq!(tenant.channel.client.reap(true), Some((0, 2 * PAGE as i32)));
     // The target has grown.
     let result = tenant.channel.transfer(true, &mut pages(5, 300, 1), 300);
     assert_eq!(result, failed(Errno::INVAL));
@@ -247,7 +247,7 @@ fn requests_not_started_are_done_by_the_next_disk() {
         };
     }
     tenant.channel.client.flush();
-    let heard = tenant.channel.client.over(true).unwrap();
+    let heard = tenant.channel.client.reap(true).unwrap();
     // Its slice is for one or two of them; after that it waits for a while.
     drop(usd);
     let usd = machine.start(quick());
@@ -257,7 +257,7 @@ fn requests_not_started_are_done_by_the_next_disk() {
     usd.add_channel(id, tenant.channel.succeed());
     let mut over = vec![heard.0];
     while over.len() < 12 {
-        let (op, result) = tenant.channel.client.over(true).unwrap();
+        let (op, result) = tenant.channel.client.reap(true).unwrap();
         assert_eq!(result, PAGE as i32);
         over.push(op);
     }
@@ -309,7 +309,7 @@ fn clients_are_charged_by_contract_and_the_trace_agrees() {
                     begun += 1;
                 }
                 client.flush();
-                let (slot, moved) = client.over(true).unwrap();
+                let (slot, moved) = client.reap(true).unwrap();
                 assert_eq!(moved, PAGE as i32);
                 free.push(slot);
             }

@@ -1,11 +1,13 @@
-//! How long a request takes to the server and back, where the server answers at once: with
+//! The round trip of a request to a server that completes it at once: with
 //! the server spinning, and with it asleep between requests; of one page and of a run.
 //!
 //! `cargo run --release -p iochannel --example roundtrip [ROUNDS]` prints, for each round,
 //! the median of 2000 round trips in nanoseconds, and how many processors the process used
-//! meanwhile. The client sleeps for each answer, as a faulting thread does.
+//! meanwhile. The client sleeps for each completion, as a faulting thread does.
 
-use iochannel::{Client, Doorbell, Ends, Piece, RUN, Server, Shape, create};
+use iochannel::{
+    ChannelClient, ChannelGeometry, ChannelServer, ClientFds, Doorbell, IoVec, MAX_RUN, create,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ const TRIPS: usize = 2000;
 const LAST: u64 = 1 << 40;
 
 #[repr(align(4096))]
-struct Pages([u8; PAGE * RUN]);
+struct Pages([u8; PAGE * MAX_RUN]);
 
 fn main() {
     let rounds = std::env::args()
@@ -25,7 +27,7 @@ fn main() {
     println!("round  server    pages  op     ns/trip  processors");
     for round in 0..rounds {
         for spins in [true, false] {
-            for pages in [1, RUN] {
+            for pages in [1, MAX_RUN] {
                 for write in [false, true] {
                     let (median, processors) = measure(spins, pages, write);
                     println!(
@@ -42,13 +44,13 @@ fn main() {
 
 fn measure(spins: bool, pages: usize, write: bool) -> (Duration, f64) {
     let doorbell = Doorbell::new().expect("a doorbell");
-    let (mut server, ends) = create(Shape::for_depth(4)).expect("a channel");
-    let Ends { memory, bell, .. } = ends;
+    let (mut server, ends) = create(ChannelGeometry::for_depth(4)).expect("a channel");
+    let ClientFds { memory, bell, .. } = ends;
     let rope = doorbell.share().expect("a descriptor");
-    let mut client = Client::attach(memory, rope, bell).expect("a client");
+    let mut client = ChannelClient::attach(memory, rope, bell).expect("a client");
     std::thread::scope(|scope| {
         scope.spawn(|| answer(&mut server, &doorbell, spins));
-        let mut memory = Box::new(Pages([0; PAGE * RUN]));
+        let mut memory = Box::new(Pages([0; PAGE * MAX_RUN]));
         let mut trips: Vec<Duration> = Vec::with_capacity(TRIPS);
         let (began, used) = (Instant::now(), processor_time());
         for _ in 0..TRIPS {
@@ -62,14 +64,14 @@ fn measure(spins: bool, pages: usize, write: bool) -> (Duration, f64) {
 }
 
 fn trip(
-    client: &mut Client,
+    client: &mut ChannelClient,
     memory: &mut Pages,
     pages: usize,
     write: bool,
     offset: u64,
 ) -> Duration {
-    let pieces: Vec<Piece> = (memory.0.chunks_mut(PAGE).take(pages))
-        .map(|page| Piece {
+    let pieces: Vec<IoVec> = (memory.0.chunks_mut(PAGE).take(pages))
+        .map(|page| IoVec {
             start: page.as_mut_ptr(),
             len: PAGE,
         })
@@ -78,15 +80,15 @@ fn trip(
     // SAFETY: the memory is not used until the operation is over, which is below.
     unsafe { client.begin(0, write, &pieces, offset) };
     client.flush();
-    client.over(true);
+    client.reap(true);
     began.elapsed()
 }
 
-fn answer(server: &mut Server, doorbell: &Doorbell, spins: bool) {
+fn answer(server: &mut ChannelServer, doorbell: &Doorbell, spins: bool) {
     loop {
         while let Some(request) = server.take().expect("an honest client") {
-            server.finish(request.slot, request.len() as i32);
-            server.announce();
+            server.complete(request.slot, request.len() as i32);
+            server.notify_completions();
             if request.offset == LAST {
                 return;
             }
@@ -96,7 +98,7 @@ fn answer(server: &mut Server, doorbell: &Doorbell, spins: bool) {
         } else if server.arm() {
             let _ = poll(&mut [PollFd::new(doorbell, PollFlags::IN)], None);
             server.disarm();
-            doorbell.clear();
+            doorbell.drain();
         }
     }
 }

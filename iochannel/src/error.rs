@@ -1,44 +1,42 @@
-//! Why a channel could not be made or joined.
+//! Why a channel cannot be made or attached.
 
-use crate::BadShape;
+use crate::GeometryError;
 use rustix::io::Errno;
 
-/// Why a channel could not be made or joined.
+/// Why a channel cannot be made or attached.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The system refused.
+    /// The system refused a resource.
     #[error("an IO channel needs {what}: {errno}")]
     System {
-        /// What was asked of it.
+        /// The resource.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         errno: Errno,
     },
     /// The descriptor is of no memory that can be sealed.
-    #[error("the descriptor handed over as an IO channel's memory is no memfd of small pages")]
+    #[error("invalid descriptor for an IO channel's memory: no memfd of small pages")]
     NotMemory,
-    /// The other side could take the memory away, or add seals that forbid its use.
+    /// The other side could truncate the memory, or add seals that forbid its use.
     #[error(
-        "the memory handed over as an IO channel is not sealed against shrinking, growing and further seals \
-         (its seals are {seals:#x}): only memory that a server made is taken"
+        "the memory passed as an IO channel is not sealed against shrinking, growing and further seals (its seals \
+         are {seals:#x}); pass memory that a server made"
     )]
     Unsealed {
-        /// What is sealed.
+        /// Its seals.
         seals: u32,
     },
-    /// The memory is not as large as its header says.
-    #[error(
-        "the memory handed over as an IO channel has {there} bytes, and its header says {said}"
-    )]
+    /// The memory's size does not match its header.
+    #[error("the memory passed as an IO channel has {there} bytes, and its header requires {said}")]
     Size {
         /// Bytes of the memory.
         there: u64,
-        /// Bytes of the shape in its header, or of the smallest channel.
+        /// Bytes of the geometry in its header, or of the smallest channel.
         said: u64,
     },
-    /// The header is another program's, or another version's.
+    /// The header is of another program or version.
     #[error(
-        "the memory handed over as an IO channel begins with {magic:#x}, version {version}: not one of this version"
+        "the memory passed as an IO channel begins with {magic:#x}, version {version}: not one of this version"
     )]
     Header {
         /// As read.
@@ -46,21 +44,21 @@ pub enum ChannelError {
         /// As read.
         version: u32,
     },
-    /// The header's shape cannot be.
-    #[error("the memory handed over as an IO channel says of itself: {0}")]
-    Shape(#[from] BadShape),
-    /// Somebody has asked through it before.
-    #[error("the IO channel has been used by another client: ask the server for a new one")]
+    /// The header's geometry is invalid.
+    #[error("invalid IO channel header: {0}")]
+    ChannelGeometry(#[from] GeometryError),
+    /// A client has used it before.
+    #[error("the IO channel has been used by another client; request a new one from the server")]
     Used,
-    /// The descriptor is of no bell.
-    #[error("the descriptor handed over as {what} is none")]
+    /// The descriptor is of another kind.
+    #[error("invalid descriptor for {what}")]
     NotABell {
-        /// What it should be.
+        /// What the descriptor was passed as.
         what: &'static str,
     },
 }
 
-/// For `map_err`: what was asked of the system.
+/// For `map_err`: names the resource.
 pub(crate) fn needs(what: &'static str) -> impl Fn(Errno) -> ChannelError {
     move |errno| ChannelError::System { what, errno }
 }

@@ -1,87 +1,87 @@
 //! Every interleaving of a client and a server on a small channel, by loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test --release -p iochannel
-//! --lib interleavings`. A cell for each slot stands for its page buffers: loom complains
-//! when the two sides touch one without the slot's state ordering it. A bell is a lock and a
-//! condition: a lost wake-up is a deadlock, which loom reports.
+//! --lib interleavings`. A cell for each slot stands for its page buffers: loom reports when the
+//! two sides touch one without the slot's state ordering it. A bell is a lock and a condition: a
+//! lost wake-up is a deadlock, which loom reports.
 
-use crate::alarm::Alarm;
-use crate::asking::Asking;
 use crate::fifo::Fifo;
-use crate::serving::Serving;
-use crate::shape::RUN;
-use crate::slot::{Ask, Slot};
-use crate::words::Words;
+use crate::geometry::MAX_RUN;
+use crate::need_wakeup::WakeFlag;
+use crate::service_queue::ServiceQueue;
+use crate::shared_words::SharedWords;
+use crate::slot::{RawRequest, RequestSlot};
+use crate::submission_queue::SubmissionQueue;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::AtomicU32;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 const SLOTS: usize = 2;
-const ROOM: usize = 4;
-const PAGES: usize = RUN;
+const CAPACITY: usize = 4;
+const PAGES: usize = MAX_RUN;
 
-/// A bell that rings until it is heard.
+/// A bell that stays rung until it is drained.
 #[derive(Default)]
 struct Bell {
     ringing: Mutex<bool>,
-    heard: Condvar,
+    drained: Condvar,
 }
 
 impl Bell {
     fn ring(&self) {
         *self.ringing.lock().unwrap() = true;
-        self.heard.notify_one();
+        self.drained.notify_one();
     }
 
     fn sleep(&self) {
         let mut ringing = self.ringing.lock().unwrap();
         while !*ringing {
-            ringing = self.heard.wait(ringing).unwrap();
+            ringing = self.drained.wait(ringing).unwrap();
         }
     }
 
-    fn clear(&self) {
+    fn drain(&self) {
         *self.ringing.lock().unwrap() = false;
     }
 }
 
 struct Channel {
-    server: Alarm,
-    client: Alarm,
+    server: WakeFlag,
+    client: WakeFlag,
     tails: [AtomicU32; 2],
     numbers: [Vec<AtomicU32>; 2],
-    slots: Vec<Slot>,
-    /// What the page buffers of each slot hold.
+    slots: Vec<RequestSlot>,
+    /// The contents of each slot's page buffers.
     data: Vec<UnsafeCell<u32>>,
     doorbell: Bell,
     bell: Bell,
 }
 
-// SAFETY: what the model is to show; loom finds the interleaving where it is not so.
+// SAFETY: what the model is to prove; loom finds an interleaving where it does not hold.
 unsafe impl Sync for Channel {}
 // SAFETY: as above.
 unsafe impl Send for Channel {}
 
 impl Channel {
     fn new() -> Arc<Self> {
-        let numbers = || (0..ROOM).map(|_| AtomicU32::new(0)).collect();
+        let numbers = || (0..CAPACITY).map(|_| AtomicU32::new(0)).collect();
         let channel = Self {
-            server: Alarm::default(),
-            client: Alarm::default(),
+            server: WakeFlag::default(),
+            client: WakeFlag::default(),
             tails: Default::default(),
             numbers: [numbers(), numbers()],
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots: (0..SLOTS).map(|_| RequestSlot::default()).collect(),
             data: (0..SLOTS).map(|_| UnsafeCell::new(0)).collect(),
             doorbell: Bell::default(),
             bell: Bell::default(),
         };
-        channel.client.raise();
+        channel.client.set();
         Arc::new(channel)
     }
 
-    fn words(&self) -> Words<'_> {
-        Words {
+    fn words(&self) -> SharedWords<'_> {
+        SharedWords {
             server: &self.server,
             client: &self.client,
             requests: Fifo::new(&self.tails[0], &self.numbers[0]),
@@ -95,25 +95,25 @@ impl Channel {
         self.data[slot].with_mut(|at| with(unsafe { &mut *at }));
     }
 
-    /// The client's part of [`crate::Client::begin`] and `flush`.
-    fn submit(&self, asking: &mut Asking<'_>, slot: usize) {
+    /// The client's part of [`crate::ChannelClient::begin`] and `flush`.
+    fn submit(&self, queue: &mut SubmissionQueue<'_>, slot: usize) {
         self.data(slot, |data| *data = slot as u32 + 1);
-        let ask = Ask {
+        let request = RawRequest {
             op: 1,
             count: 1,
             offset: 0,
-            pages: [slot as u16; RUN],
+            pages: [slot as u16; MAX_RUN],
         };
-        asking.submit(slot, &ask);
-        if self.server.answer() {
+        queue.submit(slot, &request);
+        if self.server.take() {
             self.doorbell.ring();
         }
     }
 
-    /// The client's part of [`crate::Client::over`], waiting.
-    fn hear(&self, asking: &mut Asking<'_>) -> usize {
+    /// The client's part of [`crate::ChannelClient::reap`], waiting.
+    fn reap(&self, queue: &mut SubmissionQueue<'_>) -> usize {
         loop {
-            if let Some((slot, result)) = asking.hear() {
+            if let Some((slot, result)) = queue.reap() {
                 self.data(slot, |data| {
                     assert_eq!(*data, 10 * (slot as u32 + 1), "served, and once");
                     assert_eq!(result, *data as i32);
@@ -121,9 +121,9 @@ impl Channel {
                 });
                 return slot;
             }
-            self.bell.clear();
-            self.client.raise();
-            if self.words().completions.tail() == asking.heard() {
+            self.bell.drain();
+            self.client.set();
+            if self.words().completions.tail() == queue.completions_read() {
                 self.bell.sleep();
             }
         }
@@ -133,7 +133,7 @@ impl Channel {
     fn serve(&self, slot: usize) -> i32 {
         let mut result = 0;
         self.data(slot, |data| {
-            // A predecessor may have served it, too: the same thing again.
+            // A predecessor may have served it, too: idempotently.
             if *data < 10 {
                 *data *= 10;
             }
@@ -142,93 +142,98 @@ impl Channel {
         result
     }
 
-    /// The server, until it has answered `count` requests.
-    fn run(&self, serving: &mut Serving<'_>, count: usize) {
+    /// The server, until it has completed `count` requests.
+    fn run(&self, service: &mut ServiceQueue<'_>, count: usize) {
         let mut served = 0;
         while served < count {
-            match serving.take(std::ptr::null_mut(), PAGES).unwrap() {
+            match service.take(std::ptr::null_mut(), PAGES).unwrap() {
                 Some(request) => {
                     let slot = usize::from(request.slot);
-                    assert!(serving.finish(slot, self.serve(slot)));
-                    if self.client.answer() {
+                    assert!(service.complete(slot, self.serve(slot)));
+                    if self.client.take() {
                         self.bell.ring();
                     }
                     served += 1;
                 }
                 None => {
-                    self.doorbell.clear();
-                    self.server.raise();
-                    if !serving.has_more() {
+                    self.doorbell.drain();
+                    self.server.set();
+                    if !service.has_pending() {
                         self.doorbell.sleep();
                     }
-                    self.server.lower();
+                    self.server.clear();
                 }
             }
         }
     }
 }
 
-/// A server, until it has answered two requests.
+/// A server, until it has completed two requests.
 fn serve_two(channel: &Arc<Channel>) -> thread::JoinHandle<()> {
     let channel = channel.clone();
     thread::spawn(move || {
-        let mut serving = Serving::take_over(channel.words());
-        channel.run(&mut serving, 2);
+        let mut service = ServiceQueue::recover(channel.words());
+        channel.run(&mut service, 2);
     })
 }
 
 #[test]
-fn each_request_is_served_and_each_answer_heard_and_nobody_sleeps_for_ever() {
+fn each_request_is_served_and_each_completion_reaped_and_no_side_sleeps_for_ever() {
     loom::model(|| {
         let channel = Channel::new();
         let server = serve_two(&channel);
-        let mut asking = Asking::new(channel.words()).unwrap();
-        channel.submit(&mut asking, 0);
-        assert_eq!(channel.hear(&mut asking), 0);
-        channel.submit(&mut asking, 0);
-        assert_eq!(channel.hear(&mut asking), 0);
+        let mut queue = SubmissionQueue::new(channel.words()).unwrap();
+        channel.submit(&mut queue, 0);
+        assert_eq!(channel.reap(&mut queue), 0);
+        channel.submit(&mut queue, 0);
+        assert_eq!(channel.reap(&mut queue), 0);
         server.join().unwrap();
     });
 }
 
 #[test]
-fn two_requests_at_once_are_each_heard() {
+fn two_concurrent_requests_are_each_reaped() {
     loom::model(|| {
         let channel = Channel::new();
         let server = serve_two(&channel);
-        let mut asking = Asking::new(channel.words()).unwrap();
-        channel.submit(&mut asking, 1);
-        channel.submit(&mut asking, 0);
-        let heard = [channel.hear(&mut asking), channel.hear(&mut asking)];
-        assert!(heard == [0, 1] || heard == [1, 0]);
+        let mut queue = SubmissionQueue::new(channel.words()).unwrap();
+        channel.submit(&mut queue, 1);
+        channel.submit(&mut queue, 0);
+        let reaped = [channel.reap(&mut queue), channel.reap(&mut queue)];
+        assert!(reaped == [0, 1] || reaped == [1, 0]);
         server.join().unwrap();
     });
 }
 
-/// Where a server dies: after it took a request, after the device served that, or after the
-/// slot says so and before the FIFO or the bell does.
+/// Where a server dies: after it took a request, after the device served it, or after the slot is
+/// done and before the FIFO or the bell is.
 #[derive(Clone, Copy)]
 enum Death {
     Taken,
     Served,
-    Untold,
+    Unpublished,
     Unrung,
 }
 
 #[test]
-fn a_successor_leaves_nobody_waiting_wherever_its_predecessor_died() {
-    for death in [Death::Taken, Death::Served, Death::Untold, Death::Unrung] {
+fn a_successor_leaves_no_request_waiting_wherever_its_predecessor_died() {
+    for death in [
+        Death::Taken,
+        Death::Served,
+        Death::Unpublished,
+        Death::Unrung,
+    ] {
         loom::model(move || {
             let channel = Channel::new();
             let server = {
                 let channel = channel.clone();
                 thread::spawn(move || die_and_be_replaced(&channel, death))
             };
-            let mut asking = Asking::new(channel.words()).unwrap();
-            channel.submit(&mut asking, 0);
-            channel.submit(&mut asking, 1);
-            let heard = [channel.hear(&mut asking), channel.hear(&mut asking)];
-            assert!(heard == [0, 1] || heard == [1, 0]);
+            let mut queue = SubmissionQueue::new(channel.words()).unwrap();
+            channel.submit(&mut queue, 0);
+            channel.submit(&mut queue, 1);
+            let reaped = [channel.reap(&mut queue), channel.reap(&mut queue)];
+            assert!(reaped == [0, 1] || reaped == [1, 0]);
             server.join().unwrap();
         });
     }
@@ -236,7 +241,7 @@ fn a_successor_leaves_nobody_waiting_wherever_its_predecessor_died() {
 
 fn die_and_be_replaced(channel: &Channel, death: Death) {
     let mut answered = 0;
-    let mut first = Serving::take_over(channel.words());
+    let mut first = ServiceQueue::recover(channel.words());
     if let Some(request) = first.take(std::ptr::null_mut(), PAGES).unwrap() {
         let slot = usize::from(request.slot);
         match death {
@@ -244,20 +249,20 @@ fn die_and_be_replaced(channel: &Channel, death: Death) {
             Death::Served => {
                 channel.serve(slot);
             }
-            Death::Untold => {
-                channel.slots[slot].finish(channel.serve(slot));
+            Death::Unpublished => {
+                channel.slots[slot].complete(channel.serve(slot));
                 answered += 1;
             }
             Death::Unrung => {
-                assert!(first.finish(slot, channel.serve(slot)));
-                let _ = channel.client.answer();
+                assert!(first.complete(slot, channel.serve(slot)));
+                let _ = channel.client.take();
                 answered += 1;
             }
         }
     }
-    // As `Server::attach`.
-    let mut second = Serving::take_over(channel.words());
-    channel.client.lower();
+    // As `ChannelServer::attach`.
+    let mut second = ServiceQueue::recover(channel.words());
+    channel.client.clear();
     channel.bell.ring();
     channel.run(&mut second, 2 - answered);
 }

@@ -1,74 +1,72 @@
-//! IO channels: how a client's requests reach the user-safe disk, and its answers come back.
+//! IO channels: the path of a client's requests to the user-safe disk, and of its completions.
 //!
-//! The FIFO buffering of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section
-//! 6.7, between the domain that pages and the process that schedules the disk. A channel is
-//! one piece of shared memory: two FIFOs of slot numbers, the request slots, and page
-//! buffers that the device reads and writes directly. Each side sleeps on a bell, and is
-//! rung only when its word in the memory says that it sleeps.
+//! The FIFO buffering of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7,
+//! between the domain that pages and the process that schedules the disk. A channel is shared
+//! memory: two FIFOs of slot numbers, the request slots, and page buffers that the device reads
+//! and writes directly. Each side sleeps on a file descriptor, and is rung only when its word in
+//! the memory shows that it sleeps.
 //!
-//! What a request is lies in its slot, whose state word is the one truth:
+//! A request is in its slot, whose state word is the one truth:
 //!
 //! | state | meaning | set by |
 //! |---|---|---|
-//! | free | nobody's | the client, when it has heard the answer |
-//! | submitted, with its place in the FIFO | the server's to serve | the client |
-//! | done, with the result | the client's to hear | the server |
+//! | free | unused | the client, when it has reaped the completion |
+//! | submitted, with its position in the FIFO | to be served by the server | the client |
+//! | done, with the result | to be reaped by the client | the server |
 //!
-//! The FIFOs only say where to look. So a server may be killed at any instruction: its
-//! successor finds what is submitted and serves it, again perhaps, which harms nobody, since
-//! reads and writes of pages say the same thing twice until the client hears of them; and it
-//! tells again of what is done. The client waits, and notices nothing else.
+//! The FIFOs are only hints where to look. So a server may be killed at any instruction: its
+//! successor finds the submitted slots and serves them, some perhaps twice, which is harmless,
+//! since reads and writes of pages are idempotent until the client reaps them; and it publishes
+//! done slots again. The client waits, and notices nothing else.
 //!
-//! The memory is a sealed memfd of the server's, so that its size is certain. A page of it is
-//! taken from the kernel when it is first touched, by the client that writes or by the device
-//! that reads, hence on the server's account at most: 2 MiB a channel.
+//! The memory is a memfd that the server made and sealed, so that its size is certain. Its pages
+//! are allocated when they are first touched, by the client that writes or by the device that
+//! reads, hence on the server's account at most: 2 MiB a channel.
 //!
-//! Rules: a [`Server`] believes nothing it reads. It reads a word once, judges the copy, and
-//! acts on that; a client can spoil its own channel and nothing else. A [`Client`] is on the
-//! page path: it allocates nothing, takes no lock, makes raw system calls only, and touches
+//! Rules: a [`ChannelServer`] trusts nothing it reads. It reads a word once, validates the copy,
+//! and acts on that; a client can corrupt its own channel and nothing else. A [`ChannelClient`] is
+//! on the page path: it allocates nothing, takes no lock, makes raw system calls only, and touches
 //! wired memory.
 
-// The model uses only the words of the protocol.
+// The model uses the protocol's words only.
 #![cfg_attr(all(test, loom), allow(dead_code))]
 
-mod alarm;
-mod asking;
-mod bits;
+mod atomics;
+mod bitset;
 mod fifo;
+mod geometry;
+mod need_wakeup;
 mod request;
-mod serving;
-mod shape;
+mod service_queue;
+mod shared_words;
 mod slot;
-mod word;
-mod words;
+mod submission_queue;
 
 #[cfg(all(test, loom))]
 mod interleavings;
 
-// What maps memory is real memory, which loom cannot explore.
+// These modules map real memory, which loom cannot explore.
 #[cfg(not(all(test, loom)))]
-mod bell;
+mod buffer_pool;
 #[cfg(not(all(test, loom)))]
 mod client;
+#[cfg(not(all(test, loom)))]
+mod doorbell;
 #[cfg(not(all(test, loom)))]
 mod error;
 #[cfg(not(all(test, loom)))]
 mod memory;
 #[cfg(not(all(test, loom)))]
-#[cfg(not(all(test, loom)))]
-mod pool;
-#[cfg(not(all(test, loom)))]
 mod server;
 
-pub use request::{Corrupt, Op, Piece, Request};
-pub use shape::{BadShape, MAX_PAGES, MAX_SLOTS, RUN, Shape};
+pub use geometry::{ChannelGeometry, GeometryError, MAX_PAGES, MAX_RUN, MAX_SLOTS};
+pub use request::{IoVec, Op, ProtocolError, Request};
 
 #[cfg(not(all(test, loom)))]
-pub use bell::Doorbell;
+pub use client::ChannelClient;
 #[cfg(not(all(test, loom)))]
-pub use client::Client;
+pub use doorbell::Doorbell;
 #[cfg(not(all(test, loom)))]
 pub use error::ChannelError;
 #[cfg(not(all(test, loom)))]
-#[cfg(not(all(test, loom)))]
-pub use server::{Ends, Server, create};
+pub use server::{ChannelServer, ClientFds, create};

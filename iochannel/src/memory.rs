@@ -1,11 +1,11 @@
-//! A channel's memory: made and sealed by a server, checked before it is believed to be one.
+//! A channel's memory: made and sealed by a server, validated before its use.
 
-use crate::alarm::Alarm;
 use crate::error::{ChannelError, needs};
-use crate::fifo::{Fifo, ROOM};
-use crate::shape::{SLOT, Shape, at};
-use crate::slot::Slot;
-use crate::words::Words;
+use crate::fifo::{CAPACITY, Fifo};
+use crate::geometry::{ChannelGeometry, SLOT, at};
+use crate::need_wakeup::WakeFlag;
+use crate::shared_words::SharedWords;
+use crate::slot::RequestSlot;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -14,47 +14,47 @@ use rustix::fs::{
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, WiredMemory};
 
-/// Says that the memory is a channel's.
+/// First word of a channel's memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgioc");
-/// Of the layout and of the protocol.
+/// Version of the layout and of the protocol.
 const VERSION: u32 = 1;
 
 /// f_type of tmpfs, from magic.h: a memfd of small pages.
 const TMPFS: u64 = 0x0102_1994;
 
-/// What must be sealed: the size, so that no access of the server's ever faults, and the
-/// seals, so that none is added that forbids writing.
+/// Required seals: of the size, so that no access of the server's ever faults, and of the seals,
+/// so that none is added that forbids writing.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
 
-/// The memory, mapped.
-pub(crate) struct Memory {
+/// A channel's memory, mapped.
+pub(crate) struct ChannelMemory {
     region: WiredMemory,
-    pub shape: Shape,
+    pub geometry: ChannelGeometry,
 }
 
-impl Memory {
-    /// Fresh memory, sealed, and its descriptor.
-    pub fn create(shape: Shape) -> Result<(Self, OwnedFd), ChannelError> {
+impl ChannelMemory {
+    /// New memory, sealed, and its descriptor.
+    pub fn create(geometry: ChannelGeometry) -> Result<(Self, OwnedFd), ChannelError> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("selfpage-channel", flags).map_err(needs("memory"))?;
-        ftruncate(&fd, shape.bytes() as u64).map_err(needs("memory"))?;
+        ftruncate(&fd, geometry.bytes() as u64).map_err(needs("memory"))?;
         fcntl_add_seals(&fd, SEALS).map_err(needs("sealed memory"))?;
-        let region = WiredMemory::attach(&fd, shape.bytes()).map_err(needs("a mapping"))?;
+        let region = WiredMemory::attach(&fd, geometry.bytes()).map_err(needs("a mapping"))?;
         let word = |at| &region.slice::<AtomicU32>(at, 1)[0];
         word(at::VERSION).store(VERSION, Ordering::Relaxed);
-        word(at::SLOTS).store(shape.slots() as u32, Ordering::Relaxed);
-        word(at::PAGES).store(shape.pages() as u32, Ordering::Relaxed);
+        word(at::SLOTS).store(geometry.slots() as u32, Ordering::Relaxed);
+        word(at::PAGES).store(geometry.pages() as u32, Ordering::Relaxed);
         region.slice::<AtomicU64>(at::MAGIC, 1)[0].store(MAGIC, Ordering::Release);
-        Ok((Self { region, shape }, fd))
+        Ok((Self { region, geometry }, fd))
     }
 
-    /// What a descriptor is of, if that is a channel's memory.
+    /// Maps a channel's memory from its descriptor.
     ///
-    /// Nothing is mapped before it is known that it cannot shrink: a server that touched
-    /// what is gone would get SIGBUS. Files of a file system, and huge pages, which may
-    /// fault for want of one, cannot be what passes.
+    /// The memory is mapped only once it is known that it cannot shrink: a server that touched
+    /// truncated memory would get SIGBUS. The checks exclude files of a file system, and huge
+    /// pages, whose faults may find none free.
     pub fn attach(fd: impl AsFd) -> Result<Self, ChannelError> {
         let seals = fcntl_get_seals(&fd).map_err(|_| ChannelError::NotMemory)?;
         if !fstatfs(&fd).is_ok_and(|system| system.f_type as u64 == TMPFS) {
@@ -66,8 +66,8 @@ impl Memory {
             return Err(ChannelError::Unsealed { seals });
         }
         let there = fstat(&fd).map_err(|_| ChannelError::NotMemory)?.st_size as u64;
-        let least = Shape::for_depth(1).bytes() as u64;
-        let most = Shape::for_depth(usize::MAX).bytes() as u64;
+        let least = ChannelGeometry::for_depth(1).bytes() as u64;
+        let most = ChannelGeometry::for_depth(usize::MAX).bytes() as u64;
         if !(least..=most).contains(&there) {
             let said = least;
             return Err(ChannelError::Size { there, said });
@@ -79,33 +79,33 @@ impl Memory {
         if (magic, version) != (MAGIC, VERSION) {
             return Err(ChannelError::Header { magic, version });
         }
-        let shape = Shape::new(word(at::SLOTS) as usize, word(at::PAGES) as usize)?;
-        if shape.bytes() as u64 != there {
-            let said = shape.bytes() as u64;
+        let geometry = ChannelGeometry::new(word(at::SLOTS) as usize, word(at::PAGES) as usize)?;
+        if geometry.bytes() as u64 != there {
+            let said = geometry.bytes() as u64;
             return Err(ChannelError::Size { there, said });
         }
-        Ok(Self { region, shape })
+        Ok(Self { region, geometry })
     }
 
     /// The shared words.
     ///
     /// # Safety
     /// Used only while `self` lives.
-    pub unsafe fn words(&self) -> Words<'static> {
+    pub unsafe fn words(&self) -> SharedWords<'static> {
         // SAFETY: the views end with `self`, by the caller's promise.
         unsafe {
-            Words {
-                server: &self.view::<Alarm>(at::SERVER_ALARM, 1)[0],
-                client: &self.view::<Alarm>(at::CLIENT_ALARM, 1)[0],
+            SharedWords {
+                server: &self.view::<WakeFlag>(at::SERVER_FLAG, 1)[0],
+                client: &self.view::<WakeFlag>(at::CLIENT_FLAG, 1)[0],
                 requests: Fifo::new(
                     &self.view::<AtomicU32>(at::REQUESTS_TAIL, 1)[0],
-                    self.view(at::REQUESTS, ROOM),
+                    self.view(at::REQUESTS, CAPACITY),
                 ),
                 completions: Fifo::new(
                     &self.view::<AtomicU32>(at::COMPLETIONS_TAIL, 1)[0],
-                    self.view(at::COMPLETIONS, ROOM),
+                    self.view(at::COMPLETIONS, CAPACITY),
                 ),
-                slots: self.view::<Slot>(PAGE, self.shape.slots()),
+                slots: self.view::<RequestSlot>(PAGE, self.geometry.slots()),
             }
         }
     }
@@ -120,9 +120,9 @@ impl Memory {
 
     /// The first page buffer.
     pub fn pages(&self) -> *mut u8 {
-        self.region.as_ptr().wrapping_add(self.shape.pages_at())
+        self.region.as_ptr().wrapping_add(self.geometry.pages_at())
     }
 }
 
-const _: () = assert!(at::REQUESTS + ROOM * 4 <= at::COMPLETIONS);
-const _: () = assert!(at::COMPLETIONS + ROOM * 4 <= PAGE && PAGE.is_multiple_of(SLOT));
+const _: () = assert!(at::REQUESTS + CAPACITY * 4 <= at::COMPLETIONS);
+const _: () = assert!(at::COMPLETIONS + CAPACITY * 4 <= PAGE && PAGE.is_multiple_of(SLOT));

@@ -1,23 +1,23 @@
-//! A request as the server has it: copied out of the shared memory, and judged.
+//! A request in the server's hands: copied out of the shared memory, and validated.
 
-use crate::shape::RUN;
-use crate::slot::Ask;
+use crate::geometry::MAX_RUN;
+use crate::slot::RawRequest;
 use wired::PAGE;
 
-/// One piece of memory; the system's `struct iovec`.
+/// A range of memory; the system's `struct iovec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
-pub struct Piece {
+pub struct IoVec {
     /// First byte.
     pub start: *mut u8,
     /// Bytes.
     pub len: usize,
 }
 
-// SAFETY: an address and a size; what is done with them is its doer's to justify.
-unsafe impl Send for Piece {}
+// SAFETY: an address and a size; code that dereferences it justifies that itself.
+unsafe impl Send for IoVec {}
 
-/// Which way the pages go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// From the disk into the page buffers.
@@ -35,77 +35,76 @@ impl Op {
     }
 }
 
-/// What a client asks for. Its offset is within what is the client's, and is not yet held
-/// against the bounds of that.
+/// A client's request. Its offset is valid for a file, but not yet checked against the bounds of
+/// the client's own.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Which, to be told in its answer.
+    /// Its slot, which its completion names.
     pub slot: u16,
     /// Read or write.
     pub op: Op,
-    /// Bytes from the start of the client's file; a multiple of the page size, and no more
-    /// than a file can have.
+    /// Bytes from the start of the client's file; a multiple of the page size, and within the
+    /// largest file size.
     pub offset: u64,
-    pieces: [Piece; RUN],
+    pieces: [IoVec; MAX_RUN],
     count: usize,
     len: usize,
 }
 
 impl Request {
-    /// The page buffers, in the order of the file, neighbours joined: within the channel's
-    /// memory and page aligned. Valid until the request's answer, as long as the server is
-    /// there. The client may change their contents at any time.
-    pub fn pieces(&self) -> &[Piece] {
+    /// The page buffers, in the order of the file, neighbours joined: within the channel's memory
+    /// and page aligned. Valid until the request completes, as long as the server exists. The
+    /// client may change their contents at any time.
+    pub fn pieces(&self) -> &[IoVec] {
         &self.pieces[..self.count]
     }
 
-    /// Bytes: 1 to [`RUN`] whole pages.
+    /// Bytes: 1 to [`MAX_RUN`] whole pages.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never so.
+    /// Always false.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Judges what was asked in a slot, of a channel with `pages` page buffers from `base`
-    /// on.
-    pub(crate) fn judge(
+    /// Validates the request of a slot, of a channel with `pages` page buffers from `base` on.
+    pub(crate) fn validate(
         slot: usize,
-        ask: &Ask,
+        raw: &RawRequest,
         base: *mut u8,
         pages: usize,
-    ) -> Result<Self, Corrupt> {
-        let op = match ask.op {
+    ) -> Result<Self, ProtocolError> {
+        let op = match raw.op {
             0 => Op::Read,
             1 => Op::Write,
-            op => return Err(Corrupt::Op { slot, op }),
+            op => return Err(ProtocolError::Op { slot, op }),
         };
-        let count = ask.count as usize;
-        if count == 0 || count > RUN {
-            return Err(Corrupt::Count { slot, count });
+        let count = raw.count as usize;
+        if count == 0 || count > MAX_RUN {
+            return Err(ProtocolError::Count { slot, count });
         }
         let len = count * PAGE;
-        let ends = ask.offset.checked_add(len as u64);
-        if !ask.offset.is_multiple_of(PAGE as u64) || ends.is_none_or(|end| end > i64::MAX as u64) {
-            let offset = ask.offset;
-            return Err(Corrupt::Offset { slot, offset });
+        let ends = raw.offset.checked_add(len as u64);
+        if !raw.offset.is_multiple_of(PAGE as u64) || ends.is_none_or(|end| end > i64::MAX as u64) {
+            let offset = raw.offset;
+            return Err(ProtocolError::Offset { slot, offset });
         }
         let mut request = Self {
             slot: slot as u16,
             op,
-            offset: ask.offset,
-            pieces: [Piece {
+            offset: raw.offset,
+            pieces: [IoVec {
                 start: std::ptr::null_mut(),
                 len: 0,
-            }; RUN],
+            }; MAX_RUN],
             count: 0,
             len,
         };
-        for &page in &ask.pages[..count] {
+        for &page in &raw.pages[..count] {
             if usize::from(page) >= pages {
-                return Err(Corrupt::Page { slot, page, pages });
+                return Err(ProtocolError::Page { slot, page, pages });
             }
             request.add(base.wrapping_add(usize::from(page) * PAGE));
         }
@@ -119,7 +118,7 @@ impl Request {
             last.len += PAGE;
             return;
         }
-        self.pieces[self.count] = Piece {
+        self.pieces[self.count] = IoVec {
             start: page,
             len: PAGE,
         };
@@ -127,71 +126,71 @@ impl Request {
     }
 }
 
-/// A client has written into its channel what none of ours writes: it is to be cut off.
+/// A client has written what no client of ours writes into its channel, and is to be disconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Corrupt {
+pub enum ProtocolError {
     /// More requests in the FIFO than there are slots.
-    #[error("its FIFO says that {pending} requests wait, of a channel that has {slots}")]
+    #[error("corrupt FIFO: {pending} requests pending in a channel of {slots} slots")]
     Overrun {
-        /// As it says.
+        /// Number of requests in the FIFO.
         pending: u32,
-        /// As there are.
+        /// Number of slots.
         slots: usize,
     },
-    /// A slot that is none.
-    #[error("its FIFO names slot {slot}, of a channel that has {slots}")]
+    /// A slot number out of range.
+    #[error("corrupt FIFO: slot {slot} in a channel of {slots} slots")]
     Slot {
-        /// As it says.
+        /// The number.
         slot: usize,
-        /// As there are.
+        /// Number of slots.
         slots: usize,
     },
-    /// A slot whose state does not say that it was put there.
-    #[error("its FIFO names slot {slot}, whose state is that of no request put there")]
+    /// A slot whose state is not that of a submitted request.
+    #[error("corrupt FIFO: slot {slot} was not submitted there")]
     State {
-        /// Which.
+        /// The slot.
         slot: usize,
     },
     /// A slot that is being served.
-    #[error("it asks again in slot {slot} before that has its answer")]
+    #[error("slot {slot} was submitted again before its completion")]
     InFlight {
-        /// Which.
+        /// The slot.
         slot: usize,
     },
-    /// An operation that is none.
-    #[error("slot {slot} asks for operation {op}: there are 0 (read) and 1 (write)")]
+    /// An unknown operation.
+    #[error("slot {slot}: invalid operation {op}; expected 0 (read) or 1 (write)")]
     Op {
-        /// Which.
+        /// The slot.
         slot: usize,
-        /// As it says.
+        /// The operation's code.
         op: u32,
     },
-    /// Pages: none, or too many.
-    #[error("slot {slot} asks for {count} pages: a request has 1 to {RUN}")]
+    /// A number of pages out of range.
+    #[error("slot {slot}: invalid number of pages {count}; expected 1 to {MAX_RUN}")]
     Count {
-        /// Which.
+        /// The slot.
         slot: usize,
-        /// As it says.
+        /// The number.
         count: usize,
     },
-    /// A page buffer that is none.
-    #[error("slot {slot} names page buffer {page}, of a channel that has {pages}")]
+    /// A page buffer's index out of range.
+    #[error("slot {slot}: invalid page buffer {page} in a channel of {pages}")]
     Page {
-        /// Which.
+        /// The slot.
         slot: usize,
-        /// As it says.
+        /// The index.
         page: u16,
-        /// As there are.
+        /// Number of page buffers.
         pages: usize,
     },
     /// An offset that no page can have.
     #[error(
-        "slot {slot} asks for offset {offset}: not a multiple of {PAGE}, or past what a file can have"
+        "slot {slot}: invalid offset {offset}; expected a multiple of {PAGE} within the largest file size"
     )]
     Offset {
-        /// Which.
+        /// The slot.
         slot: usize,
-        /// As it says.
+        /// The offset.
         offset: u64,
     },
 }
@@ -203,20 +202,20 @@ mod tests {
 
     const BASE: *mut u8 = 0x10_0000 as *mut u8;
 
-    fn ask(op: u32, offset: u64, pages: &[u16]) -> Ask {
-        let mut ask = Ask {
+    fn raw(op: u32, offset: u64, pages: &[u16]) -> RawRequest {
+        let mut raw = RawRequest {
             op,
             count: pages.len() as u32,
             offset,
-            pages: [0; RUN],
+            pages: [0; MAX_RUN],
         };
-        ask.pages[..pages.len()].copy_from_slice(pages);
-        ask
+        raw.pages[..pages.len()].copy_from_slice(pages);
+        raw
     }
 
     #[test]
-    fn neighbouring_page_buffers_are_one_piece() {
-        let request = Request::judge(3, &ask(1, 8192, &[4, 5, 6, 2, 9]), BASE, 64).unwrap();
+    fn neighbouring_page_buffers_are_joined() {
+        let request = Request::validate(3, &raw(1, 8192, &[4, 5, 6, 2, 9]), BASE, 64).unwrap();
         let pieces: Vec<_> = (request.pieces().iter())
             .map(|piece| (piece.start as usize - BASE as usize, piece.len))
             .collect();
@@ -231,12 +230,12 @@ mod tests {
         #[test]
         fn no_request_leaves_the_channels_pages(
             op: u32, small in 0u32..4, tell: bool, count in 0u32..40, offset: u64, aligned: bool,
-            pages in prop::array::uniform32(0u16..80), buffers in RUN..64usize,
+            pages in prop::array::uniform32(0u16..80), buffers in MAX_RUN..64usize,
         ) {
             let offset = if aligned { offset >> 2 & !4095 } else { offset };
             let op = if tell { small } else { op };
-            let ask = Ask { op, count, offset, pages };
-            if let Ok(request) = Request::judge(0, &ask, BASE, buffers) {
+            let raw = RawRequest { op, count, offset, pages };
+            if let Ok(request) = Request::validate(0, &raw, BASE, buffers) {
                 let mut len = 0;
                 for piece in request.pieces() {
                     let start = piece.start as usize - BASE as usize;
@@ -245,7 +244,7 @@ mod tests {
                     len += piece.len;
                 }
                 prop_assert_eq!(len, request.len());
-                prop_assert!(len <= RUN * PAGE && request.offset + len as u64 <= i64::MAX as u64);
+                prop_assert!(len <= MAX_RUN * PAGE && request.offset + len as u64 <= i64::MAX as u64);
             }
         }
     }

@@ -1,147 +1,148 @@
 //! The server's end of a channel.
 
-use crate::bell::{bell, check_bell, ring_bell};
+use crate::doorbell::{bell_pair, check_bell, ring_client};
 use crate::error::{ChannelError, needs};
-use crate::memory::Memory;
-use crate::request::{Corrupt, Request};
-use crate::serving::Serving;
-use crate::shape::Shape;
+use crate::geometry::ChannelGeometry;
+use crate::memory::ChannelMemory;
+use crate::request::{ProtocolError, Request};
+use crate::service_queue::ServiceQueue;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
 
 /// The server's end: used by one thread at a time.
-pub struct Server {
-    serving: Serving<'static>,
+pub struct ChannelServer {
+    queue: ServiceQueue<'static>,
     bell: OwnedFd,
-    /// Answers were given since the client was last looked after.
-    news: bool,
-    /// What `serving` points into: dropped last.
-    memory: Memory,
+    /// Requests were completed since the client was last notified.
+    unnotified: bool,
+    /// What `queue` points into: dropped last.
+    memory: ChannelMemory,
 }
 
-/// The descriptors of a new channel that leave the server.
+/// The descriptors of a new channel for its client.
 #[derive(Debug)]
-pub struct Ends {
+pub struct ClientFds {
     /// The memory: for the client, and kept for the server's successor.
     pub memory: OwnedFd,
     /// The client's end of its bell.
     pub bell: OwnedFd,
-    /// The server's end of that bell: kept for its successor, so that the client's end does
-    /// not hang up when the server dies.
+    /// The server's end of that bell: kept for the server's successor, so that the client's end
+    /// does not hang up when the server dies.
     pub server_bell: OwnedFd,
 }
 
-/// Makes a channel. Memory is taken as its pages are used.
-pub fn create(shape: Shape) -> Result<(Server, Ends), ChannelError> {
-    let (memory, fd) = Memory::create(shape)?;
-    let (server_bell, bell) = bell()?;
+/// Makes a channel. Its memory is allocated as its pages are used.
+pub fn create(geometry: ChannelGeometry) -> Result<(ChannelServer, ClientFds), ChannelError> {
+    let (memory, fd) = ChannelMemory::create(geometry)?;
+    let (server_bell, bell) = bell_pair()?;
     let own =
         fcntl_dupfd_cloexec(&server_bell, 0).map_err(needs("a descriptor of the client's bell"))?;
-    // SAFETY: `Server` keeps the memory beside what points into it.
+    // SAFETY: `ChannelServer` keeps the memory beside what points into it.
     let words = unsafe { memory.words() };
-    // So that a bell rings from the first answer on, for a client that only polls.
-    words.client.raise();
-    let server = Server {
-        serving: Serving::take_over(words),
+    // So that the bell rings from the first completion on, for a client that only polls.
+    words.client.set();
+    let server = ChannelServer {
+        queue: ServiceQueue::recover(words),
         bell: own,
-        news: false,
+        unnotified: false,
         memory,
     };
-    let ends = Ends {
+    let fds = ClientFds {
         memory: fd,
         bell,
         server_bell,
     };
-    Ok((server, ends))
+    Ok((server, fds))
 }
 
-impl Server {
-    /// Takes over a channel that a predecessor made, from its `memory` and `server_bell`,
-    /// which the tenant kept and may have forged: what is no sealed channel is refused.
-    /// [`Server::take`] gives first what the predecessor left unanswered, in order.
+impl ChannelServer {
+    /// Attaches a channel that a predecessor made, by its `memory` and `server_bell`, which the
+    /// tenant kept and may have forged: anything but a sealed channel is refused.
+    /// [`ChannelServer::take`] returns first what the predecessor left incomplete, in order.
     ///
-    /// The predecessor is gone when this is called, and its I/O with it: what it still wrote
-    /// into page buffers after could fall into another request's. A process has ended its
-    /// I/O by io_uring when its last descriptors are closed, so a lock that it held on the
-    /// disk's file says so.
+    /// The predecessor must be gone before this is called, and its I/O with it: what it still
+    /// wrote into page buffers could end up in another request's. A process has ended its I/O by
+    /// io_uring when its last descriptors are closed, which a lock that it held on the disk's file
+    /// shows.
     ///
-    /// What is refused is not closed either, since that may wait: that is the caller's.
+    /// Refused descriptors are left to the caller to close, since closing may block.
     pub fn attach(memory: impl AsFd, server_bell: impl AsFd) -> Result<Self, ChannelError> {
         check_bell(&server_bell)?;
-        let memory = Memory::attach(memory)?;
+        let memory = ChannelMemory::attach(memory)?;
         let bell = fcntl_dupfd_cloexec(server_bell, 0)
             .map_err(needs("a descriptor of the client's bell"))?;
-        // SAFETY: `Server` keeps the memory beside what points into it.
-        let serving = Serving::take_over(unsafe { memory.words() });
-        // Whether the predecessor rang is not known.
-        serving.words().client.lower();
-        ring_bell(&bell);
+        // SAFETY: `ChannelServer` keeps the memory beside what points into it.
+        let queue = ServiceQueue::recover(unsafe { memory.words() });
+        // It is unknown whether the predecessor rang.
+        queue.words().client.clear();
+        ring_client(&bell);
         Ok(Self {
-            serving,
+            queue,
             bell,
-            news: false,
+            unnotified: false,
             memory,
         })
     }
 
-    /// The channel's shape.
-    pub fn shape(&self) -> Shape {
-        self.memory.shape
+    /// The channel's geometry.
+    pub fn geometry(&self) -> ChannelGeometry {
+        self.memory.geometry
     }
 
-    /// The next request, judged: its page buffers are the channel's. After an error the
-    /// channel serves no purpose, and the same error comes again.
-    pub fn take(&mut self) -> Result<Option<Request>, Corrupt> {
-        self.serving
-            .take(self.memory.pages(), self.memory.shape.pages())
+    /// The next request, validated: its page buffers are the channel's. After an error the channel
+    /// is unusable, and every call returns the same error.
+    pub fn take(&mut self) -> Result<Option<Request>, ProtocolError> {
+        self.queue
+            .take(self.memory.pages(), self.memory.geometry.pages())
     }
 
-    /// Answers a request that was taken: bytes moved, all of them but at the end of what
-    /// there is, or a negative error number. The client is told at the next
-    /// [`Server::announce`] at the latest. False if the slot is not in flight.
-    pub fn finish(&mut self, slot: u16, result: i32) -> bool {
-        let given = self.serving.finish(usize::from(slot), result);
-        self.news |= given;
-        given
+    /// Completes a request that was taken: with bytes moved, all of them except at the end of the
+    /// file, or a negative error number. The client is notified at the next
+    /// [`ChannelServer::notify_completions`] at the latest. Returns false if the slot is not in
+    /// flight.
+    pub fn complete(&mut self, slot: u16, result: i32) -> bool {
+        let completed = self.queue.complete(usize::from(slot), result);
+        self.unnotified |= completed;
+        completed
     }
 
-    /// Rings the client if it sleeps and there are answers for it: once for all that were
-    /// given since the last time. Never waits.
-    pub fn announce(&mut self) {
-        if std::mem::take(&mut self.news) && self.serving.words().client.answer() {
-            ring_bell(&self.bell);
+    /// Rings the client if it sleeps and there are completions for it: once for all since the last
+    /// call. Never blocks.
+    pub fn notify_completions(&mut self) {
+        if std::mem::take(&mut self.unnotified) && self.queue.words().client.take() {
+            ring_client(&self.bell);
         }
     }
 
-    /// Requests taken and not answered. The server is not dropped while there are any whose
-    /// I/O is under way.
+    /// Number of requests taken and not completed. The server must not be dropped while their I/O
+    /// is in flight.
     pub fn in_flight(&self) -> usize {
-        self.serving.in_flight()
+        self.queue.in_flight()
     }
 
-    /// Whether requests wait to be taken.
-    pub fn has_more(&self) -> bool {
-        self.serving.has_more()
+    /// Returns true if there are requests to take.
+    pub fn has_pending(&self) -> bool {
+        self.queue.has_pending()
     }
 
-    /// The server is about to sleep: from now on a request rings the doorbell. False if
-    /// requests wait: it takes those first. A client that spoils its words may make this
-    /// say either.
+    /// Before the server sleeps: from now on a request rings the doorbell. Returns false if there
+    /// are requests, which are to be taken first. A client that corrupts its words may make this
+    /// return either.
     pub fn arm(&self) -> bool {
-        self.serving.words().server.raise();
-        !self.serving.has_more()
+        self.queue.words().server.set();
+        !self.queue.has_pending()
     }
 
-    /// The server is awake, and looks at the channel without being rung.
+    /// The server is awake, and checks the channel without being rung.
     pub fn disarm(&self) {
-        self.serving.words().server.lower();
+        self.queue.words().server.clear();
     }
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for ChannelServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server")
-            .field("shape", &self.memory.shape)
+        f.debug_struct("ChannelServer")
+            .field("geometry", &self.memory.geometry)
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
     }

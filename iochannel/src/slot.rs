@@ -1,100 +1,105 @@
-//! A request slot: its state, and what is asked.
+//! A request slot: its state and its request.
 
-use crate::shape::RUN;
-use crate::word::AtomicU64;
+use crate::atomics::AtomicU64;
+use crate::geometry::MAX_RUN;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const FREE: u64 = 0;
 const SUBMITTED: u64 = 1;
 const DONE: u64 = 2;
 
-/// Page numbers of 16 bits in one word.
+/// 16-bit page numbers in one word.
 const IN_WORD: usize = 4;
 
-/// What a slot's state word says. The number beside the state is in the same word, so that
-/// the two change together.
+/// A slot's state word, decoded. The number beside the state is in the same word, so that the two
+/// change together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
-    /// Nobody's.
+pub(crate) enum SlotState {
+    /// Unused.
     Free,
-    /// The server's to serve: put at position `ticket` of the FIFO of requests.
-    Submitted { ticket: u32 },
-    /// The client's to hear: bytes moved, or a negative error number.
+    /// To be served by the server: put at `position` of the FIFO of requests.
+    Submitted { position: u32 },
+    /// To be reaped by the client: bytes moved, or a negative error number.
     Done { result: i32 },
-    /// Written by who knows no states.
-    Nonsense,
+    /// Not a valid state.
+    Invalid,
 }
 
-/// What a client asks, as its slot has it. In the server's hands: a copy, not yet judged.
+/// A request as its slot holds it. In the server: a copy, not yet validated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct RawRequest {
     pub op: u32,
     pub count: u32,
     pub offset: u64,
-    pub pages: [u16; RUN],
+    pub pages: [u16; MAX_RUN],
 }
 
 /// One slot, on cache lines of its own.
 #[derive(Debug, Default)]
 #[cfg_attr(not(all(test, loom)), repr(C, align(128)))]
-pub(crate) struct Slot {
+pub(crate) struct RequestSlot {
     state: AtomicU64,
     offset: AtomicU64,
-    /// The operation, and the count of pages in the upper half.
+    /// The operation, and the number of pages in the upper half.
     what: AtomicU64,
-    pages: [AtomicU64; RUN / IN_WORD],
+    pages: [AtomicU64; MAX_RUN / IN_WORD],
 }
 
 #[cfg(not(all(test, loom)))]
-const _: () = assert!(size_of::<Slot>() == crate::shape::SLOT);
+const _: () = assert!(size_of::<RequestSlot>() == crate::geometry::SLOT);
 
 #[cfg(not(all(test, loom)))]
-// SAFETY: atomics only, any bits of which are read as some state and some request.
-unsafe impl wired::Plain for Slot {}
+// SAFETY: atomics only, of which any bits decode to some state and some request.
+unsafe impl wired::Plain for RequestSlot {}
 
-impl Slot {
-    /// What the state word says now.
-    pub fn state(&self) -> State {
+impl RequestSlot {
+    /// The current state.
+    pub fn state(&self) -> SlotState {
         let word = self.state.load(Acquire);
         let number = (word >> 32) as u32;
         match word & u64::from(u32::MAX) {
-            FREE => State::Free,
-            SUBMITTED => State::Submitted { ticket: number },
-            DONE => State::Done {
+            FREE => SlotState::Free,
+            SUBMITTED => SlotState::Submitted { position: number },
+            DONE => SlotState::Done {
                 result: number as i32,
             },
-            _ => State::Nonsense,
+            _ => SlotState::Invalid,
         }
     }
 
-    /// The client's: asks. What was written to the page buffers before is there for the
-    /// server.
-    pub fn submit(&self, ask: &Ask, ticket: u32) {
-        self.offset.store(ask.offset, Relaxed);
-        self.what
-            .store(u64::from(ask.op) | u64::from(ask.count) << 32, Relaxed);
-        let count = (ask.count as usize).min(RUN);
-        for (word, pages) in self.pages.iter().zip(ask.pages[..count].chunks(IN_WORD)) {
+    /// ChannelClient: publishes a request. Earlier writes to the page buffers are visible to the server.
+    pub fn publish(&self, request: &RawRequest, position: u32) {
+        self.offset.store(request.offset, Relaxed);
+        self.what.store(
+            u64::from(request.op) | u64::from(request.count) << 32,
+            Relaxed,
+        );
+        let count = (request.count as usize).min(MAX_RUN);
+        for (word, pages) in self
+            .pages
+            .iter()
+            .zip(request.pages[..count].chunks(IN_WORD))
+        {
             let packed = (pages.iter().enumerate())
                 .fold(0, |word, (at, &page)| word | u64::from(page) << (16 * at));
             word.store(packed, Relaxed);
         }
         self.state
-            .store(SUBMITTED | u64::from(ticket) << 32, Release);
+            .store(SUBMITTED | u64::from(position) << 32, Release);
     }
 
-    /// The server's, of a slot whose state it has seen: each word is read once.
-    pub fn ask(&self) -> Ask {
+    /// ChannelServer, for a slot whose state it has read: reads the request, each word once.
+    pub fn request(&self) -> RawRequest {
         let what = self.what.load(Relaxed);
-        let mut pages = [0; RUN];
-        let count = ((what >> 32) as usize).min(RUN);
+        let mut pages = [0; MAX_RUN];
+        let count = ((what >> 32) as usize).min(MAX_RUN);
         for (word, pages) in self.pages.iter().zip(pages[..count].chunks_mut(IN_WORD)) {
             let packed = word.load(Relaxed);
             for (at, page) in pages.iter_mut().enumerate() {
                 *page = (packed >> (16 * at)) as u16;
             }
         }
-        Ask {
+        RawRequest {
             op: what as u32,
             count: (what >> 32) as u32,
             offset: self.offset.load(Relaxed),
@@ -102,14 +107,14 @@ impl Slot {
         }
     }
 
-    /// The server's: answers. What was written to the page buffers before is there for the
+    /// ChannelServer: publishes a completion. Earlier writes to the page buffers are visible to the
     /// client.
-    pub fn finish(&self, result: i32) {
+    pub fn complete(&self, result: i32) {
         self.state
             .store(DONE | u64::from(result as u32) << 32, Release);
     }
 
-    /// The client's: it has heard.
+    /// ChannelClient: frees the slot after reaping its completion.
     pub fn free(&self) {
         self.state.store(FREE, Release);
     }
@@ -122,19 +127,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_what_is_read(
-            op in 0u32..2, offset: u64, ticket: u32, pages in prop::collection::vec(any::<u16>(), 1..=RUN),
+        fn a_submitted_request_reads_back(
+            op in 0u32..2, offset: u64, position: u32, pages in prop::collection::vec(any::<u16>(), 1..=MAX_RUN),
         ) {
-            let mut ask = Ask { op, count: pages.len() as u32, offset, pages: [0; RUN] };
-            ask.pages[..pages.len()].copy_from_slice(&pages);
-            let slot = Slot::default();
-            slot.submit(&ask, ticket);
-            prop_assert_eq!(slot.state(), State::Submitted { ticket });
-            prop_assert_eq!(slot.ask(), ask);
-            slot.finish(-5);
-            prop_assert_eq!(slot.state(), State::Done { result: -5 });
+            let mut request = RawRequest { op, count: pages.len() as u32, offset, pages: [0; MAX_RUN] };
+            request.pages[..pages.len()].copy_from_slice(&pages);
+            let slot = RequestSlot::default();
+            slot.publish(&request, position);
+            prop_assert_eq!(slot.state(), SlotState::Submitted { position });
+            prop_assert_eq!(slot.request(), request);
+            slot.complete(-5);
+            prop_assert_eq!(slot.state(), SlotState::Done { result: -5 });
             slot.free();
-            prop_assert_eq!(slot.state(), State::Free);
+            prop_assert_eq!(slot.state(), SlotState::Free);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Clients that write anything at all into their channels.
+//! Clients that write arbitrary words into their channels.
 
 mod common;
 
 use common::*;
-use iochannel::{Corrupt, RUN, Request, Server, Shape, create};
+use iochannel::{ChannelGeometry, ChannelServer, MAX_RUN, ProtocolError, Request, create};
 use rustix::fd::AsFd;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -11,14 +11,14 @@ use std::collections::HashSet;
 use std::mem::Discriminant;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Bytes before the page buffers that mean anything, in words.
-fn words_of(shape: Shape) -> usize {
-    (shape.bytes() - shape.pages() * PAGE) / 4
+/// Length in words of what precedes the page buffers.
+fn words_of(geometry: ChannelGeometry) -> usize {
+    (geometry.bytes() - geometry.pages() * PAGE) / 4
 }
 
-/// The channel's memory as a client has it.
-fn map(memory: impl AsFd, shape: Shape) -> &'static [AtomicU32] {
-    let bytes = shape.bytes();
+/// The channel's memory as a client maps it.
+fn map(memory: impl AsFd, geometry: ChannelGeometry) -> &'static [AtomicU32] {
+    let bytes = geometry.bytes();
     let (protection, null) = (ProtFlags::READ | ProtFlags::WRITE, std::ptr::null_mut());
     // SAFETY: a fresh mapping, which is left mapped until `unmap`.
     unsafe {
@@ -28,16 +28,16 @@ fn map(memory: impl AsFd, shape: Shape) -> &'static [AtomicU32] {
 }
 
 fn unmap(words: &'static [AtomicU32]) {
-    // SAFETY: mapped by `map`, used no more.
+    // SAFETY: mapped by `map`, no longer used.
     unsafe { munmap(words.as_ptr().cast_mut().cast(), words.len() * 4).unwrap() };
 }
 
-// Where things lie, in words: see `shape.rs` and `slot.rs`.
+// Offsets in words: see `geometry.rs` and `slot.rs`.
 const TAIL: usize = 384 / 4;
 const NUMBERS: usize = 1024 / 4;
 const SLOT: usize = PAGE / 4;
 const NEXT_SLOT: usize = 128 / 4;
-/// In a slot, after its state.
+/// Offset in a slot, after its state.
 const TICKET: usize = 1;
 const OFFSET: usize = 2;
 const OP: usize = 4;
@@ -54,8 +54,8 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// Numbers that mean something more often than chance would have it.
-    fn telling(&mut self) -> u32 {
+    /// Numbers that are meaningful more often than random ones.
+    fn meaningful(&mut self) -> u32 {
         match self.next() % 4 {
             0 => self.next() as u32,
             1 => (self.next() % 3) as u32,
@@ -65,8 +65,8 @@ impl Rng {
     }
 }
 
-/// Whether a request is one that can be served.
-fn is_whole(request: &Request, shape: Shape) -> bool {
+/// Returns true if a request can be served.
+fn is_whole(request: &Request, geometry: ChannelGeometry) -> bool {
     let pieces = request.pieces();
     let aligned = pieces
         .iter()
@@ -74,18 +74,18 @@ fn is_whole(request: &Request, shape: Shape) -> bool {
     let len: usize = pieces.iter().map(|piece| piece.len).sum();
     aligned
         && len == request.len()
-        && (PAGE..=RUN * PAGE).contains(&len)
-        && usize::from(request.slot) < shape.slots()
+        && (PAGE..=MAX_RUN * PAGE).contains(&len)
+        && usize::from(request.slot) < geometry.slots()
         && request.offset.is_multiple_of(PAGE as u64)
         && request.offset + len as u64 <= i64::MAX as u64
 }
 
 #[test]
 fn random_words_make_no_request_outside_the_channel() {
-    let shape = Shape::new(8, 48).unwrap();
-    let (first, ends) = create(shape).unwrap();
+    let geometry = ChannelGeometry::new(8, 48).unwrap();
+    let (first, ends) = create(geometry).unwrap();
     drop(first);
-    let words = map(&ends.memory, shape);
+    let words = map(&ends.memory, geometry);
     let header: [u32; 5] = std::array::from_fn(|at| words[at].load(Ordering::Relaxed));
     let (end, mut given) = (AtomicBool::new(false), 0);
     let mut refused = HashSet::new();
@@ -93,49 +93,52 @@ fn random_words_make_no_request_outside_the_channel() {
         scope.spawn(|| {
             let mut rng = Rng(42);
             while !end.load(Ordering::Relaxed) {
-                scribble(&mut rng, words, shape);
+                scribble(&mut rng, words, geometry);
             }
         });
-        // Servers one after the other, each until it is lied to.
+        // Servers one after the other, each until a protocol error.
         let mut rng = Rng(43);
         for _ in 0..20_000 {
-            // A header that passes, so that the rings are come to.
+            // A valid header, so that the FIFOs are reached.
             for (word, value) in words.iter().zip(header) {
                 word.store(value, Ordering::Relaxed);
             }
             let bell = duplicate(&ends.server_bell);
-            let Ok(mut server) = Server::attach(duplicate(&ends.memory), bell) else {
+            let Ok(mut server) = ChannelServer::attach(duplicate(&ends.memory), bell) else {
                 continue;
             };
-            given += serve_until_lied_to(&mut server, &mut rng, words, &mut refused);
+            given += serve_until_error(&mut server, &mut rng, words, &mut refused);
         }
         end.store(true, Ordering::Relaxed);
     });
     unmap(words);
     let kinds = refused.len();
-    assert!(given > 1000 && kinds >= 6, "{given} requests, {kinds} lies");
+    assert!(
+        given > 1000 && kinds >= 6,
+        "{given} requests, {kinds} kinds of errors"
+    );
 }
 
-/// Serves somehow, and returns how many requests there were.
-fn serve_until_lied_to(
-    server: &mut Server,
+/// Serves in some way until a protocol error. Returns the number of requests.
+fn serve_until_error(
+    server: &mut ChannelServer,
     rng: &mut Rng,
     words: &[AtomicU32],
-    refused: &mut HashSet<Discriminant<Corrupt>>,
+    refused: &mut HashSet<Discriminant<ProtocolError>>,
 ) -> u32 {
-    let (shape, mut given, mut held) = (server.shape(), 0, Vec::new());
+    let (geometry, mut given, mut held) = (server.geometry(), 0, Vec::new());
     let mut span = (usize::MAX, 0);
     for round in 0..200 {
-        scribble(rng, words, shape);
+        scribble(rng, words, geometry);
         match server.take() {
             Ok(Some(request)) => {
-                assert!(is_whole(&request, shape), "{request:?}");
+                assert!(is_whole(&request, geometry), "{request:?}");
                 assert!(!held.contains(&request.slot), "served twice at once");
                 for piece in request.pieces() {
                     let start = piece.start as usize;
                     span = (span.0.min(start), span.1.max(start + piece.len));
                 }
-                assert!(span.1 - span.0 <= shape.pages() * PAGE, "one channel's");
+                assert!(span.1 - span.0 <= geometry.pages() * PAGE, "one channel's");
                 held.push(request.slot);
                 given += 1;
             }
@@ -146,10 +149,10 @@ fn serve_until_lied_to(
                 return given;
             }
         }
-        assert!(server.in_flight() == held.len() && held.len() <= shape.slots());
+        assert!(server.in_flight() == held.len() && held.len() <= geometry.slots());
         if round % 2 == 0 && !held.is_empty() {
-            assert!(server.finish(held.remove(0), -5));
-            server.announce();
+            assert!(server.complete(held.remove(0), -5));
+            server.notify_completions();
         }
         server.arm();
         server.disarm();
@@ -157,77 +160,89 @@ fn serve_until_lied_to(
     given
 }
 
-fn scribble(rng: &mut Rng, words: &[AtomicU32], shape: Shape) {
+fn scribble(rng: &mut Rng, words: &[AtomicU32], geometry: ChannelGeometry) {
     let set = |at: usize, value: u32| words[at].store(value, Ordering::Relaxed);
-    let number = rng.next() as usize % shape.slots();
+    let number = rng.next() as usize % geometry.slots();
     let slot = SLOT + number * NEXT_SLOT;
     let tail = words[TAIL].load(Ordering::Relaxed);
     match rng.next() % 8 {
-        // Anything anywhere.
-        0 => set(rng.next() as usize % words_of(shape), rng.telling()),
-        // Something like a request, put where the next one belongs.
+        // Any word anywhere.
+        0 => set(rng.next() as usize % words_of(geometry), rng.meaningful()),
+        // Something like a request, at the position of the next one.
         1..=5 => {
-            set(slot + OFFSET, rng.telling().wrapping_mul(PAGE as u32));
-            set(slot + OFFSET + 1, (rng.next() % 2) as u32 * rng.telling());
-            set(slot + OP, rng.telling() % 3);
-            set(slot + COUNT, rng.telling() % 36);
+            set(slot + OFFSET, rng.meaningful().wrapping_mul(PAGE as u32));
+            set(
+                slot + OFFSET + 1,
+                (rng.next() % 2) as u32 * rng.meaningful(),
+            );
+            set(slot + OP, rng.meaningful() % 3);
+            set(slot + COUNT, rng.meaningful() % 36);
             // Two page buffers in each word, the first seldom past the last.
-            (PAGES..PAGES + RUN / 2).for_each(|at| set(slot + at, rng.telling() % 48));
-            set(slot + PAGES, rng.telling() % 52);
+            (PAGES..PAGES + MAX_RUN / 2).for_each(|at| set(slot + at, rng.meaningful() % 48));
+            set(slot + PAGES, rng.meaningful() % 52);
             set(slot + TICKET, tail);
             set(slot, 1);
             set(NUMBERS + tail as usize % 256, number as u32);
             set(TAIL, tail.wrapping_add(1));
         }
-        // Back to something that may be consistent, or on.
+        // Back to a state that may be consistent, or on.
         6 => set(TAIL, tail.wrapping_sub(1)),
-        _ => set(TAIL, tail.wrapping_add(rng.telling() % 3)),
+        _ => set(TAIL, tail.wrapping_add(rng.meaningful() % 3)),
     }
 }
 
 #[test]
-fn each_lie_is_told_apart() {
-    let shape = Shape::new(8, 48).unwrap();
+fn each_protocol_error_is_distinguished() {
+    let geometry = ChannelGeometry::new(8, 48).unwrap();
     let lie = |at: usize, value: u32| {
-        let (mut server, ends) = create(shape).unwrap();
-        let words = map(&ends.memory, shape);
+        let (mut server, ends) = create(geometry).unwrap();
+        let words = map(&ends.memory, geometry);
         for (at, value) in [(SLOT, 1), (SLOT + COUNT, 1), (TAIL, 1), (at, value)] {
             words[at].store(value, Ordering::Relaxed);
         }
         let error = server.take().unwrap_err();
-        assert_eq!(server.take().unwrap_err(), error, "it does not go away");
+        assert_eq!(server.take().unwrap_err(), error, "the error persists");
         unmap(words);
         error
     };
     let (slot, slots) = (0, 8);
     for pending in [9, u32::MAX] {
-        assert_eq!(lie(TAIL, pending), Corrupt::Overrun { pending, slots });
+        assert_eq!(
+            lie(TAIL, pending),
+            ProtocolError::Overrun { pending, slots }
+        );
     }
-    assert_eq!(lie(NUMBERS, 8), Corrupt::Slot { slot: 8, slots });
-    assert_eq!(lie(NUMBERS, 3), Corrupt::State { slot: 3 });
-    assert_eq!(lie(SLOT, 2), Corrupt::State { slot });
-    assert_eq!(lie(SLOT + TICKET, 7), Corrupt::State { slot });
-    assert_eq!(lie(SLOT + OP, 2), Corrupt::Op { slot, op: 2 });
+    assert_eq!(lie(NUMBERS, 8), ProtocolError::Slot { slot: 8, slots });
+    assert_eq!(lie(NUMBERS, 3), ProtocolError::State { slot: 3 });
+    assert_eq!(lie(SLOT, 2), ProtocolError::State { slot });
+    assert_eq!(lie(SLOT + TICKET, 7), ProtocolError::State { slot });
+    assert_eq!(lie(SLOT + OP, 2), ProtocolError::Op { slot, op: 2 });
     for count in [0, 33] {
-        let said = Corrupt::Count { slot, count };
+        let said = ProtocolError::Count { slot, count };
         assert_eq!(lie(SLOT + COUNT, count as u32), said);
     }
     let (page, pages) = (48, 48);
-    assert_eq!(lie(SLOT + PAGES, 48), Corrupt::Page { slot, page, pages });
+    assert_eq!(
+        lie(SLOT + PAGES, 48),
+        ProtocolError::Page { slot, page, pages }
+    );
     let offset = 512;
-    assert_eq!(lie(SLOT + OFFSET, 512), Corrupt::Offset { slot, offset });
+    assert_eq!(
+        lie(SLOT + OFFSET, 512),
+        ProtocolError::Offset { slot, offset }
+    );
     let offset = 1 << 63;
     assert_eq!(
         lie(SLOT + OFFSET + 1, 1 << 31),
-        Corrupt::Offset { slot, offset }
+        ProtocolError::Offset { slot, offset }
     );
 }
 
 #[test]
-fn a_slot_asked_again_before_its_answer_is_refused() {
-    let shape = Shape::new(8, 48).unwrap();
-    let (mut server, ends) = create(shape).unwrap();
-    let words = map(&ends.memory, shape);
+fn a_slot_submitted_again_before_its_completion_is_refused() {
+    let geometry = ChannelGeometry::new(8, 48).unwrap();
+    let (mut server, ends) = create(geometry).unwrap();
+    let words = map(&ends.memory, geometry);
     let ask = |ticket: u32| {
         let slot = [(SLOT + COUNT, 1), (SLOT + TICKET, ticket), (SLOT, 1)];
         for (at, value) in slot.into_iter().chain([(TAIL, ticket + 1)]) {
@@ -237,24 +252,27 @@ fn a_slot_asked_again_before_its_answer_is_refused() {
     ask(0);
     server.take().unwrap().unwrap();
     ask(1);
-    assert_eq!(server.take().unwrap_err(), Corrupt::InFlight { slot: 0 });
-    assert!(server.finish(0, 0));
+    assert_eq!(
+        server.take().unwrap_err(),
+        ProtocolError::InFlight { slot: 0 }
+    );
+    assert!(server.complete(0, 0));
     unmap(words);
 }
 
 #[test]
-fn a_hole_punched_into_the_channel_is_only_empty() {
-    let shape = Shape::new(8, 48).unwrap();
-    let (mut server, ends) = create(shape).unwrap();
-    let words = map(&ends.memory, shape);
+fn a_hole_punched_into_the_channel_reads_as_zeros() {
+    let geometry = ChannelGeometry::new(8, 48).unwrap();
+    let (mut server, ends) = create(geometry).unwrap();
+    let words = map(&ends.memory, geometry);
     for (at, value) in [(SLOT + COUNT, 1), (SLOT, 1), (TAIL, 1)] {
         words[at].store(value, Ordering::Relaxed);
     }
     server.take().unwrap().unwrap();
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    fallocate(&ends.memory, flags, 0, shape.bytes() as u64).unwrap();
+    fallocate(&ends.memory, flags, 0, geometry.bytes() as u64).unwrap();
     assert!(ftruncate(&ends.memory, 0).is_err(), "it cannot shrink");
     assert!(server.take().is_err(), "the FIFO ran backwards");
-    server.announce();
+    server.notify_completions();
     unmap(words);
 }

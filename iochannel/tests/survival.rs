@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use iochannel::{Client, Doorbell, Ends, Server, Shape, create};
+use iochannel::{ChannelClient, ChannelGeometry, ChannelServer, ClientFds, Doorbell, create};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::unix::fs::FileExt;
@@ -13,8 +13,8 @@ use std::time::Duration;
 const OPS: usize = 6;
 const RUN_PAGES: usize = 5;
 
-/// A server in a process of its own, which is killed by its number.
-fn serve_in_a_child(kept: &Kept, disk: &Disk) -> i32 {
+/// A server in a process of its own, which is killed by its pid.
+fn serve_in_a_child(kept: &KeptFds, disk: &Disk) -> i32 {
     // SAFETY: the child serves, and is killed.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -27,7 +27,7 @@ fn serve_in_a_child(kept: &Kept, disk: &Disk) -> i32 {
 }
 
 fn kill(pid: i32) {
-    // SAFETY: a child of ours that nobody has waited for.
+    // SAFETY: a child of ours that is not reaped yet.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, &mut 0, 0);
@@ -36,7 +36,7 @@ fn kill(pid: i32) {
 
 #[test]
 fn no_operation_is_lost_or_wrong_while_servers_are_killed() {
-    let (first, _doorbell, mut client, kept) = channel(Shape::new(OPS, 32).unwrap());
+    let (first, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
     drop(first);
     let disk = Disk::new(OPS * RUN_PAGES);
     let done = AtomicBool::new(false);
@@ -51,16 +51,16 @@ fn no_operation_is_lost_or_wrong_while_servers_are_killed() {
                 for op in 0..OPS {
                     let seed = if write { seed(op) } else { 1 };
                     memory[op].copy_from_slice(&pages(RUN_PAGES, seed));
-                    // SAFETY: pages and lists outlive the operations, which end below.
+                    // SAFETY: pages and lists outlive the operations, which complete below.
                     unsafe { client.begin(op, write, &lists[op], (op * RUN_PAGES * PAGE) as u64) };
                 }
                 client.flush();
                 for _ in 0..OPS {
-                    let (op, result) = client.over(true).unwrap();
+                    let (op, result) = client.reap(true).unwrap();
                     assert_eq!(result as usize, RUN_PAGES * PAGE);
                     assert!(memory[op] == pages(RUN_PAGES, seed(op)));
                 }
-                assert_eq!(client.over(true), None);
+                assert_eq!(client.reap(true), None);
             }
             done.store(true, Ordering::Release);
         });
@@ -75,12 +75,12 @@ fn no_operation_is_lost_or_wrong_while_servers_are_killed() {
 }
 
 #[test]
-fn what_a_server_left_is_served_in_the_order_it_was_asked() {
-    let (mut first, _doorbell, mut client, kept) = channel(Shape::new(OPS, 32).unwrap());
+fn requests_that_a_server_left_are_served_in_the_order_of_submission() {
+    let (mut first, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, 32).unwrap());
     let mut memory = pages(1, 0);
     let list = pieces(&mut memory);
     for op in [4, 1, 3, 0, 2] {
-        // SAFETY: the page outlives the operations, which are answered below.
+        // SAFETY: the page outlives the operations, which complete below.
         unsafe { client.begin(op, true, &list, op as u64 * PAGE as u64) };
     }
     client.flush();
@@ -88,7 +88,7 @@ fn what_a_server_left_is_served_in_the_order_it_was_asked() {
         .map(|_| first.take().unwrap().unwrap().slot)
         .collect();
     assert_eq!(taken, [4, 1, 3]);
-    assert!(first.finish(1, PAGE as i32));
+    assert!(first.complete(1, PAGE as i32));
     drop(first);
     let (mut second, _) = kept.succeed();
     assert!(readable(client.poll_fd()));
@@ -96,18 +96,18 @@ fn what_a_server_left_is_served_in_the_order_it_was_asked() {
     while let Some(request) = second.take().unwrap() {
         assert_eq!(request.offset, u64::from(request.slot) * PAGE as u64);
         left.push(request.slot);
-        assert!(second.finish(request.slot, PAGE as i32));
+        assert!(second.complete(request.slot, PAGE as i32));
     }
     assert_eq!(left, [4, 3, 0, 2]);
-    second.announce();
-    let mut over: Vec<_> = std::iter::from_fn(|| client.over(false)).collect();
+    second.notify_completions();
+    let mut over: Vec<_> = std::iter::from_fn(|| client.reap(false)).collect();
     over.sort();
     assert!(over.into_iter().eq((0..5).map(|op| (op, PAGE as i32))));
 }
 
 #[test]
-fn a_client_waits_for_a_server_that_comes_later() {
-    let (first, _doorbell, mut client, kept) = channel(Shape::for_depth(2));
+fn a_client_waits_for_a_later_server() {
+    let (first, _doorbell, mut client, kept) = channel(ChannelGeometry::for_depth(2));
     drop(first);
     let disk = Disk::new(4);
     let mut pid = 0;
@@ -126,12 +126,12 @@ fn a_client_waits_for_a_server_that_comes_later() {
 
 #[test]
 fn forged_memory_is_refused_before_it_is_touched() {
-    let bytes = Shape::for_depth(4).bytes() as u64;
+    let bytes = ChannelGeometry::for_depth(4).bytes() as u64;
     let bell = || {
-        let (_server, ends) = create(Shape::for_depth(4)).unwrap();
+        let (_server, ends) = create(ChannelGeometry::for_depth(4)).unwrap();
         ends.server_bell
     };
-    let refused = |fd: OwnedFd| Server::attach(fd, bell()).unwrap_err().to_string();
+    let refused = |fd: OwnedFd| ChannelServer::attach(fd, bell()).unwrap_err().to_string();
     let memfd = |size: u64, seals: SealFlags| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("forged", flags).unwrap();
@@ -140,7 +140,7 @@ fn forged_memory_is_refused_before_it_is_touched() {
         fd
     };
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    // Huge pages may be missing when they are touched.
+    // A fault on a huge page may find none free.
     let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match memfd_create("forged", huge) {
         Ok(fd) => {
@@ -162,13 +162,13 @@ fn forged_memory_is_refused_before_it_is_touched() {
     assert!(refused(memfd(1 << 40, seals)).contains("bytes"));
     assert!(refused(memfd(bytes, seals)).contains("not one of this version"));
 
-    // A header that speaks of more than there is.
-    let (_server, ends) = create(Shape::new(4, 64).unwrap()).unwrap();
+    // A header that requires more than the memory has.
+    let (_server, ends) = create(ChannelGeometry::new(4, 64).unwrap()).unwrap();
     for (at, value, part) in [
-        (12, 200u32, "its header says"),
-        (16, 512, "its header says"),
-        (12, 0, "cannot be"),
-        (16, 1 << 20, "cannot be"),
+        (12, 200u32, "its header requires"),
+        (16, 512, "its header requires"),
+        (12, 0, "expected 1 to 256"),
+        (16, 1 << 20, "expected 1 to 256"),
         (8, 2, "version 2"),
     ] {
         let mut before = [0; 4];
@@ -178,9 +178,9 @@ fn forged_memory_is_refused_before_it_is_touched() {
         assert!(error.contains(part), "{error}");
         rustix::io::pwrite(&ends.memory, &before, at).unwrap();
     }
-    Server::attach(duplicate(&ends.memory), bell()).unwrap();
+    ChannelServer::attach(duplicate(&ends.memory), bell()).unwrap();
     let (pipe, _end) = rustix::pipe::pipe().unwrap();
-    assert!(Server::attach(duplicate(&ends.memory), pipe).is_err());
+    assert!(ChannelServer::attach(duplicate(&ends.memory), pipe).is_err());
 }
 
 fn tempfile() -> std::fs::File {
@@ -194,21 +194,21 @@ fn tempfile() -> std::fs::File {
 
 #[test]
 fn a_channel_has_one_client() {
-    let (_server, doorbell, mut client, kept) = channel(Shape::for_depth(2));
+    let (_server, doorbell, mut client, kept) = channel(ChannelGeometry::for_depth(2));
     let mut memory = pages(1, 0);
     let list = pieces(&mut memory);
-    // SAFETY: the page outlives the test; nothing answers.
+    // SAFETY: the page outlives the test; no server completes.
     unsafe { client.begin(0, true, &list, 0) };
-    let (_other, ends) = create(Shape::for_depth(2)).unwrap();
-    let second = Client::attach(kept.memory, doorbell.share().unwrap(), ends.bell);
+    let (_other, ends) = create(ChannelGeometry::for_depth(2)).unwrap();
+    let second = ChannelClient::attach(kept.memory, doorbell.share().unwrap(), ends.bell);
     assert!(second.unwrap_err().to_string().contains("another client"));
 }
 
 #[test]
-fn the_copy_that_a_forks_child_has_closes_nothing() {
-    let (mut server, doorbell, mut client, kept) = channel(Shape::for_depth(2));
+fn the_copy_in_the_child_of_a_fork_closes_nothing() {
+    let (mut server, doorbell, mut client, kept) = channel(ChannelGeometry::for_depth(2));
     let (disk, end) = (Disk::new(4), AtomicBool::new(false));
-    // SAFETY: the child drops its copy and looks at descriptors.
+    // SAFETY: the child drops its copy and checks descriptors.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         use rustix::fd::AsRawFd;
@@ -234,12 +234,12 @@ fn the_copy_that_a_forks_child_has_closes_nothing() {
 #[test]
 fn descriptors_closed_under_a_client_fail_its_operations() {
     let doorbell = Doorbell::new().unwrap();
-    let (server, ends) = create(Shape::for_depth(2)).unwrap();
-    let Ends { memory, bell, .. } = ends;
+    let (server, ends) = create(ChannelGeometry::for_depth(2)).unwrap();
+    let ClientFds { memory, bell, .. } = ends;
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     drop(reader);
-    // A pipe without a reader stands for a doorbell whose number is another's by now.
-    let mut client = Client::attach(memory, writer, bell).unwrap();
+    // A pipe without a reader stands for a doorbell whose number names another file by now.
+    let mut client = ChannelClient::attach(memory, writer, bell).unwrap();
     assert!(server.arm());
     let mut memory = pages(1, 0);
     assert_eq!(transfer(&mut client, true, &mut memory, 0), -libc::EPIPE);

@@ -1,15 +1,15 @@
-//! Operations through a channel, against what a disk must then hold.
+//! Operations through a channel, compared with the contents that the disk must have.
 
 mod common;
 
 use common::*;
-use iochannel::{Client, Piece, RUN, Request, Server, Shape};
+use iochannel::{ChannelClient, ChannelGeometry, ChannelServer, IoVec, MAX_RUN, Request};
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
 
 #[test]
-fn what_is_written_is_read() {
-    let (mut server, doorbell, mut client, kept) = channel(Shape::for_depth(4));
+fn written_pages_are_read_back() {
+    let (mut server, doorbell, mut client, kept) = channel(ChannelGeometry::for_depth(4));
     let (disk, end) = (Disk::new(64), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| serve(&mut server, &doorbell, &disk, &end));
@@ -21,7 +21,7 @@ fn what_is_written_is_read() {
             (20 * PAGE) as i32
         );
         assert!(out == back);
-        // Past the disk's end there is less, told in whole pages.
+        // Beyond the disk's end there is less, reported in whole pages.
         assert_eq!(
             transfer(&mut client, false, &mut back, 60),
             (4 * PAGE) as i32
@@ -32,32 +32,36 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn more_operations_than_page_buffers_wait_their_turn_and_end() {
-    let (mut server, doorbell, mut client, kept) = channel(Shape::new(64, RUN).unwrap());
-    let (disk, end) = (Disk::new(64 * RUN), AtomicBool::new(false));
+fn more_operations_than_page_buffers_wait_their_turn_and_complete() {
+    let (mut server, doorbell, mut client, kept) =
+        channel(ChannelGeometry::new(64, MAX_RUN).unwrap());
+    let (disk, end) = (Disk::new(64 * MAX_RUN), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| serve(&mut server, &doorbell, &disk, &end));
         for write in [true, false] {
             let mut memory: Vec<Vec<Page>> = (0..64u64)
-                .map(|op| match write {
-                    true => pages(RUN - op as usize % 3, 100 * op),
-                    false => pages(RUN - op as usize % 3, 1),
+                .map(|op| {
+                    if write {
+                        pages(MAX_RUN - op as usize % 3, 100 * op)
+                    } else {
+                        pages(MAX_RUN - op as usize % 3, 1)
+                    }
                 })
                 .collect();
-            let lists: Vec<Vec<Piece>> = memory.iter_mut().map(|all| pieces(all)).collect();
+            let lists: Vec<Vec<IoVec>> = memory.iter_mut().map(|all| pieces(all)).collect();
             for (op, list) in lists.iter().enumerate() {
-                // SAFETY: pages and lists outlive the operations, which end below.
-                unsafe { client.begin(op, write, list, (op * RUN * PAGE) as u64) };
+                // SAFETY: pages and lists outlive the operations, which complete below.
+                unsafe { client.begin(op, write, list, (op * MAX_RUN * PAGE) as u64) };
             }
             client.flush();
             let mut over: Vec<usize> = (0..64)
                 .map(|_| {
-                    let (op, result) = client.over(true).unwrap();
+                    let (op, result) = client.reap(true).unwrap();
                     assert_eq!(result as usize, lists[op].len() * PAGE);
                     op
                 })
                 .collect();
-            assert_eq!(client.over(true), None);
+            assert_eq!(client.reap(true), None);
             over.sort();
             assert!(over.into_iter().eq(0..64));
             for (op, all) in memory.iter().enumerate() {
@@ -69,15 +73,15 @@ fn more_operations_than_page_buffers_wait_their_turn_and_end() {
 }
 
 #[test]
-fn operations_that_cannot_be_are_told_so() {
-    let (_server, _doorbell, mut client, _kept) = channel(Shape::for_depth(4));
-    let mut memory = pages(RUN + 1, 0);
+fn invalid_operations_complete_with_an_error() {
+    let (_server, _doorbell, mut client, _kept) = channel(ChannelGeometry::for_depth(4));
+    let mut memory = pages(MAX_RUN + 1, 0);
     let good = pieces(&mut memory);
-    let crooked = [Piece {
+    let crooked = [IoVec {
         start: good[0].start.wrapping_add(8),
         len: PAGE,
     }];
-    let short = [Piece {
+    let short = [IoVec {
         start: good[0].start,
         len: 512,
     }];
@@ -88,88 +92,88 @@ fn operations_that_cannot_be_are_told_so() {
         (&short, 0),
         (&good[..1], 512),
     ] {
-        // SAFETY: nothing is done with the memory.
+        // SAFETY: the memory is not accessed.
         unsafe { client.begin(3, true, list, offset) };
         client.flush();
-        assert_eq!(client.over(true), Some((3, -libc::EINVAL)));
+        assert_eq!(client.reap(true), Some((3, -libc::EINVAL)));
     }
-    assert_eq!(client.over(true), None);
+    assert_eq!(client.reap(true), None);
 }
 
 #[test]
-fn the_bell_rings_for_whoever_only_polls() {
-    let (mut server, _doorbell, mut client, _kept) = channel(Shape::for_depth(4));
+fn the_bell_rings_for_a_client_that_only_polls() {
+    let (mut server, _doorbell, mut client, _kept) = channel(ChannelGeometry::for_depth(4));
     let disk = Disk::new(8);
     let mut memory = pages(4, 0);
-    let lists: Vec<Vec<Piece>> = memory.chunks_mut(1).map(pieces).collect();
+    let lists: Vec<Vec<IoVec>> = memory.chunks_mut(1).map(pieces).collect();
     for round in 0..3 {
         assert!(!readable(client.poll_fd()));
         for (op, list) in lists.iter().enumerate() {
-            // SAFETY: pages and lists outlive the operations, which end below.
+            // SAFETY: pages and lists outlive the operations, which complete below.
             unsafe { client.begin(op, false, list, 0) };
         }
         client.flush();
         if round == 1 {
-            assert_eq!(client.over(false), None);
+            assert_eq!(client.reap(false), None);
         }
         while let Some(request) = server.take().unwrap() {
-            server.finish(request.slot, disk.serve(&request));
+            server.complete(request.slot, disk.serve(&request));
         }
-        assert!(!readable(client.poll_fd()), "told all at once");
-        server.announce();
+        assert!(!readable(client.poll_fd()), "rung once for all");
+        server.notify_completions();
         for _ in 0..4 {
-            assert!(readable(client.poll_fd()), "another is there");
-            assert!(client.over(false).is_some());
+            assert!(readable(client.poll_fd()), "another has completed");
+            assert!(client.reap(false).is_some());
         }
-        // Nothing is under way: what still rings is heard with the next operation.
+        // Nothing is in flight: a pending ring is drained with the next operation.
         // SAFETY: as above.
         unsafe { client.begin(0, false, &lists[0], 0) };
         client.flush();
-        assert_eq!(client.over(false), None);
+        assert_eq!(client.reap(false), None);
         assert!(!readable(client.poll_fd()));
         let request = server.take().unwrap().unwrap();
-        server.finish(request.slot, PAGE as i32);
-        server.announce();
+        server.complete(request.slot, PAGE as i32);
+        server.notify_completions();
         assert!(readable(client.poll_fd()));
-        assert_eq!(client.over(true), Some((0, PAGE as i32)));
+        assert_eq!(client.reap(true), Some((0, PAGE as i32)));
         // SAFETY: as above.
         unsafe { client.begin(0, false, &lists[0], 0) };
-        assert_eq!(client.over(false), None);
+        assert_eq!(client.reap(false), None);
         let request = server.take().unwrap().unwrap();
-        server.finish(request.slot, PAGE as i32);
-        assert_eq!(client.over(true), Some((0, PAGE as i32)));
+        server.complete(request.slot, PAGE as i32);
+        assert_eq!(client.reap(true), Some((0, PAGE as i32)));
     }
 }
 
 #[test]
 fn the_doorbell_rings_only_while_the_server_sleeps() {
-    let (mut server, doorbell, mut client, _kept) = channel(Shape::for_depth(4));
+    let (mut server, doorbell, mut client, _kept) = channel(ChannelGeometry::for_depth(4));
     let mut memory = pages(1, 0);
     let list = pieces(&mut memory);
-    let ask = |client: &mut Client, op| {
-        // SAFETY: the page outlives the operations: the server answers them with errors.
+    let ask = |client: &mut ChannelClient, op| {
+        // SAFETY: the page outlives the operations: the server completes them with errors.
         unsafe { client.begin(op, false, &list, 0) };
         client.flush();
     };
     ask(&mut client, 0);
     assert!(!readable(&doorbell));
-    assert!(!server.arm(), "a request waits");
+    assert!(!server.arm(), "a request is pending");
     server.take().unwrap().unwrap();
     assert!(server.arm());
     ask(&mut client, 1);
     ask(&mut client, 2);
     assert!(readable(&doorbell));
-    doorbell.clear();
+    doorbell.drain();
     assert!(!readable(&doorbell), "rung once");
     server.disarm();
     ask(&mut client, 3);
     assert!(!readable(&doorbell));
-    assert!(server.has_more());
+    assert!(server.has_pending());
 }
 
-/// What a disk of a test does with a request.
+/// The outcome of a request at the test's disk.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum Outcome {
     Serve,
     Fail,
     Short,
@@ -182,21 +186,22 @@ enum Step {
         first: usize,
         count: usize,
     },
-    /// The server takes all there is and answers some, in any order.
+    /// The server takes all requests and completes some, in any order.
     Answer {
         pick: usize,
-        fate: Fate,
+        outcome: Outcome,
     },
     Hear,
     Replace,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let fate = prop_oneof![6 => Just(Fate::Serve), 1 => Just(Fate::Fail), 1 => Just(Fate::Short)];
+    let outcome =
+        prop_oneof![6 => Just(Outcome::Serve), 1 => Just(Outcome::Fail), 1 => Just(Outcome::Short)];
     prop_oneof![
-        6 => (any::<bool>(), 0usize..4, 1..=RUN)
+        6 => (any::<bool>(), 0usize..4, 1..=MAX_RUN)
             .prop_map(|(write, first, count)| Step::Begin { write, first, count }),
-        6 => (any::<usize>(), fate).prop_map(|(pick, fate)| Step::Answer { pick, fate }),
+        6 => (any::<usize>(), outcome).prop_map(|(pick, outcome)| Step::Answer { pick, outcome }),
         4 => Just(Step::Hear),
         1 => Just(Step::Replace),
     ]
@@ -205,25 +210,25 @@ fn step() -> impl Strategy<Value = Step> {
 const OPS: usize = 8;
 
 /// An operation of the model.
-struct Job {
+struct PendingOp {
     write: bool,
     place: usize,
     memory: Vec<Page>,
-    list: Vec<Piece>,
-    /// What its answer must be, once the server has given it.
+    list: Vec<IoVec>,
+    /// The expected result, once the server has completed it.
     answer: Option<i32>,
 }
 
 struct Model {
-    server: Option<Server>,
+    server: Option<ChannelServer>,
     taken: Vec<Request>,
-    jobs: Vec<Option<Job>>,
+    jobs: Vec<Option<PendingOp>>,
     disk: Disk,
     seed: u64,
 }
 
 impl Model {
-    fn answer(&mut self, pick: usize, fate: Fate) {
+    fn answer(&mut self, pick: usize, outcome: Outcome) {
         let server = self.server.as_mut().unwrap();
         while let Some(request) = server.take().unwrap() {
             self.taken.push(request);
@@ -233,24 +238,24 @@ impl Model {
             return;
         }
         let request = self.taken.swap_remove(pick % self.taken.len());
-        let result = match fate {
-            Fate::Serve => self.disk.serve(&request),
-            Fate::Fail => -libc::EIO,
-            // Half a page more than is told.
-            Fate::Short => (self.disk.serve(&request) / 2).max(PAGE as i32 / 2),
+        let result = match outcome {
+            Outcome::Serve => self.disk.serve(&request),
+            Outcome::Fail => -libc::EIO,
+            // Half a page more than is reported.
+            Outcome::Short => (self.disk.serve(&request) / 2).max(PAGE as i32 / 2),
         };
         let told = match result {
             0.. => result / PAGE as i32 * PAGE as i32,
             _ => result,
         };
         let job = self.jobs[usize::from(request.slot)].as_mut().unwrap();
-        assert!(job.answer.replace(told).is_none(), "asked twice");
-        assert!(server.finish(request.slot, result));
-        assert!(!server.finish(request.slot, result), "answered once");
-        server.announce();
+        assert!(job.answer.replace(told).is_none(), "submitted twice");
+        assert!(server.complete(request.slot, result));
+        assert!(!server.complete(request.slot, result), "completed once");
+        server.notify_completions();
     }
 
-    /// An operation is over: its data is where it belongs.
+    /// Checks a completed operation's data.
     fn check(&mut self, op: usize, result: i32) {
         let mut job = self.jobs[op].take().expect("under way");
         assert_eq!(Some(result), job.answer);
@@ -265,7 +270,7 @@ impl Model {
             let before = pages(job.list.len(), self.seed_of(op));
             assert!(
                 rest == before[there.len()..],
-                "what was not read is not touched"
+                "pages that were not read are unchanged"
             );
         }
     }
@@ -279,10 +284,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn each_operation_is_answered_once_with_its_own_data(
-        steps in prop::collection::vec(step(), 1..120), pages_of in RUN..3 * RUN,
+    fn each_operation_completes_once_with_its_own_data(
+        steps in prop::collection::vec(step(), 1..120), pages_of in MAX_RUN..3 * MAX_RUN,
     ) {
-        let (server, _doorbell, mut client, kept) = channel(Shape::new(OPS, pages_of).unwrap());
+        let (server, _doorbell, mut client, kept) = channel(ChannelGeometry::new(OPS, pages_of).unwrap());
         let mut model = Model {
             server: Some(server),
             taken: Vec::new(),
@@ -298,22 +303,22 @@ proptest! {
                     let seed = if write { model.seed } else { model.seed_of(op) };
                     let mut memory = pages(count, seed);
                     let list = pieces(&mut memory);
-                    // Each operation has its own part of the disk, so that order says nothing.
+                    // Each operation has its own part of the disk, so that order does not matter.
                     let place = op * 64 + first;
-                    model.jobs[op] = Some(Job { write, place, memory, list, answer: None });
+                    model.jobs[op] = Some(PendingOp { write, place, memory, list, answer: None });
                     let list = &model.jobs[op].as_ref().unwrap().list;
-                    // SAFETY: pages and list stay in the job until the operation is over.
+                    // SAFETY: pages and list stay in the job until the operation completes.
                     unsafe { client.begin(op, write, list, (place * PAGE) as u64) };
                     client.flush();
                 }
-                Step::Answer { pick, fate } => model.answer(pick, fate),
+                Step::Answer { pick, outcome } => model.answer(pick, outcome),
                 Step::Hear => {
-                    if let Some((op, result)) = client.over(false) {
+                    if let Some((op, result)) = client.reap(false) {
                         model.check(op, result);
                     }
                 }
                 Step::Replace => {
-                    // Whatever it had in hand is asked again of its successor.
+                    // Its requests in flight go to its successor.
                     model.taken.clear();
                     drop(model.server.take());
                     model.server = Some(kept.succeed().0);
@@ -321,12 +326,12 @@ proptest! {
             }
         }
         while model.jobs.iter().any(Option::is_some) {
-            model.answer(0, Fate::Serve);
-            while let Some((op, result)) = client.over(false) {
+            model.answer(0, Outcome::Serve);
+            while let Some((op, result)) = client.reap(false) {
                 model.check(op, result);
             }
         }
-        prop_assert_eq!(client.over(true), None);
+        prop_assert_eq!(client.reap(true), None);
         prop_assert_eq!(model.server.unwrap().in_flight(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! This process's way to the system's disk: channels, which the keeper gets for it.
 
 use crate::{link, notice};
-use iochannel::Client;
+use iochannel::ChannelClient;
 use rustix::io::Errno;
 use system::wire::Domain;
 
@@ -9,14 +9,14 @@ use system::wire::Domain;
 pub struct Outlet(pub Domain);
 
 impl store::DiskTransport for Outlet {
-    fn open(&self, depth: usize) -> Result<Client, Errno> {
+    fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {
         let port = link::port().ok_or(Errno::NOTCONN)?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let opened = port
             .open_channel(self.0, depth)
             .map_err(|why| why.to_string());
         let attached = opened.and_then(|[memory, doorbell, bell]| {
-            Client::attach(memory, doorbell, bell).map_err(|why| why.to_string())
+            ChannelClient::attach(memory, doorbell, bell).map_err(|why| why.to_string())
         });
         attached.map_err(|why| {
             notice::say(format_args!("no channel to the system's disk: {why}"));

@@ -5,7 +5,7 @@
 //! 6.7, as a store sees it. The store still says where each page lies: bloks are its own,
 //! and what the system guards is that they are within its swap file, and the time they take.
 
-use iochannel::Client;
+use iochannel::ChannelClient;
 use rustix::io::Errno;
 
 /// A process's connection to whoever has the disk.
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 pub trait DiskTransport: Send + Sync {
     /// A new IO channel on the store's swap file, with `depth` requests at once at least.
     /// Setup: may allocate, and wait.
-    fn open(&self, depth: usize) -> Result<Client, Errno>;
+    fn open(&self, depth: usize) -> Result<ChannelClient, Errno>;
 
     /// Returns when nothing that processes which are gone had asked for reaches the disk any
     /// more. Until then the bloks they were writing are not used again.

@@ -9,8 +9,8 @@ mod psync;
 mod uring;
 
 use crate::fault_injection::{InjectedFault, Injector};
-use iochannel::Client;
-pub(crate) use iochannel::Piece;
+use iochannel::ChannelClient;
+pub(crate) use iochannel::IoVec;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
@@ -32,7 +32,7 @@ enum IoBackend {
     Uring(Box<Uring>),
     /// The descriptor: what is begun is over when the call returns.
     Calls(RawFd),
-    Channel(Box<Client>),
+    Channel(Box<ChannelClient>),
 }
 
 /// Carries operations.
@@ -87,7 +87,7 @@ impl IoEngine {
     }
 
     /// For as many operations at once as the IO channel has slots.
-    pub fn behind(client: Client, inject: &'static [AtomicU64]) -> Self {
+    pub fn behind(client: ChannelClient, inject: &'static [AtomicU64]) -> Self {
         Self::new(IoBackend::Channel(Box::new(client)), inject)
     }
 
@@ -128,7 +128,7 @@ impl IoEngine {
     ///
     /// # Safety
     /// The pieces and their memory stay as they are until the operation is over.
-    pub unsafe fn begin(&mut self, op: usize, write: bool, pieces: &mut [Piece], offset: u64) {
+    pub unsafe fn begin(&mut self, op: usize, write: bool, pieces: &mut [IoVec], offset: u64) {
         match Injector(self.inject).next() {
             Some(InjectedFault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error()),
             Some(InjectedFault::Enospc) => {
@@ -171,7 +171,7 @@ impl IoEngine {
         let (op, result) = self.at_once.pop().or_else(|| match &mut self.carrier {
             IoBackend::Uring(ring) => ring.reap(wait),
             IoBackend::Calls(_) => None,
-            IoBackend::Channel(client) => client.over(wait),
+            IoBackend::Channel(client) => client.reap(wait),
         })?;
         let flip = self.flips[op / 64] & 1 << (op % 64) != 0;
         self.flips[op / 64] &= !(1 << (op % 64));

@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::ground::Ground;
 use disk::atropos::{ClientId, DiskContract};
 use disk::usd::{IoTarget, Usd};
-use iochannel::{Client, Doorbell, Piece, Shape, create};
+use iochannel::{ChannelClient, ChannelGeometry, Doorbell, IoVec, create};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::{PAGE, WiredMemory};
@@ -14,7 +14,7 @@ pub const DEPTH: usize = 32;
 
 pub struct Asker {
     pub id: ClientId,
-    pub client: Client,
+    pub client: ChannelClient,
     pub doorbell: OwnedFd,
     memory: WiredMemory,
     random: u64,
@@ -24,8 +24,8 @@ impl Asker {
     pub fn new(usd: &Usd, contract: DiskContract, ground: &Ground) -> Outcome<Self> {
         let id = usd.admit(contract)?;
         let doorbell = Doorbell::new()?;
-        let (server, ends) = create(Shape::for_depth(DEPTH))?;
-        let client = Client::attach(ends.memory, doorbell.share()?, ends.bell)?;
+        let (server, ends) = create(ChannelGeometry::for_depth(DEPTH))?;
+        let client = ChannelClient::attach(ends.memory, doorbell.share()?, ends.bell)?;
         let own = doorbell.share()?;
         usd.set_target(id, IoTarget::Swap(ground.extents.clone()), doorbell);
         usd.add_channel(id, server);
@@ -38,26 +38,26 @@ impl Asker {
         })
     }
 
-    pub fn read(&mut self, op: usize, pieces: &[Piece; DEPTH]) {
+    pub fn read(&mut self, op: usize, pieces: &[IoVec; DEPTH]) {
         let offset = Ground::anywhere(&mut self.random);
         let piece = std::slice::from_ref(&pieces[op]);
         // SAFETY: the pieces and the memory outlive the operations of every caller here.
         unsafe { self.client.begin(op, false, piece, offset) };
     }
 
-    pub fn pieces(&self) -> [Piece; DEPTH] {
+    pub fn pieces(&self) -> [IoVec; DEPTH] {
         let start = self.memory.as_ptr();
-        std::array::from_fn(|op| Piece {
+        std::array::from_fn(|op| IoVec {
             start: start.wrapping_add(op * PAGE),
             len: PAGE,
         })
     }
 
     /// Reads one page and waits for it.
-    pub fn one(&mut self, pieces: &[Piece; DEPTH]) {
+    pub fn one(&mut self, pieces: &[IoVec; DEPTH]) {
         self.read(0, pieces);
         self.client.flush();
-        assert_eq!(self.client.over(true), Some((0, PAGE as i32)));
+        assert_eq!(self.client.reap(true), Some((0, PAGE as i32)));
     }
 
     /// Keeps `depth` requests outstanding until it is stopped.
@@ -65,7 +65,7 @@ impl Asker {
         let pieces = self.pieces();
         (0..depth).for_each(|op| self.read(op, &pieces));
         self.client.flush();
-        while let Some((op, moved)) = self.client.over(true) {
+        while let Some((op, moved)) = self.client.reap(true) {
             assert_eq!(moved, PAGE as i32);
             if !stop.load(Ordering::Relaxed) {
                 self.read(op, &pieces);

@@ -1,7 +1,7 @@
 //! One IO channel of a client, as the disk's thread holds it.
 
 use super::ChannelId;
-use iochannel::Server;
+use iochannel::ChannelServer;
 
 /// How the thread learns of a channel's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) enum WakeState {
 #[derive(Debug)]
 pub(super) struct Channel {
     pub id: ChannelId,
-    pub server: Server,
+    pub server: ChannelServer,
     pub wake_state: WakeState,
     /// Parts of its requests in flight on the device.
     pub in_flight: usize,
@@ -31,7 +31,7 @@ pub(super) struct Channel {
 const COALESCE_DIVISOR: usize = 4;
 
 impl Channel {
-    pub(super) fn new(id: ChannelId, server: Server) -> Self {
+    pub(super) fn new(id: ChannelId, server: ChannelServer) -> Self {
         Self {
             id,
             server,
@@ -43,7 +43,7 @@ impl Channel {
 
     /// Completes a request.
     pub(super) fn complete(&mut self, slot: u16, result: i32) {
-        self.server.finish(slot, result);
+        self.server.complete(slot, result);
         self.unsignalled += 1;
     }
 
@@ -53,7 +53,7 @@ impl Channel {
         if self.unsignalled * COALESCE_DIVISOR < self.in_flight {
             return false;
         }
-        self.server.announce();
+        self.server.notify_completions();
         self.unsignalled = 0;
         true
     }

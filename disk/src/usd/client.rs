@@ -11,7 +11,7 @@ use super::transaction::Transaction;
 use super::{ChannelId, IoTarget};
 use crate::atropos::ClientId;
 use crate::time::Time;
-use iochannel::{Corrupt, Doorbell, Server};
+use iochannel::{ChannelServer, Doorbell, ProtocolError};
 use std::sync::mpsc::Sender;
 
 /// Requests of a client in the window: twice what any disk has in flight, so that the client with
@@ -43,7 +43,7 @@ pub(super) enum Received {
     /// An invalid request, already completed with an error, in that channel.
     Refused(ChannelId),
     /// Bytes that violate the channel's protocol.
-    Corrupt(ChannelId, Corrupt),
+    Corrupt(ChannelId, ProtocolError),
     /// No request.
     Nothing,
 }
@@ -64,7 +64,7 @@ impl Client {
         }
     }
 
-    pub(super) fn watch(&mut self, id: ChannelId, server: Server) {
+    pub(super) fn watch(&mut self, id: ChannelId, server: ChannelServer) {
         self.channels.push(Channel::new(id, server));
     }
 

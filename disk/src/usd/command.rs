@@ -6,7 +6,7 @@ use super::IoTarget;
 use super::client::Client;
 use super::stats::{ClientStats, DiskStats};
 use crate::atropos::{AdmissionError, ClientId, DiskContract};
-use iochannel::{Corrupt, Doorbell, Server};
+use iochannel::{ChannelServer, Doorbell, ProtocolError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{read, write};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum UsdEvent {
         /// The channel.
         channel: ChannelId,
         /// The violation.
-        why: Corrupt,
+        why: ProtocolError,
     },
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Command {
     AddChannel {
         client: ClientId,
         id: ChannelId,
-        server: Server,
+        server: ChannelServer,
     },
     Close {
         id: ChannelId,

@@ -45,7 +45,7 @@ use crate::swapfs::Extents;
 use crate::time::{Nanos, Time};
 use crate::trace::{Reader, ring};
 use command::{Command, CommandSender, EventNotifier};
-use iochannel::{Doorbell, Server};
+use iochannel::{ChannelServer, Doorbell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -208,7 +208,7 @@ impl Usd {
     }
 
     /// Adds a channel to a client.
-    pub fn add_channel(&self, client: ClientId, server: Server) -> ChannelId {
+    pub fn add_channel(&self, client: ClientId, server: ChannelServer) -> ChannelId {
         let id = ChannelId(self.channels.fetch_add(1, Ordering::Relaxed));
         self.control
             .send(Command::AddChannel { client, id, server });

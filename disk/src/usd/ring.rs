@@ -8,7 +8,7 @@ use crate::uring;
 use io_uring::squeue::Entry;
 use io_uring::types::{self, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
-use iochannel::{Op, Piece};
+use iochannel::{IoVec, Op};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use std::time::Duration;
@@ -113,7 +113,7 @@ impl Ring {
         &mut self,
         op: Op,
         fd: RawFd,
-        pieces: &[Piece],
+        pieces: &[IoVec],
         at: u64,
         then: RingEvent,
     ) -> Result<(), Errno> {

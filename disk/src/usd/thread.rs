@@ -15,7 +15,7 @@ use crate::atropos::{Atropos, Decision, Dispatch, TransactionDesc};
 use crate::cost_model::CostModel;
 use crate::time::{Nanos, Time};
 use crate::trace::Writer;
-use iochannel::RUN;
+use iochannel::MAX_RUN;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl DiskThread {
             return false;
         };
         let bell = RingEvent::Bell { client: at, number };
-        doorbell.clear();
+        doorbell.drain();
         client.spurious_wakeups += 1;
         let believed = client.spurious_wakeups < MAX_SPURIOUS_WAKEUPS;
         if believed {
@@ -295,7 +295,7 @@ impl DiskThread {
     /// Starts transactions as long as the scheduler names one.
     fn schedule(&mut self, now: Time) -> Scheduled {
         let mut scheduled = Scheduled::default();
-        while !self.stopping && self.ring.has_room(RUN) {
+        while !self.stopping && self.ring.has_room(MAX_RUN) {
             match self.atropos.next(now) {
                 Decision::Dispatch(start) => self.start(now, &start),
                 Decision::WaitUntil(until) => {
@@ -326,7 +326,7 @@ impl DiskThread {
             client.release_slot(number);
             return self.atropos.complete(now, start.ticket, Nanos::ZERO);
         }
-        let mut parts = [Part::default(); RUN];
+        let mut parts = [Part::default(); MAX_RUN];
         let made = match &client.target {
             Some(target) => transaction.parts(target, &mut parts),
             None => Err(Errno::INVAL),

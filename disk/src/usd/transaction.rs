@@ -5,7 +5,7 @@ use crate::atropos::InFlightId;
 use crate::cost_model;
 use crate::swapfs::ExtentSlice;
 use crate::time::Time;
-use iochannel::{Op, Piece, RUN, Request};
+use iochannel::{IoVec, MAX_RUN, Op, Request};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::io::Errno;
 use wired::PAGE;
@@ -39,11 +39,11 @@ pub(super) struct Transaction {
     len: usize,
     offset: u64,
     /// Memory pieces, cut where a device extent ends. Every piece is at least a page.
-    pieces: [Piece; RUN],
+    pieces: [IoVec; MAX_RUN],
     count: usize,
 }
 
-const EMPTY_PIECE: Piece = Piece {
+const EMPTY_IOVEC: IoVec = IoVec {
     start: std::ptr::null_mut(),
     len: 0,
 };
@@ -63,7 +63,7 @@ impl Transaction {
             orphan: true,
             len: 0,
             offset: 0,
-            pieces: [EMPTY_PIECE; RUN],
+            pieces: [EMPTY_IOVEC; MAX_RUN],
             count: 0,
         }
     }
@@ -113,7 +113,11 @@ impl Transaction {
 
     /// Computes the parts and returns their number. The target may have changed since the check,
     /// but never shrinks.
-    pub fn parts(&mut self, target: &IoTarget, parts: &mut [Part; RUN]) -> Result<usize, Errno> {
+    pub fn parts(
+        &mut self,
+        target: &IoTarget,
+        parts: &mut [Part; MAX_RUN],
+    ) -> Result<usize, Errno> {
         let whole = |at| Part {
             first: 0,
             count: self.count,
@@ -131,7 +135,7 @@ impl Transaction {
     fn split(
         &mut self,
         places: impl Iterator<Item = ExtentSlice>,
-        parts: &mut [Part; RUN],
+        parts: &mut [Part; MAX_RUN],
     ) -> Result<usize, Errno> {
         let (mut made, mut first) = (0, 0);
         for place in places {
@@ -157,7 +161,7 @@ impl Transaction {
     /// Cuts a piece in two. The list has room if the device is contiguous by whole pages: pieces
     /// are whole pages, and there are at most as many pages as entries.
     fn cut(&mut self, at: usize, len: usize) -> Result<(), Errno> {
-        if self.count == RUN {
+        if self.count == MAX_RUN {
             return Err(Errno::INVAL);
         }
         self.pieces.copy_within(at..self.count, at + 1);
@@ -170,7 +174,7 @@ impl Transaction {
     }
 
     /// The memory of a part.
-    pub fn memory(&self, part: &Part) -> &[Piece] {
+    pub fn memory(&self, part: &Part) -> &[IoVec] {
         &self.pieces[part.first..part.first + part.count]
     }
 
@@ -234,16 +238,16 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         ) {
             let pages: usize = pieces.iter().sum();
-            prop_assume!(pages <= RUN);
+            prop_assume!(pages <= MAX_RUN);
             let mut transaction = Transaction::none();
             // Memory in separate pieces, never touched.
             for (at, &count) in pieces.iter().enumerate() {
                 let start = std::ptr::without_provenance_mut((at + 1) << 20);
-                transaction.pieces[at] = Piece { start, len: count * PAGE };
+                transaction.pieces[at] = IoVec { start, len: count * PAGE };
             }
             (transaction.count, transaction.len) = (pieces.len(), pages * PAGE);
-            let memory = |pieces: &[Piece]| -> Vec<usize> {
-                let pages = |p: &Piece| (p.start.addr()..p.start.addr() + p.len).step_by(PAGE);
+            let memory = |pieces: &[IoVec]| -> Vec<usize> {
+                let pages = |p: &IoVec| (p.start.addr()..p.start.addr() + p.len).step_by(PAGE);
                 pieces.iter().flat_map(pages).collect()
             };
             let whole = memory(&transaction.pieces[..pieces.len()]);
@@ -256,7 +260,7 @@ mod tests {
                     len: ((ends[1] - ends[0]) * PAGE) as u64,
                 })
                 .collect();
-            let mut parts = [Part::default(); RUN];
+            let mut parts = [Part::default(); MAX_RUN];
             let made = transaction.split(places.iter().copied(), &mut parts).unwrap();
             prop_assert_eq!(made, places.len());
             let mut gone = Vec::new();

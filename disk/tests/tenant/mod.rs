@@ -7,7 +7,7 @@ use disk::cost_model::{CostModel, OpCost};
 use disk::swapfs::{Device, FileName, FormatOptions, SwapFs};
 use disk::time::Nanos;
 use disk::usd::{ChannelId, IoTarget, Usd, UsdConfig, UsdEvent};
-use iochannel::{Client, Doorbell, Piece, Server, Shape, create};
+use iochannel::{ChannelClient, ChannelGeometry, ChannelServer, Doorbell, IoVec, create};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -128,7 +128,7 @@ pub struct Tenant {
 
 pub struct Channel {
     pub id: ChannelId,
-    pub client: Client,
+    pub client: ChannelClient,
     /// State that a tenant keeps for the disk's successor.
     pub memory: OwnedFd,
     pub server_bell: OwnedFd,
@@ -160,9 +160,10 @@ impl Tenant {
 
 impl Channel {
     pub fn new(usd: &Usd, client: ClientId, doorbell: &Doorbell) -> Self {
-        let (server, ends) = create(Shape::for_depth(16)).unwrap();
+        let (server, ends) = create(ChannelGeometry::for_depth(16)).unwrap();
         let memory = duplicate(&ends.memory);
-        let asking = Client::attach(ends.memory, doorbell.share().unwrap(), ends.bell).unwrap();
+        let asking =
+            ChannelClient::attach(ends.memory, doorbell.share().unwrap(), ends.bell).unwrap();
         Self {
             id: usd.add_channel(client, server),
             client: asking,
@@ -172,8 +173,8 @@ impl Channel {
     }
 
     /// The disk's end for its successor.
-    pub fn succeed(&self) -> Server {
-        Server::attach(duplicate(&self.memory), duplicate(&self.server_bell)).unwrap()
+    pub fn succeed(&self) -> ChannelServer {
+        ChannelServer::attach(duplicate(&self.memory), duplicate(&self.server_bell)).unwrap()
     }
 
     /// Performs one operation and waits: pages to or from page number `first`.
@@ -182,7 +183,7 @@ impl Channel {
         // SAFETY: the pages outlive the operation, which ends here.
         unsafe { self.client.begin(0, write, &pieces, first * PAGE as u64) };
         self.client.flush();
-        let (op, result) = self.client.over(true).unwrap();
+        let (op, result) = self.client.reap(true).unwrap();
         assert_eq!(op, 0);
         result
     }
@@ -200,8 +201,8 @@ impl Channel {
     }
 }
 
-pub fn pieces(pages: &mut [Page]) -> Vec<Piece> {
-    let piece = |page: &mut Page| Piece {
+pub fn pieces(pages: &mut [Page]) -> Vec<IoVec> {
+    let piece = |page: &mut Page| IoVec {
         start: page.0.as_mut_ptr(),
         len: PAGE,
     };

@@ -163,10 +163,10 @@ fn refused() -> Verdict {
         ("--fault-rate", "100", "FAULTS/PERIOD"),
         ("--fault-rate", "100/10ms,tree=5", "fewer than the 100"),
         ("--fault-rate", "auto,tree=5", "auto[/PERIOD]"),
-        ("--cpu", "10ms/0ms", "a period of zero"),
+        ("--cpu", "10ms/0ms", "invalid period: zero"),
         ("--cpu", "0ms/10ms", "leave the reservation out"),
         ("--cpu", "20ms/10ms", "longer than its period"),
-        ("--cpu", "1us/33ms", "give at least 100µs"),
+        ("--cpu", "1us/33ms", "at least 100µs"),
         ("--cpu", "10ms/40ms,by=luck", "by=deadline|realtime|weight"),
     ];
     for (option, value, part) in wrong {

@@ -1,7 +1,9 @@
-//! Helpers for the channel's tests: both ends, what a tenant keeps, a disk in memory.
+//! Helpers for the channel's tests: both ends, the descriptors that a tenant keeps, a disk in memory.
 #![allow(dead_code)]
 
-use iochannel::{Client, Doorbell, Ends, Op, Piece, Request, Server, Shape, create};
+use iochannel::{
+    ChannelClient, ChannelGeometry, ChannelServer, ClientFds, Doorbell, IoVec, Op, Request, create,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const PAGE: usize = 4096;
 
-/// A page, aligned as channels want it.
+/// A page, aligned as channels require.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Page(pub [u8; PAGE]);
@@ -30,10 +32,10 @@ pub fn pages(count: usize, seed: u64) -> Vec<Page> {
     (0..count as u64).map(|at| Page::of(seed + at)).collect()
 }
 
-pub fn pieces(pages: &mut [Page]) -> Vec<Piece> {
+pub fn pieces(pages: &mut [Page]) -> Vec<IoVec> {
     pages
         .iter_mut()
-        .map(|page| Piece {
+        .map(|page| IoVec {
             start: page.0.as_mut_ptr(),
             len: PAGE,
         })
@@ -44,37 +46,37 @@ pub fn duplicate(fd: impl AsFd) -> OwnedFd {
     fcntl_dupfd_cloexec(fd, 0).unwrap()
 }
 
-/// What a tenant keeps of a channel for the server's successor.
-pub struct Kept {
+/// The descriptors that a tenant keeps for the server's successor.
+pub struct KeptFds {
     pub memory: OwnedFd,
     pub server_bell: OwnedFd,
     pub doorbell: OwnedFd,
 }
 
-impl Kept {
+impl KeptFds {
     /// A successor and its doorbell.
-    pub fn succeed(&self) -> (Server, Doorbell) {
-        let server = Server::attach(duplicate(&self.memory), duplicate(&self.server_bell));
+    pub fn succeed(&self) -> (ChannelServer, Doorbell) {
+        let server = ChannelServer::attach(duplicate(&self.memory), duplicate(&self.server_bell));
         let doorbell = Doorbell::attach(duplicate(&self.doorbell));
         (server.unwrap(), doorbell.unwrap())
     }
 }
 
 /// Both ends of a new channel.
-pub fn channel(shape: Shape) -> (Server, Doorbell, Client, Kept) {
+pub fn channel(geometry: ChannelGeometry) -> (ChannelServer, Doorbell, ChannelClient, KeptFds) {
     let doorbell = Doorbell::new().unwrap();
-    let (server, ends) = create(shape).unwrap();
-    let Ends {
+    let (server, ends) = create(geometry).unwrap();
+    let ClientFds {
         memory,
         bell,
         server_bell,
     } = ends;
-    let kept = Kept {
+    let kept = KeptFds {
         memory: duplicate(&memory),
         server_bell,
         doorbell: doorbell.share().unwrap(),
     };
-    let client = Client::attach(memory, doorbell.share().unwrap(), bell).unwrap();
+    let client = ChannelClient::attach(memory, doorbell.share().unwrap(), bell).unwrap();
     (server, doorbell, client, kept)
 }
 
@@ -88,11 +90,11 @@ impl Disk {
         Self(fd)
     }
 
-    /// What the system says.
+    /// Executes a request. Returns the system call's result.
     pub fn serve(&self, request: &Request) -> i32 {
         let (fd, offset) = (self.0.as_raw_fd(), request.offset as i64);
         let (start, count) = (request.pieces().as_ptr().cast(), request.pieces().len());
-        // SAFETY: a piece is an iovec, of page buffers of a server that is there.
+        // SAFETY: an `IoVec` is a `struct iovec`, here of page buffers of a live server.
         let moved = unsafe {
             match request.op {
                 Op::Read => libc::preadv(fd, start, count as i32, offset),
@@ -106,26 +108,26 @@ impl Disk {
     }
 }
 
-/// Whether a descriptor is readable now.
+/// Returns true if a descriptor is readable now.
 pub fn readable(fd: impl AsFd) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
 }
 
-/// Serves in order, asleep when there is nothing to do, until told to stop and rung.
-pub fn serve(server: &mut Server, doorbell: &Doorbell, disk: &Disk, stop: &AtomicBool) {
+/// Serves in order, asleep when there is nothing to do, until stopped and rung.
+pub fn serve(server: &mut ChannelServer, doorbell: &Doorbell, disk: &Disk, stop: &AtomicBool) {
     loop {
-        doorbell.clear();
+        doorbell.drain();
         if stop.load(Ordering::Acquire) {
             return;
         }
         while let Some(request) = server.take().unwrap() {
-            assert!(server.finish(request.slot, disk.serve(&request)));
-            server.announce();
+            assert!(server.complete(request.slot, disk.serve(&request)));
+            server.notify_completions();
         }
         if server.arm() {
             let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
-            // With a limit, so that a test that lost a wake-up fails by its results.
+            // With a limit, so that a test that lost a wake-up ends and fails by its results.
             let limit = Timespec {
                 tv_sec: 20,
                 tv_nsec: 0,
@@ -136,19 +138,19 @@ pub fn serve(server: &mut Server, doorbell: &Doorbell, disk: &Disk, stop: &Atomi
     }
 }
 
-/// Tells a thread in [`serve`] to stop.
-pub fn stop(stop: &AtomicBool, kept: &Kept) {
+/// Stops a thread in [`serve`].
+pub fn stop(stop: &AtomicBool, kept: &KeptFds) {
     stop.store(true, Ordering::Release);
     rustix::io::write(&kept.doorbell, &1u64.to_ne_bytes()).unwrap();
 }
 
 /// One operation, waited for.
-pub fn transfer(client: &mut Client, write: bool, pages: &mut [Page], first: usize) -> i32 {
+pub fn transfer(client: &mut ChannelClient, write: bool, pages: &mut [Page], first: usize) -> i32 {
     let pieces = pieces(pages);
-    // SAFETY: the pages outlive the operation, which ends here.
+    // SAFETY: the pages outlive the operation, which completes here.
     unsafe { client.begin(0, write, &pieces, (first * PAGE) as u64) };
     client.flush();
-    let (op, result) = client.over(true).unwrap();
+    let (op, result) = client.reap(true).unwrap();
     assert_eq!(op, 0);
     result
 }

@@ -1,6 +1,6 @@
 //! Operations on the swap file that are under way: a run of neighbouring bloks each.
 
-use crate::io::Piece;
+use crate::io::IoVec;
 use crate::location::Location;
 use std::sync::atomic::AtomicU64;
 use wired::PAGE;
@@ -63,7 +63,7 @@ pub(crate) struct IoOp {
     pub first: u32,
     count: usize,
     slots: [PageSlot; RUN],
-    pieces: [Piece; RUN],
+    pieces: [IoVec; RUN],
     /// Pages before this one are reported.
     reported: usize,
     /// Bytes of the pages from `reported` on that are moved.
@@ -79,7 +79,7 @@ impl IoOp {
             first: 0,
             count: 0,
             slots: [PageSlot::NONE; RUN],
-            pieces: [Piece {
+            pieces: [IoVec {
                 start: std::ptr::null_mut(),
                 len: 0,
             }; RUN],
@@ -105,7 +105,7 @@ impl IoOp {
     }
 
     /// The pieces still to be moved, and the offset in the file where they begin.
-    pub fn remaining(&mut self) -> (&mut [Piece], u64) {
+    pub fn remaining(&mut self) -> (&mut [IoVec], u64) {
         let skip = self.moved / PAGE;
         let within = self.moved % PAGE;
         let first = self.reported + skip;
@@ -115,7 +115,7 @@ impl IoOp {
             self.count
         };
         for (piece, slot) in self.pieces.iter_mut().zip(&self.slots[first..end]) {
-            *piece = Piece {
+            *piece = IoVec {
                 start: slot.memory,
                 len: PAGE,
             };

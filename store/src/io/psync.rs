@@ -1,6 +1,6 @@
 //! Plain system calls.
 
-use super::Piece;
+use super::IoVec;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -9,11 +9,11 @@ use std::io::{IoSlice, IoSliceMut};
 ///
 /// # Safety
 /// The pieces' memory is valid, and nobody else's.
-pub unsafe fn transfer(fd: BorrowedFd<'_>, write: bool, pieces: &mut [Piece], offset: u64) -> i32 {
+pub unsafe fn transfer(fd: BorrowedFd<'_>, write: bool, pieces: &mut [IoVec], offset: u64) -> i32 {
     let (start, count) = (pieces.as_mut_ptr(), pieces.len());
     let result = loop {
         let result = if write {
-            // SAFETY: IoSlice has the layout of iovec, which Piece has, too; the memory is
+            // SAFETY: IoSlice has the layout of iovec, which IoVec has, too; the memory is
             // valid by the caller's promise.
             let slices = unsafe { std::slice::from_raw_parts(start.cast::<IoSlice<'_>>(), count) };
             rustix::io::pwritev(fd, slices, offset)

@@ -4,7 +4,7 @@
 //! errors through libc's `errno`, which is thread-local. The swap file is registered with
 //! the ring, so that the channel needs no descriptor but the ring's.
 
-use super::{MAX_OPS, Piece};
+use super::{IoVec, MAX_OPS};
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ impl Uring {
         &mut self,
         op: usize,
         write: bool,
-        pieces: &[Piece],
+        pieces: &[IoVec],
         offset: u64,
     ) -> Result<(), Errno> {
         if let Some(errno) = self.dead {

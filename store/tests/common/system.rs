@@ -1,6 +1,8 @@
 //! The system's disk, in a thread of the test: a server of IO channels over a plain file.
 
-use iochannel::{Client, Doorbell, Ends, Op, Request, Server, Shape, create};
+use iochannel::{
+    ChannelClient, ChannelGeometry, ChannelServer, ClientFds, Doorbell, Op, Request, create,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -33,7 +35,7 @@ struct Shared {
     disk: File,
     doorbell: Doorbell,
     kept: Mutex<Vec<Kept>>,
-    fresh: Mutex<Vec<Server>>,
+    fresh: Mutex<Vec<ChannelServer>>,
     /// Requests to answer with EIO.
     to_fail: AtomicU64,
     /// The server dies at its next request, with that in its hand.
@@ -60,7 +62,7 @@ impl Shared {
             return -libc::EFBIG;
         }
         // SAFETY: page buffers of a server that is there until it has answered.
-        let slice = |piece: &iochannel::Piece| unsafe {
+        let slice = |piece: &iochannel::IoVec| unsafe {
             std::slice::from_raw_parts_mut(piece.start, piece.len)
         };
         let moved = match request.op {
@@ -81,9 +83,9 @@ impl Shared {
     }
 
     /// One life of the server: until it is told to end (true) or to die.
-    fn live(&self, mut servers: Vec<Server>) -> bool {
+    fn live(&self, mut servers: Vec<ChannelServer>) -> bool {
         loop {
-            self.doorbell.clear();
+            self.doorbell.drain();
             if self.end.load(SeqCst) {
                 return true;
             }
@@ -94,11 +96,11 @@ impl Shared {
                         return false;
                     }
                     let result = self.serve(&request);
-                    assert!(server.finish(request.slot, result));
+                    assert!(server.complete(request.slot, result));
                 }
-                server.announce();
+                server.notify_completions();
             }
-            let idle = servers.iter().all(Server::arm);
+            let idle = servers.iter().all(ChannelServer::arm);
             if idle && self.fresh.lock().unwrap().is_empty() {
                 let mut fds = [PollFd::new(&self.doorbell, PollFlags::IN)];
                 let limit = Timespec {
@@ -107,7 +109,7 @@ impl Shared {
                 };
                 poll(&mut fds, Some(&limit)).unwrap();
             }
-            servers.iter().for_each(Server::disarm);
+            servers.iter().for_each(ChannelServer::disarm);
         }
     }
 
@@ -121,7 +123,7 @@ impl Shared {
                 .iter()
                 .map(|kept| {
                     let (memory, bell) = (duplicate(&kept.memory), duplicate(&kept.server_bell));
-                    Server::attach(memory, bell).unwrap()
+                    ChannelServer::attach(memory, bell).unwrap()
                 })
                 .collect();
         }
@@ -211,9 +213,9 @@ impl Drop for System {
 struct Plug(Arc<Shared>);
 
 impl DiskTransport for Plug {
-    fn open(&self, depth: usize) -> Result<Client, Errno> {
-        let (server, ends) = create(Shape::for_depth(depth)).unwrap();
-        let Ends {
+    fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {
+        let (server, ends) = create(ChannelGeometry::for_depth(depth)).unwrap();
+        let ClientFds {
             memory,
             bell,
             server_bell,
@@ -229,7 +231,7 @@ impl DiskTransport for Plug {
         drop(all);
         self.0.ring();
         let doorbell = self.0.doorbell.share().unwrap();
-        Client::attach(memory, doorbell, bell).map_err(|_| Errno::IO)
+        ChannelClient::attach(memory, doorbell, bell).map_err(|_| Errno::IO)
     }
 
     fn wait_for_io(&self) {

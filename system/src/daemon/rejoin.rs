@@ -13,7 +13,7 @@ use crate::socket::Received;
 use disk::swapfs::{FileId, SwapFs};
 use frames::LimitControl;
 use frames::allocator::{Placement, TenantId};
-use iochannel::{Doorbell, Server};
+use iochannel::{ChannelServer, Doorbell};
 use rustix::fd::OwnedFd;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, VecDeque};
@@ -249,7 +249,7 @@ impl Daemon {
         let [Some(memory), Some(bell), ..] = &message.fds else {
             return self.refuse(token, "a channel's descriptors did not come along");
         };
-        let server = match Server::attach(memory, bell) {
+        let server = match ChannelServer::attach(memory, bell) {
             Ok(server) => server,
             Err(why) => {
                 self.log(format_args!(

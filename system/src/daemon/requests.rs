@@ -11,7 +11,7 @@ use crate::socket::Received;
 use crate::terms::{DiskChange, FrameTerms};
 use disk::usd::ChannelId;
 use frames::allocator::TenantId;
-use iochannel::Shape;
+use iochannel::ChannelGeometry;
 use rustix::fd::AsFd;
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ impl Daemon {
         if let Some(why) = full.or_else(|| self.crowded(uid)) {
             return self.refuse(token, why);
         }
-        let (server, ends) = match iochannel::create(Shape::for_depth(depth.into())) {
+        let (server, ends) = match iochannel::create(ChannelGeometry::for_depth(depth.into())) {
             Ok(made) => made,
             Err(why) => return self.refuse(token, why),
         };

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub(crate) struct NoPages;
 
 impl store::DiskTransport for NoPages {
-    fn open(&self, _: usize) -> Result<iochannel::Client, Errno> {
+    fn open(&self, _: usize) -> Result<iochannel::ChannelClient, Errno> {
         Err(Errno::NOTCONN)
     }
 

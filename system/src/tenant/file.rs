@@ -6,7 +6,7 @@
 use crate::control::{Ask, NAME, cut};
 use crate::tenant::{TenantError, converse, reach};
 use crate::terms::DiskTerms;
-use iochannel::{ChannelError, Client, Piece, RUN};
+use iochannel::{ChannelClient, ChannelError, IoVec, MAX_RUN};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::fs::File;
@@ -35,9 +35,9 @@ pub enum FileError {
 /// A file under a contract. It ends with the contract when it is dropped, and does not
 /// outlive the daemon.
 pub struct ReservedFile {
-    channel: Client,
+    channel: ChannelClient,
     memory: WiredMemory,
-    pieces: Vec<Vec<Piece>>,
+    pieces: Vec<Vec<IoVec>>,
     size: u64,
     _connection: OwnedFd,
 }
@@ -52,7 +52,7 @@ pub struct Over<'a> {
 
 impl ReservedFile {
     /// Asks the daemon at `socket` for disk time for `file`, with `depth` requests at a time
-    /// of up to `pages` pages each ([`RUN`] at most).
+    /// of up to `pages` pages each ([`MAX_RUN`] at most).
     pub fn open(
         socket: &Path,
         name: &str,
@@ -63,7 +63,7 @@ impl ReservedFile {
     ) -> Result<Self, FileError> {
         let io = |what| move |errno| FileError::Io { what, errno };
         let connection = reach(socket)?;
-        let (depth, pages) = (depth.max(1), pages.clamp(1, RUN));
+        let (depth, pages) = (depth.max(1), pages.clamp(1, MAX_RUN));
         let ask = Ask::File {
             name: cut(name, NAME),
             disk,
@@ -77,11 +77,11 @@ impl ReservedFile {
         let lack =
             || io("no descriptor is free to receive a channel: raise `ulimit -n`")(Errno::MFILE);
         let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
-        let channel = Client::attach(memory?, doorbell?, bell?)?;
+        let channel = ChannelClient::attach(memory?, doorbell?, bell?)?;
         let depth = depth.min(channel.slots());
         let memory =
             WiredMemory::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;
-        let piece = |slot: usize, at: usize| Piece {
+        let piece = |slot: usize, at: usize| IoVec {
             start: memory.as_ptr().wrapping_add((slot * pages + at) * PAGE),
             len: PAGE,
         };
@@ -118,7 +118,7 @@ impl ReservedFile {
 
     /// Waits for a request to be over. `None` when none is under way.
     pub fn wait(&mut self) -> Option<Result<Over<'_>, FileError>> {
-        let (slot, result) = self.channel.over(true)?;
+        let (slot, result) = self.channel.reap(true)?;
         if result < 0 {
             let errno = Errno::from_raw_os_error(-result);
             return Some(Err(FileError::Io {

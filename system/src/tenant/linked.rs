@@ -42,7 +42,7 @@ use super::{Tenant, TenantError, Wanted};
 use crate::control::TenantNumber;
 use crate::terms::Terms;
 use frames::{Contract, Ledger, LedgerError};
-use iochannel::Client;
+use iochannel::ChannelClient;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -130,7 +130,7 @@ pub struct Share {
 }
 
 /// Somebody who waits for a channel.
-type Waits = Sender<Result<Client, Errno>>;
+type Waits = Sender<Result<ChannelClient, Errno>>;
 
 /// What the thread is asked for.
 enum Wish {
@@ -156,7 +156,7 @@ impl Line {
 struct Way(Arc<Line>);
 
 impl DiskTransport for Way {
-    fn open(&self, depth: usize) -> Result<Client, Errno> {
+    fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {
         let (reply, answer) = channel();
         let depth = u16::try_from(depth).map_err(|_| Errno::INVAL)?;
         self.0.ask(Wish::Channel { depth, reply })?;
@@ -351,7 +351,7 @@ impl Thread {
             } => {
                 let doorbell = fcntl_dupfd_cloexec(self.steward.doorbell(), 0);
                 let client = doorbell.and_then(|doorbell| {
-                    Client::attach(memory, doorbell, bell).map_err(|_| Errno::PROTO)
+                    ChannelClient::attach(memory, doorbell, bell).map_err(|_| Errno::PROTO)
                 });
                 let _ = who.send(client);
             }

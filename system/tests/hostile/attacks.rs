@@ -1,7 +1,7 @@
 //! What hostile clients do, each in a process of its own.
 
 use crate::machine::count;
-use iochannel::{Client, Piece};
+use iochannel::{ChannelClient, IoVec};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, ftruncate, memfd_create};
@@ -255,9 +255,9 @@ pub fn scribble(path: &Path, seed: u64) {
 /// Asks for pages that the swap file does not have.
 fn beyond(doorbell: &OwnedFd, ends: &[OwnedFd]) {
     let own = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).unwrap();
-    let mut client = Client::attach(own(&ends[0]), own(doorbell), own(&ends[1])).unwrap();
+    let mut client = ChannelClient::attach(own(&ends[0]), own(doorbell), own(&ends[1])).unwrap();
     let mut page = vec![0u8; 4096];
-    let piece = Piece {
+    let piece = IoVec {
         start: page.as_mut_ptr(),
         len: page.len(),
     };
@@ -265,7 +265,7 @@ fn beyond(doorbell: &OwnedFd, ends: &[OwnedFd]) {
         // SAFETY: the page stays until the request is over.
         unsafe { client.begin(0, true, &[piece], offset) };
         client.flush();
-        assert!(client.over(true).unwrap().1 < 0);
+        assert!(client.reap(true).unwrap().1 < 0);
     }
 }
 

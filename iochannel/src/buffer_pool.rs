@@ -1,37 +1,37 @@
-//! The page buffers of a channel, given out by the client.
+//! The page buffers of a channel, allocated by the client.
 
-use crate::bits::Bits;
-use crate::shape::MAX_PAGES;
+use crate::bitset::BitSet;
+use crate::geometry::MAX_PAGES;
 
-/// Which page buffers are free: known to the client alone.
-pub(crate) struct Pool {
-    free: Bits<{ MAX_PAGES / 64 }>,
+/// The free page buffers: known to the client alone.
+pub(crate) struct BufferPool {
+    free: BitSet<{ MAX_PAGES / 64 }>,
     left: usize,
 }
 
-impl Pool {
-    /// All of `pages` free.
+impl BufferPool {
+    /// A pool of `pages` free buffers.
     pub fn new(pages: usize) -> Self {
-        let mut free = Bits::EMPTY;
+        let mut free = BitSet::EMPTY;
         (0..pages).for_each(|page| free.insert(page));
         Self { free, left: pages }
     }
 
-    /// Takes as many as there is room for in `to`, or none. The lowest ones, so that few
-    /// are ever used and neighbours are often beside each other.
+    /// Takes as many as fit in `to`, or none. The lowest ones, so that few are ever used and
+    /// neighbours are often adjacent. Returns true if it took them.
     pub fn take(&mut self, to: &mut [u16]) -> bool {
         if to.len() > self.left {
             return false;
         }
         for page in to.iter_mut() {
-            // There are enough, by the count.
+            // The count shows that there are enough.
             *page = self.free.pop().unwrap_or_default() as u16;
         }
         self.left -= to.len();
         true
     }
 
-    /// Gives some back.
+    /// Returns buffers to the pool.
     pub fn give(&mut self, pages: &[u16]) {
         pages
             .iter()
@@ -45,8 +45,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_page_is_given_twice_and_all_come_back() {
-        let mut pool = Pool::new(70);
+    fn no_page_is_taken_twice_and_all_are_returned() {
+        let mut pool = BufferPool::new(70);
         let (mut one, mut other) = ([0; 40], [0; 30]);
         assert!(pool.take(&mut one) && pool.take(&mut other));
         assert!(!pool.take(&mut [0; 1]));

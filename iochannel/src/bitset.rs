@@ -2,48 +2,48 @@
 
 /// Numbers below `64 * WORDS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bits<const WORDS: usize>([u64; WORDS]);
+pub(crate) struct BitSet<const WORDS: usize>([u64; WORDS]);
 
-impl<const WORDS: usize> Bits<WORDS> {
-    /// None.
+impl<const WORDS: usize> BitSet<WORDS> {
+    /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
-    /// Puts a number in.
+    /// Inserts a number.
     pub fn insert(&mut self, number: usize) {
         self.0[number / 64] |= 1 << (number % 64);
     }
 
-    /// Takes a number out; whether it was in.
+    /// Removes a number. Returns true if it was in the set.
     pub fn remove(&mut self, number: usize) -> bool {
         let was = self.has(number);
         self.0[number / 64] &= !(1 << (number % 64));
         was
     }
 
-    /// Whether a number is in.
+    /// Returns true if a number is in the set.
     pub fn has(&self, number: usize) -> bool {
         self.0[number / 64] & 1 << (number % 64) != 0
     }
 
-    /// The least number in.
+    /// The smallest number.
     pub fn first(&self) -> Option<usize> {
         let word = self.0.iter().position(|&word| word != 0)?;
         Some(word * 64 + self.0[word].trailing_zeros() as usize)
     }
 
-    /// Takes the least number out.
+    /// Removes the smallest number.
     pub fn pop(&mut self) -> Option<usize> {
         self.first().inspect(|&number| {
             self.remove(number);
         })
     }
 
-    /// Whether none is in.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == [0; WORDS]
     }
 
-    /// How many are in.
+    /// Size of the set.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
