@@ -1,10 +1,9 @@
-//! What one page in and out costs a thread, alone and beside another, and how fast a disk
-//! is filled: `cargo run --release -p store --example pages [DIR]`.
+//! Cost of one page in and out for a thread, alone and beside another, and the rate of filling a
+//! disk: `cargo run --release -p store --example pages [DIR]`.
 //!
-//! Medians of interleaved repeats, in microseconds of the thread's own processor time: on
-//! a machine that does other work, too, threads that get in each other's way show there,
-//! and those that merely wait for a processor do not. Half of each page is noise. DIR is
-//! where the swap file goes; without it the disk is left out.
+//! Medians of interleaved repeats, in microseconds of the thread's own processor time: on a machine
+//! with other work, contention between the threads shows there, and waiting for a processor does
+//! not. Half of each page is noise. DIR takes the swap file; without it the disk is left out.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -16,14 +15,14 @@ use store::{
 const PAGE: usize = 4096;
 const PAGES: usize = 4096;
 const REPEATS: usize = 9;
-/// As many as the pager hands over at once.
+/// As many as the pager submits at once.
 const BATCH: usize = 64;
 
 #[repr(C, align(4096))]
 #[derive(Clone)]
 struct Page([u8; PAGE]);
 
-/// A generator of numbers, the same each time.
+/// A deterministic generator of numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -70,7 +69,7 @@ fn writes(pages: &[Page]) -> Vec<WritePage> {
     (0..).zip(pages).map(write).collect()
 }
 
-/// Writes with two batches in flight; the handles, by token.
+/// Writes with two batches in flight; returns the handles, by token.
 fn fill(channel: &mut dyn Channel, writes: &[WritePage]) -> Vec<PageHandle> {
     let mut handles = vec![None; writes.len()];
     let mut wait_until = |channel: &mut dyn Channel, left: usize| {

@@ -1,8 +1,8 @@
-//! What the store costs a page: `cargo run --release -p store --example store_costs [DIR]`.
+//! Cost of a page in the store: `cargo run --release -p store --example store_costs [DIR]`.
 //!
-//! Medians over batches, one thread, pages that compress to about half; DIR (default: the
-//! current directory) is where the swap file goes. Memory is touched before; the checksum
-//! is not part of a write's cost (the pager has it already) and is part of a read's.
+//! Medians over batches, one thread, pages that compress to about half; DIR (default: the current
+//! directory) takes the swap file. Memory is touched before; the checksum is not part of a write's
+//! cost (the pager has it already) and is part of a read's.
 
 use std::time::Instant;
 use store::{
@@ -26,8 +26,8 @@ fn contents(count: usize) -> Vec<Page> {
         state ^= state << 17;
         state
     };
-    // Records of 16 bytes: a counter, a small number, and 6 bytes of noise. lz4 makes
-    // about half of it, as it does of real heaps.
+    // Records of 16 bytes: a counter, a small number, and 6 bytes of noise. lz4 halves them, as it
+    // does real heaps.
     let mut counter = 0u64;
     let mut page = || {
         let mut page = Page([0; PAGE]);

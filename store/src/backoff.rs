@@ -1,11 +1,11 @@
-//! Waiting without a lock: look again, yield, then sleep a little.
+//! Waiting without a lock: spin, yield, then sleep briefly.
 
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep, sched_yield};
 use std::time::Duration;
 
-/// Sleeps, whatever signals come.
+/// Sleeps, even when signals interrupt it.
 pub(crate) fn sleep(time: Duration) {
-    // One that the kernel could not say would not end: it is no sleep.
+    // A duration that the kernel rejects is no sleep.
     let Ok(mut left) = Timespec::try_from(time) else {
         return;
     };
@@ -14,22 +14,22 @@ pub(crate) fn sleep(time: Duration) {
     }
 }
 
-/// Waits longer each time round. Another process holds what is waited for, for well under
-/// a microsecond unless it is preempted, or dead and not yet retired.
+/// Waits longer each round. Another process has the entry locked, for well under a microsecond
+/// unless it is preempted, or dead and not yet retired.
 #[derive(Default)]
 pub(crate) struct Backoff {
     rounds: u32,
 }
 
 impl Backoff {
-    /// Rounds of looking again before giving way.
+    /// Rounds of spinning before yielding.
     const SPINS: u32 = 64;
-    /// Rounds of giving way before sleeping.
+    /// Rounds of yielding before sleeping.
     const YIELDS: u32 = 256;
-    /// How long one sleep is: short beside a disk's answer.
+    /// One sleep: short beside a disk's latency.
     const SLEEP: Duration = Duration::from_micros(50);
 
-    /// Waits a little.
+    /// Waits one round.
     pub fn wait(&mut self) {
         self.rounds += 1;
         if self.rounds <= Self::SPINS {
@@ -41,7 +41,7 @@ impl Backoff {
         }
     }
 
-    /// Whether this has gone on for so long (about 10 ms) that the other one may be dead.
+    /// Returns true after about 10 ms of waiting: the other process may be dead.
     pub fn is_exhausted(&self) -> bool {
         self.rounds > Self::YIELDS + 200
     }

@@ -1,14 +1,13 @@
-//! BlokAllocator of the swap file, allocated first fit by bitmap.
+//! Blok allocator of the swap file: first fit by bitmap.
 //!
 //! "It keeps track of swap space as a bitmap of bloks ... bloks are allocated first fit, a
 //! hint pointer is maintained to the earliest structure which is known to have free bloks"
 //! (Nemesis, section 6.6). A blok is a page. The structure is a word of 64 bloks here, and
 //! a run never crosses one: 256 KiB is more than one I/O carries.
 //!
-//! Many processes allocate at once, and any may die in between, so the bitmap is a hint
-//! only. The truth is the owner word of each blok: the handle whose page lies there, or 0.
-//! Taking a blok is a compare-and-swap from 0, giving it back one to 0, so that neither
-//! can happen twice.
+//! Many processes allocate at once, and any may die in between, so the bitmap is a hint only. The
+//! truth is the owner word of each blok: the handle whose page lies there, or 0. Assigning a blok
+//! is a compare-and-swap from 0, freeing it one to 0, so that neither can happen twice.
 
 use crate::intent_log::{Intent, IntentGuard};
 use crate::ref_bitmap::ones;
@@ -16,7 +15,7 @@ use crate::search_hint::SearchHint;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Words a search looks at beyond the first with anything free, for a longer run.
+/// Words that a search visits beyond the first with a free blok, for a longer run.
 const SEARCH_BATCH: usize = 64;
 
 /// Contiguous bloks.
@@ -46,7 +45,7 @@ impl BlokAllocator {
         }
     }
 
-    /// Marks what lies past the last blok as taken. Once, when the store is made.
+    /// Marks the bits past the last blok as taken. Once, when the store is made.
     pub fn close_end(&self) {
         let over = self.bits.len() * 64 - self.owners.len();
         if over > 0
@@ -56,14 +55,14 @@ impl BlokAllocator {
         }
     }
 
-    /// Marks bloks as taken that nothing owns: no search finds them. The ends are multiples of 64.
+    /// Marks bloks as taken without an owner: no search finds them. The ends are multiples of 64.
     pub fn close(&self, bloks: Range<u64>) {
         for word in self.words(bloks) {
             word.fetch_or(u64::MAX, Ordering::AcqRel);
         }
     }
 
-    /// The opposite of [`BlokAllocator::close`]; the end may be the last blok's.
+    /// Reverses [`BlokAllocator::close`]; the end may be the last blok's.
     pub fn open(&self, bloks: Range<u64>) {
         let over = (bloks.end.next_multiple_of(64) - bloks.end) as u32;
         let first = bloks.start as usize / 64;
@@ -80,7 +79,7 @@ impl BlokAllocator {
         self.hint.lower(first);
     }
 
-    /// Closes bloks if all are free. Returns true if they are closed now; else all are as before.
+    /// Closes the bloks if all are free. Returns true if they are closed; else all are as before.
     pub fn close_if_free(&self, bloks: Range<u64>) -> bool {
         let words = self.words(bloks.start..bloks.end.next_multiple_of(64));
         let close = |word: &&AtomicU64| {
@@ -108,9 +107,10 @@ impl BlokAllocator {
         &self.bits[bloks.start as usize / 64..bloks.end as usize / 64]
     }
 
-    /// Reserves a run of at most `want` bloks: at `near` if it is free, else the first that
-    /// is long enough, else the longest close by. Each blok must then be taken with
-    /// [`BlokAllocator::own`] or returned with [`BlokAllocator::unreserve`]; until then `note` remembers.
+    /// Reserves a run of at most `want` bloks: at `near` if that is free, else the first that is
+    /// long enough, else the longest nearby. The caller takes each blok by
+    /// [`BlokAllocator::try_assign`] or returns it by [`BlokAllocator::unreserve`]; until then
+    /// `note` records the reservation.
     pub fn reserve(&self, want: u32, near: Option<u32>, note: &IntentGuard) -> Option<BlokRun> {
         let want = want.min(64);
         if let Some(run) = near.and_then(|near| self.reserve_at(near, want, note)) {
@@ -151,7 +151,7 @@ impl BlokAllocator {
             .raise(seen, position, |passed| self.first_free(passed));
     }
 
-    /// After a death: somebody may have moved the hint and not looked back.
+    /// After a crash: the dead process may have moved the hint without its second look.
     pub fn repair_hint(&self) {
         self.hint.lower(0);
     }
@@ -185,15 +185,15 @@ impl BlokAllocator {
         free.then_some(BlokRun { first, count: len })
     }
 
-    /// The page `handle` lies in `blok` from now on. False if the blok is another's after
-    /// all (a hint was wrong): it stays marked and is not to be used.
+    /// Assigns `blok` to the page `handle`. Returns false if the blok has another owner (a hint was
+    /// wrong): it stays marked and must not be used.
     pub fn try_assign(&self, blok: u32, handle: u32) -> bool {
         self.owners[blok as usize]
             .compare_exchange(0, handle, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Gives reserved bloks that were not taken back.
+    /// Frees reserved bloks that were not assigned.
     pub fn unreserve(&self, run: BlokRun) {
         if run.count > 0 {
             let at = run.first as usize / 64;
@@ -202,7 +202,7 @@ impl BlokAllocator {
         }
     }
 
-    /// The page `handle` no longer lies in `blok`. Does nothing if it did not.
+    /// Frees `blok` if the page `handle` owns it.
     pub fn free(&self, blok: u32, handle: u32) {
         let Some(owner) = self.owners.get(blok as usize) else {
             return;
@@ -218,21 +218,21 @@ impl BlokAllocator {
         }
     }
 
-    /// Whether there is a blok of this number.
+    /// Returns true if `blok` exists.
     pub fn has(&self, blok: u32) -> bool {
         (blok as usize) < self.owners.len()
     }
 
-    /// Whether the page `handle` lies in `blok`.
+    /// Returns true if the page `handle` owns `blok`.
     pub fn is_owned(&self, blok: u32, handle: u32) -> bool {
         self.owners
             .get(blok as usize)
             .is_some_and(|o| o.load(Ordering::Acquire) == handle)
     }
 
-    /// Unmarks what a dead process had marked and not taken. A live one may be about to
-    /// take such a blok: then the mark is wrong, and whoever reserves it next fails to own
-    /// it and marks it again.
+    /// Clears the marks that a dead process set without assigning. A live process may be about to
+    /// assign such a blok: then the mark is wrong, and the next process that reserves it fails to
+    /// assign it and marks it again.
     pub fn repair(&self, run: BlokRun) {
         for blok in run.first..run.first + run.count {
             if self
@@ -248,7 +248,7 @@ impl BlokAllocator {
         }
     }
 
-    /// BlokAllocator in use.
+    /// Assigned bloks.
     pub fn used(&self) -> u64 {
         (self.bits.iter().enumerate())
             .flat_map(|(at, word)| {
@@ -262,7 +262,7 @@ impl BlokAllocator {
             .count() as u64
     }
 
-    /// Whether anything is free.
+    /// Returns true if a blok is free.
     pub fn has_room(&self) -> bool {
         let seen = self.hint.start();
         let free = self.first_free(seen..self.bits.len());
@@ -275,7 +275,7 @@ fn mask(bit: u32, len: u32) -> u64 {
     (u64::MAX >> (64 - len)) << bit
 }
 
-/// The first run of ones that is `want` long, or the longest there is: (bit, length).
+/// The first run of ones that is `want` long, or the longest: (bit, length).
 fn longest_run(mut word: u64, want: u32) -> (u32, u32) {
     let mut best = (0, 0);
     let mut base = 0;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blok_is_given_back_once() {
+    fn a_blok_is_freed_once() {
         let bloks = bloks(64);
         let note = intents().begin(0, 0);
         take(&bloks, 1, None, 5, &note).unwrap();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_the_dead_are_healed() {
+    fn marks_of_dead_processes_are_cleared() {
         let bloks = bloks(64);
         let note = intents().begin(0, 0);
         let run = bloks.reserve(64, None, &note).unwrap();
@@ -419,7 +419,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_blok_is_given_twice_and_all_come_back(
+        fn no_blok_is_assigned_twice_and_all_are_freed(
             count in 1usize..300,
             steps in prop::collection::vec((any::<bool>(), 1u32..70, 0u32..300), 1..200),
         ) {

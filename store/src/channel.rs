@@ -1,4 +1,4 @@
-//! One thread's way into the store: pages in, completions out.
+//! One thread's channel to the store: pages in, completions out.
 
 use crate::codec::{Codec, filled_with};
 use crate::demotion::{DEMOTE_OPS, Demotion, HALVES};
@@ -17,9 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wired::{ForkGuard, PAGE, WiredMemory};
 
-/// A channel. Its file holds what the pager sees; how pages lie in RAM is in `ram`, how
-/// they come back in `read`, how they move to disk in `tier`, operations on the disk are in
-/// `swap`.
+/// A channel. This file has its interface; `compressed_ram` places pages in RAM, `read` returns
+/// them, `demotion` moves them to disk, `disk_io` runs operations on the disk.
 pub(crate) struct StoreChannel {
     pub(crate) inner: Arc<StoreInner>,
     pub(crate) holder: HolderId,
@@ -31,32 +30,32 @@ pub(crate) struct StoreChannel {
     pub(crate) codec: Codec,
     pub(crate) engine: Option<IoEngine>,
     pub(crate) ops: Vec<IoOp>,
-    /// Operations not in use, as bits: those for the pager's pages, then those for demotion.
+    /// Idle operations, as bits: those for the pager's pages, then those for demotion.
     pub(crate) idle_ops: [u64; MAX_OPS / 64],
     pub(crate) depth: usize,
-    /// Pages of the pager's in operations.
+    /// The pager's pages in operations.
     pub(crate) in_ops: usize,
     pub(crate) outgoing: PendingWrites,
     pub(crate) incoming: PendingReads,
-    /// Where the last run on disk ended: the next goes there if it can.
+    /// Blok after the last run on disk: the next run goes there if it is free.
     pub(crate) near: Option<u32>,
     pub(crate) demotion: Option<Demotion>,
     pub(crate) bounce: Option<WiredMemory>,
     done: CompletionQueue,
 }
 
-// SAFETY: the pointers in it are the caller's page memory, promised until completion.
+// SAFETY: its pointers are the caller's page memory, promised until completion.
 unsafe impl Send for StoreChannel {}
 
-/// Pages on their way to disk that have no operation yet.
+/// Pages to be written to disk that have no operation yet.
 pub(crate) struct PendingWrites {
     pub slots: [PageSlot; RUN],
     pub sums: [Checksum; RUN],
     pub len: usize,
 }
 
-/// Completions not yet fetched, with room for all that may be pending. It begins at its
-/// start again whenever it is empty, so that of its memory only what is used is taken.
+/// Completions not yet fetched, with room for all that may be pending. It restarts at its beginning
+/// whenever it is empty, so that it touches no more memory than it needs.
 struct CompletionQueue(VecDeque<Completion>);
 
 impl CompletionQueue {
@@ -139,13 +138,13 @@ impl StoreChannel {
         self.inner.count(self.holder, self.shard, what, by);
     }
 
-    /// Tells that a page is stored.
+    /// Completes a page that is stored.
     pub(crate) fn complete_stored(&mut self, handle: u32, token: u64) {
         self.count(StoreCounter::Written, 1);
         self.complete_with(token, Ok(PageHandle::new(handle)));
     }
 
-    /// Tells that a page is not stored, and gives its entry back.
+    /// Completes a page that is not stored, and frees its entry.
     pub(crate) fn complete_failed(&mut self, handle: u32, token: u64, error: StoreError) {
         let near = self.shard.near();
         self.inner
@@ -169,7 +168,7 @@ impl StoreChannel {
         let Some(handle) = self.take_entry() else {
             return self.complete_with(write.token, Err(StoreError::IndexFull));
         };
-        // SAFETY: the caller keeps the memory as it is until completion.
+        // SAFETY: the caller leaves the memory unchanged until completion.
         let contents = unsafe { page(write.from) };
         if let Some(value) = filled_with(contents) {
             self.inner
@@ -198,7 +197,7 @@ impl StoreChannel {
         self.pending() + pages <= MAX_PENDING
     }
 
-    /// Everything under way comes to its end, told to nobody.
+    /// Drains in-flight I/O and drops the completions.
     fn shut_down(&mut self) {
         while self.in_ops > 0 && self.reap(true) {}
         self.end_demotion();
@@ -209,7 +208,7 @@ impl StoreChannel {
         let near = self.shard.near();
         self.inner.page_index.unclaim(self.holder, near, claims);
         while let Some(completion) = self.done.pop() {
-            // A page whose handle nobody will ever know.
+            // A page whose handle is never delivered.
             if let Ok(Some(handle)) = completion.result {
                 self.inner.discard(self.holder, &[handle]);
             }
@@ -299,8 +298,8 @@ impl Channel for StoreChannel {
 
 impl Drop for StoreChannel {
     fn drop(&mut self) {
-        // In a fork's child nothing of this is ours: not the segment, not the entries, not
-        // the descriptor of the ring. Only private memory goes.
+        // In a fork's child nothing of this belongs to the process: not the segment, not the
+        // entries, not the descriptor of the ring. Only private memory is freed.
         if self.fork_guard.is_same_process() {
             self.shut_down();
         }

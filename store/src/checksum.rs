@@ -1,10 +1,10 @@
-//! The 128-bit checksum a page carries from write to read.
+//! The 128-bit checksum that a page carries from write to read.
 //!
-//! xxh3-128, by whichever instructions the processor turns out to have: 74 ns a page here with
-//! AVX2 and 110 ns without (`cargo run --release -p store --example store_costs`; where the page
-//! has left the caches memory takes three times as long). It also says whether a page changed since its stored copy
-//! (pages are clean when their checksum says so), which is why 64 bits would not do: an
-//! unnoticed change would be a lost write.
+//! xxh3-128, by the best instructions of the running processor: 74 ns a page here with AVX2 and 110
+//! ns without (`cargo run --release -p store --example store_costs`; where the page has left the
+//! caches memory takes three times as long). It also detects whether a page changed since its
+//! stored copy (a page is clean if its checksum is unchanged), which is why 64 bits would not do:
+//! an undetected change would be a lost write.
 
 use twox_hash::XxHash3_128;
 use wired::PAGE;

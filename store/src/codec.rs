@@ -1,25 +1,25 @@
 //! Compression of one page: lz4 blocks, with the table and the buffer of the channel.
 //!
-//! Packed by lz4_flex, unpacked by the C library, each the faster where a page is half noise
-//! and half runs: packing takes the one 0.44 us and the other 0.68, unpacking 0.53 and 0.13,
-//! since the C library copies long runs by doubling. On programs, text and records they are
-//! alike, 3 to 6 us and 0.7 to 1.4. Unpacking was 0.35 us of the 8.4 of a fault (p50 in
-//! `selfpage bench paging --arms run-ram --passes random-read`).
+//! lz4_flex packs, the C library unpacks, each the faster where a page is half noise and half runs:
+//! packing takes the one 0.44 us and the other 0.68, unpacking 0.53 and 0.13, since the C library
+//! copies long runs by doubling. On programs, text and records they are alike, 3 to 6 us and 0.7 to
+//! 1.4. Unpacking was 0.35 us of the 8.4 of a fault (p50 in `selfpage bench paging --arms run-ram
+//! --passes random-read`).
 //!
 //! The packer's table lies in the codec itself (the crate's `alloc` feature is off), so that
-//! nothing is allocated. Unpacking checks every bound: what is unpacked lies in memory that
-//! other processes write, too.
+//! nothing is allocated. Unpacking checks every bound: the packed bytes lie in memory that other
+//! processes write, too.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table};
 use lz4_sys::{LZ4_decompress_safe, c_int};
 use wired::PAGE;
 
-/// A page that does not get smaller than this is not worth compressing: it is kept as it
-/// is, or goes to disk. Three quarters of a page.
+/// A page that compresses to more than this is kept as it is, or goes to disk. Three quarters of a
+/// page.
 pub(crate) const MAX_PACKED: usize = PAGE / 4 * 3;
 
-/// The bound the crate asks for: with less room it reports an error even for a page that
-/// gets small.
+/// The output bound that the crate demands: with less room it returns an error even for a page that
+/// compresses well.
 const BOUND: usize = lz4_flex::block::get_maximum_output_size(PAGE);
 
 /// Compresses and decompresses.
@@ -30,7 +30,7 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// A codec that has seen nothing.
+    /// A codec without history.
     pub fn new() -> Self {
         Self {
             table: CompressTable::small(),
@@ -39,33 +39,32 @@ impl Codec {
         }
     }
 
-    /// Compresses a page; how long it got, or `None` where that is not worth it.
+    /// Compresses a page; its length, or `None` where that exceeds [`MAX_PACKED`].
     pub fn compress(&mut self, page: &[u8; PAGE]) -> Option<usize> {
         let len = compress_into_with_table(page, &mut self.packed, &mut self.table).ok()?;
         (len <= MAX_PACKED).then_some(len)
     }
 
-    /// What was compressed last.
+    /// The page compressed last.
     pub fn packed(&self, len: usize) -> &[u8] {
         &self.packed[..len]
     }
 
-    /// A buffer for what is about to be decompressed: another than what compression fills,
-    /// because making room for a compressed page may mean decompressing others.
+    /// A buffer for the page to decompress: another than the output of compression, because making
+    /// room for a compressed page may mean decompressing others.
     pub fn unpack_buffer(&mut self) -> &mut [u8; PAGE] {
         &mut self.unpack
     }
 
-    /// Unpacks the first `len` bytes of [`Codec::unpack_buffer`] into `page`; false if they are
-    /// not a page.
+    /// Unpacks the first `len` bytes of [`Codec::unpack_buffer`] into `page`; returns false if they
+    /// are no page.
     pub fn decompress(&self, len: usize, page: &mut [u8; PAGE]) -> bool {
         if len == PAGE {
             page.copy_from_slice(&self.unpack);
             return true;
         }
         let packed = &self.unpack[..len];
-        // SAFETY: two buffers of the lengths given, which the library keeps to whatever it
-        // reads.
+        // SAFETY: two buffers of the lengths given, whose bounds the library keeps for any input.
         let got = unsafe {
             LZ4_decompress_safe(
                 packed.as_ptr().cast(),
@@ -78,8 +77,8 @@ impl Codec {
     }
 }
 
-/// The value a page repeats, if it repeats one that an entry can hold: not one that reads
-/// as a place (see [`Location`](crate::location::Location)), lest a mover take it for one.
+/// The value that a page repeats, if an entry can hold it: not one that decodes as a location (see
+/// [`Location`](crate::location::Location)), or a mover would take it for one.
 pub(crate) fn filled_with(page: &[u8; PAGE]) -> Option<u64> {
     let (words, _) = page.as_chunks::<8>();
     let value = u64::from_ne_bytes(words[0]);
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_comes_back_from_its_packed_form() {
+    fn a_page_survives_compression() {
         let mut codec = Codec::new();
         let page: [u8; PAGE] = std::array::from_fn(|at| (at / 50) as u8);
         let len = codec.compress(&page).unwrap();
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_not_worth_it() {
+    fn noise_is_not_compressed() {
         let mut state = 1u64;
         let page: [u8; PAGE] = std::array::from_fn(|_| {
             state = state
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_not_a_page() {
+    fn arbitrary_bytes_do_not_decompress_to_a_page() {
         let mut codec = Codec::new();
         codec.unpack_buffer().fill(0xff);
         let mut page = [0; PAGE];

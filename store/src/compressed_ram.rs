@@ -1,9 +1,8 @@
-//! A channel's compressed RAM: pages appended to its open segment, room made when there is
-//! none.
+//! A channel's compressed RAM: appends pages to its open segment and makes room when it is full.
 //!
-//! A segment is opened while free ones are left and few bytes are holes; one stays in
-//! reserve, as the place that the first compaction moves to. Compaction empties the segment
-//! with the least alive, and what it left empty is the next reserve.
+//! A segment is opened while free ones are left and few bytes are holes; one stays in reserve, as
+//! the destination of the first compaction. Compaction empties the segment with the fewest live
+//! bytes, which then is the next reserve.
 
 use crate::Checksum;
 use crate::backoff::Backoff;
@@ -17,28 +16,28 @@ use wired::PAGE;
 /// Free segments that only compaction opens.
 const RESERVE: u32 = 1;
 
-/// With a disk below, segments are compacted while at most this part of them is alive, in
-/// 32nds; otherwise the oldest moves down: it is not worth copying what was not used.
+/// With a disk below, segments are compacted while at most this part of them is alive, in 32nds;
+/// otherwise the oldest is demoted: copying unused pages does not pay.
 const TIER_COMPACT: u32 = 16;
-/// Without, or when the disk is full: whenever anything worth a few pages can be gained.
+/// Without a disk, or when it is full: whenever compaction gains a few pages.
 const FULL_COMPACT: u32 = 31;
 
-/// SegmentTable compacted at once at most: a store whose pages died in great number gets denser
-/// while it is written to, without one write waiting for all of it.
+/// Maximum segments compacted at once: a store whose pages died in great number gets denser while
+/// it is written to, without one write waiting for all of it.
 const MAX_COMPACTIONS: usize = 4;
 
-/// When a segment is worth compacting.
+/// Which segments are worth compacting.
 #[derive(Clone, Copy)]
 struct CompactionPolicy {
-    /// Bytes of room that must come of it.
+    /// Bytes of room that compaction must gain.
     need: u32,
     /// At most this part of it alive, in 32nds.
     part: u32,
 }
 
 impl StoreChannel {
-    /// Appends a page, compressed (its `packed` length in the codec's buffer) or as it is,
-    /// and publishes it. False if there is no room for it.
+    /// Appends a page, compressed (its `packed` length in the codec's buffer) or as it is, and
+    /// publishes it. Returns false if there is no room.
     pub(crate) fn put_in_ram(
         &mut self,
         handle: u32,
@@ -68,7 +67,7 @@ impl StoreChannel {
         }
     }
 
-    /// Unpacks what lies there in RAM; false if that is no page (any more).
+    /// Unpacks the page at a location in RAM; returns false if there is no page (any more).
     pub(crate) fn get_from_ram(&mut self, location: Location, to: &mut [u8; PAGE]) -> bool {
         let len = self
             .inner
@@ -82,7 +81,7 @@ impl StoreChannel {
         (self.inner.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)
     }
 
-    /// Gets the channel another open segment, with `need` bytes of room in it.
+    /// Opens another segment for the channel, with `need` bytes of room in it.
     fn make_room(&mut self, need: u32) -> bool {
         let tiered = self.inner.bloks.is_some();
         let mut compact = CompactionPolicy {
@@ -114,7 +113,7 @@ impl StoreChannel {
                 compact.part = FULL_COMPACT;
                 continue;
             }
-            // Others may be about to free a segment; they do not take long.
+            // Other channels may be about to free a segment, which does not take long.
             if backoff.is_exhausted() || !self.others_make_room(&stats, compact) {
                 return false;
             }
@@ -122,7 +121,7 @@ impl StoreChannel {
         }
     }
 
-    /// Whether another channel is emptying a segment now, or took the one found.
+    /// Returns true if another channel is emptying a segment now, or took the candidate.
     fn others_make_room(&self, stats: &SegmentStats, compact: CompactionPolicy) -> bool {
         let worth = stats
             .emptiest
@@ -133,7 +132,7 @@ impl StoreChannel {
 
     fn most_alive(&self, compact: CompactionPolicy) -> u32 {
         let size = self.inner.segments.size() as u32;
-        // A place for the page must come of it, or the same would be tried for ever.
+        // Compaction must gain room for the page, or it would repeat for ever.
         (size / 32 * compact.part).min(size - compact.need)
     }
 
@@ -143,8 +142,8 @@ impl StoreChannel {
         self.open.is_some()
     }
 
-    /// A segment sealed early, by the death of its owner or the end of its channel, has
-    /// room at its end.
+    /// A segment sealed early, by the death of its owner or the end of its channel, has room at its
+    /// end.
     fn reopen_roomy(&mut self, stats: &SegmentStats, need: u32) -> bool {
         let enough = need.max(self.inner.segments.size() as u32 / 4);
         let roomy = stats.roomiest.filter(|&(_, room)| room >= enough);
@@ -152,8 +151,8 @@ impl StoreChannel {
         self.open.is_some()
     }
 
-    /// Empties the segment with the least alive into the reserve, which is the open segment
-    /// then.
+    /// Empties the segment with the fewest live bytes into the reserve, which then is the open
+    /// segment.
     fn compact(&mut self, stats: &SegmentStats, compact: CompactionPolicy) -> bool {
         let Some((victim, live)) = stats.emptiest else {
             return false;
@@ -204,13 +203,13 @@ impl StoreChannel {
         true
     }
 
-    /// Moves what is alive in a claimed segment to the open one, as far as it fits.
+    /// Moves the live objects of a claimed segment to the open one, as far as they fit.
     fn empty(&mut self, victim: u32) {
         if let Some(mut open) = self.open.take() {
             self.move_all(victim, &mut open);
             self.open = Some(open);
         }
-        // What was dropped or moved meanwhile is not alive; what did not fit, is.
+        // Pages dropped or moved meanwhile are not alive; those that did not fit are.
         let left = self.inner.segments.live_in(victim, self.inner.is_live());
         self.inner.segments.release(victim, left);
     }

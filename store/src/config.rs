@@ -1,4 +1,4 @@
-//! A store in one line: `ram:256MiB+disk:/var/tmp,size=2GiB`.
+//! A store's configuration line: `ram:256MiB+disk:/var/tmp,size=2GiB`.
 
 use crate::fault_injection::FaultPlan;
 use std::path::PathBuf;
@@ -8,11 +8,10 @@ use std::str::FromStr;
 pub const MIN_RAM: u64 = 256 << 10;
 /// Smallest swap file: one run of pages.
 pub const MIN_DISK: u64 = 128 << 10;
-/// Largest of either: past this the size is a slip of the pen, and a place no longer fits
-/// its word.
+/// Largest size of either: a sanity limit; also, a location would no longer fit its word.
 pub const MAX_SIZE: u64 = 1 << 42;
 
-/// Which stores, and how large.
+/// The tiers of a store and their sizes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StoreConfig {
     /// Bytes of compressed RAM.
@@ -21,30 +20,30 @@ pub struct StoreConfig {
     pub disk: Option<DiskConfig>,
 }
 
-/// Whose a store's disk is.
+/// The owner of a store's disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskLocation {
-    /// The store's own: the name of a file to make; it has none once it is open.
+    /// The store's own: the name of a file to make; it is unlinked once it is open.
     File(PathBuf),
-    /// The system's, reached through IO channels: an [`crate::DiskTransport`] opens them. It has a
-    /// swap file for the store already; a store's line cannot ask for one.
+    /// The daemon's, reached through IO channels that a [`crate::DiskTransport`] opens. It has a
+    /// swap file for the store already; a configuration line cannot request one.
     System,
 }
 
 /// A swap file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DiskConfig {
-    /// Where it is.
+    /// Its location.
     pub place: DiskLocation,
-    /// Bytes, allocated when the store is made; the most where the file grows.
+    /// Bytes, allocated when the store is made; the maximum where the file grows.
     pub size: u64,
-    /// Whether all of it is written when the store is made: the store then takes longer to
-    /// make (the time to write `size` bytes), and is filled faster for the first time, where
-    /// a file system keeps track of what was ever written (ext4, XFS): 1.6 GB/s against 0.5
-    /// here on ext4 (medians of three runs of the example `pages`).
+    /// Writes all of it when the store is made: making the store then takes longer (the time to
+    /// write `size` bytes), and filling it for the first time is faster, where a file system tracks
+    /// what was ever written (ext4, XFS): 1.6 GB/s against 0.5 here on ext4 (medians of three runs
+    /// of the example `pages`).
     pub written: bool,
-    /// Whether only the first part is allocated when the store is made, and more ahead of
-    /// need: see [`crate::SharedStore::grow_ahead`].
+    /// Allocates only the first part when the store is made, and more ahead of need: see
+    /// [`crate::SharedStore::grow_ahead`].
     pub grows: bool,
     /// Faults to inject, for tests: see [`FaultPlan`].
     pub inject: Option<FaultPlan>,
@@ -62,7 +61,7 @@ impl DiskConfig {
         }
     }
 
-    /// A disk of the system's, that gives the store `size` bytes.
+    /// A disk of the daemon's that gives the store `size` bytes.
     pub fn by_daemon(size: u64) -> Self {
         Self {
             place: DiskLocation::System,
@@ -74,7 +73,7 @@ impl DiskConfig {
     }
 }
 
-/// What is wrong with a store's line.
+/// An invalid configuration line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Neither `ram:` nor `disk:`.
@@ -89,8 +88,8 @@ pub enum ConfigError {
     /// `disk:` with no size.
     #[error("disk:{} needs a size, as in disk:{},size=2G", .0.display(), .0.display())]
     NoSize(PathBuf),
-    /// An option that is not one.
-    #[error("disk: knows no option {0:?}: there are size=SIZE, written, and grow")]
+    /// An unknown option.
+    #[error("disk: unknown option {0:?}; expected size=SIZE, written, or grow")]
     Option(String),
     /// Both ways to allocate a file.
     #[error("disk: takes written or grow, not both: a file that grows is not written beforehand")]
@@ -103,26 +102,26 @@ pub enum ConfigError {
     /// A number too small.
     #[error("{what} of {asked} bytes is too small: at least {least} bytes ({})", Bytes(*.least))]
     TooSmall {
-        /// Of what.
+        /// The tier.
         what: &'static str,
-        /// As given.
+        /// The requested size.
         asked: u64,
-        /// What there must be.
+        /// The smallest size.
         least: u64,
     },
     /// A number too large.
     #[error("{what} of {asked} is too large: at most {}", Bytes(*.most))]
     TooLarge {
-        /// Of what.
+        /// The tier.
         what: &'static str,
-        /// As given.
+        /// The requested size.
         asked: String,
-        /// What there may be.
+        /// The largest size.
         most: u64,
     },
 }
 
-/// A number of bytes that reads as it would be written: `64MiB`.
+/// A number of bytes, displayed in the form that is parsed: `64MiB`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bytes(pub u64);
 
@@ -139,7 +138,7 @@ impl std::fmt::Display for Bytes {
     }
 }
 
-/// Reads `64M`, `64MiB`, `64MB`, `65536`; the units are powers of 1024 all.
+/// Parses `64M`, `64MiB`, `64MB`, `65536`; all units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
     let wrong = || ConfigError::Size(text.to_owned());
     let digits = text
@@ -170,12 +169,12 @@ pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
 }
 
 impl StoreConfig {
-    /// Whether the store makes a swap file: its descriptor is then the last of the store's.
+    /// Returns true if the store makes a swap file: its descriptor is then the last of the store's.
     pub fn has_file(&self) -> bool {
         (self.disk.as_ref()).is_some_and(|disk| matches!(disk.place, DiskLocation::File(_)))
     }
 
-    /// Whether these sizes can be.
+    /// Checks that the sizes are possible.
     pub fn check(&self) -> Result<(), ConfigError> {
         let bound = |what, asked: u64, least, most| {
             if asked < least {
@@ -230,7 +229,7 @@ impl FromStr for StoreConfig {
     }
 }
 
-/// Splits at each `+` that a tier's name follows: a path may hold a `+` itself.
+/// Splits at each `+` that a tier's name follows: a path may contain a `+`.
 fn split_tiers(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -318,7 +317,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_forms_of_the_manual_are_read() {
+    fn the_documented_forms_are_parsed() {
         let both: StoreConfig = "ram:256M+disk:/var/tmp,size=2GiB".parse().unwrap();
         assert_eq!(both.ram, Some(256 << 20));
         assert_eq!(both.disk, Some(DiskConfig::new("/var/tmp", 2 << 30)));
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn an_error_names_the_mistake() {
         for (text, part) in [
             ("ram:0", "too small"),
             ("ram:64X", "not a size"),
@@ -346,7 +345,7 @@ mod tests {
             ("disk:,size=1G", "needs a path"),
             ("disk:/tmp", "needs a size"),
             ("disk:/tmp,size=0", "too small"),
-            ("disk:/tmp,colour=red,size=1G", "no option"),
+            ("disk:/tmp,colour=red,size=1G", "unknown option"),
             ("disk:/tmp,size=1G,grow,written", "not both"),
             ("tape:1G", "no store"),
             ("", "no store"),
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn options_and_faults_to_inject_are_read_back() {
+    fn options_and_faults_survive_display_and_parsing() {
         let grows = "disk:/tmp,size=1GiB,grow";
         assert_eq!(grows.parse::<StoreConfig>().unwrap().to_string(), grows);
         let text = "disk:/tmp,size=1MiB,written,fail=eio@1000,slow=200us";
@@ -367,7 +366,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(ram in MIN_RAM..MAX_SIZE, disk in MIN_DISK..MAX_SIZE) {
+        fn a_displayed_line_parses_to_the_same(ram in MIN_RAM..MAX_SIZE, disk in MIN_DISK..MAX_SIZE) {
             let config = StoreConfig { ram: Some(ram), disk: Some(DiskConfig::new("/x/y", disk)) };
             prop_assert_eq!(config.to_string().parse::<StoreConfig>().unwrap(), config);
         }

@@ -1,5 +1,5 @@
-//! Deaths at each step of an operation, played out: `retire` must leave the store as if
-//! the operation had either happened or not.
+//! Simulates a crash at each step of an operation: `retire` must leave the store as if the
+//! operation had happened or not.
 
 use super::*;
 use crate::inner::StoreInner;
@@ -30,7 +30,7 @@ fn page(page_index: &PageIndex, holders: &[HolderId]) -> u32 {
     handle
 }
 
-/// Notes something as `DEAD` and never clears it.
+/// Records an intent of `DEAD` and never clears it.
 fn note(page_index: &PageIndex, intent: Intent) -> IntentGuard {
     let note = page_index.intents.begin(DEAD, 0);
     note.set(intent);
@@ -63,7 +63,7 @@ fn dying_while_claiming_entries_leaves_them_free() {
             .word
             .store(EntryWord::claimed_by(DEAD).0, Ordering::Release);
     }
-    // One of the two got as far as the holder's bitmap.
+    // One of the two entries reached the holder's bitmap.
     page_index.refs.add(DEAD, 0, 1 << 9);
     die(&inner, note);
     assert!(is_free(page_index, 5) && is_free(page_index, 9));
@@ -135,7 +135,7 @@ fn dying_while_adopting_adopts_nothing_twice() {
 }
 
 #[test]
-fn an_entry_in_anothers_hands_is_left_for_later() {
+fn an_entry_locked_by_another_process_is_left_for_later() {
     let (store, inner) = store("ram:256K");
     let page_index = &inner.page_index;
     let handle = page(page_index, &[DEAD, ALIVE]);
@@ -153,13 +153,13 @@ fn an_entry_in_anothers_hands_is_left_for_later() {
 }
 
 #[test]
-fn dying_while_taking_bloks_gives_them_back() {
+fn dying_while_taking_bloks_frees_them() {
     let (store, inner) = store("disk:deaths-swap,size=256K");
     let (page_index, bloks) = (&inner.page_index, inner.bloks.as_ref().unwrap());
     let mut claims = page_index.claim(DEAD, 0).unwrap();
     let note = page_index.intents.begin(DEAD, 0);
     let run = bloks.reserve(8, None, &note).unwrap();
-    // The first is taken, the second only aimed at, the others are only marked.
+    // The first is assigned, the second only located, the others only marked.
     for blok in [run.first, run.first + 1] {
         page_index.set_location(claims.take().unwrap(), Location::Disk { blok }, Checksum(0));
     }
@@ -170,7 +170,7 @@ fn dying_while_taking_bloks_gives_them_back() {
     assert_eq!(bloks.reserve(64, None, &note).unwrap().count, 64);
 }
 
-/// A page in RAM, the segment it is in, and its place.
+/// A page in RAM, its segment, and its location.
 fn page_in_ram(
     page_index: &PageIndex,
     segments: &SegmentTable,
@@ -188,7 +188,7 @@ fn page_in_ram(
 }
 
 #[test]
-fn dying_while_moving_a_page_down_leaves_it_in_one_place() {
+fn dying_while_demoting_a_page_leaves_it_in_one_place() {
     for moved in [false, true] {
         let (store, inner) = store("ram:256K+disk:deaths-swap,size=256K");
         let (page_index, bloks) = (&inner.page_index, inner.bloks.as_ref().unwrap());

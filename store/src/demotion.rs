@@ -1,10 +1,10 @@
-//! RAM first, then disk: the oldest segments' pages move down while newer ones are written.
+//! Demotion: the oldest segments' pages move from RAM to disk while newer ones are written.
 //!
-//! A channel that opens one of the last free segments claims the oldest sealed one, unpacks
-//! what is alive in it into a bounce buffer, and writes that in runs through its own ring:
-//! nobody else pays. A page's place changes only after its blok is written, by one
-//! compare-and-swap, so that its handle stays the same and a reader finds it in either
-//! place. If it cannot be written it stays where it is, and nothing is lost.
+//! A channel that opens one of the last free segments claims the oldest sealed one, unpacks its
+//! live pages into a bounce buffer, and writes that in runs through its own ring: no other process
+//! pays. A page's location changes only after its blok is written, by one compare-and-swap, so that
+//! its handle stays the same and a reader finds it in either place. A page that cannot be written
+//! stays where it is, and nothing is lost.
 
 use crate::channel::StoreChannel;
 use crate::inner::StoreCounter;
@@ -13,17 +13,16 @@ use crate::io::op::{IoKind, PageSlot, RUN};
 use crate::location::Location;
 use wired::PAGE;
 
-/// Operations a channel keeps for demotion, beside its depth.
+/// Operations of a channel for demotion, beside its depth.
 pub(crate) const DEMOTE_OPS: usize = 8;
-/// StoreInner of the bounce buffer: one fills while the other is written.
+/// Parts of the bounce buffer: one fills while the other is written.
 pub(crate) const HALVES: usize = 2;
 
 /// A segment being emptied to disk.
 #[derive(Debug)]
 pub(crate) struct Demotion {
     segment: u32,
-    /// Where in it the next object starts; `None` at its end, or when there is no use in
-    /// going on.
+    /// Offset of the next object in it; `None` at its end, or when continuing is pointless.
     next: Option<u32>,
     /// Pages of each half that are being written.
     outstanding: [usize; HALVES],
@@ -31,7 +30,7 @@ pub(crate) struct Demotion {
 }
 
 impl StoreChannel {
-    /// Begins to empty this segment, if no other is being emptied and the disk has room.
+    /// Starts to empty this segment, if no other is being emptied and the disk has room.
     pub(crate) fn begin_demotion(&mut self, oldest: Option<u32>) {
         let Some(segment) = oldest else { return };
         if self.demotion.is_some() || !self.disk_has_room() {
@@ -56,7 +55,7 @@ impl StoreChannel {
             .is_some_and(|bloks| bloks.has_room())
     }
 
-    /// Goes on with the demotion as far as it goes without waiting.
+    /// Continues the demotion as far as possible without waiting.
     pub(crate) fn step_demotion(&mut self) {
         for half in 0..HALVES {
             let Some(demotion) = &self.demotion else {
@@ -77,8 +76,8 @@ impl StoreChannel {
         }
     }
 
-    /// Waits until the segment is emptied, or could not be. False if there was none, or it
-    /// failed: waiting again would not help.
+    /// Waits until the segment is emptied, or the demotion failed. Returns false if there was none,
+    /// or it failed: waiting again would not help.
     pub(crate) fn wait_for_demotion(&mut self) -> bool {
         let mut failed = true;
         while let Some(demotion) = &self.demotion {
@@ -96,7 +95,7 @@ impl StoreChannel {
         !failed
     }
 
-    /// The channel ends: so does what it was moving.
+    /// Ends the demotion with the channel.
     pub(crate) fn end_demotion(&mut self) {
         if let Some(demotion) = &mut self.demotion {
             demotion.next = None;
@@ -139,7 +138,7 @@ impl StoreChannel {
         }
     }
 
-    /// The next page alive in the segment.
+    /// The next live page of the segment.
     fn next_to_demote(&mut self) -> Option<PageSlot> {
         let demotion = self.demotion.as_mut()?;
         loop {
@@ -159,13 +158,13 @@ impl StoreChannel {
         }
     }
 
-    /// Unpacked or not: a page that is spoiled already is told so when it is read.
+    /// Writes the page even if unpacking fails: a corrupt page is detected when it is read.
     fn unpack_to_bounce(&mut self, at: usize, location: Location) -> *mut u8 {
         let Some(bounce) = &self.bounce else {
             return std::ptr::null_mut();
         };
         let memory = bounce.as_ptr().wrapping_add(at * PAGE);
-        // SAFETY: a page of the buffer, of a half that nothing is written from now.
+        // SAFETY: a page of the buffer, in a half that no operation is writing.
         let page = unsafe { &mut *memory.cast::<[u8; PAGE]>() };
         if let Some(len) = self
             .inner
@@ -177,7 +176,7 @@ impl StoreChannel {
         memory
     }
 
-    /// Takes a run of bloks, each noted as where its page moves.
+    /// Assigns a run of bloks, each recorded as the destination of its page.
     fn take_demotion_bloks(&mut self, slots: &mut [PageSlot]) -> Option<(u32, usize)> {
         let Some(bloks) = &self.inner.bloks else {
             return None;
@@ -216,7 +215,7 @@ impl StoreChannel {
         }
     }
 
-    /// A page is on disk, or not: its place changes, or stays.
+    /// Completes a page's write: on success its location changes.
     pub(crate) fn was_demoted(
         &mut self,
         half: usize,

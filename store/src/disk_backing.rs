@@ -1,4 +1,4 @@
-//! How this process reaches the store's disk: a descriptor of the swap file, or an transport.
+//! How this process reaches the store's disk: a descriptor of the swap file, or a transport.
 
 use crate::disk_transport::DiskTransport;
 use crate::io::IoEngine;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::time::Duration;
 use wired::ForkGuard;
 
-/// Longer than a device takes to answer.
+/// Longer than a device takes to complete an I/O.
 const ANY_IO: Duration = Duration::from_secs(1);
 
-/// The way to the disk that new channels take.
+/// The disk access of new channels.
 pub(crate) struct DiskBacking {
-    /// Whether it is by an transport: then there never is a descriptor.
+    /// True if I/O goes by a transport: then there never is a descriptor.
     by_daemon: bool,
     /// The swap file; -1 without one.
     swap: AtomicI32,
@@ -25,7 +25,7 @@ pub(crate) struct DiskBacking {
 }
 
 impl DiskBacking {
-    /// The descriptor of the swap file is the store's to keep, if there is one.
+    /// The store closes the swap file's descriptor, if there is one.
     pub fn new(by_daemon: bool, swap: Option<OwnedFd>) -> Result<Self, Errno> {
         Ok(Self {
             by_daemon,
@@ -35,7 +35,7 @@ impl DiskBacking {
         })
     }
 
-    /// What carries `ops` operations of a new channel.
+    /// The I/O engine of a new channel, for `ops` operations.
     pub fn engine(&self, ops: usize, inject: &'static [AtomicU64]) -> Result<IoEngine, StoreError> {
         let fail = |what, errno: Errno| StoreError::Channel {
             what,
@@ -43,7 +43,7 @@ impl DiskBacking {
         };
         if !self.by_daemon {
             let swap = self.swap.load(Ordering::Acquire);
-            // SAFETY: the store keeps it open, or was told of another.
+            // SAFETY: the store keeps it open, or got another by `reopen`.
             let swap = unsafe { BorrowedFd::borrow_raw(swap) };
             return IoEngine::on_file(swap, ops, inject).map_err(|errno| fail("its ring", errno));
         }
@@ -58,39 +58,38 @@ impl DiskBacking {
 
     fn transport(&self) -> Option<&dyn DiskTransport> {
         let transport = self.transport.load(Ordering::Acquire);
-        // SAFETY: null, or from `set_transport`, which frees none; the last is freed with
-        // `self`.
+        // SAFETY: null, or from `set_transport`, which frees none; the last is freed with `self`.
         unsafe { transport.as_ref() }.map(|transport| &**transport)
     }
 
-    /// New channels are opened by this from now on. The one before is left as it is: another
-    /// thread may be opening a channel by it.
+    /// Sets the transport of new channels. The former one is kept: another thread may be opening a
+    /// channel by it.
     pub fn set_transport(&self, transport: Box<dyn DiskTransport>) {
         let transport = Box::into_raw(Box::new(transport));
         self.transport.store(transport, Ordering::Release);
     }
 
-    /// New channels use this descriptor from now on; the one before is not closed.
+    /// Sets the descriptor of new channels; the former one is not closed.
     pub fn reopen(&self, swap: OwnedFd) {
         if !self.by_daemon {
             self.swap.store(swap.into_raw_fd(), Ordering::Release);
         }
     }
 
-    /// Gives the descriptor away.
+    /// Gives up the descriptor.
     pub fn take_swap(&self) -> Option<RawFd> {
         let swap = self.swap.swap(-1, Ordering::AcqRel);
         (swap >= 0).then_some(swap)
     }
 
-    /// Waits until no I/O of a process that is gone can reach the disk any more.
+    /// Waits until no I/O of a dead process can reach the disk any more.
     pub fn wait_for_io(&self) {
         let swap = self.swap.load(Ordering::Acquire);
         match self.transport() {
             Some(transport) => transport.wait_for_io(),
-            // SAFETY: the store keeps the swap file open, or was told of another.
+            // SAFETY: the store keeps the swap file open, or got another by `reopen`.
             None if swap >= 0 => wait_for_io(unsafe { BorrowedFd::borrow_raw(swap) }),
-            // Nothing to ask.
+            // No transport: nothing to wait for but time.
             None => backoff::sleep(ANY_IO),
         }
     }
@@ -102,12 +101,12 @@ impl Drop for DiskBacking {
             return;
         }
         if let Some(swap) = self.take_swap() {
-            // SAFETY: the descriptor was given to the store to keep, in this process.
+            // SAFETY: the store owns the descriptor, in this process.
             drop(unsafe { OwnedFd::from_raw_fd(swap) });
         }
         let transport = *self.transport.get_mut();
         if !transport.is_null() {
-            // SAFETY: from `set_transport`, and nobody else has the store any more.
+            // SAFETY: from `set_transport`, and no other thread has the store any more.
             drop(unsafe { Box::from_raw(transport) });
         }
     }

@@ -1,4 +1,4 @@
-//! A channel's operations on the swap file: pages out in runs, answers taken in.
+//! A channel's operations on the swap file: writes pages in runs, handles completions.
 
 use crate::channel::StoreChannel;
 use crate::inner::StoreCounter;
@@ -11,7 +11,7 @@ use crate::{Checksum, StoreError};
 use std::sync::atomic::Ordering;
 
 impl StoreChannel {
-    /// A page goes to disk, together with those before it.
+    /// Queues a page for disk, together with those before it.
     pub(crate) fn send_out(&mut self, slot: PageSlot, sum: Checksum) {
         let out = &mut self.outgoing;
         out.slots[out.len] = slot;
@@ -22,7 +22,7 @@ impl StoreChannel {
         }
     }
 
-    /// Finds bloks for the pages that go to disk and starts their operations.
+    /// Assigns bloks to the queued pages and starts their operations.
     pub(crate) fn flush_outgoing(&mut self) {
         let count = std::mem::take(&mut self.outgoing.len);
         let mut done = 0;
@@ -43,7 +43,7 @@ impl StoreChannel {
         }
     }
 
-    /// Takes a run of bloks for as many of the slots as there is one for.
+    /// Assigns a run of bloks to as many of the slots as it covers.
     fn take_bloks(&mut self, slots: &[PageSlot], sums: &[Checksum]) -> Option<(u32, usize)> {
         let Some(bloks) = &self.inner.bloks else {
             return None;
@@ -54,7 +54,7 @@ impl StoreChannel {
             let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
             let mut taken = 0;
             for ((blok, slot), sum) in (run.first..run.first + run.count).zip(slots).zip(sums) {
-                // Aimed first: a blok is never owned by an entry that does not say so.
+                // The entry first: a blok is never owned by an entry without its location.
                 page_index.set_location(slot.handle, Location::Disk { blok }, *sum);
                 if !bloks.try_assign(blok, slot.handle) {
                     page_index.set_location(slot.handle, Location::Nowhere, *sum);
@@ -77,7 +77,7 @@ impl StoreChannel {
 
     /// The disk has no room for the page: it may stay in RAM as it is, if RAM has some.
     fn disk_is_full(&mut self, slot: PageSlot, sum: Checksum) {
-        // SAFETY: the caller of submit keeps the memory as it is until completion.
+        // SAFETY: the caller of submit leaves the memory unchanged until completion.
         let contents = unsafe { page(slot.memory) };
         if self.inner.has_ram() && self.put_in_ram(slot.handle, contents, None, sum) {
             self.complete_stored(slot.handle, slot.token);
@@ -86,7 +86,7 @@ impl StoreChannel {
         }
     }
 
-    /// Starts an operation on neighbouring bloks, when one is idle.
+    /// Starts an operation on adjacent bloks, when one is idle.
     pub(crate) fn start(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) {
         let op = loop {
             if let Some(op) = self.idle_op(kind) {
@@ -94,7 +94,7 @@ impl StoreChannel {
             }
             self.submit_ops();
             if !self.reap(true) {
-                // Cannot be: operations that are not idle are under way.
+                // Unreachable: every operation that is not idle is in flight.
                 return;
             }
         };
@@ -123,8 +123,8 @@ impl StoreChannel {
         let op: &mut IoOp = &mut self.ops[at];
         let write = op.is_write();
         let (pieces, offset) = op.remaining();
-        // SAFETY: the pieces lie in the operation, which stays until it is over; their
-        // memory is the pager's, promised until completion, or the bounce buffer.
+        // SAFETY: the pieces lie in the operation, which stays until it completes; their memory is
+        // the pager's, promised until completion, or the bounce buffer.
         unsafe { engine.begin(at, write, pieces, offset) };
         self.count(StoreCounter::Ios, 1);
     }
@@ -135,8 +135,7 @@ impl StoreChannel {
         }
     }
 
-    /// Takes in one answer of the system's; with `wait`, sleeps for it. False if there was
-    /// none.
+    /// Handles one completion; with `wait`, sleeps for it. Returns false if there was none.
     pub(crate) fn reap(&mut self, wait: bool) -> bool {
         let Some(over) = self.engine.as_mut().and_then(|engine| engine.reap(wait)) else {
             return false;
@@ -148,7 +147,7 @@ impl StoreChannel {
     fn on_io_completion(&mut self, over: IoCompletion) {
         let op = &mut self.ops[over.op];
         if over.flip && over.result > 0 {
-            // SAFETY: a page of the operation's memory, which is over.
+            // SAFETY: a page of the operation's memory; the operation is complete.
             unsafe { *op.memory() ^= 1 };
         }
         let (count, error) = match op.advance(over.result) {
@@ -202,7 +201,7 @@ impl StoreChannel {
         self.complete_failed(slot.handle, slot.token, error);
     }
 
-    /// The store's state that new channels should know: the kernel gives no ring.
+    /// Records for `describe` that the kernel permits no ring.
     pub(crate) fn note_engine(&self) {
         if self.engine.as_ref().is_some_and(IoEngine::is_synchronous) {
             self.inner

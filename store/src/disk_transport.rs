@@ -1,23 +1,22 @@
-//! The way to a disk that belongs to the system: IO channels, opened one for each thread
-//! that moves pages.
+//! Access to a disk of the daemon's: IO channels, one for each thread that moves pages.
 //!
-//! The user-safe disk of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section
-//! 6.7, as a store sees it. The store still says where each page lies: bloks are its own,
-//! and what the system guards is that they are within its swap file, and the time they take.
+//! The user-safe disk of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.7, as
+//! a store sees it. The store still assigns bloks; the daemon ensures that they are within the
+//! store's swap file, and limits their disk time.
 
 use iochannel::ChannelClient;
 use rustix::io::Errno;
 
-/// A process's connection to whoever has the disk.
+/// A process's connection to the daemon that has the disk.
 ///
-/// A fork's child has a copy of its parent's: it is given one of its own before it makes
-/// channels (see [`crate::SharedStore::set_transport`]).
+/// A fork's child has a copy of its parent's: it gets one of its own before it makes channels (see
+/// [`crate::SharedStore::set_transport`]).
 pub trait DiskTransport: Send + Sync {
-    /// A new IO channel on the store's swap file, with `depth` requests at once at least.
-    /// Setup: may allocate, and wait.
+    /// Opens an IO channel on the store's swap file, for at least `depth` requests at once. Setup:
+    /// may allocate, and wait.
     fn open(&self, depth: usize) -> Result<ChannelClient, Errno>;
 
-    /// Returns when nothing that processes which are gone had asked for reaches the disk any
-    /// more. Until then the bloks they were writing are not used again.
+    /// Returns when no I/O of a dead process reaches the disk any more. Until then the bloks that
+    /// it was writing are not reused.
     fn wait_for_io(&self);
 }

@@ -1,14 +1,14 @@
-//! What can go wrong: on the page path, and when a store is made.
+//! Errors: on the page path, and when a store is made.
 
 use crate::PageHandle;
 use std::path::PathBuf;
 
-/// What was being done to the disk.
+/// An operation on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskOp {
-    /// A page was being read.
+    /// A read of a page.
     Read,
-    /// A page was being written.
+    /// A write of a page.
     Write,
 }
 
@@ -21,10 +21,10 @@ impl std::fmt::Display for DiskOp {
     }
 }
 
-/// Where a stored page lies.
+/// The location of a stored page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageLocation {
-    /// Nowhere but in its catalogue entry: one repeated 64-bit value.
+    /// In its index entry only: one repeated 64-bit value.
     Filled,
     /// Compressed RAM.
     Ram {
@@ -43,7 +43,7 @@ pub enum PageLocation {
 impl std::fmt::Display for PageLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            PageLocation::Filled => f.write_str("the page page_index"),
+            PageLocation::Filled => f.write_str("the page index"),
             PageLocation::Ram { segment, offset } => {
                 write!(f, "compressed RAM, segment {segment}, offset {offset}")
             }
@@ -52,35 +52,36 @@ impl std::fmt::Display for PageLocation {
     }
 }
 
-/// What a store tells about a page. Small and `Copy`: it is made where nothing may be
-/// allocated.
+/// An error of one page. Small and `Copy`: it is made where nothing may be allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No room for the page in any tier. The page is where it was.
+    /// No tier has room for the page. The page stays where it was.
     #[error("the store is full: give it more room (--store), or the program more frames")]
     Full,
-    /// The catalogue has no entry left, whatever room there is.
-    #[error("the store's page page_index is full: it names no more pages than it was laid out for")]
+    /// The index has no free entry, even if a tier has room.
+    #[error(
+        "the store's page index is full: it has entries for no more pages than it was laid out for"
+    )]
     IndexFull,
-    /// More at once than a channel holds; complete some first. Nothing was submitted.
+    /// Too many pages in flight for a channel. Nothing was submitted.
     #[error("the store's channel has too many pages in flight: complete some first")]
     Busy,
     /// The disk failed.
     #[error("{op} blok {blok} of the swap file failed: {}", rustix::io::Errno::from_raw_os_error(*.errno))]
     Io {
-        /// What was being done.
+        /// The operation.
         op: DiskOp,
-        /// The system's error number.
+        /// The error number.
         errno: i32,
         /// The blok.
         blok: u32,
     },
-    /// What was read is not what was written. The page is lost; nothing wrong was handed out.
+    /// The page read is not the page written. The page is lost; no wrong bytes were returned.
     #[error("{handle} read from {place} is not what was written there (checksum mismatch)")]
     Mismatch {
         /// The page.
         handle: PageHandle,
-        /// Where it was read.
+        /// The location read.
         place: PageLocation,
     },
     /// The handle names no stored page.
@@ -92,9 +93,9 @@ pub enum StoreError {
     /// A channel could not be made.
     #[error("a store channel cannot be made ({what}): {}", rustix::io::Errno::from_raw_os_error(*.errno))]
     Channel {
-        /// Which part.
+        /// The part that failed.
         what: &'static str,
-        /// The system's error number.
+        /// The error number.
         errno: i32,
     },
 }
@@ -102,22 +103,22 @@ pub enum StoreError {
 /// Why a store could not be made or joined.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// Shared memory for the store's tables.
+    /// No shared memory for the store's tables.
     #[error("no memory for the store's {what} ({bytes} bytes): {errno}")]
     Memory {
-        /// Which table.
+        /// The table.
         what: &'static str,
-        /// How much was asked for.
+        /// Requested bytes.
         bytes: u64,
-        /// The system's answer.
+        /// The kernel's error.
         errno: rustix::io::Errno,
     },
-    /// The swap file's place.
+    /// No swap file can be made at the path.
     #[error("cannot make a swap file at {}: {why}; give --store another path", path.display())]
     Path {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
     /// The file system has no room for the swap file.
@@ -127,25 +128,25 @@ pub enum SetupError {
         path.display()
     )]
     NoRoom {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: u64,
-        /// Bytes free.
+        /// Free bytes.
         there: u64,
     },
-    /// A configuration that cannot be.
+    /// An invalid configuration.
     #[error(transparent)]
     Config(#[from] crate::ConfigError),
-    /// The descriptors are not those of a store of this version.
+    /// The descriptors do not belong to a store of this version.
     #[error("these descriptors are not a store's: {0}")]
     NotAStore(&'static str),
-    /// More processes than the store has slots for.
+    /// The store has fewer slots.
     #[error("holder {holder} is past the last slot of this store, {last}")]
     HolderId {
-        /// The slot asked for.
+        /// The requested slot.
         holder: u16,
-        /// The last there is.
+        /// The last slot.
         last: u16,
     },
 }

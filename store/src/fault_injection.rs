@@ -1,4 +1,4 @@
-//! Faults on purpose: a disk that fails, lies or dawdles, for tests.
+//! Fault injection for tests: I/O errors, silent corruption and latency.
 //!
 //! The plan lies in the store's shared memory, so that one counter runs over all processes
 //! of a tree and a test can change it while they run.
@@ -6,29 +6,29 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How the disk misbehaves.
+/// An injected fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InjectedFault {
-    /// `EIO`, nothing is done.
+    /// `EIO` without I/O.
     Eio,
-    /// `ENOSPC`, nothing is done.
+    /// `ENOSPC` without I/O.
     Enospc,
-    /// A read hands back one bit wrong, and reports no error.
+    /// A read returns one wrong bit without an error.
     Flip,
 }
 
-/// A plan: which I/Os go wrong. The default is none.
+/// The I/Os that fail. The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
-    /// The fault, the number of the first I/O it hits (from 0, over all processes), and how
-    /// many it hits.
+    /// The fault, the number of the first I/O it hits (from 0, over all processes), and the number
+    /// of hits.
     pub fail: Option<(InjectedFault, u64, u64)>,
-    /// Every I/O takes this much longer.
+    /// Additional latency of every I/O.
     pub slow: Option<Duration>,
 }
 
 impl FaultPlan {
-    /// Reads `fail=eio@1000`, `fail=flip@5x2` (two of them) or `slow=200us`; false for
+    /// Parses `fail=eio@1000`, `fail=flip@5x2` (two of them) or `slow=200us`; returns false for
     /// anything else.
     pub(crate) fn parse_option(&mut self, text: &str) -> bool {
         self.try_parse(text).is_some()
@@ -88,7 +88,7 @@ const SLOW: usize = 3;
 const DONE: usize = 4;
 
 impl Injector<'_> {
-    /// Replaces the plan and counts I/Os from 0 again.
+    /// Replaces the plan and restarts the I/O count at 0.
     pub fn set(&self, plan: FaultPlan) {
         let (kind, first, count) = match plan.fail {
             None => (0, 0, 0),
@@ -105,7 +105,7 @@ impl Injector<'_> {
         self.0[KIND].store(kind, Ordering::SeqCst);
     }
 
-    /// What happens to the I/O that comes now. With no plan: one load of a shared word.
+    /// The fault for the present I/O. Without a plan: one load of a shared word.
     pub fn next(&self) -> Option<InjectedFault> {
         let slow = self.0[SLOW].load(Ordering::Relaxed);
         let kind = self.0[KIND].load(Ordering::Relaxed);

@@ -1,14 +1,14 @@
 //! A swap file that grows ahead of need, and shrinks when its end is empty.
 //!
-//! The tables are made for the largest size there may be. Of the file only its first part is
-//! allocated; bloks beyond that are marked as taken, and nothing owns them. One thread, in the
-//! process that made the store, allocates the next extent while bloks are still free, and opens
-//! its bloks then. So nothing that evicts waits for the file system, and a disk that has become
-//! full is found out by this thread: the file stays as it is, a store that is full.
+//! The tables are sized for the maximum. Only the file's first part is allocated; bloks beyond that
+//! are marked as taken, without an owner. One thread, in the process that made the store, allocates
+//! the next extent while bloks are still free, and opens its bloks then. So no eviction waits for
+//! the file system, and this thread finds out that a disk has become full: the file stays as it is,
+//! and the store gets full.
 //!
-//! Rule: a blok is open only while it is allocated. The last extent is given back when all its
-//! bloks are free and enough others are: it is closed first, word by word, and opened again
-//! where that fails in the middle.
+//! Rule: a blok is open only while it is allocated. The last extent is freed when all its bloks are
+//! free and enough others are: it is closed first, word by word, and opened again if that fails in
+//! the middle.
 
 use crate::blok::BlokAllocator;
 use crate::inner::StoreInner;
@@ -22,26 +22,26 @@ use wired::PAGE;
 /// Bytes of an extent. A fast disk writes 1.5 GB/s, and this is allocated in milliseconds.
 pub(crate) const EXTENT: u64 = 256 << 20;
 
-/// BlokAllocator of an extent, and those that are kept free ahead of need.
+/// Bloks of an extent, and free bloks to keep ahead of need.
 const BLOKS: u64 = EXTENT / PAGE as u64;
 
-/// How often the thread looks: in that time a fast disk takes a third of an extent.
+/// Interval of the thread: in that time a fast disk fills a third of an extent.
 const GROW_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of its file system that growing leaves free to others, as a divisor.
+/// Fraction of its file system that growing leaves free to others, as a divisor.
 const LEFT_FREE: u64 = 20;
 
-/// The swap file as its grower has it.
+/// The swap file with its allocation.
 pub(crate) struct Growth {
     file: OwnedFd,
-    /// BlokAllocator allocated, from the first on.
+    /// Allocated bloks, from the first on.
     allocated: u64,
     /// All bloks.
     most: u64,
 }
 
 impl Growth {
-    /// Of a file of `most` bloks whose first extent is allocated: the others are closed.
+    /// A file of `most` bloks whose first extent is allocated: closes the others.
     pub fn new(file: OwnedFd, most: u64, bloks: &BlokAllocator) -> Self {
         let allocated = BLOKS.min(most);
         if allocated < most {
@@ -54,7 +54,7 @@ impl Growth {
         }
     }
 
-    /// Allocates the next extent if fewer bloks are free than are to be, or gives the last back.
+    /// Allocates the next extent if too few bloks are free, or frees the last one.
     pub fn adjust(&mut self, bloks: &BlokAllocator) {
         let free = bloks.free_below(self.allocated);
         if free < BLOKS && self.allocated < self.most {
@@ -84,13 +84,13 @@ impl Growth {
             return;
         }
         let bytes = (self.allocated - start) * PAGE as u64;
-        // Where the file system cannot, the file stays as large as it is, and grows into that.
+        // Where the file system cannot, the file keeps its blocks and grows into them.
         let _: Result<(), Errno> = swap_file::punch_hole(&self.file, start * PAGE as u64, bytes);
         self.allocated = start;
     }
 }
 
-/// Starts the thread. It ends with the store.
+/// Starts the thread, which ends with the store.
 pub(crate) fn start(inner: &Arc<StoreInner>, mut growth: Growth) -> std::io::Result<()> {
     let inner: Weak<StoreInner> = Arc::downgrade(inner);
     let name = "selfpage-extent".to_owned();
@@ -121,7 +121,7 @@ mod tests {
         Vec::leak((0..count).map(|_| T::default()).collect())
     }
 
-    /// A sparse file of four extents, its bloks, and its grower.
+    /// A sparse file of four extents, its bloks, and its growth.
     fn four_extents() -> (std::fs::File, BlokAllocator, Growth) {
         let most = 4 * BLOKS;
         let file = tempfile::tempfile_in("/var/tmp").unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn allocated(file: &std::fs::File) -> u64 {
-        // The file system's own blocks for the extents may count, too.
+        // The file system's own metadata blocks may count, too.
         (file.metadata().unwrap().blocks() * 512) / EXTENT
     }
 

@@ -1,11 +1,11 @@
-//! Names: of a stored page, and of a process that holds pages.
+//! Identifiers: of a stored page, and of a process that holds pages.
 
 use std::num::NonZeroU32;
 
-/// The slot number of a process of the tree, the same as its domain's in the ledger.
+/// Slot number of a process of the tree, the same as its domain's in the ledger.
 pub type HolderId = u16;
 
-/// Names one stored page: an index into the catalogue. Never 0.
+/// Identifies a stored page: an entry of the page index. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub struct PageHandle(NonZeroU32);
@@ -14,7 +14,7 @@ impl PageHandle {
     /// Handles fit in this many bits, so that a page's state word has room for one.
     pub const BITS: u32 = 28;
 
-    /// The handle with this number, if it is one.
+    /// The handle with this number, if the number is valid.
     pub const fn new(number: u32) -> Option<Self> {
         if number >> Self::BITS != 0 {
             return None;

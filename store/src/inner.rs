@@ -1,4 +1,4 @@
-//! Everything of a store that channels share: the tables, the arena, the counters.
+//! The shared parts of a store: tables, arena, counters.
 
 use crate::HolderId;
 use crate::blok::BlokAllocator;
@@ -14,7 +14,7 @@ use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use wired::WiredMemory;
 
-/// What is counted, for each holder.
+/// The counters of each holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StoreCounter {
     Written,
@@ -25,7 +25,7 @@ pub(crate) enum StoreCounter {
     Mismatches,
     IoErrors,
     Ios,
-    /// Pages put into compressed RAM, and the bytes that they took there.
+    /// Pages put into compressed RAM, and their bytes there.
     ToRam,
     ToRamBytes,
     /// Not a count: whether the holder ever had a channel.
@@ -36,21 +36,21 @@ pub(crate) enum StoreCounter {
 const IS_ACTIVE: u64 = 1;
 const WAS_ACTIVE: u64 = 2;
 
-/// Which of its holder's sets of statistics a channel counts in, and where it notes what it
-/// does: cache lines that other channels seldom write.
+/// The statistics shard of a channel, and its position among the intent words: cache lines that
+/// other channels seldom write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StatsShard(usize);
 
 impl StatsShard {
-    /// Where to look for a free note first.
+    /// Where its search for a free intent word starts.
     pub fn near(self) -> usize {
         self.0 * NOTES_IN_LINE
     }
 }
 
-/// The inner of a store, mapped in this process.
+/// The parts of a store, mapped in this process.
 ///
-/// The slices in the inner point into `tables` and `arena`, which live here beside them.
+/// Their slices point into `tables` and `arena`, which live here beside them.
 pub(crate) struct StoreInner {
     pub page_index: PageIndex,
     pub segments: SegmentTable,
@@ -86,8 +86,8 @@ impl StoreInner {
         let start = arena
             .as_ref()
             .map_or(std::ptr::null_mut(), WiredMemory::as_ptr);
-        // SAFETY: the views are used by the inner only, which live no longer than `tables`
-        // and `arena` beside them; the arena's size was just checked.
+        // SAFETY: only these parts use the views, and they live no longer than `tables` and `arena`
+        // beside them; the arena's size was checked above.
         unsafe {
             let header = tables.header();
             let holdings = RefBitmap::new(
@@ -139,7 +139,7 @@ impl StoreInner {
         StatsShard(self.header.channels().fetch_add(1, Ordering::Relaxed) as usize % SHARDS)
     }
 
-    /// Counts what `holder` did.
+    /// Adds to a counter of `holder`.
     pub fn count(&self, holder: HolderId, shard: StatsShard, what: StoreCounter, by: u64) {
         self.stat(holder, shard, what)
             .fetch_add(by, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl StoreInner {
             .sum()
     }
 
-    /// Whether the holder has or had channels.
+    /// Marks whether the holder has channels now.
     pub fn set_active(&self, holder: HolderId, active: bool) {
         let now = if active { IS_ACTIVE } else { WAS_ACTIVE };
         self.stat(holder, StatsShard(0), StoreCounter::Active)
@@ -177,12 +177,12 @@ impl StoreInner {
             .load(Ordering::Acquire)
     }
 
-    /// Bytes alive of an object: for walks.
+    /// A test whether an object is alive, for walks over segments.
     pub fn is_live(&self) -> impl Fn(u32, crate::location::Location) -> bool + '_ {
         |handle, location| self.page_index.is_at(handle, location)
     }
 
-    /// Whether there is compressed RAM.
+    /// Returns true if there is compressed RAM.
     pub fn has_ram(&self) -> bool {
         self.segments.count() > 0
     }

@@ -1,27 +1,27 @@
-//! What a holder is in the middle of, so that its death there can be finished or undone.
+//! Operations in progress of each holder, so that `retire` can finish or undo them after a crash.
 //!
-//! Before an operation changes two shared words it notes what it is about to do in one of
-//! its holder's intent words; after, it clears the word. A killed process leaves the note,
-//! and `retire` reads it. The note says where to look, never what is true: whether a step
-//! happened is read from the words themselves.
+//! Before an operation changes two shared words it records an intent in one of its holder's intent
+//! words; afterwards it clears the word. A killed process leaves the record, and `retire` reads it.
+//! The record says where to look, never what is true: the words themselves show whether a step
+//! happened.
 
 use crate::HolderId;
 use crate::backoff::Backoff;
 use crate::layout::INTENTS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Intent {
-    /// Slot taken, nothing begun.
+    /// Word taken, no operation yet.
     Idle,
-    /// Claiming or giving back entries of this group of 64.
+    /// Claiming or returning entries of this group of 64.
     Claim(u32),
     /// Dropping the holder's hold on this handle.
     Drop(u32),
     /// Giving this holder, a fork's child, holds in this group of 64.
     Adopt(u32),
-    /// Taking or giving back bits of the blok bitmap: first blok, count.
+    /// Setting or clearing bits of the blok bitmap: first blok, count.
     BlokAllocator(u32, u32),
     /// Moving this handle to this blok.
     Demote(u32, u32),
@@ -56,11 +56,11 @@ impl Intent {
     }
 }
 
-/// Of a holder's words, those for operations that last as long as an I/O. The others stay
-/// free for operations that nothing waits for.
+/// Words of a holder for operations that last as long as an I/O. The others stay free for
+/// operations that never wait.
 const LONG: usize = 384;
 
-/// Notes that share a cache line: threads start their search for one that far apart.
+/// Words that share a cache line: threads start their search that far apart.
 pub(crate) const NOTES_IN_LINE: usize = 8;
 
 fn claim_word(
@@ -78,7 +78,7 @@ fn claim_word(
         })
 }
 
-/// The operation that [`IntentLog::begin_long`] noted is over.
+/// Ends the operation that [`IntentLog::begin_long`] recorded.
 pub(crate) fn end(word: &AtomicU64) {
     word.store(0, Ordering::Release);
 }
@@ -99,7 +99,7 @@ impl IntentLog {
         &self.words[first..first + INTENTS]
     }
 
-    /// A word to note short operations in. `near` spreads threads over the words.
+    /// A word for short operations. `near` spreads threads over the words.
     pub fn begin(&self, holder: HolderId, near: usize) -> IntentGuard {
         let mut backoff = Backoff::default();
         loop {
@@ -110,20 +110,20 @@ impl IntentLog {
         }
     }
 
-    /// Notes an operation that lasts as long as an I/O, unless the words for those are all
-    /// in use. Ends with [`end`].
+    /// Records an operation that lasts as long as an I/O, unless all words for those are in use.
+    /// Ends with [`end`].
     pub fn begin_long(&self, holder: HolderId, intent: Intent) -> Option<&'static AtomicU64> {
         claim_word(&self.of(holder)[..LONG], 0, intent)
     }
 
-    /// What a dead holder was in the middle of.
+    /// The interrupted operations of a dead holder.
     pub fn left_by(&self, holder: HolderId) -> impl Iterator<Item = Intent> + use<> {
         self.of(holder)
             .iter()
             .filter_map(|word| Intent::decode(word.load(Ordering::Acquire)))
     }
 
-    /// Whether one of these holders is moving this handle to this blok.
+    /// Returns true if one of these holders is moving this handle to this blok.
     pub fn any_demotes(
         &self,
         mut holders: impl Iterator<Item = HolderId>,
@@ -138,7 +138,7 @@ impl IntentLog {
         })
     }
 
-    /// A retired holder is in the middle of nothing.
+    /// Clears all words of a retired holder.
     pub fn clear(&self, holder: HolderId) {
         self.of(holder)
             .iter()
@@ -146,14 +146,14 @@ impl IntentLog {
     }
 }
 
-/// A word to note intents in, until dropped.
+/// A word to record intents in, until dropped.
 pub(crate) struct IntentGuard {
     word: &'static AtomicU64,
 }
 
 impl IntentGuard {
-    /// About to do this. Every step of the operation is a store or exchange with release
-    /// order, so nobody sees a step without the note.
+    /// Records the intent. Every step of the operation is a store or exchange with release order,
+    /// so no process sees a step without the record.
     pub fn set(&self, intent: Intent) {
         self.word.store(intent.encode(), Ordering::Release);
     }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_read_back() {
+    fn intents_survive_encoding() {
         for intent in [
             Intent::Idle,
             Intent::Claim(5),

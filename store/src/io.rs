@@ -1,8 +1,8 @@
-//! What carries I/O to the disk: a ring of the channel's own on the swap file, plain system
-//! calls where the kernel gives no ring, or an IO channel to the system that has the disk.
+//! I/O to the disk: by an io_uring of the channel on the swap file, by plain system calls where the
+//! kernel permits no ring, or by an IO channel to the daemon that has the disk.
 //!
-//! Whichever it is, an operation is begun, is over with what the system said of it, and goes
-//! wrong where a test wants it to.
+//! In each case an operation begins, completes with the result, and fails where a test injects a
+//! fault.
 
 pub(crate) mod op;
 mod psync;
@@ -16,36 +16,36 @@ use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
 use uring::Uring;
 
-/// Most operations a channel has under way.
+/// Maximum operations of a channel in flight.
 pub(crate) const MAX_OPS: usize = 256;
 
-/// An operation is over: which, what the system said (bytes, or a negative error number),
-/// and whether its data is to be spoiled.
+/// A completed operation: its index, the result (bytes, or a negative error number), and whether a
+/// test corrupts its data.
 pub(crate) struct IoCompletion {
     pub op: usize,
     pub result: i32,
     pub flip: bool,
 }
 
-/// Who carries.
+/// The mechanism.
 enum IoBackend {
     Uring(Box<Uring>),
-    /// The descriptor: what is begun is over when the call returns.
+    /// The descriptor: an operation completes within the call.
     Calls(RawFd),
     Channel(Box<ChannelClient>),
 }
 
-/// Carries operations.
+/// Runs operations by one of the mechanisms.
 pub(crate) struct IoEngine {
     carrier: IoBackend,
-    /// Operations that were over at once, with what is said of them.
+    /// Operations that completed at once, with their results.
     at_once: Queue,
-    /// Operations whose data a test wants wrong, as bits.
+    /// Operations whose data a test corrupts, as bits.
     flips: [u64; MAX_OPS / 64],
     inject: &'static [AtomicU64],
 }
 
-/// A small queue of fixed room.
+/// A small queue of fixed capacity.
 struct Queue {
     items: [(u16, i32); MAX_OPS],
     head: usize,
@@ -104,17 +104,17 @@ impl IoEngine {
         }
     }
 
-    /// Whether each operation is over when it is begun, for want of a ring.
+    /// Returns true if operations complete within [`IoEngine::begin`], for lack of a ring.
     pub fn is_synchronous(&self) -> bool {
         matches!(self.carrier, IoBackend::Calls(_))
     }
 
-    /// Whether an operation is over of which [`IoEngine::poll_fd`] does not tell.
+    /// Returns true if a completion waits that [`IoEngine::poll_fd`] does not signal.
     pub fn is_ready(&self) -> bool {
         self.at_once.len > 0
     }
 
-    /// What to poll for operations that are over.
+    /// Readable when completions wait.
     pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.carrier {
             IoBackend::Uring(ring) => ring.poll_fd(),
@@ -123,11 +123,11 @@ impl IoEngine {
         }
     }
 
-    /// Begins an operation: whole pages but for the rest of a short one, which a ring has.
-    /// It is under way after [`IoEngine::flush`].
+    /// Begins an operation: whole pages but for the rest of a short one, which only a ring has. It
+    /// is in flight after [`IoEngine::submit`].
     ///
     /// # Safety
-    /// The pieces and their memory stay as they are until the operation is over.
+    /// The pieces and their memory stay unchanged until the operation completes.
     pub unsafe fn begin(&mut self, op: usize, write: bool, pieces: &mut [IoVec], offset: u64) {
         match Injector(self.inject).next() {
             Some(InjectedFault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error()),
@@ -145,8 +145,8 @@ impl IoEngine {
                 }
             }
             IoBackend::Calls(fd) => {
-                // SAFETY: the caller's promise; the store keeps the swap file open while
-                // channels use it.
+                // SAFETY: the caller's promise; the store keeps the swap file open while channels
+                // use it.
                 let result =
                     unsafe { psync::transfer(BorrowedFd::borrow_raw(*fd), write, pieces, offset) };
                 self.at_once.push(op, result);
@@ -156,7 +156,7 @@ impl IoEngine {
         }
     }
 
-    /// Hands what was begun on.
+    /// Submits queued operations.
     pub fn submit(&mut self) {
         match &mut self.carrier {
             IoBackend::Uring(ring) => ring.submit(),
@@ -165,8 +165,7 @@ impl IoEngine {
         }
     }
 
-    /// The next operation that is over; with `wait`, sleeps until one is, if any is under
-    /// way.
+    /// The next completion; with `wait`, sleeps until there is one, if any operation is in flight.
     pub fn reap(&mut self, wait: bool) -> Option<IoCompletion> {
         let (op, result) = self.at_once.pop().or_else(|| match &mut self.carrier {
             IoBackend::Uring(ring) => ring.reap(wait),
@@ -178,10 +177,10 @@ impl IoEngine {
         Some(IoCompletion { op, result, flip })
     }
 
-    /// Closes what it carries by. Only in the process that made it: elsewhere a descriptor
-    /// may be another file by now.
+    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be another
+    /// file by now.
     pub fn close(&mut self) {
-        // An IO channel knows by itself where it was made.
+        // An IO channel itself knows the process that made it.
         if let IoBackend::Uring(ring) = &mut self.carrier {
             ring.close();
         }

@@ -1,8 +1,7 @@
-//! Where each table lies in the shared memory.
+//! Layout of the tables in shared memory.
 //!
-//! One memfd holds all tables, sparse: what is not used of it takes no memory. Sizes follow
-//! from the configuration and are written into its header, so that another process finds
-//! the same layout.
+//! One memfd holds all tables, sparse: unused parts take no memory. Sizes follow from the
+//! configuration and are written into its header, so that another process finds the same layout.
 
 use crate::error::SetupError;
 use crate::{HolderId, StoreConfig};
@@ -10,27 +9,27 @@ use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use wired::{PAGE, Plain, WiredMemory};
 
-/// Says that the memory is a store's, of this layout.
+/// Identifies the memory of a store with this layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"slfpgst3");
 
 /// Handles in one page of a holder's bitmap.
 pub(crate) const HANDLES_PER_BITMAP_PAGE: usize = PAGE * 8;
-/// Words of intent a holder has: operations it can be in the middle of at once.
+/// Intent words of a holder: its maximum of concurrent operations.
 pub(crate) const INTENTS: usize = PAGE / 8;
-/// Words of statistics a holder has: two cache lines.
+/// Words of a statistics shard: two cache lines.
 pub(crate) const STATS: usize = 16;
-/// Sets of statistics a holder has: its channels take turns, so that few share a set.
+/// Statistics shards of a holder: its channels take turns, so that few share one.
 pub(crate) const SHARDS: usize = 8;
-/// Most holders a store has slots for: a hold is counted in 16 bits.
+/// Maximum slots of a store: a hold is counted in 16 bits.
 pub(crate) const MAX_HOLDERS: u16 = 4096;
 
-/// Pages a store names beyond what its tiers could hold: same-filled ones take no room in
-/// either. 16 GiB of them.
+/// Additional entries beyond what the tiers hold: same-filled pages take no space in either. 16 GiB
+/// of them.
 const FILLED_PAGES: u64 = 4 << 20;
-/// Best ratio the catalogue has entries for; measured heaps compress 2 to 6 times.
+/// Best compression ratio that the index has entries for; measured heaps compress 2 to 6 times.
 const RATIO: u64 = 32;
 
-/// The sizes everything follows from.
+/// The sizes that determine the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Geometry {
     pub holders: usize,
@@ -38,7 +37,7 @@ pub(crate) struct Geometry {
     pub segments: usize,
     pub segment_size: usize,
     pub bloks: usize,
-    /// Whether the bloks are of a disk of the system's, behind IO channels.
+    /// True if the bloks are on a disk of the daemon's, behind IO channels.
     pub by_daemon: bool,
 }
 
@@ -46,8 +45,8 @@ impl Geometry {
     pub fn of(config: &StoreConfig, holders: u16) -> Self {
         let ram = config.ram.unwrap_or(0);
         let disk = config.disk.as_ref().map_or(0, |disk| disk.size);
-        // 64 segments at least, so that one of them is a small part; 256 KiB at most,
-        // because a place has 15 bits for an offset in units of 8.
+        // At least 64 segments, so that one of them is a small part; at most 256 KiB each, because
+        // a location has 15 bits for an offset in units of 8.
         let segment_size = (ram / 64).next_power_of_two().clamp(16 << 10, 256 << 10) as usize;
         let handles = (ram / PAGE as u64 * RATIO + disk / PAGE as u64 + FILLED_PAGES)
             .next_multiple_of(HANDLES_PER_BITMAP_PAGE as u64)
@@ -119,7 +118,7 @@ impl Offsets {
 /// Bytes of the header: words, then the configuration line.
 const HEADER: usize = 4 * PAGE;
 const TEXT: usize = PAGE;
-/// Words of the header, by use.
+/// Indices of the header's words.
 mod word {
     pub const MAGIC: usize = 0;
     pub const HOLDERS: usize = 1;
@@ -151,11 +150,11 @@ impl Header {
     pub fn hint_bloks(&self) -> &'static AtomicU64 {
         &self.0[word::HINT_BLOKS]
     }
-    /// SegmentTable opened so far: their age.
+    /// Segments opened so far: their age.
     pub fn births(&self) -> &'static AtomicU64 {
         &self.0[word::BIRTHS]
     }
-    /// Groups of the catalogue ever used.
+    /// Groups of the index ever used.
     pub fn high(&self) -> &'static AtomicU64 {
         &self.0[word::HIGH]
     }
@@ -163,21 +162,21 @@ impl Header {
     pub fn channels(&self) -> &'static AtomicU64 {
         &self.0[word::CHANNELS]
     }
-    /// SegmentTable ever opened: one past the last.
+    /// Segments ever opened: one past the last.
     pub fn segments_high(&self) -> &'static AtomicU64 {
         &self.0[word::SEGMENTS_HIGH]
     }
     pub fn inject(&self) -> &'static [AtomicU64] {
         &self.0[word::INJECT..word::INJECT + crate::fault_injection::WORDS]
     }
-    /// What is unusual about the disk, for `describe`.
+    /// Warnings about the disk, for `describe`.
     pub fn notes(&self) -> &'static AtomicU64 {
         &self.0[word::NOTES]
     }
 }
 
-/// The shared memory, mapped. The slices handed out borrow from it without saying so: they
-/// live beside it, in one structure (see `StoreInner`).
+/// The mapped shared memory. The slices it returns borrow from it without a lifetime: they live
+/// beside it, in one structure (see `StoreInner`).
 pub(crate) struct Tables {
     region: WiredMemory,
     pub geometry: Geometry,
@@ -211,7 +210,7 @@ impl Tables {
         }
     }
 
-    /// Maps what another process made.
+    /// Maps the tables of another process.
     pub fn attach(fd: impl AsFd) -> Result<Self, SetupError> {
         let short = || SetupError::NotAStore("the tables' memory is too small");
         let size = rustix::fs::fstat(&fd).map_err(|_| short())?.st_size as usize;
@@ -289,7 +288,7 @@ fn map(fd: impl AsFd, bytes: usize) -> Result<WiredMemory, SetupError> {
     })
 }
 
-/// Whether a slot number is one of this store's.
+/// Checks that a slot number belongs to this store.
 pub(crate) fn check_holder(holder: HolderId, geometry: &Geometry) -> Result<(), SetupError> {
     if usize::from(holder) < geometry.holders {
         return Ok(());

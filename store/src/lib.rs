@@ -1,17 +1,17 @@
-//! Where pages go: a direct file or the system's disk, compressed RAM, a tier of both.
+//! The backing store: a swap file or the daemon's disk, compressed RAM, or a tier of both.
 //!
-//! The backing store of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section
-//! 6.6: bloks allocated first fit from a bitmap, written and read by the domain that faults
-//! and by nobody for it. What is added here: pages are compressed into RAM first, every
-//! page carries a 128-bit checksum from write to read, and one store is shared by a whole
-//! tree of processes, any of which may be killed at any instruction.
+//! The backing store of *Self-Paging in the Nemesis Operating System* (OSDI 1999), section 6.6:
+//! bloks allocated first fit from a bitmap, written and read by the domain that faults and by no
+//! other. Additions: pages are compressed into RAM first, every page carries a 128-bit checksum
+//! from write to read, and one store is shared by a whole tree of processes, any of which may be
+//! killed at any instruction.
 //!
-//! A stored page is named by a [`PageHandle`], an index into a catalogue that every process of
-//! the tree maps. The catalogue entry is the one place that says where the page lies;
-//! bitmaps and counters beside it are hints that heal.
+//! A [`PageHandle`] identifies a stored page: an entry of the page index that every process of the
+//! tree maps. The entry alone states where the page lies; bitmaps and counters beside it are hints
+//! that are repaired.
 //!
-//! Rule: what [`Channel`] and [`Store::discard`] do is on the page path. They allocate
-//! nothing, take no lock that a killed process could keep, and touch wired memory only.
+//! Rule: [`Channel`] and [`Store::discard`] are on the page path. They allocate nothing, take no
+//! lock that a killed process could keep, and touch wired memory only.
 
 mod backoff;
 mod blok;

@@ -1,11 +1,11 @@
-//! Where a page lies, in one word, so that it moves by one compare-and-swap.
+//! A page's location in one word, so that it moves by one compare-and-swap.
 
 use crate::PageLocation;
 
-/// The word of a place: 0 is nowhere.
+/// The word of a location: 0 is nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
-    /// Not yet, or no more.
+    /// Not yet stored, or freed.
     Nowhere,
     /// In the arena: segment, offset in bytes (a multiple of 8), length of the contents.
     Ram { segment: u32, offset: u32, len: u32 },
@@ -47,7 +47,7 @@ impl Location {
         }
     }
 
-    /// For messages.
+    /// The location for messages.
     pub fn place(self) -> PageLocation {
         match self {
             Location::Nowhere => PageLocation::Filled,
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_place_survives_its_word(
+        fn a_location_survives_encoding(
             segment in 0u32..1 << 24, offset in 0u32..1 << 15, len in 0u32..=4096, blok: u32
         ) {
             for location in [Location::Ram { segment, offset: offset * 8, len }, Location::Disk { blok }] {

@@ -1,18 +1,18 @@
-//! The page page_index: one entry for each stored page, shared by every process of a tree.
+//! The page index: one entry for each stored page, shared by every process of a tree.
 //!
-//! An entry is 32 bytes: a word of state, a word of place (or, for a page of one repeated
-//! value, that value), and the page's checksum. The state word holds how many processes
-//! hold the page and, while one of them changes that, who.
+//! An entry is 32 bytes: a state word, a location word (or, for a page of one repeated value, that
+//! value), and the page's checksum. The state word counts the processes that hold the page and
+//! names the one that changes the entry now.
 //!
 //! | state | means | lock | count |
 //! |---|---|---|---|
-//! | free | nobody's | 0 | 0 |
+//! | free | unused | 0 | 0 |
 //! | claimed | its holder is writing the page, or keeps the entry for the next | holder | 0 |
-//! | stored | place says where | 0, or who drops or adopts it now | holders |
-//! | filled | place is the value repeated | as stored | holders |
+//! | stored | the location word is valid | 0, or the holder that drops or adopts it now | holders |
+//! | filled | the location word is the repeated value | as stored | holders |
 //!
-//! Rule: the entry is the truth. The bitmap of taken entries is a hint, and each change of
-//! two words is noted as an [`Intent`] first, so that `retire` can finish or undo it.
+//! Rule: the entry is the truth. The bitmap of taken entries is a hint, and an [`Intent`] records
+//! each change of two words first, so that `retire` can finish or undo it.
 
 use crate::backoff::Backoff;
 use crate::blok::BlokAllocator;
@@ -38,7 +38,7 @@ unsafe impl Plain for Entry {}
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-/// The state word, taken apart.
+/// The state word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EntryWord(u64);
 
@@ -61,7 +61,7 @@ impl EntryWord {
     pub fn is_filled(self) -> bool {
         self.0 & STATE == FILLED
     }
-    /// Stored or filled: the page can be read.
+    /// Returns true if the page can be read: stored or filled.
     pub fn is_page(self) -> bool {
         self.0 & STATE >= STORED
     }
@@ -80,11 +80,11 @@ fn lock_of(holder: HolderId) -> u64 {
     (u64::from(holder) + 1) << LOCK_SHIFT
 }
 
-/// What a read needs to know of a page.
+/// Result of a lookup.
 pub(crate) enum Lookup {
     /// One repeated value.
     Filled(u64),
-    /// Somewhere.
+    /// The page's location.
     At(Location),
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct ClaimSet {
 }
 
 impl ClaimSet {
-    /// The next entry, unless all are used.
+    /// The next entry, until all are used.
     pub fn take(&mut self) -> Option<u32> {
         let bit = ones(self.mask).next()?;
         self.mask &= !(1 << bit);
@@ -104,7 +104,7 @@ impl ClaimSet {
     }
 }
 
-/// The entries, with what belongs to them.
+/// The entries and their bitmaps.
 pub(crate) struct PageIndex {
     entries: &'static [Entry],
     taken: &'static [AtomicU64],
@@ -132,12 +132,13 @@ impl PageIndex {
         }
     }
 
-    /// Entry 0 is nobody's: handle 0 does not exist. Once, when the store is made.
+    /// Reserves entry 0: handle 0 does not exist. Once, when the store is made.
     pub fn reserve_zero(&self) {
         self.taken[0].fetch_or(1, Ordering::AcqRel);
     }
 
-    /// ClaimSet up to 64 entries for `holder`; `near` is the thread's place among the notes.
+    /// Claims up to 64 entries for `holder`; `near` is the thread's position among the intent
+    /// words.
     pub fn claim(&self, holder: HolderId, near: usize) -> Option<ClaimSet> {
         let note = &self.intents.begin(holder, near);
         let seen = self.hint.start();
@@ -148,7 +149,7 @@ impl PageIndex {
                 self.hint.raise(seen, group, |mut passed| {
                     passed.find(|&at| self.taken[at].load(Ordering::Acquire) != u64::MAX)
                 });
-                // Looked at first: it seldom moves, and all channels read it.
+                // A load first: the value seldom changes, and all channels read it.
                 if self.high.load(Ordering::Acquire) <= group as u64 {
                     self.high.fetch_max(group as u64 + 1, Ordering::AcqRel);
                 }
@@ -179,14 +180,14 @@ impl PageIndex {
         mask
     }
 
-    /// Gives claimed entries back.
+    /// Returns unused claimed entries.
     pub fn unclaim(&self, holder: HolderId, near: usize, mut claims: ClaimSet) {
         while let Some(handle) = claims.take() {
             self.release_claimed(holder, near, handle);
         }
     }
 
-    /// The claimed entry is free again. Under an intent, or in `retire`.
+    /// Frees a claimed entry. Under an intent, or in `retire`.
     fn free_claimed(&self, holder: HolderId, handle: u32) {
         let entry = &self.entries[handle as usize];
         entry.place.store(0, Ordering::Release);
@@ -208,7 +209,7 @@ impl PageIndex {
         self.hint.lower(group);
     }
 
-    /// A claimed entry's page goes here. Before the place itself is taken: the entry is the
+    /// Sets the location of a claimed entry, before the location itself is taken: the entry is the
     /// intent.
     pub fn set_location(&self, handle: u32, location: Location, sum: Checksum) {
         let entry = &self.entries[handle as usize];
@@ -216,13 +217,13 @@ impl PageIndex {
         entry.place.store(location.encode(), Ordering::Release);
     }
 
-    /// A claimed entry's page is where it was aimed, and its writer holds it.
+    /// Publishes a claimed entry whose page is at its location; the writer holds it.
     pub fn publish(&self, handle: u32) {
         let entry = &self.entries[handle as usize];
         entry.word.store(STORED | COUNT_ONE, Ordering::Release);
     }
 
-    /// A claimed entry's page is this value, repeated.
+    /// Publishes a claimed entry as a page that repeats this value.
     pub fn publish_filled(&self, handle: u32, value: u64, sum: Checksum) {
         let entry = &self.entries[handle as usize];
         entry.place.store(value, Ordering::Release);
@@ -237,14 +238,14 @@ impl PageIndex {
         Checksum(high << 64 | u128::from(low.load(Ordering::Relaxed)))
     }
 
-    /// Whether this is what was written as `handle`, which is a page.
+    /// Returns true if `contents` are what was written as `handle`, which is a page.
     pub fn verify(&self, handle: PageHandle, contents: &[u8; PAGE]) -> bool {
         let entry = self.entries.get(handle.get() as usize);
         entry.is_some_and(|entry| EntryWord(entry.word.load(Ordering::Acquire)).is_page())
             && Checksum::of(contents) == self.checksum(handle)
     }
 
-    /// Where a page is, now.
+    /// The page's present location.
     pub fn find(&self, handle: PageHandle) -> Option<Lookup> {
         let entry = self.entries.get(handle.get() as usize)?;
         let word = EntryWord(entry.word.load(Ordering::Acquire));
@@ -259,7 +260,7 @@ impl PageIndex {
         })
     }
 
-    /// Whether the page lies exactly here.
+    /// Returns true if the page lies exactly here.
     pub fn is_at(&self, handle: u32, location: Location) -> bool {
         let Some(entry) = self.entries.get(handle as usize) else {
             return false;
@@ -268,8 +269,8 @@ impl PageIndex {
             && !EntryWord(entry.word.load(Ordering::Acquire)).is_filled()
     }
 
-    /// Moves a page, unless it has moved or gone. Places in RAM are not used again while
-    /// the mover has their segment claimed, so that an old place cannot come back.
+    /// Moves a page, unless it has moved or gone. Locations in RAM are not reused while the mover
+    /// has their segment claimed, so that an old location cannot return.
     pub fn relocate(&self, handle: u32, from: Location, to: Location) -> bool {
         let place = &self.entries[handle as usize].place;
         place
@@ -282,8 +283,8 @@ impl PageIndex {
             .is_ok()
     }
 
-    /// `holder` drops its hold; the last one frees the page. False if it held nothing, or
-    /// if `backoff` ended while another process had the entry.
+    /// Drops the hold of `holder`; the last one frees the page. Fails if it held nothing, or if
+    /// `backoff` is exhausted while another process has the entry locked.
     pub fn drop_hold(
         &self,
         holder: HolderId,
@@ -301,7 +302,7 @@ impl PageIndex {
             .lock(holder, &mut give_up)
             .ok_or(ReleaseError::InOthersHands)?;
         if !self.refs.has(holder, handle) {
-            // Another thread dropped it meanwhile: its caller's error, and no harm.
+            // Another thread dropped it meanwhile: its caller's error, without harm.
             entry.word.store(locked.0 & !LOCK, Ordering::Release);
             return Err(ReleaseError::NotHeld);
         }
@@ -312,7 +313,7 @@ impl PageIndex {
         Ok(())
     }
 
-    /// The entry is locked and its holder's bit cleared: count it down, free it at 0.
+    /// Counts down a locked entry whose holder's bit is cleared, and frees it at 0.
     fn finish_drop(
         &self,
         handle: u32,
@@ -334,7 +335,7 @@ impl PageIndex {
         self.make_free(handle);
     }
 
-    /// Frees what the place word says, wherever a mover puts it meanwhile.
+    /// Frees the page's location, even if a mover changes it meanwhile.
     fn free_place(&self, handle: u32, segments: &SegmentTable, bloks: Option<&BlokAllocator>) {
         let entry = &self.entries[handle as usize];
         loop {
@@ -357,13 +358,13 @@ impl PageIndex {
         }
     }
 
-    /// `child` holds what `parent` holds.
+    /// Makes `child` hold what `parent` holds.
     pub fn adopt(&self, parent: HolderId, child: HolderId, note: &IntentGuard) {
         for (group, mask) in self.refs.each(parent) {
             note.set(Intent::Adopt(group as u32));
             for bit in ones(mask) {
                 let entry = &self.entries[group * 64 + bit as usize];
-                // A claimed entry is not a page yet; the child makes its own.
+                // A claimed entry is not a page yet; the child claims its own.
                 if !EntryWord(entry.word.load(Ordering::Acquire)).is_page() {
                     continue;
                 }
@@ -379,8 +380,7 @@ impl PageIndex {
         }
     }
 
-    /// Finishes or undoes one thing a dead holder was in the middle of, as far as the
-    /// catalogue goes.
+    /// Finishes or undoes one operation of a dead holder, as far as the index is concerned.
     pub fn recover(
         &self,
         dead: HolderId,
@@ -424,9 +424,9 @@ impl PageIndex {
         }
     }
 
-    /// A free entry that is marked taken, because whoever freed it died in between. Another
-    /// may be claiming it now: then both mark and entry say so soon, and a cleared mark
-    /// costs the next searcher one look.
+    /// Repairs a free entry that is marked taken, because the process that freed it died in
+    /// between. Another process may be claiming it now: then mark and entry agree soon, and a
+    /// cleared mark costs the next search one look.
     fn repair_taken(&self, handle: u32) {
         if handle == 0 {
             return;
@@ -438,7 +438,7 @@ impl PageIndex {
         }
     }
 
-    /// Whether the dead holder was writing this page, and to where.
+    /// The location that the dead holder was writing this page to, if it was.
     pub fn claimed_location(&self, dead: HolderId, handle: u32) -> Option<Location> {
         let entry = &self.entries[handle as usize];
         let word = EntryWord(entry.word.load(Ordering::Acquire));
@@ -446,14 +446,14 @@ impl PageIndex {
             .then(|| Location::decode(entry.place.load(Ordering::Acquire)))
     }
 
-    /// Frees an entry that `holder` claimed; what it was aimed at is free already.
+    /// Frees an entry that `holder` claimed; its location is free already.
     pub fn release_claimed(&self, holder: HolderId, near: usize, handle: u32) {
         let note = self.intents.begin(holder, near);
         note.set(Intent::Claim(handle / 64));
         self.free_claimed(holder, handle);
     }
 
-    /// Every page, as (handle, holders, where).
+    /// All pages, as (handle, holders, location).
     pub fn each_page(&self) -> impl Iterator<Item = (u32, u64, Lookup)> + '_ {
         let high = self.high.load(Ordering::Acquire) as usize;
         self.taken[..high.min(self.taken.len())]
@@ -469,12 +469,12 @@ impl PageIndex {
             })
     }
 
-    /// After a death: somebody may have moved the hint and not looked back.
+    /// After a crash: the dead process may have moved the hint without its second look.
     pub fn repair_hint(&self) {
         self.hint.lower(0);
     }
 
-    /// Bytes of entries that were ever used.
+    /// Bytes of the entries that were ever used.
     pub fn bytes(&self) -> u64 {
         self.high.load(Ordering::Acquire) * 64 * size_of::<Entry>() as u64
     }
@@ -485,7 +485,7 @@ impl PageIndex {
 pub(crate) enum ReleaseError {
     /// The holder did not hold it.
     NotHeld,
-    /// Another process has the entry and does not let go: it may be dead.
+    /// Another process has the entry locked and may be dead.
     InOthersHands,
 }
 
@@ -495,7 +495,7 @@ impl Entry {
         self.sum[1].store((sum.0 >> 64) as u64, Ordering::Relaxed);
     }
 
-    /// Locks the entry as `holder`; `None` if it is no page, or `give_up` said so.
+    /// Locks the entry as `holder`; `None` if it is no page, or if `give_up` returned true.
     fn lock(&self, holder: HolderId, give_up: &mut impl FnMut() -> bool) -> Option<EntryWord> {
         let mut backoff = Backoff::default();
         loop {

@@ -1,10 +1,9 @@
-//! Pages coming back: at once out of the catalogue and RAM, by operations from disk.
+//! Reads pages: at once from the page index and RAM, by operations from disk.
 //!
-//! A page may move while it is read: from one place in RAM to another, or to disk. Its
-//! checksum tells, and then its new place is looked up. A page that is read *ahead* may be
-//! gone altogether, and its handle another page's. So nothing that is found on the way is
-//! believed: a place is checked against the sizes of the tiers, decoding is checked, and
-//! what comes of it is for the caller to verify.
+//! A page may move while it is read: from one location in RAM to another, or to disk. Its checksum
+//! detects that, and then its new location is looked up. A page that is read *ahead* may be gone
+//! altogether, and its handle reused. So nothing found on the way is trusted: a location is checked
+//! against the sizes of the tiers, decoding is checked, and the caller verifies the result.
 
 use crate::channel::StoreChannel;
 use crate::codec::fill;
@@ -16,10 +15,10 @@ use crate::traits::{ReadPage, page};
 use crate::{PageHandle, PageLocation, StoreError};
 use wired::PAGE;
 
-/// Pages that come from disk, gathered to find neighbours among them.
+/// Pages to read from disk, gathered to find adjacent bloks among them.
 const GATHER: usize = 256;
 
-/// How often a page that is read ahead is sought again because it moved.
+/// Lookups of a page that is read ahead, while it moves.
 const AHEAD_TRIES: usize = 3;
 
 /// Pages to read from disk that have no operation yet, with their bloks.
@@ -39,7 +38,7 @@ impl PendingReads {
 }
 
 impl StoreChannel {
-    /// Checks a page that was read.
+    /// Verifies a page that was read.
     fn verify(
         &self,
         handle: PageHandle,
@@ -53,13 +52,13 @@ impl StoreChannel {
         Err(StoreError::Mismatch { handle, place })
     }
 
-    /// Reads what needs no I/O; otherwise says from which blok.
+    /// Reads a page that needs no I/O; otherwise returns its blok.
     pub(crate) fn read_at_once(
         &mut self,
         handle: PageHandle,
         into: *mut u8,
     ) -> Result<Option<u32>, StoreError> {
-        // SAFETY: the caller gives a page of memory that is the channel's until completion.
+        // SAFETY: the caller passes a page of memory that is the channel's until completion.
         let to = unsafe { &mut *into.cast::<[u8; PAGE]>() };
         loop {
             let location = match self.inner.page_index.find(handle) {
@@ -78,7 +77,7 @@ impl StoreChannel {
                     if self.get_from_ram(location, to) && self.inner.page_index.verify(handle, to) {
                         break;
                     }
-                    // Unless it moved meanwhile and its old place was used again.
+                    // Unless it moved meanwhile and its old location was reused.
                     if self.inner.page_index.is_at(handle.get(), location) {
                         self.count(StoreCounter::Mismatches, 1);
                         return Err(StoreError::Mismatch {
@@ -93,13 +92,13 @@ impl StoreChannel {
         Ok(None)
     }
 
-    /// As [`StoreChannel::read_at_once`], of a page that may go away or move at any moment.
+    /// Like [`StoreChannel::read_at_once`], for a page that may be freed or moved at any moment.
     fn read_ahead_at_once(
         &mut self,
         handle: PageHandle,
         into: *mut u8,
     ) -> Result<Option<u32>, StoreError> {
-        // SAFETY: the caller gives a page of memory that is the channel's until completion.
+        // SAFETY: the caller passes a page of memory that is the channel's until completion.
         let to = unsafe { &mut *into.cast::<[u8; PAGE]>() };
         for _ in 0..AHEAD_TRIES {
             match self.inner.page_index.find(handle) {
@@ -125,7 +124,7 @@ impl StoreChannel {
         Err(StoreError::NoSuchPage { handle })
     }
 
-    /// Reads several pages, and returns how many of them come by operations.
+    /// Reads several pages, and returns the number of pending ones.
     pub(crate) fn read_run(&mut self, run: &[ReadPage], kind: IoKind) -> usize {
         let mut later = 0;
         for read in run {
@@ -159,8 +158,8 @@ impl StoreChannel {
         }
     }
 
-    /// Starts an operation for each run of neighbours among the gathered pages, in whatever
-    /// order they were asked for.
+    /// Starts an operation for each run of adjacent bloks among the gathered pages, in any order of
+    /// request.
     fn start_gathered(&mut self, kind: IoKind) {
         let count = std::mem::take(&mut self.incoming.len);
         self.incoming.slots[..count].sort_unstable_by_key(|&(blok, _)| blok);
@@ -183,7 +182,7 @@ impl StoreChannel {
         }
     }
 
-    /// A page came from disk, or could not.
+    /// Completes a page of a finished disk read.
     pub(crate) fn was_read(&mut self, kind: IoKind, slot: PageSlot, blok: u32, error: Option<i32>) {
         let result = match (error, PageHandle::new(slot.handle)) {
             (Some(errno), _) => Err(StoreError::Io {
@@ -192,7 +191,7 @@ impl StoreChannel {
                 blok,
             }),
             (None, Some(handle)) if kind == IoKind::Read => {
-                // SAFETY: the caller gave the page until completion, which is now.
+                // SAFETY: the caller lent the page until completion, which is now.
                 let contents = unsafe { page(slot.memory) };
                 self.verify(handle, contents, PageLocation::Disk { blok })
             }

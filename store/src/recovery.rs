@@ -1,9 +1,9 @@
-//! A holder is gone, perhaps killed at any instruction: what it held comes back.
+//! Recovery of a dead holder, perhaps killed at any instruction: releases what it held.
 //!
-//! Its notes say what it was in the middle of: each is finished or undone. Its bitmap says
-//! what it held: each hold is dropped as it would have done. BlokAllocator it was writing are
-//! reused only when no I/O on the file is in flight any more, because the kernel may
-//! finish a dead process's writes after it is gone.
+//! Its intents show the interrupted operations: each is finished or undone. Its bitmap shows its
+//! holds: each is dropped as it would have done. Bloks that it was writing are reused only when no
+//! I/O on the file is in flight any more, because the kernel may finish a dead process's writes
+//! later.
 
 use crate::HolderId;
 use crate::PageHandle;
@@ -15,16 +15,16 @@ use crate::ref_bitmap::ones;
 use std::cell::Cell;
 
 impl StoreInner {
-    /// A thread's place among the notes: its stack tells threads apart, without asking the
-    /// system.
+    /// A thread's position among the intent words: its stack address identifies the thread without
+    /// a system call.
     fn near() -> usize {
         let here = 0u8;
-        // Stacks lie at large powers of two from each other: mixed, to reach all lines.
+        // Stacks lie at large powers of two from each other: mixed, to reach all cache lines.
         let mixed = ((&raw const here).addr() as u64 >> 16).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 32) as usize * NOTES_IN_LINE
     }
 
-    /// `holder` drops these.
+    /// Drops these holds of `holder`.
     pub fn discard(&self, holder: HolderId, handles: &[PageHandle]) {
         let note = self.page_index.intents.begin(holder, Self::near());
         let tiers = (&self.segments, self.bloks.as_ref());
@@ -35,7 +35,7 @@ impl StoreInner {
         }
     }
 
-    /// `child` holds what `parent` holds.
+    /// Makes `child` hold what `parent` holds.
     pub fn adopt_fork(&self, parent: HolderId, child: HolderId) {
         if self.page_index.refs.is_used(child) {
             self.retire(child);
@@ -44,7 +44,7 @@ impl StoreInner {
         self.page_index.adopt(parent, child, &note);
     }
 
-    /// Everything `dead` held comes back; false if something is in another's hands.
+    /// Releases everything of `dead`; returns false if another process has an entry locked.
     pub fn retire(&self, dead: HolderId) -> bool {
         let in_flight = InFlight {
             inner: self,
@@ -76,7 +76,7 @@ impl StoreInner {
             (Intent::Demote(handle, blok), Some(bloks)) => {
                 let location = Location::Disk { blok };
                 let mut others = self.active().filter(|&holder| holder != dead);
-                // Moved, or never begun, or begun anew by another since.
+                // Moved, never begun, or begun again by another process since.
                 let over = self.page_index.is_at(handle, location)
                     || !bloks.is_owned(blok, handle)
                     || self
@@ -121,7 +121,7 @@ impl StoreInner {
     }
 }
 
-/// Waits once, before the first blok that was being written is reused.
+/// Waits once, before the first blok with an interrupted write is reused.
 struct InFlight<'a> {
     inner: &'a StoreInner,
     waited: Cell<bool>,

@@ -1,9 +1,9 @@
-//! Which pages a process holds: a bit for each handle, so that everything it held can be
-//! given back after it was killed.
+//! The pages that each process holds: a bit for each handle, so that all of them can be released
+//! after it was killed.
 //!
-//! Bits are grouped by 64 like the catalogue, so that a group's holds are one word. A
-//! summary has a bit for each page of the bitmap that was ever touched: looking at an
-//! untouched page of shared memory would allocate it.
+//! Bits are grouped by 64 like the page index, so that a group's holds are one word. A summary has
+//! a bit for each page of the bitmap that was ever touched: reading an untouched page of shared
+//! memory would allocate it.
 
 use crate::HolderId;
 use crate::layout::{Geometry, HANDLES_PER_BITMAP_PAGE};
@@ -44,7 +44,7 @@ impl RefBitmap {
         &self.summaries[first..first + self.summary_words]
     }
 
-    /// `holder` holds these of the group, too.
+    /// Sets these bits of the group for `holder`.
     pub fn add(&self, holder: HolderId, group: usize, mask: u64) {
         let page = group / GROUPS_PER_PAGE;
         let summary = &self.summary(holder)[page / 64];
@@ -54,19 +54,19 @@ impl RefBitmap {
         self.word(holder, group).fetch_or(mask, Ordering::AcqRel);
     }
 
-    /// `holder` no longer holds these of the group.
+    /// Clears these bits of the group for `holder`.
     pub fn remove(&self, holder: HolderId, group: usize, mask: u64) {
         self.word(holder, group).fetch_and(!mask, Ordering::AcqRel);
     }
 
-    /// Whether `holder` holds this handle.
+    /// Returns true if `holder` holds this handle.
     pub fn has(&self, holder: HolderId, handle: u32) -> bool {
         let group = handle as usize / 64;
         group < self.groups
             && self.word(holder, group).load(Ordering::Acquire) & 1 << (handle % 64) != 0
     }
 
-    /// The groups in which `holder` holds something, with the holds.
+    /// The groups in which `holder` holds pages, with the bits.
     pub fn each(&self, holder: HolderId) -> impl Iterator<Item = (usize, u64)> + use<> {
         let this = *self;
         bits_of(self.summary(holder))
@@ -77,14 +77,14 @@ impl RefBitmap {
             })
     }
 
-    /// Whether `holder` ever held anything since it was last [`RefBitmap::reset`].
+    /// Returns true if `holder` held anything since its last [`RefBitmap::reset`].
     pub fn is_used(&self, holder: HolderId) -> bool {
         self.summary(holder)
             .iter()
             .any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// A holder that holds nothing touches nothing.
+    /// Clears a holder's bitmap; touches nothing if it held nothing.
     pub fn reset(&self, holder: HolderId) {
         self.summary(holder)
             .iter()
@@ -92,14 +92,14 @@ impl RefBitmap {
     }
 }
 
-/// The numbers of the bits that are set.
+/// Numbers of the set bits.
 fn bits_of(words: &'static [AtomicU64]) -> impl Iterator<Item = usize> {
     words.iter().enumerate().flat_map(|(at, word)| {
         ones(word.load(Ordering::Acquire)).map(move |bit| at * 64 + bit as usize)
     })
 }
 
-/// The numbers of the bits that are set in one word, lowest first.
+/// Numbers of the set bits of one word, lowest first.
 pub(crate) fn ones(mut mask: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let bit = mask.trailing_zeros();

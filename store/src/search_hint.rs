@@ -1,11 +1,10 @@
-//! Where to look first: "a hint pointer to the earliest structure which is known to have
-//! free bloks" (Nemesis, section 6.6), for many processes at once.
+//! Where a search starts: "a hint pointer to the earliest structure which is known to have free
+//! bloks" (Nemesis, section 6.6), for many processes at once.
 //!
-//! Rule: what is freed before the hint lowers it, what is freed after it writes nothing, so
-//! that threads that free pages do not fight for the hint's cache line. A searcher that
-//! moves the hint up looks once more at what it passes over: either it sees what was freed
-//! meanwhile, or whoever freed it sees the moved hint. A searcher that dies in between is
-//! put right by `retire`.
+//! Rule: freeing before the hint lowers it, freeing after it writes nothing, so that threads that
+//! free pages do not contend for the hint's cache line. A searcher that raises the hint checks
+//! again what it passes over: either it sees what was freed meanwhile, or the thread that freed it
+//! sees the raised hint. `retire` repairs the hint after a searcher that dies in between.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -15,13 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) struct SearchHint(pub &'static AtomicU64);
 
 impl SearchHint {
-    /// Where to begin a search.
+    /// First position of a search.
     pub fn start(self) -> usize {
         self.0.load(Ordering::Acquire) as usize
     }
 
-    /// The search that began at `seen` found nothing before `position`; `first_free` says
-    /// whether that is still so.
+    /// Raises the hint after a search from `seen` found nothing before `position`; `first_free`
+    /// checks again.
     pub fn raise(
         self,
         seen: usize,
@@ -46,7 +45,7 @@ impl SearchHint {
         }
     }
 
-    /// Something at `position` has become free.
+    /// Lowers the hint to a position that became free.
     pub fn lower(self, position: usize) {
         fence(Ordering::SeqCst);
         if self.0.load(Ordering::SeqCst) > position as u64 {
@@ -64,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_while_the_hint_is_raised_is_found_again() {
+    fn entries_freed_while_the_hint_is_raised_are_found_again() {
         let hint = hint();
         let seen = hint.start();
         hint.raise(seen, 9, |passed| {

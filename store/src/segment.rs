@@ -1,22 +1,23 @@
 //! Compressed RAM as a log of segments in one arena.
 //!
-//! A segment is appended to by one channel, then sealed; sealed segments are emptied whole,
-//! by moving what is alive in them elsewhere. Any process may empty any sealed segment,
-//! after claiming it. Objects are a word of header (handle, length) and the contents,
-//! padded to 8 bytes; one is alive if the catalogue says that its page lies right there.
+//! One channel appends to a segment and then seals it; sealed segments are emptied whole, by moving
+//! their live objects elsewhere. Any process may empty any sealed segment, after claiming it. An
+//! object is a header word (handle, length) and the contents, padded to 8 bytes; it is alive if the
+//! page index locates its page there.
 //!
 //! | state | means |
 //! |---|---|
 //! | free | nothing alive |
 //! | open | its owner appends |
-//! | sealed | nobody appends; may be claimed |
-//! | claimed | its owner moves what is alive out of it |
+//! | sealed | no channel appends; may be claimed |
+//! | claimed | its owner moves the live objects out of it |
 //!
-//! Rule: a place is not used again while its segment is claimed or anything in it is alive,
-//! so that a page's place word never returns to a value it had. How much is dead is a hint,
-//! put right by a walk.
+//! Rule: a location is not reused while its segment is claimed or holds a live object, so that a
+//! page's location word never returns to a former value. The number of dead bytes is a hint that a
+//! walk corrects.
 //!
-//! What holes may take is bounded where segments are opened: see [`SegmentStats::is_sparse`](crate::segment_stats::SegmentStats::is_sparse).
+//! Space in holes is bounded where segments are opened: see
+//! [`SegmentStats::is_sparse`](crate::segment_stats::SegmentStats::is_sparse).
 
 use crate::HolderId;
 use crate::location::Location;
@@ -31,8 +32,8 @@ const HEADER: usize = 8;
 pub(crate) struct Segment {
     state: AtomicU64,
     used: AtomicU32,
-    /// Bytes of it that are dead. Not those alive: an append would have to count them up,
-    /// on a cache line that others' discards write.
+    /// Dead bytes. Not the live ones: an append would have to count them up, on a cache line that
+    /// other processes' discards write.
     dead: AtomicI32,
 }
 
@@ -65,12 +66,12 @@ fn owned(kind: u64, owner: HolderId, birth: u64) -> u64 {
     kind | (u64::from(owner) + 1) << OWNER_SHIFT | birth << BIRTH_SHIFT
 }
 
-/// What a segment is, for a search.
+/// A segment's state, for a search.
 pub(crate) enum SegmentState {
     Free,
-    /// OpenSegment or claimed.
+    /// Open or claimed.
     Busy,
-    /// Sealed: when it was opened, bytes alive in it, bytes left at its end.
+    /// Sealed: its age, live bytes, and bytes left at its end.
     Sealed {
         birth: u64,
         live: u32,
@@ -82,13 +83,13 @@ pub(crate) enum SegmentState {
 pub(crate) struct SegmentTable {
     table: &'static [Segment],
     births: &'static AtomicU64,
-    /// One past the last segment that was ever opened: what lies behind is free.
+    /// One past the last segment that was ever opened: segments behind it are free.
     high: &'static AtomicU64,
     arena: *mut u8,
     size: usize,
 }
 
-// SAFETY: the arena is shared memory; who may write where follows from the states.
+// SAFETY: the arena is shared memory; a segment's state permits writes by its owner only.
 unsafe impl Send for SegmentTable {}
 // SAFETY: as above.
 unsafe impl Sync for SegmentTable {}
@@ -111,23 +112,23 @@ impl SegmentTable {
         }
     }
 
-    /// How many there are.
+    /// Number of segments.
     pub fn count(&self) -> usize {
         self.table.len()
     }
 
-    /// Bytes of one.
+    /// Bytes of a segment.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// One past the last segment that was ever opened: those behind it are free.
+    /// One past the last segment that was ever opened: segments behind it are free.
     pub fn high(&self) -> u32 {
         let high = self.high.load(Ordering::Acquire);
         high.min(self.table.len() as u64) as u32
     }
 
-    /// What a segment is, now.
+    /// The present state of a segment.
     pub fn state(&self, at: u32) -> SegmentState {
         let segment = &self.table[at as usize];
         let state = segment.state.load(Ordering::Acquire);
@@ -145,7 +146,7 @@ impl SegmentTable {
     /// Opens a free segment for `holder`.
     pub fn open(&self, at: u32, holder: HolderId) -> Option<OpenSegment> {
         let segment = &self.table[at as usize];
-        // First: a segment that its opener's death left behind must be found.
+        // Raised first: a segment that its opener's death leaves behind must be found.
         self.high.fetch_max(u64::from(at) + 1, Ordering::AcqRel);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
         segment
@@ -165,7 +166,7 @@ impl SegmentTable {
         })
     }
 
-    /// Opens a sealed segment again, to fill its end.
+    /// Reopens a sealed segment, to fill its end.
     pub fn reopen(&self, at: u32, holder: HolderId) -> Option<OpenSegment> {
         let segment = &self.table[at as usize];
         let state = segment.state.load(Ordering::Acquire);
@@ -181,19 +182,19 @@ impl SegmentTable {
         })
     }
 
-    /// Bytes an open segment has left.
+    /// Bytes left in an open segment.
     pub fn room_in(&self, open: &OpenSegment) -> u32 {
         self.size as u32 - open.used
     }
 
-    /// Nobody appends to it any more.
+    /// Seals an open segment.
     pub fn seal(&self, open: OpenSegment) {
         let state = &self.table[open.segment as usize].state;
         let birth = state.load(Ordering::Relaxed) >> BIRTH_SHIFT;
         state.store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
     }
 
-    /// Takes a sealed segment to empty it.
+    /// Claims a sealed segment to empty it.
     pub fn claim(&self, at: u32, holder: HolderId) -> bool {
         let state = &self.table[at as usize].state;
         let now = state.load(Ordering::Acquire);
@@ -208,8 +209,8 @@ impl SegmentTable {
                 .is_ok()
     }
 
-    /// A claimed segment is let go with `live` bytes in it; with none it is free. One that
-    /// could not be emptied goes to the end of the line.
+    /// Releases a claimed segment with `live` bytes in it; with none it is free. One that could not
+    /// be emptied goes to the end of the line.
     pub fn release(&self, at: u32, live: u32) {
         let segment = &self.table[at as usize];
         if live == 0 {
@@ -223,14 +224,14 @@ impl SegmentTable {
             .store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
     }
 
-    /// Whether its owner is emptying it now.
+    /// Returns true if its owner is emptying it now.
     pub fn is_claimed(&self, at: u32) -> bool {
         self.table
             .get(at as usize)
             .is_some_and(|segment| segment.state.load(Ordering::Acquire) & KIND == CLAIMED)
     }
 
-    /// Appends an object to an open segment, unless it does not fit.
+    /// Appends an object to an open segment, if it fits.
     pub fn append(&self, open: &mut OpenSegment, handle: u32, contents: &[u8]) -> Option<Location> {
         let need = room_for(contents.len());
         let offset = open.used as usize;
@@ -239,15 +240,15 @@ impl SegmentTable {
         }
         let at = self.start(open.segment).wrapping_add(offset);
         let header = u64::from(handle) | (contents.len() as u64) << 32;
-        // SAFETY: inside the segment, aligned to 8; only its opener writes there. Readers
-        // of an earlier object at this place find that their page has moved.
+        // SAFETY: inside the segment, aligned to 8; only its opener writes there. Readers of an
+        // earlier object at this location find that their page has moved.
         unsafe {
             (*at.cast::<AtomicU64>()).store(header, Ordering::Relaxed);
             std::ptr::copy_nonoverlapping(contents.as_ptr(), at.add(HEADER), contents.len());
         }
         open.used += need as u32;
-        // Before the page is published: whoever walks the segment after this channel's
-        // death must find it.
+        // Before the page is published: a walk of the segment after this channel's death must find
+        // it.
         self.table[open.segment as usize]
             .used
             .store(open.used, Ordering::Release);
@@ -258,7 +259,7 @@ impl SegmentTable {
         })
     }
 
-    /// An object of this length in the segment is dead.
+    /// Counts an object of this length as dead.
     pub fn mark_dead(&self, segment: u32, len: u32) {
         if let Some(segment) = self.table.get(segment as usize) {
             segment
@@ -267,8 +268,8 @@ impl SegmentTable {
         }
     }
 
-    /// Copies an object out, as it is now: the caller checks what it got. False if the
-    /// place is none.
+    /// Copies an object's present bytes: the caller verifies them. `None` if the location is
+    /// invalid.
     pub fn read(&self, location: Location, into: &mut [u8]) -> Option<usize> {
         let Location::Ram {
             segment,
@@ -284,8 +285,8 @@ impl SegmentTable {
         if !fits {
             return None;
         }
-        // SAFETY: inside the arena. The bytes may be overwritten meanwhile, if the page has
-        // moved: they are not interpreted before their checksum is, and any bytes are bytes.
+        // SAFETY: inside the arena. The bytes may be overwritten meanwhile, if the page has moved:
+        // they are not interpreted before their checksum is, and any bytes are valid.
         unsafe {
             let from = self.start(segment).wrapping_add(offset);
             std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len);
@@ -293,8 +294,8 @@ impl SegmentTable {
         Some(len)
     }
 
-    /// The object that starts at `offset` of a segment that is claimed: handle, place, and
-    /// where the next starts. `None` at the end.
+    /// The object at `offset` of a claimed segment: handle, location, and the next offset. `None`
+    /// at the end.
     pub fn object(&self, segment: u32, offset: u32) -> Option<(u32, Location, u32)> {
         let used = self.table[segment as usize].used.load(Ordering::Acquire);
         if offset as usize + HEADER > (used as usize).min(self.size) {
@@ -321,7 +322,7 @@ impl SegmentTable {
         ))
     }
 
-    /// The objects of a segment that is claimed.
+    /// The objects of a claimed segment.
     pub fn objects(&self, segment: u32) -> impl Iterator<Item = (u32, Location)> + '_ {
         let mut offset = 0;
         std::iter::from_fn(move || {
@@ -331,7 +332,7 @@ impl SegmentTable {
         })
     }
 
-    /// SegmentTable the dead holder had open or claimed become sealed.
+    /// Seals the segments that the dead holder had open or claimed.
     pub fn abandon(&self, dead: HolderId, is_live: impl Fn(u32, Location) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
             let state = segment.state.load(Ordering::Acquire);
@@ -348,7 +349,7 @@ impl SegmentTable {
         }
     }
 
-    /// Frees the sealed segments in which nothing is alive, for the memory they take.
+    /// Frees the sealed segments without live objects, to return their memory.
     pub fn sweep(&self, holder: HolderId, is_live: impl Fn(u32, Location) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
             let empty =
@@ -364,8 +365,8 @@ impl SegmentTable {
     }
 
     fn punch_hole(&self, at: u32) {
-        // SAFETY: the segment is claimed and nothing in it is alive; a late reader finds
-        // zeros and that its page has moved.
+        // SAFETY: the segment is claimed and nothing in it is alive; a late reader finds zeros and
+        // that its page has moved.
         let _ = unsafe {
             rustix::mm::madvise(
                 self.start(at).cast(),
@@ -375,7 +376,7 @@ impl SegmentTable {
         };
     }
 
-    /// Bytes alive in a segment that is claimed or nobody's, by walking it.
+    /// Live bytes of a segment that is claimed or unowned, by walking it.
     pub fn live_in(&self, at: u32, is_live: impl Fn(u32, Location) -> bool) -> u32 {
         self.objects(at)
             .filter(|&(handle, location)| is_live(handle, location))
@@ -394,7 +395,7 @@ impl SegmentTable {
     }
 }
 
-/// A segment its channel appends to. Not `Clone`: who has it is its owner.
+/// A segment that its channel appends to. Not `Clone`: its holder is the owner.
 #[derive(Debug)]
 pub(crate) struct OpenSegment {
     pub segment: u32,

@@ -1,37 +1,37 @@
-//! One look over the segments: which to open, which to empty.
+//! Statistics of all segments: which to open, which to empty.
 //!
-//! Linear in the segments that were ever opened, 16 bytes each; a look is taken when a
-//! segment is opened, once in a hundred pages or so.
+//! Linear in the segments that were ever opened, 16 bytes each; gathered when a segment is opened,
+//! about once in a hundred pages.
 
 use crate::segment::{SegmentState, SegmentTable};
 
-/// In 32nds of a segment: while less than this part of the sealed segments is alive, one is
-/// compacted rather than another opened. A quarter of holes: moving a page costs about
-/// what filling memory that was never used does, and with pages dying at random this moves
-/// about one and a quarter for each that is written.
+/// Live part of the sealed segments, in 32nds, below which one is compacted rather than another
+/// opened. A quarter of holes: moving a page costs about as much as filling memory that was never
+/// used, and with pages dying at random this moves about one and a quarter for each that is
+/// written.
 pub(crate) const SPARSE_THRESHOLD: u32 = 24;
 
-/// What one look found.
+/// Statistics of the segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SegmentStats {
     /// Free segments.
     pub free: u32,
-    /// A free one.
+    /// The first free one.
     pub first_free: Option<u32>,
     /// The sealed one that was opened first.
     pub oldest: Option<u32>,
-    /// The sealed one with the fewest bytes alive, and how many.
+    /// The sealed one with the fewest live bytes, and these.
     pub emptiest: Option<(u32, u32)>,
-    /// The sealed one with most room left at its end, and how much.
+    /// The sealed one with most room left at its end, and that room.
     pub roomiest: Option<(u32, u32)>,
     /// Bytes of the sealed ones.
     pub sealed: u64,
-    /// Bytes alive in them.
+    /// Live bytes in them.
     pub live: u64,
 }
 
 impl SegmentStats {
-    /// Looks.
+    /// Gathers the statistics.
     pub fn of(segments: &SegmentTable) -> Self {
         let mut stats = SegmentStats::default();
         let mut first_birth = u64::MAX;
@@ -67,9 +67,9 @@ impl SegmentStats {
         stats
     }
 
-    /// Whether too much of the sealed segments is holes: then no more memory is taken before
-    /// some are closed, so that at most a third more is in use than is alive, beside each
-    /// channel's open segment and one.
+    /// Returns true if too much of the sealed segments is holes: then some are closed before more
+    /// memory is taken, so that at most a third more is in use than is alive, beside each channel's
+    /// open segment and one.
     pub fn is_sparse(&self) -> bool {
         self.live * 32 < self.sealed * u64::from(SPARSE_THRESHOLD)
     }

@@ -1,8 +1,8 @@
 //! One store for a tree of processes: made by the first, joined by the others.
 //!
-//! Three descriptors make a store: the tables, the arena, the swap file; each process maps
-//! the first two and does its own I/O on the third. Where the disk is the system's there are
-//! the first two, and each process has an transport. A linked program makes a store for itself.
+//! Three descriptors make a store: the tables, the arena, the swap file; each process maps the
+//! first two and does its own I/O on the third. With a disk of the daemon's there are the first
+//! two, and each process has a transport. A linked program makes a store for itself.
 
 use crate::channel::StoreChannel;
 use crate::error::{SetupError, StoreError};
@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use wired::{PAGE, WiredMemory};
 
-/// A store in shared memory, as one process has it; a clone is the same.
+/// A store in shared memory, as mapped by one process; clones share the mapping.
 #[derive(Clone)]
 pub struct SharedStore {
     inner: Arc<StoreInner>,
@@ -30,11 +30,10 @@ pub struct SharedStore {
 }
 
 impl SharedStore {
-    /// Makes a store with slots for holders 0 to `max_holders` - 1, attached as holder 0.
-    /// The descriptors, close-on-exec, are what another process needs to
-    /// [`SharedStore::attach`]; the store itself keeps one of the swap file. A store whose
-    /// disk is the system's has none of a swap file, and needs
-    /// [`SharedStore::set_transport`] before it makes channels.
+    /// Makes a store with slots for holders 0 to `max_holders` - 1, attached as holder 0. Another
+    /// process needs the returned descriptors, close-on-exec, to [`SharedStore::attach`]; the store
+    /// itself keeps one of the swap file. A store with a disk of the daemon's has none of a swap
+    /// file, and needs [`SharedStore::set_transport`] before it makes channels.
     pub fn create(
         config: &StoreConfig,
         max_holders: u16,
@@ -93,8 +92,8 @@ impl SharedStore {
         Ok((store, fds))
     }
 
-    /// Joins the store behind `fds`, in the order `create` gave them, as `holder`. The
-    /// memory's descriptors are closed when this returns, the swap file's is kept.
+    /// Joins the store behind `fds`, in the order that `create` returned them, as `holder`. Closes
+    /// the memory's descriptors and keeps the swap file's.
     pub fn attach(fds: Vec<OwnedFd>, holder: HolderId) -> Result<Self, SetupError> {
         let few = || SetupError::NotAStore("there are too few of them");
         let mut fds = fds.into_iter();
@@ -129,49 +128,48 @@ impl SharedStore {
         })
     }
 
-    /// Channels made from now on work for `holder`: for the child of a fork. A slot past
-    /// the store's last is refused.
+    /// Sets the holder of new channels: for the child of a fork. A slot past the store's last is
+    /// refused.
     pub fn set_holder(&self, holder: HolderId) -> Result<(), SetupError> {
         check_holder(holder, &self.inner.tables.geometry)?;
         self.inner.holder.store(holder, Ordering::Release);
         Ok(())
     }
 
-    /// The holder channels are made for.
+    /// The holder of new channels.
     pub fn holder(&self) -> HolderId {
         self.inner.holder.load(Ordering::Acquire)
     }
 
-    /// Channels made from now on use this descriptor of the swap file: where the one the
-    /// store had is gone, or is in another descriptor table. The old one is not closed.
-    /// A store whose disk is the system's has no use for it, and closes it.
+    /// Sets the swap file's descriptor for new channels: where the store's own is closed, or is in
+    /// another descriptor table. The former one is not closed. A store with a disk of the daemon's
+    /// does not need it, and closes it.
     pub fn reopen(&self, swap: OwnedFd) {
         self.inner.backing.reopen(swap);
     }
 
-    /// Channels made from now on reach the system's disk by this: of a store whose disk is
-    /// that ([`DiskLocation::System`]), in each process that joined it, before it makes
-    /// channels, and again in a fork's child. An transport that is replaced is kept, since a
-    /// channel may be being opened by it.
+    /// Sets the transport of new channels, for a store with a disk of the daemon's
+    /// ([`DiskLocation::System`]): in each process that joined it, before it makes channels, and
+    /// again in a fork's child. A replaced transport is kept, because another thread may be opening
+    /// a channel by it.
     pub fn set_transport(&self, transport: Box<dyn DiskTransport>) {
         self.inner.backing.set_transport(transport);
     }
 
-    /// The store no longer has a descriptor of the swap file, and returns the one it had,
-    /// unclosed: for a library that keeps none in its program's table. Channels that are
-    /// made have their own way to the file; new ones need [`SharedStore::reopen`] first.
+    /// Removes the descriptor of the swap file from the store and returns it, unclosed: for a
+    /// library that keeps none in its program's table. Existing channels have their own access to
+    /// the file; new ones need [`SharedStore::reopen`] first.
     pub fn take_swap(&self) -> Option<i32> {
         self.inner.backing.take_swap()
     }
 
-    /// Makes the disk misbehave from now on, in every process of the tree. For tests.
+    /// Injects disk faults from now on, in every process of the tree. For tests.
     pub fn inject(&self, plan: FaultPlan) {
         Injector(self.inner.header.inject()).set(plan);
     }
 
-    /// Starts the thread that allocates a growing swap file ahead of need, and gives back what
-    /// is not used at its end: in the process that made the store. Does nothing where the file
-    /// does not grow.
+    /// Starts the thread that allocates a growing swap file ahead of need, and frees unused space
+    /// at its end: in the process that made the store. Does nothing where the file does not grow.
     pub fn grow_ahead(&self) -> Result<(), SetupError> {
         let growth = self
             .growth
@@ -186,12 +184,12 @@ impl SharedStore {
         })
     }
 
-    /// Whether the swap file's file system is itself memory: a store that saves none.
+    /// Returns true if the swap file's file system is itself memory: such a store saves none.
     pub fn is_in_memory(&self) -> bool {
         self.inner.header.notes().load(Ordering::Relaxed) & notes::MEMORY != 0
     }
 
-    /// What each tier holds now.
+    /// Bytes in each tier now.
     pub fn occupancy(&self) -> Occupancy {
         let bloks = self.inner.bloks.as_ref();
         Occupancy {
@@ -200,7 +198,7 @@ impl SharedStore {
         }
     }
 
-    /// The inner, for tests of what they promise each other.
+    /// The shared parts, for unit tests.
     #[cfg(test)]
     pub(crate) fn inner(&self) -> Arc<StoreInner> {
         self.inner.clone()

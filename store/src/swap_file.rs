@@ -1,9 +1,8 @@
-//! The swap file: allocated whole when the store is made, without a name.
+//! The swap file: allocated whole when the store is made, and unlinked.
 //!
-//! Allocated beforehand because a pager that finds the disk full in the middle of an
-//! eviction has nowhere to go (Mach's default memory manager, section on the paging file).
-//! Without a name because a killed process cleans nothing up: the file lives as long as a
-//! descriptor of it.
+//! Allocated beforehand because a pager that finds the disk full in the middle of an eviction has
+//! nowhere to go (Mach's default memory manager, section on the paging file). Unlinked because a
+//! killed process cleans nothing up: the file lives as long as a descriptor of it.
 
 use crate::DiskConfig;
 use crate::config::Bytes;
@@ -18,7 +17,7 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use wired::{PAGE, WiredMemory};
 
-/// What is unusual about a swap file, as bits: told by `describe`.
+/// Warnings about a swap file, as bits for `describe`.
 pub(crate) mod notes {
     /// The file system has no direct I/O.
     pub const BUFFERED: u64 = 1;
@@ -36,7 +35,7 @@ pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64),
     let inside;
     let mut path = path;
     match stat(path).map(|there| FileType::from_raw_mode(there.st_mode)) {
-        // Its name is seen only where the file system makes no nameless files.
+        // Its name is visible only where the file system makes no unnamed files.
         Ok(FileType::Directory) => {
             inside = path.join(format!("selfpage-swap-{}", std::process::id()));
             path = &inside;
@@ -58,7 +57,7 @@ pub(crate) fn create(path: &Path, config: &DiskConfig) -> Result<(OwnedFd, u64),
     };
     let fd = open_nameless(path).map_err(fail)?;
     if config.grows {
-        // Beyond the first extent the file is as long as it may become, and has no blocks.
+        // Beyond the first extent the file has its full length, but no blocks.
         let size = config.size / PAGE as u64 * PAGE as u64;
         allocate(&fd, path, size.min(EXTENT))?;
         ftruncate(&fd, size).map_err(fail)?;
@@ -96,13 +95,13 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// A file in the directory of `path` that no directory names.
+/// Opens an unlinked file in the directory of `path`.
 fn open_nameless(path: &Path) -> Result<OwnedFd, Errno> {
     let directory = folder_of(path);
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match openat(CWD, directory, flags | OFlags::TMPFILE, mode) {
-        // Not every file system makes nameless files: make one and take its name away.
+        // Some file systems make no unnamed files: makes a file and unlinks it.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
             let named: PathBuf = path.into();
             let fd = openat(CWD, &named, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
@@ -121,7 +120,7 @@ fn allocate(fd: &OwnedFd, path: &Path, asked: u64) -> Result<(), SetupError> {
         there: free(),
     };
     let size = asked / PAGE as u64 * PAGE as u64;
-    // Asked first, so that a size that cannot be does not fill the disk before it fails.
+    // Checked first, so that an impossible size does not fill the disk before it fails.
     if fstatvfs(fd).is_ok_and(|fs| fs.f_bfree.saturating_mul(fs.f_frsize) < size) {
         return Err(no_room());
     }
@@ -150,13 +149,13 @@ fn allocate(fd: &OwnedFd, path: &Path, asked: u64) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Bytes of a file system.
+/// Space of a file system.
 pub(crate) struct Room {
     pub free: u64,
     pub total: u64,
 }
 
-/// What the file's file system has, and has free to this user.
+/// Total space of the file's file system, and free space for this user.
 pub(crate) fn room(file: impl AsFd) -> Option<Room> {
     let fs = fstatvfs(file).ok()?;
     Some(Room {
@@ -165,18 +164,18 @@ pub(crate) fn room(file: impl AsFd) -> Option<Room> {
     })
 }
 
-/// Gives a part of a file its blocks.
+/// Allocates blocks for a part of a file.
 pub(crate) fn allocate_extent(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
     fallocate(file, FallocateFlags::empty(), start, bytes)
 }
 
-/// Takes the blocks of a part of a file away.
+/// Frees the blocks of a part of a file.
 pub(crate) fn punch_hole(file: impl AsFd, start: u64, bytes: u64) -> Result<(), Errno> {
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(file, hole, start, bytes)
 }
 
-/// Allocation for file systems that have no call for it; and writes the whole of others.
+/// Writes zeros: allocates on file systems without fallocate, and makes blocks written on others.
 fn write_zeros(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
     const AT_ONCE: usize = 1 << 20;
     // Aligned, for direct I/O.
@@ -196,7 +195,7 @@ fn write_zeros(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Turns direct I/O on if a page can really be written and read so.
+/// Turns on direct I/O if a page can be written and read that way.
 fn set_direct(fd: &OwnedFd) -> bool {
     let Ok(flags) = fcntl_getfl(fd) else {
         return false;
@@ -217,9 +216,9 @@ fn set_direct(fd: &OwnedFd) -> bool {
     works
 }
 
-/// Waits until no I/O on the file is in flight, whoever began it: that of a killed process,
-/// too, whose ring the kernel takes down in its own time. Changing a file's allocation
-/// waits for direct I/O (inode_dio_wait); allocating what is allocated changes nothing.
+/// Waits until no I/O on the file is in flight, of any process: also that of a killed process,
+/// whose ring the kernel tears down later. Changing a file's allocation waits for direct I/O
+/// (inode_dio_wait); allocating allocated blocks changes nothing.
 pub(crate) fn wait_for_io(fd: BorrowedFd<'_>) {
     let _ = fallocate(fd, FallocateFlags::KEEP_SIZE, 0, PAGE as u64);
 }
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_cannot_be_are_refused_by_name() {
+    fn impossible_paths_are_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().join("there");
         std::fs::write(&there, "precious").unwrap();
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_disk_has_is_refused_with_the_figures() {
+    fn a_size_beyond_the_disks_space_is_refused_with_the_figures() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("swap");
         let error = create(&path, &DiskConfig::new(&path, 1 << 42)).unwrap_err();
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_a_place_for_a_file_without_a_name() {
+    fn a_directory_takes_an_unnamed_file() {
         let dir = tempfile::tempdir().unwrap();
         let (fd, _) = create(dir.path(), &DiskConfig::new(dir.path(), 1 << 20)).unwrap();
         let stat = fstat(&fd).unwrap();

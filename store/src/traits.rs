@@ -1,59 +1,57 @@
-//! The store as the pager sees it: hand pages over, get them back, by completion.
+//! The store's interface for the pager: pages are submitted and return by completion.
 
 use crate::{Checksum, HolderId, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use wired::PAGE;
 
-/// Pages one channel holds at most between their submission and their completion.
+/// Maximum pages of a channel between submission and completion.
 pub const MAX_PENDING: usize = 2048;
 
-/// A place for pages, shared by the processes of a tree.
+/// A store for pages, shared by the processes of a tree.
 pub trait Store: Send + Sync {
-    /// What it is, as in `ram:256MiB+disk:/x,size=2GiB`, and what is unusual about it.
+    /// Describes the store, as in `ram:256MiB+disk:/x,size=2GiB`, with warnings.
     fn describe(&self) -> String;
 
-    /// A way in for one thread that moves pages: it owns its ring, if there is a disk, and
-    /// its buffers. `depth` is how many reads and writes of the disk are in flight at most
-    /// (1 to 128, each of a run of up to 32 pages). Works for the holder the store is
-    /// attached as now. Setup: allocates.
+    /// Makes a channel for one thread that moves pages: it owns its ring, if there is a disk, and
+    /// its buffers. `depth` bounds the reads and writes of the disk in flight (1 to 128, each of a
+    /// run of up to 32 pages). It works for the holder that the store is attached as now. Setup:
+    /// allocates.
     fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError>;
 
-    /// `slot` no longer holds these pages; a page that nobody holds is gone.
+    /// `slot` releases these pages; a page without holders is freed.
     fn discard(&self, slot: HolderId, handles: &[PageHandle]);
 
-    /// The checksum the page was written with.
+    /// The checksum that the page was written with.
     fn checksum(&self, handle: PageHandle) -> Checksum;
 
-    /// Whether this is what was written as `handle`: for a page that was read ahead, when it
-    /// is used. False, too, if the handle names no page (any more).
+    /// Returns true if `page` is what was written as `handle`: for a page that was read ahead, when
+    /// it is used. False, too, if the handle names no page (any more).
     fn verify(&self, handle: PageHandle, page: &[u8; PAGE]) -> bool;
 
-    /// How much is in it, counted now by walking the page_index: for reports, not for the
-    /// page path.
+    /// Usage, counted by a walk over the page index: for reports, not for the page path.
     fn usage(&self) -> Usage;
 
-    /// `child` holds everything that `parent` holds, copy on write. The parent's channels
-    /// must be idle. What `child` held before, if anything, is dropped.
+    /// Makes `child` hold everything that `parent` holds, copy on write. The parent's channels must
+    /// be idle. Anything that `child` held before is dropped.
     fn adopt_fork(&self, parent: HolderId, child: HolderId);
 
-    /// `holder` is gone, killed perhaps: its holds are dropped, what it was in the middle of
-    /// is finished or undone. False if a page is in the hands of another process, perhaps
+    /// Releases the holds of `holder`, which has ended or was killed, and finishes or undoes its
+    /// interrupted operations. Returns false if a page is locked by another process, which may be
     /// dead too: retire that one and call again before the slot is used again.
     fn retire(&self, holder: HolderId) -> bool;
 }
 
-/// One thread's way into a store.
+/// One thread's channel to a store.
 pub trait Channel: Send {
-    /// Pages leave. Neighbours in `pages` go to neighbouring bloks where possible, one I/O a
-    /// run. Each token comes back once, by [`Channel::complete`], with the page's handle or
-    /// the reason it was not stored. `Busy` (too many for [`MAX_PENDING`]): nothing was
-    /// taken.
+    /// Writes pages. Adjacent `pages` go to adjacent bloks where possible, one I/O a run. Each
+    /// token returns once, by [`Channel::complete`], with the page's handle or the reason it was
+    /// not stored. `Busy` (more than [`MAX_PENDING`]): nothing was submitted.
     ///
     /// The memory is page aligned, and stays mapped and unchanged until completion.
     fn submit_write(&mut self, pages: &[WritePage]) -> Result<(), StoreError>;
 
-    /// A page comes back into `into`, page aligned and wired. `Done`: it is there and
-    /// verified, the token will not come back. `Pending`: by [`Channel::complete`].
+    /// Reads a page into `into`, page aligned and wired. `Done`: the page is read and verified, and
+    /// the token does not return. `Pending`: the token returns by [`Channel::complete`].
     fn submit_read(
         &mut self,
         handle: PageHandle,
@@ -61,139 +59,138 @@ pub trait Channel: Send {
         token: u64,
     ) -> Result<Submitted, StoreError>;
 
-    /// Several pages come back; neighbours on disk in one I/O. Every token comes back by
-    /// [`Channel::complete`], those of pages that are there at once too. Returns how many
-    /// are still on their way.
+    /// Reads several pages; adjacent bloks in one I/O. Every token returns by
+    /// [`Channel::complete`], also for pages that are read at once. Returns the number of pending
+    /// pages.
     fn submit_read_run(&mut self, run: &[ReadPage]) -> Result<usize, StoreError>;
 
-    /// As [`Channel::submit_read_run`], on a guess: nobody need hold the pages, which may be
-    /// discarded, moved and their handles used again meanwhile. So nothing is verified:
-    /// what is told as read may be any bytes, and is a page only if [`Store::verify`] says
-    /// so when it is used. A page that is gone is an error of its completion, and no
-    /// mismatch in the figures.
+    /// Like [`Channel::submit_read_run`], speculatively: the pages need no holder, and may be
+    /// discarded, moved and their handles reused meanwhile. So nothing is verified: completed bytes
+    /// are arbitrary, and are the page only if [`Store::verify`] confirms it at use. A page that is
+    /// gone is an error of its completion, and counts as no mismatch.
     fn submit_read_ahead(&mut self, run: &[ReadPage]) -> Result<usize, StoreError>;
 
-    /// The next page that is done. With [`Wait::Yes`], sleeps until there is one; `None`
-    /// then means that nothing is pending.
+    /// The next completion. With [`Wait::Yes`], sleeps until there is one; `None` then means that
+    /// nothing is pending.
     fn complete(&mut self, wait: Wait) -> Option<Completion>;
 
-    /// Pages submitted and not yet completed.
+    /// Pages submitted and not completed.
     fn pending(&self) -> usize;
 
-    /// Readable when a completion waits, if completions can come later at all. It does not
-    /// tell of those that [`Channel::is_ready`] tells of.
+    /// Readable when a completion waits, if completions can arrive later at all. It does not signal
+    /// those that [`Channel::is_ready`] reports.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether a completion waits that came about when its read was submitted: without a ring,
-    /// or by an error.
+    /// Returns true if a completion waits that happened at submission: without a ring, or by an
+    /// error.
     fn is_ready(&self) -> bool;
 }
 
 /// A page to write.
 #[derive(Clone, Copy, Debug)]
 pub struct WritePage {
-    /// Its contents, page aligned.
+    /// Contents, page aligned.
     pub from: *const u8,
-    /// Their checksum.
+    /// Checksum of the contents.
     pub sum: Checksum,
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub token: u64,
 }
 
 /// A page to read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadPage {
-    /// Which.
+    /// The page.
     pub handle: PageHandle,
-    /// Where to, page aligned.
+    /// Destination, page aligned.
     pub into: *mut u8,
-    /// Comes back with the completion.
+    /// Returned with the completion.
     pub token: u64,
 }
 
-/// Whether a read is done.
+/// Result of submitting a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Submitted {
-    /// The page is there, verified.
+    /// The page is read and verified.
     Done,
-    /// It will be told by [`Channel::complete`].
+    /// [`Channel::complete`] returns it later.
     Pending,
 }
 
 /// Whether to sleep for a completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// SegmentState only.
+    /// Return at once.
     No,
     /// Sleep until something completes.
     Yes,
 }
 
-/// A page is done.
+/// A completed page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// As submitted.
+    /// The token submitted.
     pub token: u64,
-    /// A write: the handle. A read: `None`. Or why not.
+    /// For a write, the handle; for a read, `None`; or the error.
     pub result: Result<Option<PageHandle>, StoreError>,
 }
 
-/// How much is in a store, and what it did.
+/// Contents and totals of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
     /// Pages in compressed RAM.
     pub pages_ram: u64,
-    /// Pages of one repeated value, which take no room.
+    /// Pages of one repeated value, which take no space.
     pub pages_filled: u64,
     /// Pages on disk.
     pub pages_disk: u64,
-    /// Bytes the pages in RAM take, compressed.
+    /// Compressed bytes of the pages in RAM.
     pub ram_compressed: u64,
     /// Bytes of the arena in use, holes included.
     pub ram_used: u64,
-    /// Bytes the arena may take; 0 without one.
+    /// Bytes of the arena; 0 without one.
     pub ram_limit: u64,
     /// Bytes of bloks in use.
     pub disk_used: u64,
     /// Bytes of the swap file; 0 without one.
     pub disk_limit: u64,
-    /// Bytes of the tables themselves in use, as far as the catalogue goes.
+    /// Bytes of the tables in use, as far as the page index grew.
     pub tables: u64,
     /// Holds, over all holders: pages times the processes that hold them.
     pub holds: u64,
     /// Pages written so far.
     pub written: u64,
-    /// Pages read so far, those read ahead too.
+    /// Pages read so far, including read-ahead.
     pub read: u64,
-    /// Of those, from disk.
+    /// Pages among those read from disk.
     pub read_disk: u64,
     /// Pages moved from RAM to disk.
     pub demoted: u64,
     /// Pages moved within RAM to close holes.
     pub compacted: u64,
-    /// Pages told as not what was written.
+    /// Checksum mismatches.
     pub mismatches: u64,
-    /// Reads and writes of the disk that failed.
+    /// Failed reads and writes of the disk.
     pub io_errors: u64,
     /// Reads and writes of the disk.
     pub ios: u64,
-    /// Pages put into compressed RAM so far, whole ones moved back from a full disk too.
+    /// Pages put into compressed RAM so far, including whole pages moved back from a full disk.
     pub to_ram: u64,
-    /// Bytes that these took there.
+    /// Bytes that these pages took there.
     pub to_ram_bytes: u64,
 }
 
-/// What the tiers hold at one moment, in bytes: cheaper to know than [`Usage`].
+/// Bytes in each tier at one moment: cheaper than [`Usage`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Occupancy {
-    /// Of the arena, holes included.
+    /// Bytes of the arena, holes included.
     pub ram: u64,
-    /// Of the swap file.
+    /// Bytes of the swap file.
     pub disk: u64,
 }
 
 impl Occupancy {
-    /// The higher of each.
+    /// The larger of each.
     pub fn max(self, other: Self) -> Self {
         Self {
             ram: self.ram.max(other.ram),
@@ -205,7 +202,7 @@ impl Occupancy {
 /// Page memory as an array.
 ///
 /// # Safety
-/// `at` points to a page that nobody writes for as long as `'a`.
+/// `at` points to a page that no thread writes for as long as `'a`.
 pub(crate) unsafe fn page<'a>(at: *const u8) -> &'a [u8; PAGE] {
     // SAFETY: the caller's promise.
     unsafe { &*at.cast() }

@@ -1,5 +1,5 @@
-//! Pages read ahead of need: whatever happens to them meanwhile, a page that verifies is
-//! right, and none that is gone counts as a failure.
+//! Speculative reads: a page that verifies is right, even if it changes meanwhile, and a page that
+//! is gone counts as no failure.
 
 mod common;
 
@@ -15,7 +15,7 @@ const CONFIGS: [&str; 3] = [
     "ram:256K+disk:ahead-swap,size=4M",
 ];
 
-/// Reads ahead and waits; what came, by place in `handles`.
+/// Reads ahead and waits; returns the results, in the order of `handles`.
 fn ahead(
     channel: &mut dyn Channel,
     handles: &[PageHandle],
@@ -35,7 +35,7 @@ fn ahead(
     for _ in &run {
         let Completion { token, result } = channel.complete(Wait::Yes).unwrap();
         let before = results[token as usize].replace(result.map(|handle| assert_eq!(handle, None)));
-        assert!(before.is_none(), "a token came twice");
+        assert!(before.is_none(), "a token returned twice");
     }
     assert_eq!(channel.pending(), 0);
     results.into_iter().map(Option::unwrap).collect()
@@ -67,7 +67,7 @@ fn pages_read_ahead_are_the_pages() {
 }
 
 #[test]
-fn neighbours_are_read_together_in_whatever_order_they_are_asked_for() {
+fn adjacent_bloks_are_read_together_in_any_order_of_request() {
     let store = make("disk:ahead-swap,size=4M", 1);
     let unfilled = |page: &Page| page.0[..8] != page.0[8..16];
     let contents: Vec<Page> = (0..).map(page).filter(unfilled).take(64).collect();
@@ -118,7 +118,7 @@ fn a_flipped_bit_is_found_when_the_page_is_used() {
     assert_eq!(store.usage().mismatches, 0);
 }
 
-/// One thread reads ahead what two others write, discard, and push down to disk.
+/// One thread reads ahead while two others write, discard, and demote to disk.
 #[test]
 fn pages_may_come_and_go_while_they_are_read_ahead() {
     for config in CONFIGS {
@@ -132,7 +132,7 @@ fn pages_may_come_and_go_while_they_are_read_ahead() {
                 .collect();
             let mut channel = store.channel(4).unwrap();
             let mut rng = Rng(11);
-            // A page before and after each target must stay as it is.
+            // The page before and the page after each target must stay unchanged.
             let mut into = vec![Page([0x77; PAGE]); 3];
             let mut verified = 0;
             while !movers.iter().all(|thread| thread.is_finished()) {

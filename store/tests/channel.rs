@@ -1,4 +1,4 @@
-//! Stores whose disk is the system's, behind IO channels.
+//! Stores on the daemon's disk, behind IO channels.
 
 mod common;
 
@@ -15,7 +15,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_holder_finds_what_it_wrote_on_the_systems_disk(
+    fn every_holder_reads_what_it_wrote_on_the_daemons_disk(
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let system = System::new(1 << 20);
@@ -23,7 +23,7 @@ proptest! {
     }
 
     #[test]
-    fn every_holder_finds_what_it_wrote_in_ram_before_the_systems_disk(
+    fn every_holder_reads_what_it_wrote_in_ram_above_the_daemons_disk(
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let system = System::new(512 << 10);
@@ -45,7 +45,7 @@ fn stored(results: Vec<Result<PageHandle, StoreError>>) -> Vec<PageHandle> {
 }
 
 #[test]
-fn errors_of_the_systems_disk_are_told_and_nothing_is_lost() {
+fn errors_of_the_daemons_disk_are_reported_and_nothing_is_lost() {
     let system = System::new(1 << 20);
     let store = behind_channels(&system, None, 1);
     let mut channel = store.channel(4).unwrap();
@@ -55,7 +55,7 @@ fn errors_of_the_systems_disk_are_told_and_nothing_is_lost() {
     let handles = stored(write(&mut *channel, &contents));
     system.fail(2);
     for result in write(&mut *channel, &contents[..1]) {
-        // Once as a run of one page, which is not tried again.
+        // Once as a run of one page, which is not retried.
         let error = result.unwrap_err();
         let is_write = matches!(
             error,
@@ -145,7 +145,7 @@ fn it_is_described_and_joined_without_a_descriptor_of_a_swap_file() {
     let handles = stored(write(&mut *channel, &contents));
     assert!(other.usage().demoted > 0);
 
-    // A file is of no use to it.
+    // It has no use for a file.
     let (file, _end) = rustix::pipe::pipe().unwrap();
     other.reopen(file);
     assert_eq!(other.take_swap(), None);
@@ -156,7 +156,7 @@ fn it_is_described_and_joined_without_a_descriptor_of_a_swap_file() {
 }
 
 #[test]
-fn a_childs_copy_of_a_channel_is_let_go_and_its_own_outlet_used() {
+fn a_child_drops_its_copy_of_a_channel_and_uses_its_own_transport() {
     let system = System::new(4 << 20);
     let store = behind_channels(&system, None, 3);
     store.set_holder(1).unwrap();
@@ -169,7 +169,7 @@ fn a_childs_copy_of_a_channel_is_let_go_and_its_own_outlet_used() {
     if pid == 0 {
         let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             drop(channel);
-            // The parent's system has a thread that is not here.
+            // The parent's daemon has a thread that the child lacks.
             let own = System::over(system.disk());
             store.set_transport(own.transport());
             store.set_holder(2).unwrap();
@@ -194,11 +194,11 @@ fn a_childs_copy_of_a_channel_is_let_go_and_its_own_outlet_used() {
 }
 
 #[test]
-fn bloks_a_dead_process_was_writing_are_reused_only_when_the_system_says_so() {
+fn bloks_of_a_dead_processs_writes_are_reused_only_after_the_daemon_confirms() {
     let system = System::new(1 << 20);
     let store = behind_channels(&system, None, 2);
     store.set_holder(1).unwrap();
-    // A channel that was writing when its process was killed: nothing of it is shut down.
+    // A channel with a write in flight when its process was killed: nothing of it is shut down.
     let mut channel = store.channel(4).unwrap();
     let contents = contents(4);
     let writes: Vec<store::WritePage> = (contents.iter())

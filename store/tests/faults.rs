@@ -1,4 +1,5 @@
-//! A disk that fails, fills up or lies, and stores that are full: told, and nothing lost.
+//! A disk that fails, fills up or corrupts data, and full stores: errors are reported, nothing is
+//! lost.
 
 mod common;
 
@@ -27,7 +28,7 @@ fn fail(fault: InjectedFault, first: u64, count: u64) -> FaultPlan {
 }
 
 #[test]
-fn a_full_ram_store_says_so_and_keeps_what_it_has() {
+fn a_full_ram_store_returns_an_error_and_keeps_its_pages() {
     let store = make("ram:256K", 1);
     let mut channel = store.channel(1).unwrap();
     let contents = halves(400);
@@ -48,7 +49,7 @@ fn a_full_ram_store_says_so_and_keeps_what_it_has() {
     for (at, handle) in &stored {
         assert!(read(&mut *channel, *handle).unwrap() == contents[*at]);
     }
-    // Room that is given back is room again.
+    // Freed space is usable again.
     store.discard(
         0,
         &stored.iter().map(|(_, handle)| *handle).collect::<Vec<_>>(),
@@ -81,7 +82,7 @@ fn holes_in_ram_are_closed() {
 }
 
 #[test]
-fn a_full_tier_says_so_and_keeps_what_it_has() {
+fn a_full_tier_returns_an_error_and_keeps_its_pages() {
     let store = make("ram:256K+disk:faults-swap,size=256K", 1);
     let mut channel = store.channel(4).unwrap();
     let contents = halves(600);
@@ -98,7 +99,7 @@ fn a_full_tier_says_so_and_keeps_what_it_has() {
 }
 
 #[test]
-fn a_write_that_fails_is_told_page_by_page_and_gives_its_blok_back() {
+fn a_failed_write_is_reported_page_by_page_and_frees_its_blok() {
     let store = make("disk:faults-swap,size=1M", 1);
     let mut channel = store.channel(4).unwrap();
     let contents = halves(8);
@@ -131,7 +132,7 @@ fn a_write_that_fails_is_told_page_by_page_and_gives_its_blok_back() {
 }
 
 #[test]
-fn a_read_that_fails_names_its_blok_and_spares_its_neighbours() {
+fn a_failed_read_names_its_blok_and_spares_its_neighbours() {
     let store = make("disk:faults-swap,size=1M", 1);
     let mut channel = store.channel(4).unwrap();
     let contents = halves(4);
@@ -173,7 +174,7 @@ fn a_read_that_fails_names_its_blok_and_spares_its_neighbours() {
 }
 
 #[test]
-fn a_disk_that_lies_is_found_out() {
+fn silent_corruption_on_disk_is_detected() {
     let store = make("disk:faults-swap,size=1M", 1);
     let mut channel = store.channel(4).unwrap();
     let contents = halves(1);
@@ -190,7 +191,7 @@ fn a_disk_that_lies_is_found_out() {
 }
 
 #[test]
-fn pages_that_cannot_move_down_stay_in_ram() {
+fn pages_that_cannot_be_demoted_stay_in_ram() {
     let store = make("ram:512K+disk:faults-swap,size=4M", 1);
     let mut channel = store.channel(4).unwrap();
     store.inject(fail(InjectedFault::Eio, 0, u64::MAX));
@@ -204,7 +205,7 @@ fn pages_that_cannot_move_down_stay_in_ram() {
             Err(error) => assert!(matches!(error, StoreError::Io { .. } | StoreError::Full)),
         }
     }
-    // A disk that mends is used again.
+    // A disk that recovers is used again.
     store.inject(FaultPlan::default());
     assert!(
         write(&mut *channel, &contents[..200])
@@ -230,7 +231,7 @@ fn a_slow_disk_is_only_slow() {
 }
 
 #[test]
-fn a_name_that_is_no_page_is_refused() {
+fn a_handle_without_a_page_is_refused() {
     let store = make("ram:256K", 1);
     let mut channel = store.channel(1).unwrap();
     for number in [1, 1000, (1 << 28) - 1] {
@@ -246,7 +247,7 @@ fn a_name_that_is_no_page_is_refused() {
 }
 
 #[test]
-fn too_many_at_once_are_refused_whole() {
+fn too_many_pages_at_once_are_refused_whole() {
     let store = make("ram:1M", 1);
     let mut channel = store.channel(1).unwrap();
     let page = page(8);

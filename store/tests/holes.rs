@@ -1,4 +1,4 @@
-//! What lies in compressed RAM, and how much of it is holes.
+//! Holes in compressed RAM.
 
 mod common;
 
@@ -11,8 +11,8 @@ const SEGMENT: u64 = 64 << 10;
 /// A store of 64 segments.
 const CONFIG: &str = "ram:4M";
 
-/// What the module docs promise: a quarter of holes in the sealed segments, the end of each
-/// that the last page did not fit into, and the segments that are open or in reserve.
+/// The bound of the module documentation: a quarter of holes in the sealed segments, the end of
+/// each that the last page did not fit into, and the open and reserve segments.
 fn bound(alive: u64, channels: u64) -> u64 {
     alive * 4 / 3 + (channels + 2) * SEGMENT
 }
@@ -58,7 +58,7 @@ proptest! {
             add(&mut *channels[turn % turns], &mut held, &mut seed, 24);
             drop_some(&store, &mut held, &mut rng, 24);
             let usage = store.usage();
-            // What the last drops left behind is closed by the writes to come.
+            // Later writes close the holes of the last drops.
             let alive = usage.ram_compressed + 24 * 4104;
             prop_assert!(
                 usage.ram_used <= bound(alive, turns as u64),
@@ -74,7 +74,7 @@ proptest! {
         let (mut held, mut seed, mut rng) = (Vec::new(), 0, Rng(rng | 1));
         add(&mut *channel, &mut held, &mut seed, 1200);
         drop_some(&store, &mut held, &mut rng, 1200 - left);
-        // As many writes as fill the segments that were in use.
+        // As many writes as fill the segments in use.
         for _ in 0..80 {
             add(&mut *channel, &mut held, &mut seed, 24);
             drop_some(&store, &mut held, &mut rng, 24);
@@ -103,7 +103,7 @@ fn a_repeated_value_takes_no_room() {
 }
 
 #[test]
-fn what_does_not_pack_goes_a_tier_down_if_there_is_one() {
+fn incompressible_pages_go_to_the_disk_if_there_is_one() {
     let mut rng = Rng(9);
     let mut noise = Page([0; PAGE]);
     noise.0.fill_with(|| rng.next() as u8);

@@ -14,7 +14,7 @@ struct Counting;
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Whether this thread's allocations count: the test harness has threads of its own.
+    /// True while this thread's allocations count: the test harness has threads of its own.
     static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -22,7 +22,7 @@ fn inherit(fds: &[OwnedFd]) -> String {
         .join(",")
 }
 
-/// Runs the test `name` of this file in a process of its own, as `holder`.
+/// Runs the test `name` of this file as a process of its own, as `holder`.
 fn spawn(name: &str, fds: &str, holder: HolderId) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--test-threads=1"])
@@ -33,7 +33,7 @@ fn spawn(name: &str, fds: &str, holder: HolderId) -> Child {
         .unwrap()
 }
 
-/// The store that `spawn` handed over, in the process it made.
+/// The store that `spawn` passed, in the process it made.
 fn joined() -> Option<(SharedStore, HolderId)> {
     let fds = std::env::var("STORE_TEST_FDS").ok()?;
     let holder = std::env::var("STORE_TEST_HOLDER").unwrap().parse().unwrap();
@@ -46,7 +46,7 @@ fn joined() -> Option<(SharedStore, HolderId)> {
     Some((SharedStore::attach(fds, holder).unwrap(), holder))
 }
 
-/// What a worker does for ever: everything, at random, checking all it reads.
+/// A worker's endless loop: random operations, with a check of every read.
 #[test]
 fn worker() {
     let Some((store, holder)) = joined() else {
@@ -114,7 +114,7 @@ fn massacre(config: &str, kills: usize) {
     for worker in &mut workers {
         end(worker);
     }
-    // Whoever is in the middle of something may hold up another: as many rounds as it takes.
+    // A holder in the middle of an operation may delay another: repeats until all are retired.
     for _ in 0..4 {
         (1..HOLDERS).for_each(|slot| {
             store.retire(slot);
@@ -132,7 +132,7 @@ fn massacre(config: &str, kills: usize) {
     }
     drop(channel);
     store.retire(0);
-    // Every blok and every byte can be had again.
+    // Every blok and every byte is usable again.
     let usage = store.usage();
     assert_eq!((usage.ram_used, usage.disk_used), (0, 0));
     if config.ram.is_none() {
@@ -147,7 +147,7 @@ fn massacre(config: &str, kills: usize) {
     }
 }
 
-/// Which of `page`'s kinds a seed gives.
+/// The kind of `page` that a seed makes.
 fn kind(seed: u64) -> u64 {
     Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1).below(8)
 }
@@ -155,11 +155,11 @@ fn kind(seed: u64) -> u64 {
 fn end(worker: &mut Child) {
     worker.kill().unwrap();
     let status = worker.wait().unwrap();
-    assert_eq!(status.code(), None, "a worker ended by itself: {status}");
+    assert_eq!(status.code(), None, "a worker exited by itself: {status}");
 }
 
 fn retire(store: &SharedStore, slot: HolderId) {
-    // The shadow first or last: both belong to the dead.
+    // The shadow first or last: both belong to the dead process.
     for slot in [slot, slot + SHADOW, slot] {
         store.retire(slot);
     }
@@ -188,7 +188,7 @@ fn killed_processes_give_everything_back_to_the_tier() {
 }
 
 #[test]
-fn a_fork_shares_pages_and_its_copy_of_the_channel_harms_nobody() {
+fn a_fork_shares_pages_and_its_copy_of_the_channel_does_no_harm() {
     let store = make("ram:256K+disk:processes-swap,size=4M", 3);
     store.set_holder(1).unwrap();
     let mut channel = store.channel(4).unwrap();
@@ -226,7 +226,7 @@ fn a_fork_shares_pages_and_its_copy_of_the_channel_harms_nobody() {
 }
 
 #[test]
-fn what_is_no_store_is_not_joined() {
+fn descriptors_of_no_store_are_refused() {
     let file = tempfile::tempfile().unwrap();
     assert!(SharedStore::attach(vec![file.into()], 0).is_err());
     assert!(SharedStore::attach(vec![], 0).is_err());

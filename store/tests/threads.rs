@@ -34,7 +34,7 @@ fn storm(config: &str, threads: u64, rounds: u64) {
                         let (handle, seed) = held[rng.below(held.len() as u64) as usize];
                         assert!(read(&mut *channel, handle).unwrap() == page(seed));
                     }
-                    // Keeps about what fits, so that full and not full both happen.
+                    // Keeps about the store's capacity, so that it is full at times.
                     let keep = 40 + rng.below(200) as usize;
                     while held.len() > keep {
                         let (handle, _) = held.swap_remove(rng.below(held.len() as u64) as usize);

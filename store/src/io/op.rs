@@ -1,26 +1,26 @@
-//! Operations on the swap file that are under way: a run of neighbouring bloks each.
+//! Operations on the swap file: each a run of adjacent bloks.
 
 use crate::io::IoVec;
 use crate::location::Location;
 use std::sync::atomic::AtomicU64;
 use wired::PAGE;
 
-/// Pages of one operation at most: 128 KiB. Read in order by O_DIRECT in windows of 1 MiB,
-/// one window or two in flight, 16 operations of 64 KiB a window made 930 or 1190 MB/s here,
-/// 8 of 128 KiB 1130 or 1240, 4 of 256 KiB 1010 or 1220, one of 1 MiB 1000 or 1140 (medians
-/// of 7 interleaved rounds): several shorter ones keep the device busy.
+/// Maximum pages of one operation: 128 KiB. Read in order by O_DIRECT in windows of 1 MiB, one
+/// window or two in flight, 16 operations of 64 KiB a window made 930 or 1190 MB/s here, 8 of 128
+/// KiB 1130 or 1240, 4 of 256 KiB 1010 or 1220, one of 1 MiB 1000 or 1140 (medians of 7 interleaved
+/// rounds): several shorter ones keep the device busy.
 pub(crate) const RUN: usize = 32;
 
-/// What an operation is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IoKind {
-    /// Pages come back to the pager.
+    /// Reads pages for the pager.
     Read,
-    /// The same on a guess: not verified.
+    /// Reads pages speculatively, without verification.
     Ahead,
-    /// Pages of the pager leave.
+    /// Writes pages of the pager.
     Write,
-    /// Pages move from RAM to disk; which half of the bounce buffer they are in.
+    /// Writes demoted pages of RAM; the half of the bounce buffer that holds them.
     Demote(usize),
 }
 
@@ -29,9 +29,9 @@ pub(crate) enum IoKind {
 pub(crate) struct PageSlot {
     pub handle: u32,
     pub memory: *mut u8,
-    /// Of the pager's pages: comes back with the completion.
+    /// Of the pager's pages: returned with the completion.
     pub token: u64,
-    /// Of a demoted page: where it lies in RAM, and the note of its move.
+    /// Of a demoted page: its location in RAM, and the intent of its move.
     pub from: Location,
     pub note: Option<&'static AtomicU64>,
 }
@@ -66,9 +66,9 @@ pub(crate) struct IoOp {
     pieces: [IoVec; RUN],
     /// Pages before this one are reported.
     reported: usize,
-    /// Bytes of the pages from `reported` on that are moved.
+    /// Bytes moved of the pages from `reported` on.
     moved: usize,
-    /// A run failed: each page on its own now, to find out which.
+    /// A run failed: now each page on its own, to find the failing one.
     one_by_one: bool,
 }
 
@@ -89,7 +89,7 @@ impl IoOp {
         }
     }
 
-    /// Starts over as an operation on `slots`, in bloks from `first`.
+    /// Restarts as an operation on `slots`, in bloks from `first`.
     pub fn set(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) {
         self.kind = kind;
         self.first = first;
@@ -104,7 +104,7 @@ impl IoOp {
         matches!(self.kind, IoKind::Write | IoKind::Demote(_))
     }
 
-    /// The pieces still to be moved, and the offset in the file where they begin.
+    /// The remaining pieces, and their offset in the file.
     pub fn remaining(&mut self) -> (&mut [IoVec], u64) {
         let skip = self.moved / PAGE;
         let within = self.moved % PAGE;
@@ -126,7 +126,7 @@ impl IoOp {
         (&mut self.pieces[..end - first], offset)
     }
 
-    /// What follows from the system's answer.
+    /// Advances by a result and returns the next step.
     pub fn advance(&mut self, result: i32) -> IoStep {
         use rustix::io::Errno;
         let want = if self.one_by_one {
@@ -163,7 +163,7 @@ impl IoOp {
         }
     }
 
-    /// Pages `reported..reported + count` with their bloks, as they are reported; true when all are.
+    /// Reports pages `reported..reported + count` with their bloks; returns true after the last.
     pub fn report(&mut self, count: usize, mut to: impl FnMut(PageSlot, u32)) -> bool {
         for at in self.reported..self.reported + count {
             to(self.slots[at], self.first + at as u32);
@@ -179,12 +179,12 @@ impl IoOp {
     }
 }
 
-/// What to do with an operation after the system's answer.
+/// The next step of an operation after a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IoStep {
     /// Submit the rest.
     GoOn,
-    /// The next pages are over, well or with this error number.
+    /// The next pages are finished, without or with this error number.
     Finished { count: usize, error: Option<i32> },
 }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_write_goes_on_where_it_stopped() {
+    fn a_short_write_continues_where_it_stopped() {
         let mut op = op(3);
         assert_eq!(op.advance(PAGE as i32 + 512), IoStep::GoOn);
         let (pieces, offset) = op.remaining();

@@ -1,20 +1,20 @@
-//! Plain system calls.
+//! I/O by plain system calls.
 
 use super::IoVec;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 
-/// Moves the pieces, and says what the system said.
+/// Transfers the pieces and returns the result.
 ///
 /// # Safety
-/// The pieces' memory is valid, and nobody else's.
+/// The pieces' memory is valid, and no other thread uses it.
 pub unsafe fn transfer(fd: BorrowedFd<'_>, write: bool, pieces: &mut [IoVec], offset: u64) -> i32 {
     let (start, count) = (pieces.as_mut_ptr(), pieces.len());
     let result = loop {
         let result = if write {
-            // SAFETY: IoSlice has the layout of iovec, which IoVec has, too; the memory is
-            // valid by the caller's promise.
+            // SAFETY: IoSlice has the layout of iovec, as IoVec has; the memory is valid by the
+            // caller's promise.
             let slices = unsafe { std::slice::from_raw_parts(start.cast::<IoSlice<'_>>(), count) };
             rustix::io::pwritev(fd, slices, offset)
         } else {

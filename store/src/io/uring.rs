@@ -1,8 +1,8 @@
-//! A ring of the channel's own.
+//! I/O by an io_uring of the channel.
 //!
-//! It is built by the `io-uring` crate and driven by raw system calls: the crate's own report
-//! errors through libc's `errno`, which is thread-local. The swap file is registered with
-//! the ring, so that the channel needs no descriptor but the ring's.
+//! The `io-uring` crate builds it, raw system calls drive it: the crate's own calls report errors
+//! through libc's `errno`, which is thread-local. The swap file is registered with the ring, so
+//! that the channel needs no descriptor but the ring's.
 
 use super::{IoVec, MAX_OPS};
 use io_uring::{IoUring, opcode, types};
@@ -12,11 +12,11 @@ use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
 use std::mem::ManuallyDrop;
 use wired::AdaptivePoll;
 
-/// A ring, and what was given to it.
+/// A ring and its operations.
 pub(crate) struct Uring {
     ring: Option<ManuallyDrop<IoUring>>,
     queued: u32,
-    /// Operations given to the ring and not over, as bits.
+    /// Operations in flight, as bits.
     under_way: [u64; MAX_OPS / 64],
     poll: AdaptivePoll,
     dead: Option<Errno>,
@@ -42,10 +42,10 @@ impl Uring {
             .map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
     }
 
-    /// Begins an operation, or says why it cannot.
+    /// Begins an operation, or returns why it cannot.
     ///
     /// # Safety
-    /// The pieces and their memory stay as they are until the operation is over.
+    /// The pieces and their memory stay unchanged until the operation completes.
     pub unsafe fn begin(
         &mut self,
         op: usize,
@@ -68,15 +68,15 @@ impl Uring {
                 .offset(offset)
                 .build()
         };
-        // SAFETY: the caller's promise. There is room: the ring was made for every operation
-        // of the channel.
+        // SAFETY: the caller's promise. There is room: the ring has an entry for every operation of
+        // the channel.
         unsafe { ring.submission().push(&entry.user_data(op as u64)) }.map_err(|_| Errno::BUSY)?;
         self.queued += 1;
         self.under_way[op / 64] |= 1 << (op % 64);
         Ok(())
     }
 
-    /// Hands what was begun to the kernel.
+    /// Submits queued operations to the kernel.
     pub fn submit(&mut self) {
         while self.queued > 0 && self.dead.is_none() {
             self.enter(0);
@@ -96,15 +96,14 @@ impl Uring {
         match unsafe { io_uring_enter(fd, self.queued, wait_for, flags) } {
             Ok(taken) => self.queued -= taken.min(self.queued),
             Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
-            // The descriptor was closed under us, most likely. What is under way cannot be
-            // heard of any more: it is told as failed.
+            // The program probably closed the descriptor. Completions of operations in flight
+            // cannot arrive any more: they count as failed.
             Err(errno) => self.dead = Some(errno),
         }
     }
 
-    /// The next operation that is over, with what the system said; with `wait`, waits until
-    /// one is, if any is under way: looks for it for a moment if that pays ([`AdaptivePoll`]), then
-    /// sleeps.
+    /// The next completion, with its result; with `wait`, waits for one if any operation is in
+    /// flight: polls for a moment if that pays ([`AdaptivePoll`]), then sleeps.
     pub fn reap(&mut self, wait: bool) -> Option<(usize, i32)> {
         loop {
             if let Some(over) = self.reap_available() {
@@ -133,7 +132,7 @@ impl Uring {
         Some((op, entry.result()))
     }
 
-    /// Looks for the end of the one operation under way.
+    /// Polls for the completion of the only operation in flight.
     fn poll_once(&mut self) -> Option<(usize, i32)> {
         AdaptivePoll::poll(self, |ring| &mut ring.poll, Self::reap_available, |_| true)
     }
@@ -145,8 +144,8 @@ impl Uring {
         Some((op, -errno.raw_os_error()))
     }
 
-    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be
-    /// another file by now.
+    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be another
+    /// file by now.
     pub fn close(&mut self) {
         if let Some(mut ring) = self.ring.take() {
             // SAFETY: taken out, so dropped once.

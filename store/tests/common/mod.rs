@@ -1,4 +1,4 @@
-//! Helpers for the store's tests: pages with known contents, and a channel used simply.
+//! Helpers for the store's tests: pages with known contents, and simple use of a channel.
 #![allow(dead_code)]
 
 pub mod model;
@@ -11,7 +11,7 @@ use store::{
 
 pub const PAGE: usize = 4096;
 
-/// A page, aligned as stores want it.
+/// A page, aligned as stores require.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Page(pub [u8; PAGE]);
@@ -22,7 +22,7 @@ impl Page {
     }
 }
 
-/// A generator of numbers, the same each time.
+/// A deterministic generator of numbers.
 #[derive(Clone)]
 pub struct Rng(pub u64);
 
@@ -39,8 +39,8 @@ impl Rng {
     }
 }
 
-/// The page that `seed` stands for: one in eight is one value repeated, one in eight is
-/// noise, the others compress to something between.
+/// The page of `seed`: one in eight is one repeated value, one in eight is noise, the others
+/// compress to something between.
 pub fn page(seed: u64) -> Page {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut page = Page([0; PAGE]);
@@ -87,7 +87,7 @@ pub fn write(channel: &mut dyn Channel, pages: &[Page]) -> Vec<Result<PageHandle
         let result = result.map(|handle| handle.unwrap());
         assert!(
             results[token as usize].replace(result).is_none(),
-            "a token came twice"
+            "a token returned twice"
         );
     }
     assert_eq!(channel.pending(), 0);
@@ -108,7 +108,7 @@ pub fn read(channel: &mut dyn Channel, handle: PageHandle) -> Result<Page, Store
     Ok(*page)
 }
 
-/// Pages in the store, wherever.
+/// Pages in the store, in any tier.
 pub fn pages(store: &SharedStore) -> u64 {
     let usage = store.usage();
     usage.pages_ram + usage.pages_filled + usage.pages_disk

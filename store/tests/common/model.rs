@@ -1,5 +1,5 @@
-//! Random sequences of writes, reads, discards, forks and deaths over several holders,
-//! against a map that says what every holder must find.
+//! Random sequences of writes, reads, discards, forks and crashes over several holders, compared
+//! with a map of what every holder must read.
 
 use super::*;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ pub fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Takes the steps, and checks after each.
+/// Performs the steps, and checks after each.
 pub fn run(store: &SharedStore, steps: Vec<Step>) {
     let mut held: Vec<HashMap<PageHandle, u64>> = vec![HashMap::new(); HOLDERS.into()];
     let mut channels: Vec<Box<dyn Channel>> = (0..HOLDERS)
@@ -75,7 +75,7 @@ pub fn run(store: &SharedStore, steps: Vec<Step>) {
                         Ok(handle) => {
                             assert!(
                                 held.iter().all(|map| !map.contains_key(&handle)),
-                                "{handle} was given twice"
+                                "{handle} was assigned twice"
                             );
                             held[usize::from(holder)].insert(handle, seed);
                         }
@@ -137,7 +137,7 @@ pub fn run(store: &SharedStore, steps: Vec<Step>) {
     );
 }
 
-/// The channel of a holder that ends is dropped first, as a process's are.
+/// Drops the channel of a holder that ends first, as the end of its process does.
 fn renew(store: &store::SharedStore, channels: &mut [Box<dyn Channel>], holder: HolderId) {
     store.set_holder(holder).unwrap();
     channels[usize::from(holder)] = store.channel(4).unwrap();

@@ -1,4 +1,4 @@
-//! The system's disk, in a thread of the test: a server of IO channels over a plain file.
+//! The daemon's disk, in a thread of the test: a server of IO channels over a plain file.
 
 use iochannel::{
     ChannelClient, ChannelGeometry, ChannelServer, ClientFds, Doorbell, Op, Request, create,
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use store::{DiskConfig, DiskTransport, SharedStore, StoreConfig};
 
-/// A store of `ram` bytes of compressed RAM and a disk of the system's.
+/// A store with `ram` bytes of compressed RAM and a disk of the daemon's.
 pub fn behind_channels(system: &System, ram: Option<u64>, holders: u16) -> SharedStore {
     let config = StoreConfig {
         ram,
@@ -24,7 +24,7 @@ pub fn behind_channels(system: &System, ram: Option<u64>, holders: u16) -> Share
     store
 }
 
-/// What a tenant keeps of a channel.
+/// A tenant's copy of its channel.
 struct Kept {
     memory: OwnedFd,
     server_bell: OwnedFd,
@@ -36,9 +36,9 @@ struct Shared {
     doorbell: Doorbell,
     kept: Mutex<Vec<Kept>>,
     fresh: Mutex<Vec<ChannelServer>>,
-    /// Requests to answer with EIO.
+    /// Requests to complete with EIO.
     to_fail: AtomicU64,
-    /// The server dies at its next request, with that in its hand.
+    /// The server dies at its next request, before completing it.
     to_die: AtomicBool,
     end: AtomicBool,
     deaths: AtomicU64,
@@ -82,7 +82,7 @@ impl Shared {
         moved.map_or_else(|errno: Errno| -errno.raw_os_error(), |moved| moved as i32)
     }
 
-    /// One life of the server: until it is told to end (true) or to die.
+    /// One life of the server: until it is stopped (true) or dies.
     fn live(&self, mut servers: Vec<ChannelServer>) -> bool {
         loop {
             self.doorbell.drain();
@@ -134,7 +134,7 @@ fn duplicate(fd: impl AsFd) -> OwnedFd {
     fcntl_dupfd_cloexec(fd, 0).unwrap()
 }
 
-/// The system, until dropped.
+/// The daemon, until dropped.
 pub struct System {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -178,7 +178,7 @@ impl System {
         Box::new(Plug(self.shared.clone()))
     }
 
-    /// The next requests are answered with EIO.
+    /// The next requests complete with EIO.
     pub fn fail(&self, requests: u64) {
         self.shared.to_fail.store(requests, SeqCst);
     }
@@ -192,7 +192,7 @@ impl System {
         self.shared.deaths.load(SeqCst)
     }
 
-    /// How often a store waited for what dead processes had asked.
+    /// Number of times that a store waited for dead processes' I/O.
     pub fn settled(&self) -> u64 {
         self.shared.settled.load(SeqCst)
     }
@@ -209,7 +209,7 @@ impl Drop for System {
     }
 }
 
-/// A way in.
+/// A transport.
 struct Plug(Arc<Shared>);
 
 impl DiskTransport for Plug {
@@ -224,7 +224,7 @@ impl DiskTransport for Plug {
             memory: duplicate(&memory),
             server_bell,
         };
-        // Together, so that a server that dies meanwhile is succeeded by one that has it.
+        // Together, so that the successor of a server that dies meanwhile has the channel.
         let mut all = self.0.kept.lock().unwrap();
         all.push(kept);
         self.0.fresh.lock().unwrap().push(server);
