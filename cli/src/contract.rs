@@ -7,7 +7,7 @@ use ::system::terms::{DiskChange, FrameTerms, Time};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use store::Bytes;
+use wired::Bytes;
 use wired::PAGE;
 
 /// Show or change the contracts that a daemon keeps.

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use store::Bytes;
+use wired::Bytes;
 use wired::PAGE;
 
 /// Read files in disk time that was promised.

@@ -9,7 +9,7 @@ use crate::machine::{Memory, StateFolder, control_groups};
 use crate::preload;
 use std::error::Error;
 use std::process::ExitCode;
-use store::Bytes;
+use wired::Bytes;
 
 /// Say what works here, what is chosen, and what mends the rest.
 ///

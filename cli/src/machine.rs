@@ -3,8 +3,8 @@
 use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use store::Bytes;
 use system::membership::{self, Membership};
+use wired::Bytes;
 
 /// Kernel magic of file systems that keep files in memory: no place for a swap file.
 const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];

@@ -7,7 +7,7 @@ use ::system::terms::Time;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use store::Bytes;
+use wired::Bytes;
 
 /// Keep contracts across programs: frames, swap space and disk time.
 ///

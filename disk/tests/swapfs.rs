@@ -199,7 +199,7 @@ fn paths_that_cannot_hold_pages_are_refused_by_name() {
         "{text}"
     );
     let text = refusal(SwapFs::format(&path, &sized(1)));
-    assert!(text.contains("8 MiB, and 3 MiB are asked"), "{text}");
+    assert!(text.contains("8MiB, and 3MiB are asked"), "{text}");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_refused_file_is_not_left_behind() {
     let path = directory.path().join("swap");
     let text = refusal(SwapFs::format(&path, &sized(1 << 30)));
     assert!(text.contains("asked, and its file system has"), "{text}");
-    assert!(refusal(SwapFs::format(&path, &sized(0))).contains("needs at least 3 MiB"));
+    assert!(refusal(SwapFs::format(&path, &sized(0))).contains("needs at least 3MiB"));
     assert!(!path.exists());
 }
 
@@ -220,10 +220,7 @@ fn a_file_that_lost_its_end_is_refused_with_both_sizes() {
     let file = File::options().write(true).open(&path).unwrap();
     file.set_len(TABLES + 2 * UNIT).unwrap();
     let text = refusal(SwapFs::open(&path));
-    assert!(
-        text.contains("made for 8 MiB, and there are 4 MiB"),
-        "{text}"
-    );
+    assert!(text.contains("made for 8MiB, and there are 4MiB"), "{text}");
 }
 
 #[test]
@@ -245,7 +242,7 @@ fn a_refusal_of_space_carries_the_figures() {
     assert_eq!(refused, expected);
     let text = refused.to_string();
     assert!(
-        text.starts_with("5 MiB of swap asked, 3 MiB free (the largest piece 2 MiB)"),
+        text.starts_with("5MiB of swap asked, 3MiB free (the largest piece 2MiB)"),
         "{text}"
     );
     let file = fs.create(name(9), 3 * UNIT, &[]).unwrap();

@@ -4,7 +4,7 @@
 //! {g, x}, its guaranteed and its maximum frames. Rule: the sum of all g is at most the number of
 //! frames, so that every guarantee can be met at once.
 
-use wired::PAGE;
+use wired::Bytes;
 
 /// {g, x}: the frames a domain is guaranteed, and the most it may ever own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum AdmissionError {
     #[error(
         "cannot guarantee {asked} frames ({}): {admitted} of {total} frames ({}) are already guaranteed to \
          {domains} domains; ask for at most {} frames, give more memory, or let a domain end first",
-        Kib(*asked), Kib(*total), total - admitted
+        Bytes::of_pages(*asked), Bytes::of_pages(*total), total - admitted
     )]
     Guarantee {
         /// g of the contract refused.
@@ -49,8 +49,8 @@ pub enum AdmissionError {
         "{processes} processes x {minimum} frames minimum = {} frames, but the contract is {total} \
          frames ({}); give at least {}, or run at most {} processes at once",
         u64::from(*processes) * u64::from(*minimum),
-        Kib(*total),
-        Kib(processes.saturating_mul(*minimum)),
+        Bytes::of_pages(*total),
+        Bytes::of_pages(processes.saturating_mul(*minimum)),
         total / (*minimum).max(1)
     )]
     Tree {
@@ -77,19 +77,6 @@ pub enum AdmissionError {
         /// Most frames asked for.
         x: u32,
     },
-}
-
-/// Frames as people read them.
-pub(crate) struct Kib(pub u32);
-
-impl std::fmt::Display for Kib {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kib = u64::from(self.0) * (PAGE as u64 / 1024);
-        match kib {
-            0..10_240 => write!(f, "{kib} KiB"),
-            _ => write!(f, "{} MiB", kib.div_ceil(1024)),
-        }
-    }
 }
 
 /// The contract of each process in a tree that shares `total` frames: `minimum` frames
@@ -124,8 +111,8 @@ mod tests {
         for part in [
             "17 processes x 16 frames",
             "272",
-            "256 frames (1024 KiB)",
-            "at least 1088 KiB",
+            "256 frames (1MiB)",
+            "at least 1088KiB",
         ] {
             assert!(text.contains(part), "{text}");
         }

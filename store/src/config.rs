@@ -3,6 +3,7 @@
 use crate::fault_injection::FaultPlan;
 use std::path::PathBuf;
 use std::str::FromStr;
+use wired::{Bytes, SizeError};
 
 /// Smallest arena of compressed RAM: fewer bytes leave no room to compact in.
 pub const MIN_RAM: u64 = 256 << 10;
@@ -94,11 +95,9 @@ pub enum ConfigError {
     /// Both ways to allocate a file.
     #[error("disk: takes written or grow, not both: a file that grows is not written beforehand")]
     Both,
-    /// Not a number with a unit.
-    #[error(
-        "{0:?} is not a size: write a whole number and a unit, as in 64M, 64MiB or 2G (units of 1024)"
-    )]
-    Size(String),
+    /// A size that does not parse.
+    #[error(transparent)]
+    Size(#[from] SizeError),
     /// A number too small.
     #[error("{what} of {asked} bytes is too small: at least {least} bytes ({})", Bytes(*.least))]
     TooSmall {
@@ -119,53 +118,6 @@ pub enum ConfigError {
         /// The largest size.
         most: u64,
     },
-}
-
-/// A number of bytes, displayed in the form that is parsed: `64MiB`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bytes(pub u64);
-
-impl std::fmt::Display for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-        let mut value = self.0;
-        let mut unit = 0;
-        while value >= 1024 && value.is_multiple_of(1024) && unit + 1 < UNITS.len() {
-            value /= 1024;
-            unit += 1;
-        }
-        write!(f, "{value}{}", UNITS[unit])
-    }
-}
-
-/// Parses `64M`, `64MiB`, `64MB`, `65536`; all units are powers of 1024.
-pub fn parse_size(text: &str) -> Result<u64, ConfigError> {
-    let wrong = || ConfigError::Size(text.to_owned());
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    if number.is_empty() {
-        return Err(wrong());
-    }
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return Err(wrong()),
-    };
-    let huge = || ConfigError::TooLarge {
-        what: "a size",
-        asked: text.to_owned(),
-        most: MAX_SIZE,
-    };
-    number
-        .parse::<u64>()
-        .map_err(|_| huge())?
-        .checked_mul(1 << shift)
-        .ok_or_else(huge)
 }
 
 impl StoreConfig {
@@ -212,7 +164,7 @@ impl FromStr for StoreConfig {
         let mut config = StoreConfig::default();
         for part in split_tiers(text) {
             if let Some(size) = part.strip_prefix("ram:") {
-                let size = parse_size(size)?;
+                let size = size.parse::<Bytes>()?.0;
                 if config.ram.replace(size).is_some() {
                     return Err(ConfigError::Twice("ram:"));
                 }
@@ -263,7 +215,7 @@ fn parse_disk(text: &str) -> Result<DiskConfig, ConfigError> {
     let mut inject = FaultPlan::default();
     for option in inner {
         if let Some(text) = option.strip_prefix("size=") {
-            size = Some(parse_size(text)?);
+            size = Some(text.parse::<Bytes>()?.0);
         } else if option == "written" {
             written = true;
         } else if option == "grow" {

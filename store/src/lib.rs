@@ -45,7 +45,7 @@ mod swap_file;
 mod traits;
 
 pub use checksum::Checksum;
-pub use config::{Bytes, ConfigError, DiskConfig, DiskLocation, StoreConfig, parse_size};
+pub use config::{ConfigError, DiskConfig, DiskLocation, StoreConfig};
 pub use disk_transport::DiskTransport;
 pub use error::{DiskOp, PageLocation, SetupError, StoreError};
 pub use fault_injection::{FaultPlan, InjectedFault};

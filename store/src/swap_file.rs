@@ -5,7 +5,6 @@
 //! killed process cleans nothing up: the file lives as long as a descriptor of it.
 
 use crate::DiskConfig;
-use crate::config::Bytes;
 use crate::error::SetupError;
 use crate::growth::EXTENT;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
+use wired::Bytes;
 use wired::{PAGE, WiredMemory};
 
 /// Warnings about a swap file, as bits for `describe`.

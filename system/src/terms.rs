@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use store::Bytes;
+use wired::Bytes;
 use wired::PAGE;
 
 /// How long the disk waits, at most, for a client that says nothing of it: long enough for
@@ -113,7 +113,10 @@ impl FromStr for FrameTerms {
             why,
         };
         let frames = |part: &str| -> Result<u32, TermsError> {
-            let bytes = store::parse_size(part).map_err(|why| fail(why.to_string()))?;
+            let bytes = part
+                .parse::<Bytes>()
+                .map_err(|why| fail(why.to_string()))?
+                .0;
             let page = PAGE as u64;
             match u32::try_from(bytes / page) {
                 _ if !bytes.is_multiple_of(page) => Err(fail(format!(

@@ -15,12 +15,14 @@ pub mod futex;
 pub mod lock;
 pub mod memory;
 pub mod pi;
+pub mod units;
 
 pub use adaptive_poll::AdaptivePoll;
 pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use memory::{Plain, WiredMemory};
 pub use pi::{PiGuard, PiLock};
+pub use units::{Bytes, SizeError};
 
 /// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and refuses to start on a
 /// kernel with others.

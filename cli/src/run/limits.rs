@@ -3,7 +3,8 @@
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use store::{Bytes, StoreConfig};
+use store::StoreConfig;
+use wired::Bytes;
 
 /// Descriptors that `run` opens beyond those it was started with. With two processors a
 /// program starts from 20 on; its pager opens more with more processors (at most eight are

@@ -75,7 +75,7 @@ pub struct Args {
     node: Option<u32>,
 
     /// Room on the system's disk
-    #[arg(long, value_name = "SIZE", requires = "system", value_parser = ::store::parse_size)]
+    #[arg(long, value_name = "SIZE", requires = "system", value_parser = size_in_bytes)]
     swap: Option<u64>,
 
     /// Where pages go: ram:SIZE (compressed), disk:PATH,size=SIZE, or both joined by +
@@ -164,4 +164,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(plan::Refusal::Own(why)) => Err(why),
     }
+}
+fn size_in_bytes(text: &str) -> Result<u64, wired::SizeError> {
+    text.parse::<wired::Bytes>().map(|bytes| bytes.0)
 }

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
-use store::{Bytes, StoreConfig};
+use store::StoreConfig;
 use system::client::Port;
 use system::pace::Pace;
 use system::reservation::CpuTerms;
@@ -18,6 +18,7 @@ use system::tenant::Wanted;
 use system::terms::{FrameTerms, Place};
 use system::{MIN_FRAMES, Options};
 use translation::{Capabilities, Feature};
+use wired::Bytes;
 use wired::PAGE;
 
 /// Everything `run` needs to know.
@@ -108,7 +109,7 @@ pub fn parse_frames(text: &str) -> Result<FrameTerms, String> {
 
 /// Bytes, in whole pages.
 fn parse_guaranteed(text: &str) -> Result<u32, String> {
-    let bytes = store::parse_size(text).map_err(|e| e.to_string())?;
+    let bytes = text.parse::<Bytes>().map_err(|e| e.to_string())?.0;
     let least = Bytes(u64::from(MIN_FRAMES) * PAGE as u64);
     if bytes < least.0 {
         let unit = text.bytes().all(|b| b.is_ascii_digit());

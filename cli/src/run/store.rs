@@ -1,7 +1,8 @@
 //! The store where none is asked for.
 
 use crate::machine::{Memory, StateFolder};
-use store::{Bytes, DiskConfig, StoreConfig};
+use store::{DiskConfig, StoreConfig};
+use wired::Bytes;
 
 /// The least compressed RAM worth having.
 const LEAST_RAM: u64 = 16 << 20;

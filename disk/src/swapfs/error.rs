@@ -3,6 +3,7 @@
 use super::file::{FileId, FileName, MAX_BLOB};
 use rustix::io::Errno;
 use std::fmt;
+use wired::Bytes;
 
 /// Why a filesystem could not be opened.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -185,20 +186,6 @@ pub enum FileError {
     /// open may still find it completed.
     #[error("writing the file table failed: {0}; nothing was changed")]
     Io(Errno),
-}
-
-/// A number of bytes that reads as it would be written: `64 MiB`.
-struct Bytes(u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        let whole = |&&(shift, _): &&(u32, &str)| self.0 > 0 && self.0.trailing_zeros() >= shift;
-        match units.iter().find(whole) {
-            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
-            None => write!(f, "{} bytes", self.0),
-        }
-    }
 }
 
 struct LockOwner(Option<u32>);

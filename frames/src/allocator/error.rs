@@ -4,7 +4,7 @@
 //! asked, what is there, and what would succeed.
 
 use super::TenantId;
-use crate::contract::Kib;
+use wired::Bytes;
 
 /// Why a contract or a request is refused, now and later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,8 +13,8 @@ pub enum AllocatorError {
     #[error(
         "cannot guarantee {asked} frames ({}): {guaranteed} of {managed} managed frames ({}) are guaranteed to \
          {tenants} others; at most {} frames ({}) would fit; ask for that, manage more memory, or let a tenant end",
-        Kib(*asked), Kib(*managed), managed.saturating_sub(*guaranteed),
-        Kib(managed.saturating_sub(*guaranteed))
+        Bytes::of_pages(*asked), Bytes::of_pages(*managed), managed.saturating_sub(*guaranteed),
+        Bytes::of_pages(managed.saturating_sub(*guaranteed))
     )]
     Guarantee {
         /// g of the contract refused.
@@ -91,7 +91,7 @@ pub enum AllocatorError {
     #[error(
         "cannot manage only {asked} frames ({}): {guaranteed} are guaranteed and {owned} owned; let \
          tenants end first, or lower their contracts",
-        Kib(*asked)
+        Bytes::of_pages(*asked)
     )]
     Managed {
         /// Frames to be managed.

@@ -27,7 +27,7 @@ fn guarantees_above_the_managed_memory_are_refused_with_the_numbers() {
         "guarantee 500 frames",
         "600 of 1000",
         "1 others",
-        "at most 400 frames (1600 KiB)",
+        "at most 400 frames (1600KiB)",
     ] {
         assert!(text.contains(part), "{text}");
     }

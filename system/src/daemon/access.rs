@@ -14,7 +14,7 @@ use super::peer::Peer;
 use crate::terms::{FrameTerms, Terms};
 use serde::Deserialize;
 use std::path::PathBuf;
-use store::Bytes;
+use wired::Bytes;
 
 /// What sums of shares may be off by.
 const ROUNDING: f64 = 1e-9;

@@ -14,7 +14,7 @@ use crate::terms::{FrameTerms, Terms};
 use frames::Contract;
 use frames::allocator::{Action, CleaningRate, Placement, Request, TenantId, TenantNotice, Usage};
 use std::time::{Duration, Instant};
-use store::Bytes;
+use wired::Bytes;
 use wired::PAGE;
 
 /// Frames asked for at a time, at least: a tenant that grows is granted by the MiB.

@@ -9,8 +9,8 @@ use crate::terms::{DiskTerms, FrameTerms, Terms, from_text, parse_time};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use store::Bytes;
 use toml::de::{DeTable, DeValue};
+use wired::Bytes;
 
 /// Where the daemon listens if nothing else is said.
 pub const SOCKET: &str = "/run/selfpage/system.sock";
@@ -56,10 +56,10 @@ type Nonsense = (String, String);
 pub struct Size(pub u64);
 
 impl std::str::FromStr for Size {
-    type Err = store::ConfigError;
+    type Err = wired::SizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        store::parse_size(text).map(Self)
+        text.parse::<Bytes>().map(|bytes| Self(bytes.0))
     }
 }
 

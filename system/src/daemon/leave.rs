@@ -22,7 +22,7 @@ use super::{ALLOWANCE, Daemon};
 use crate::control::{Say, TEXT, TenantNumber, cut};
 use frames::LimitControl;
 use frames::allocator::TenantId;
-use store::Bytes;
+use wired::Bytes;
 use wired::PAGE;
 
 impl Daemon {

@@ -58,14 +58,14 @@ fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
     refused(
         &beside,
         daemon.terms(32, 16),
-        &["(32 MiB)", "(64 MiB)", "at most"],
+        &["(32MiB)", "(64MiB)", "at most"],
     )?;
     refused(
         &beside,
         daemon.terms(8, 16).with("--disk=100ms/250ms"),
         &["40", "60"],
     )?;
-    refused(&beside, daemon.terms(8, 1000), &["1000 MiB", "MiB free"])?;
+    refused(&beside, daemon.terms(8, 1000), &["1000MiB", "MiB free"])?;
     refused(
         &beside,
         daemon.terms(8, 16).with("--disk=300ms/250ms"),

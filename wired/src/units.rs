@@ -1,0 +1,115 @@
+//! Sizes in bytes as users write and read them. All units are powers of 1024.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A number of bytes. Displays exactly, in the largest unit that divides it, as it can be
+/// parsed again: `64MiB`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// The size of so many frames or pages.
+    pub fn of_pages(pages: u32) -> Self {
+        Self(u64::from(pages) * crate::PAGE as u64)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0;
+        let mut unit = 0;
+        while value >= 1024 && value.is_multiple_of(1024) && unit + 1 < UNITS.len() {
+            value /= 1024;
+            unit += 1;
+        }
+        write!(f, "{value}{}", UNITS[unit])
+    }
+}
+
+/// Why a text is no size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SizeError {
+    /// Not a whole number with a unit.
+    Invalid(String),
+    /// More than 64 bits hold.
+    TooLarge(String),
+}
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(text) => write!(
+                f,
+                "{text:?} is not a size: write a whole number and a unit, as in 64M, 64MiB or 2G (units of 1024)"
+            ),
+            Self::TooLarge(text) => {
+                write!(
+                    f,
+                    "a size of {text} is too large: at most {} bytes",
+                    u64::MAX
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for SizeError {}
+
+impl FromStr for Bytes {
+    type Err = SizeError;
+
+    /// Parses `64M`, `64MiB`, `64MB`, `65536`.
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let invalid = || SizeError::Invalid(text.to_owned());
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        if number.is_empty() {
+            return Err(invalid());
+        }
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return Err(invalid()),
+        };
+        number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(1 << shift))
+            .map(Self)
+            .ok_or_else(|| SizeError::TooLarge(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_parse_in_all_spellings() {
+        for text in ["64M", "64MB", "64MiB", "64mib", "65536k", "67108864"] {
+            assert_eq!(text.parse(), Ok(Bytes(64 << 20)), "{text}");
+        }
+        for text in ["", "M", "1.5G", "-1", "64X"] {
+            let error = text.parse::<Bytes>().unwrap_err();
+            assert_eq!(error, SizeError::Invalid(text.to_owned()));
+        }
+        let error = "99999999999999T".parse::<Bytes>().unwrap_err();
+        assert!(error.to_string().contains("too large"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_parses_as_it_is_displayed(number: u64, shift in 0u32..50) {
+            let bytes = Bytes(number >> shift << shift);
+            prop_assert_eq!(bytes.to_string().parse(), Ok(bytes));
+        }
+    }
+}
