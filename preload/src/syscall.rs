@@ -5,9 +5,10 @@
 //! assembly and branches off only for the calls that are emulated.
 
 use crate::raw::{self, Answer, give};
-use crate::{advise, brk, descriptors, exec, fork, limits, map};
+use crate::{advise, brk, descriptors, exec, fork, limits, map, pager_process};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
+use system::notify::RING_OF_PAGER;
 
 /// `syscall`: number, six arguments.
 ///
@@ -132,6 +133,10 @@ extern "C" fn route(
         libc::SYS_dup2 => descriptors::dup2(fd, b as c_int),
         libc::SYS_recvmsg => descriptors::raw_recvmsg(fd, b, c as c_int),
         libc::SYS_dup3 => descriptors::dup3(fd, b as c_int, c as c_int),
+        libc::SYS_io_uring_setup if pager_process::is_pager() => {
+            // SAFETY: the pager's own call.
+            unsafe { raw::call(number, [a, b, 0, 0, 0, RING_OF_PAGER as usize]) }
+        }
         // SAFETY: the program asked for exactly this.
         _ => unsafe { raw::call(number, [a, b, c, d, e, f]) },
     };

@@ -13,22 +13,17 @@
 
 use crate::notify::ioctl_number;
 use crate::socket;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::sockopt;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 
 /// `fcntl(-1, F_SETFL, TAG)`: an error of a bad descriptor where there is no filter, and a call
 /// that the filter stops, since the tag contains O_DIRECT.
-pub const CALL: (i64, [u64; 3]) = (
-    libc::SYS_fcntl,
-    [
-        u64::MAX,
-        libc::F_SETFL as u64,
-        u64::from_le_bytes(*b"selfpage"),
-    ],
-);
+pub const CALL: (i64, [u64; 3]) = (libc::SYS_fcntl, [u64::MAX, libc::F_SETFL as u64, TAG]);
+
+/// Tells calls that are meant for the supervisor, or come from a pager process, from the program's.
+pub const TAG: u64 = u64::from_le_bytes(*b"selfpage");
 const _: () = assert!(CALL.1[2] & libc::O_DIRECT as u64 != 0);
 
 /// Whether a stopped call is a request for a connection.
@@ -92,79 +87,56 @@ const SEND: u32 = 2;
 const ADD: u64 = ioctl_number(1, 3, size_of::<AddFd>());
 const _: () = assert!(ADD == 0x4018_2103);
 
-/// The thread that hands connections out, and where its ends arrive.
-pub(crate) struct Connector {
-    requests: Sender<u64>,
-    made: Receiver<OwnedFd>,
-    bell: OwnedFd,
-}
+/// The thread that hands connections out.
+pub(crate) struct Connector(Sender<(u64, io::Result<OwnedFd>)>);
 
 impl Connector {
     /// Starts the thread. `listener` is the filter's.
     pub fn start(listener: OwnedFd) -> std::io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let ring = bell.try_clone()?;
-        let (requests, requested) = channel::<u64>();
-        let (to, made) = channel();
+        let (requests, requested) = channel::<(u64, io::Result<OwnedFd>)>();
         std::thread::Builder::new()
             .name("selfpage-connect".into())
             .stack_size(64 << 10)
             .spawn(move || {
-                for id in requested {
-                    // A caller that was killed meanwhile, or has no room for a descriptor, has
-                    // been told so by the kernel or is told here.
-                    let Ok(ours) = connect(&listener, id) else {
-                        continue;
-                    };
-                    if to.send(ours).is_err() {
-                        return;
+                for (id, connection) in requested {
+                    let installed = connection.and_then(|fd| install(&listener, id, &fd));
+                    if let Err(errno) = installed {
+                        crate::notify::respond(&listener, id, -errno.raw_os_error(), 0);
                     }
-                    let _ = io::write(&ring, &1u64.to_ne_bytes());
                 }
             })?;
-        Ok(Self {
-            requests,
-            made,
-            bell,
-        })
+        Ok(Self(requests))
     }
 
-    /// Readable when there are new connections.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// Hands a connection to the process whose call has this id.
-    pub fn request(&self, id: u64) {
-        let _ = self.requests.send(id);
-    }
-
-    /// This end of connections handed out since.
-    pub fn made(&self) -> impl Iterator<Item = OwnedFd> + '_ {
-        let _ = io::read(&self.bell, &mut [0u8; 8][..]);
-        self.made.try_iter()
+    /// Answers the call with this id: by a connection, whose other end is returned, or an error.
+    /// A caller that was killed meanwhile, or has no room for a descriptor, hangs up.
+    pub fn connect(&self, id: u64) -> Option<OwnedFd> {
+        let pair = socket::pair().and_then(|(ours, theirs)| {
+            // Messages then come with their sender's credentials.
+            sockopt::set_socket_passcred(&ours, true)?;
+            Ok((ours, theirs))
+        });
+        let (ours, theirs) = match pair {
+            Ok((ours, theirs)) => (Some(ours), Ok(theirs)),
+            Err(errno) => (None, Err(errno)),
+        };
+        let _ = self.0.send((id, theirs));
+        ours
     }
 }
 
-fn connect(listener: &OwnedFd, id: u64) -> io::Result<OwnedFd> {
-    let installed = socket::pair().and_then(|(ours, theirs)| {
-        // Messages then come with their sender's credentials.
-        sockopt::set_socket_passcred(&ours, true)?;
-        let install = AddFd {
-            id,
-            flags: SEND,
-            srcfd: theirs.as_raw_fd() as u32,
-            newfd: 0,
-            newfd_flags: libc::O_CLOEXEC as u32,
-        };
-        // SAFETY: the structure that this ioctl reads.
-        match unsafe { libc::ioctl(listener.as_raw_fd(), ADD as _, &raw const install) } {
-            0.. => Ok(ours),
-            _ => Err(crate::notify::last_errno()),
-        }
-    });
-    if let Err(errno) = &installed {
-        crate::notify::respond(listener, id, -errno.raw_os_error(), 0);
+/// Puts a descriptor into the table of the caller, whose call returns its number.
+fn install(listener: &OwnedFd, id: u64, fd: &OwnedFd) -> io::Result<()> {
+    let install = AddFd {
+        id,
+        flags: SEND,
+        srcfd: fd.as_raw_fd() as u32,
+        newfd: 0,
+        newfd_flags: libc::O_CLOEXEC as u32,
+    };
+    // SAFETY: the structure that this ioctl reads.
+    match unsafe { libc::ioctl(listener.as_raw_fd(), ADD as _, &raw const install) } {
+        0.. => Ok(()),
+        _ => Err(crate::notify::last_errno()),
     }
-    installed
 }

@@ -89,6 +89,8 @@ enum When {
     IsAndHas(u32, i32, u32, i32),
     /// An argument is one of these.
     IsOneOf(u32, &'static [u32]),
+    /// An argument is not this. All its bits count.
+    IsNot(u32, u64),
 }
 
 /// Calls after which the kernel may write into pages that it holds, without a trace that a
@@ -115,7 +117,7 @@ const fn rows<const OWN: usize, const ALL: usize>(
         // Another process's descriptor.
         (libc::SYS_pidfd_getfd, When::Always),
         // Reads and writes that go on after the call.
-        (libc::SYS_io_uring_setup, When::Always),
+        (libc::SYS_io_uring_setup, When::IsNot(5, RING_OF_PAGER)),
         (libc::SYS_io_setup, When::Always),
         // Another process's memory, while the caller's own is read.
         (libc::SYS_process_vm_writev, When::Always),
@@ -138,6 +140,11 @@ const fn rows<const OWN: usize, const ALL: usize>(
     }
     all
 }
+
+/// What a pager process gives as the sixth argument of io_uring_setup, which the kernel ignores: its
+/// rings reach the store and never the program's memory. A program that does the same deceives itself
+/// alone.
+pub const RING_OF_PAGER: u64 = connector::TAG;
 
 /// linux/socket.h.
 const AF_XDP: u32 = 44;
@@ -165,6 +172,7 @@ const fn length(when: When) -> usize {
         When::Has(..) => 5,
         When::IsAndHas(..) => 7,
         When::IsOneOf(_, values) => 4 + values.len(),
+        When::IsNot(..) => 7,
     }
 }
 
@@ -215,6 +223,12 @@ static PROGRAM: [libc::sock_filter; LENGTH] = {
                     program[at + 2 + v] = op(IF_EQUAL, values[v], (values.len() - v) as u8, 0);
                     v += 1;
                 }
+            }
+            When::IsNot(place, value) => {
+                program[at + 1] = load(argument(place));
+                program[at + 2] = op(IF_EQUAL, value as u32, 0, 3);
+                program[at + 3] = load(argument(place) + 4);
+                program[at + 4] = op(IF_EQUAL, (value >> 32) as u32, 0, 1);
             }
         }
         // The instruction before it is ALLOW.
@@ -292,9 +306,6 @@ struct Waiting {
     since: Instant,
 }
 
-/// The name of the thread that makes a pager's rings.
-pub const PAGER_THREAD: &str = "selfpage-pager";
-
 /// The system domain's end of the filter.
 pub struct Notifier {
     listener: OwnedFd,
@@ -340,7 +351,7 @@ impl Notifier {
             self.requests.push(call.id);
             return Ok(());
         }
-        if is_pager(call.pid as i32) || !can_hold_pages(&call) {
+        if !can_hold_pages(&call) {
             let go_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
             respond(&self.listener, call.id, 0, go_on);
             return Ok(());
@@ -391,13 +402,6 @@ impl Notifier {
         });
         refused
     }
-}
-
-/// Whether a process is a program's pager, whose rings reach the store and never the program's
-/// memory: known by its name. A program that takes the name fools itself alone.
-pub(crate) fn is_pager(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
-        .is_ok_and(|name| name.trim_end() == PAGER_THREAD)
 }
 
 /// Whether a call that has stopped can bring about that pages are held.

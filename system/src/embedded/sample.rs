@@ -9,7 +9,6 @@
 //! supervisor's loop only starts them.
 
 use crate::board::{Board, Figure};
-use crate::notify::is_pager;
 use crate::tree;
 use crate::wire::Slot;
 use rustix::process::Pid;
@@ -211,13 +210,17 @@ fn slot_of(members: &Members, pid: Pid) -> Option<Slot> {
     member.map(|(slot, _)| *slot)
 }
 
+/// Whether a process is a program's pager: known by its name, since one that has just started is
+/// no member yet.
+fn is_pager(pid: &Pid) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
+        .is_ok_and(|name| name.trim_end() == "selfpage-pager")
+}
+
 fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
     let mut all = Sample::default();
     // A pager process has its program's memory.
-    for pid in pids
-        .iter()
-        .filter(|pid| !is_pager(pid.as_raw_nonzero().get()))
-    {
+    for pid in pids.iter().filter(|pid| !is_pager(pid)) {
         let Some((anonymous, shared)) = rollup(*pid) else {
             continue;
         };

@@ -46,7 +46,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 const PORT: u64 = 0;
 const LISTENER: u64 = 1;
 const UPSTREAM: u64 = 2;
-const CONNECTOR: u64 = 3;
 const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
@@ -361,17 +360,15 @@ impl System {
     /// Lets processes come in through the filter whose listener this is: from then on
     /// [`System::connect`] serves them.
     pub fn serve_filter(&mut self, listener: OwnedFd) -> std::io::Result<()> {
-        let connector = Connector::start(listener)?;
-        let data = epoll::EventData::new_u64(CONNECTOR);
-        epoll::add(&self.epoll, connector.fd(), data, epoll::EventFlags::IN)?;
-        self.connector = Some(connector);
+        self.connector = Some(Connector::start(listener)?);
         Ok(())
     }
 
     /// Gives a connection to the process whose call stopped at the filter with this id.
-    pub fn connect(&self, id: u64) {
-        if let Some(connector) = &self.connector {
-            connector.request(id);
+    pub fn connect(&mut self, id: u64) {
+        let connection = self.connector.as_ref().and_then(|it| it.connect(id));
+        if let Some(connection) = connection {
+            self.add_stranger(connection, None);
         }
     }
 
@@ -453,7 +450,6 @@ impl System {
             match (token, token & !0xffff_ffff) {
                 (PORT, _) => self.at_port(&mut happened),
                 (LISTENER, _) => self.at_listener(),
-                (CONNECTOR, _) => self.at_connector(),
                 (_, STRANGER) => self.at_stranger(token, &mut happened),
                 (_, CONNECTION) => self.at_member(token as Slot, &mut happened),
                 (_, PIDFD) => self.retire(token as Slot, &mut happened),
@@ -507,13 +503,6 @@ impl System {
             if is_of_tree(peer) {
                 self.add_stranger(connection, Some(peer));
             }
-        }
-    }
-
-    fn at_connector(&mut self) {
-        let made: Vec<_> = self.connector.iter().flat_map(Connector::made).collect();
-        for connection in made {
-            self.add_stranger(connection, None);
         }
     }
 

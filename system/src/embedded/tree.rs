@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::HashMap;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 /// What /proc/PID/stat says of a process.
@@ -18,7 +19,7 @@ pub struct Stat {
 impl Stat {
     /// Of a process that exists.
     pub fn of(pid: Pid) -> Option<Self> {
-        Self::parse(&std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+        Self::parse(&read_at_once(pid, "stat")?)
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
@@ -71,6 +72,18 @@ pub fn is_alive(process: frames::Process) -> bool {
     })
 }
 
+/// A file of a process's in /proc, by one read: the kernel makes it as a whole, and each process that
+/// comes in costs some.
+fn read_at_once(pid: Pid, name: &str) -> Option<Vec<u8>> {
+    /// Bytes of `status`, the longest, with room for its lists of processors and memory nodes.
+    const LONGEST: usize = 16 << 10;
+    let mut file = std::fs::File::open(format!("/proc/{}/{name}", pid.as_raw_nonzero())).ok()?;
+    let mut bytes = vec![0; LONGEST];
+    let len = file.read(&mut bytes).ok()?;
+    bytes.truncate(len);
+    Some(bytes)
+}
+
 /// Whether `pid` is `ancestor` or below it. A process whose parent ended is below its
 /// nearest subreaper.
 pub fn descends(pid: Pid, ancestor: Pid) -> bool {
@@ -96,8 +109,7 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
 /// Whether two processes have one effective user.
 pub fn is_same_user(one: Pid, other: Pid) -> bool {
     let user = |pid: Pid| {
-        let text =
-            std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+        let text = String::from_utf8(read_at_once(pid, "status")?).ok()?;
         let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
         // Real, effective, saved, of files.
         users.split_whitespace().nth(1)?.parse::<u32>().ok()
