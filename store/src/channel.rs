@@ -8,6 +8,7 @@ use crate::io::{IoEngine, MAX_OPS};
 use crate::page_index::ClaimSet;
 use crate::read::PendingReads;
 use crate::segment::OpenSegment;
+use crate::swap_file::notes::NO_RING;
 use crate::traits::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait, WritePage, page};
 use crate::{Checksum, HolderId, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
@@ -100,6 +101,9 @@ impl StoreChannel {
         let mut idle_ops = [0; MAX_OPS / 64];
         (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
         inner.set_active(holder, true);
+        if engine.as_ref().is_some_and(IoEngine::is_synchronous) {
+            inner.header.notes().fetch_or(NO_RING, Ordering::Relaxed);
+        }
         Ok(Self {
             shard: inner.shard(),
             inner,

@@ -3,12 +3,11 @@
 use crate::channel::StoreChannel;
 use crate::inner::StoreCounter;
 use crate::intent_log::Intent;
+use crate::io::IoCompletion;
 use crate::io::op::{IoKind, IoOp, IoStep, PageSlot, RUN};
-use crate::io::{IoCompletion, IoEngine};
 use crate::location::Location;
 use crate::traits::page;
 use crate::{Checksum, StoreError};
-use std::sync::atomic::Ordering;
 
 impl StoreChannel {
     /// Queues a page for disk, together with those before it.
@@ -199,15 +198,5 @@ impl StoreChannel {
             blok,
         };
         self.complete_failed(slot.handle, slot.token, error);
-    }
-
-    /// Records for `describe` that the kernel permits no ring.
-    pub(crate) fn note_engine(&self) {
-        if self.engine.as_ref().is_some_and(IoEngine::is_synchronous) {
-            self.inner
-                .header
-                .notes()
-                .fetch_or(crate::swap_file::notes::NO_RING, Ordering::Relaxed);
-        }
     }
 }

@@ -33,6 +33,7 @@ mod intent_log;
 mod io;
 mod layout;
 mod location;
+mod on_demand;
 mod page_index;
 mod read;
 mod recovery;

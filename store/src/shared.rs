@@ -11,6 +11,7 @@ use crate::growth::{self, Growth};
 use crate::inner::{StoreCounter, StoreInner};
 use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
 use crate::location::Location;
+use crate::on_demand::OnDemand;
 use crate::page_index::Lookup;
 use crate::segment::room_for;
 use crate::swap_file::{self, notes};
@@ -27,6 +28,8 @@ use wired::{PAGE, WiredMemory};
 pub struct SharedStore {
     inner: Arc<StoreInner>,
     growth: Arc<Mutex<Option<Growth>>>,
+    /// Made by another process: channels to a disk of the tree's own are opened by their first pages.
+    is_attached: bool,
 }
 
 impl SharedStore {
@@ -85,6 +88,7 @@ impl SharedStore {
         let store = Self {
             inner: Arc::new(inner),
             growth: Arc::new(Mutex::new(growth)),
+            is_attached: false,
         };
         if let Some(plan) = config.disk.as_ref().and_then(|disk| disk.inject) {
             store.inject(plan);
@@ -125,6 +129,7 @@ impl SharedStore {
         Ok(Self {
             inner: Arc::new(StoreInner::new(tables, arena, swap, holder)?),
             growth: Arc::default(),
+            is_attached: true,
         })
     }
 
@@ -246,9 +251,14 @@ impl Store for SharedStore {
     }
 
     fn channel(&self, depth: usize) -> Result<Box<dyn Channel>, StoreError> {
-        let mover = StoreChannel::new(self.inner.clone(), depth)?;
-        mover.note_engine();
-        Ok(Box::new(mover))
+        // An IO channel to the daemon's disk comes as descriptors, which a process takes before it
+        // gives up its rights.
+        let on_demand = self.is_attached && !self.inner.tables.geometry.by_daemon;
+        Ok(if on_demand {
+            Box::new(OnDemand::new(self.inner.clone(), depth))
+        } else {
+            Box::new(StoreChannel::new(self.inner.clone(), depth)?)
+        })
     }
 
     fn discard(&self, slot: HolderId, handles: &[PageHandle]) {

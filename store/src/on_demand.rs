@@ -1,0 +1,76 @@
+//! A channel that is opened by its first page. A process of a tree has several, and most
+//! processes end without a page in the store.
+
+use crate::channel::StoreChannel;
+use crate::inner::StoreInner;
+use crate::traits::{Channel, Completion, ReadPage, Submitted, Wait, WritePage};
+use crate::{PageHandle, StoreError};
+use rustix::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A channel, open or not yet. Where it cannot be opened, the page that needs it is refused, and
+/// the next tries again.
+pub(crate) struct OnDemand {
+    inner: Arc<StoreInner>,
+    depth: usize,
+    channel: Option<Box<StoreChannel>>,
+}
+
+impl OnDemand {
+    pub fn new(inner: Arc<StoreInner>, depth: usize) -> Self {
+        Self {
+            inner,
+            depth,
+            channel: None,
+        }
+    }
+
+    fn open(&mut self) -> Result<&mut StoreChannel, StoreError> {
+        let channel = match self.channel.take() {
+            Some(channel) => channel,
+            None => Box::new(StoreChannel::new(self.inner.clone(), self.depth)?),
+        };
+        Ok(self.channel.insert(channel))
+    }
+}
+
+impl Channel for OnDemand {
+    fn submit_write(&mut self, pages: &[WritePage]) -> Result<(), StoreError> {
+        self.open()?.submit_write(pages)
+    }
+
+    fn submit_read(
+        &mut self,
+        handle: PageHandle,
+        into: *mut u8,
+        token: u64,
+    ) -> Result<Submitted, StoreError> {
+        self.open()?.submit_read(handle, into, token)
+    }
+
+    fn submit_read_run(&mut self, run: &[ReadPage]) -> Result<usize, StoreError> {
+        self.open()?.submit_read_run(run)
+    }
+
+    fn submit_read_ahead(&mut self, run: &[ReadPage]) -> Result<usize, StoreError> {
+        self.open()?.submit_read_ahead(run)
+    }
+
+    fn complete(&mut self, wait: Wait) -> Option<Completion> {
+        self.channel.as_mut()?.complete(wait)
+    }
+
+    fn pending(&self) -> usize {
+        self.channel.as_ref().map_or(0, |channel| channel.pending())
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.channel.as_ref()?.poll_fd()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.channel
+            .as_ref()
+            .is_some_and(|channel| channel.is_ready())
+    }
+}
