@@ -440,7 +440,8 @@ pub(crate) fn spare_frames(frames: u32) -> u32 {
 
 /// A cleaner for the background evictor, and one for each processor that could help.
 fn cleaner_count() -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    // The library's own count reads the quota of the control group, too: that takes files.
+    let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
     (1 + processors).min(MOST_CLEANERS)
 }
 

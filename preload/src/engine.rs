@@ -290,6 +290,12 @@ impl Engine {
         futex::wake_all(inherited);
     }
 
+    /// Whether the threads that read faults need rights of the pager process's to be made: those to
+    /// take descriptors of IO channels.
+    pub fn entries_need_rights(&self) -> bool {
+        self.disk == Disk::System
+    }
+
     /// Makes what the `n`th thread that reads faults needs.
     pub fn prepare_entry(&self, n: usize, cpu: usize) -> Result<(), String> {
         let entry = Box::new(self.process.entry(cpu).map_err(text)?);

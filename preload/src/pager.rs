@@ -199,6 +199,11 @@ pub fn userfault() -> Option<std::os::fd::BorrowedFd<'static>> {
     engine::get().map(|engine| engine.process.userfault())
 }
 
+/// Whether [`prepare_entry`] must be called before the pager process gives up its rights.
+pub fn entries_need_rights() -> bool {
+    engine::get().is_some_and(engine::Engine::entries_need_rights)
+}
+
 /// Makes what the `n`th thread that reads faults needs, before it runs.
 pub fn prepare_entry(n: usize, cpu: usize) -> std::result::Result<(), String> {
     engine::get().map_or(Ok(()), |engine| engine.prepare_entry(n, cpu))

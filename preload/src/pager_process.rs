@@ -244,16 +244,37 @@ fn fail(why: String) {
 /// end of the program and of the supervisor.
 fn lead(above: usize) -> ! {
     confine::leave_program();
-    match serve(above) {
-        Ok(watch) => watch.run(),
+    let mut watch = match join(above) {
+        Ok(watch) => watch,
         Err(why) => {
             fail(why);
             exit()
         }
+    };
+    // The program goes on meanwhile: what it asks of the evictor waits for that.
+    pager::threads_run();
+    reach(SERVING);
+    confine::give_up_rights();
+    if watch.urgent {
+        watch.start_handlers();
+        threads::end_urgency();
     }
+    if let Err(why) = threads::start_evictor() {
+        end_program(&why);
+    }
+    watch.run()
 }
 
-fn serve(above: usize) -> Result<Watch, String> {
+/// Ends the program, whose pager process cannot have the threads that it needs.
+fn end_program(why: &str) -> ! {
+    notice::say(format_args!(
+        "the program ends, since its pager process cannot serve it: {why}"
+    ));
+    // The lifeline.
+    exit()
+}
+
+fn join(above: usize) -> Result<Watch, String> {
     let text = |errno: rustix::io::Errno| format!("the pager process cannot start: {errno}");
     let program = Program::new(PROGRAM.load(Ordering::Acquire)).map_err(text)?;
     let order = ORDER
@@ -265,18 +286,24 @@ fn serve(above: usize) -> Result<Watch, String> {
         Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
         None => None,
     };
-    threads::prepare_handlers()?;
     let paced = pager::Paced::begin(program.pid());
+    // What takes rights is done while there are any.
     let urgent = threads::take_urgency(program.pid());
-    confine::give_up_rights();
-    threads::start_all(urgent)?;
-    pager::threads_run();
-    reach(SERVING);
+    let prepared = urgent || pager::entries_need_rights();
+    if prepared {
+        threads::prepare_handlers()?;
+    }
     Ok(Watch {
         program,
         connection: connection.map(Connection::into_fd),
         lifeline,
         paced,
+        handlers: if prepared {
+            Handlers::Prepared
+        } else {
+            Handlers::None
+        },
+        urgent,
     })
 }
 
@@ -286,17 +313,46 @@ struct Watch {
     connection: Option<std::os::fd::OwnedFd>,
     lifeline: Option<Lifeline>,
     paced: pager::Paced,
+    handlers: Handlers,
+    /// The calling thread has the class of those that read faults, which cannot be had later.
+    urgent: bool,
+}
+
+/// How far the threads are that read faults.
+#[derive(PartialEq)]
+enum Handlers {
+    None,
+    Prepared,
+    Run,
 }
 
 impl Watch {
+    fn start_handlers(&mut self) {
+        let prepared = match self.handlers {
+            Handlers::None => threads::prepare_handlers(),
+            Handlers::Prepared | Handlers::Run => Ok(()),
+        };
+        if let Err(why) = prepared.and_then(|()| threads::start_handlers()) {
+            end_program(&why);
+        }
+        self.handlers = Handlers::Run;
+    }
+
     fn run(mut self) -> ! {
+        threads::trim_stack();
         let entry = |fd: RawFd| libc::pollfd {
             fd,
             events: libc::POLLIN,
             revents: 0,
         };
         let connection = self.connection.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        let mut fds = [entry(self.program.pidfd().as_raw_fd()), entry(connection)];
+        let first_fault = pager::userfault().filter(|_| self.handlers != Handlers::Run);
+        let first_fault = first_fault.map_or(-1, |fd| fd.as_raw_fd());
+        let mut fds = [
+            entry(self.program.pidfd().as_raw_fd()),
+            entry(connection),
+            entry(first_fault),
+        ];
         if self.paced.is_any() {
             // The program waits for this; its end is found below.
             futex::wait(&STAGE, SERVING, Some(TICK));
@@ -307,7 +363,7 @@ impl Watch {
         }
         loop {
             let at = fds.as_mut_ptr() as usize;
-            // SAFETY: two entries that live through the call.
+            // SAFETY: three entries that live through the call.
             unsafe { raw::call3(libc::SYS_poll, at, fds.len(), TICK.as_millis() as usize) };
             if fds[0].revents != 0 {
                 exit();
@@ -315,6 +371,10 @@ impl Watch {
             if fds[1].revents != 0 {
                 // The kernel has killed the program with the connection's end.
                 notice::gone();
+            }
+            if fds[2].revents != 0 {
+                fds[2].fd = -1;
+                self.start_handlers();
             }
             self.paced.follow();
             if self.program.has_replaced_its_image() {

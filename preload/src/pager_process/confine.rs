@@ -124,7 +124,7 @@ fn drop_capabilities() {
 }
 
 /// Calls without conditions: memory, waiting, the descriptors that there are, its own threads.
-const ALLOWED: [std::ffi::c_long; 50] = [
+const ALLOWED: [std::ffi::c_long; 51] = [
     libc::SYS_ioctl,
     libc::SYS_futex,
     libc::SYS_poll,
@@ -138,6 +138,7 @@ const ALLOWED: [std::ffi::c_long; 50] = [
     libc::SYS_preadv,
     libc::SYS_pwritev,
     libc::SYS_lseek,
+    libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_mremap,

@@ -1,5 +1,5 @@
-//! The threads of the pager process: the first, which leads; one on each processor that reads
-//! faults; one that evicts.
+//! The threads of the pager process: the first, which leads; one that evicts; one on each processor
+//! that reads faults, from the first fault on, since most processes of a tree end without any.
 //!
 //! They are raw clones with every signal blocked, on stacks and thread-local storage that are
 //! never paged.
@@ -49,9 +49,9 @@ const THREAD: usize = (libc::CLONE_VM
     | libc::CLONE_SYSVSEM
     | libc::CLONE_UNTRACED) as usize;
 
-/// Makes stacks and storage, once.
+/// Makes the thread control blocks, once: the loader's lock for that may be held by a program's
+/// thread that waits for a page later.
 pub fn prepare() -> Result<(), String> {
-    let memory = |_| "no memory for the stacks of the pager's threads".to_string();
     if HANDLER_COUNT.load(Ordering::Acquire) == 0 {
         let allowed = rustix::thread::sched_getaffinity(None).map_err(|errno| errno.to_string())?;
         let cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
@@ -62,26 +62,42 @@ pub fn prepare() -> Result<(), String> {
         }
         HANDLER_COUNT.store(count.max(1), Ordering::Release);
     }
-    for n in 0..Task::Handler as usize + handlers() {
-        if STACKS[n].load(Ordering::Acquire) == 0 {
-            let stack = WiredMemory::private(PAGE + STACK).map_err(memory)?.leak() as usize;
-            crate::space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
-            STACKS[n].store(stack, Ordering::Release);
-        }
-        if STORAGE[n].load(Ordering::Acquire) == 0 {
-            let storage = storage().ok_or("the C library gives the pager's threads no storage")?;
-            STORAGE[n].store(storage, Ordering::Release);
-        }
+    if STORAGE[0].load(Ordering::Acquire) == 0 {
+        make_storage(&STORAGE[..Task::Handler as usize + handlers()])
+            .ok_or("the C library gives the pager's threads no storage")?;
+    }
+    make_stack(Task::Leader as usize)
+}
+
+/// Makes a thread's stack, once.
+fn make_stack(task: usize) -> Result<(), String> {
+    let memory = |_| "no memory for the stacks of the pager's threads".to_string();
+    if STACKS[task].load(Ordering::Acquire) == 0 {
+        let stack = WiredMemory::private(PAGE + STACK).map_err(memory)?.leak() as usize;
+        crate::space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
+        STACKS[task].store(stack, Ordering::Release);
     }
     Ok(())
+}
+
+/// Gives back what the calling thread, the first, has used of its stack below where it is now: the
+/// handshake goes deep once.
+pub fn trim_stack() {
+    let here = 0u8;
+    let used = std::ptr::from_ref(&here).addr() & !(PAGE - 1);
+    let bottom = STACKS[Task::Leader as usize].load(Ordering::Acquire) + PAGE;
+    // The page below is the next call's.
+    let length = used.saturating_sub(PAGE + bottom);
+    let advice = libc::MADV_DONTNEED as usize;
+    // SAFETY: below every frame of this thread, the only one on this stack.
+    unsafe { raw::call3(libc::SYS_madvise, bottom, length, advice) };
 }
 
 fn handlers() -> usize {
     HANDLER_COUNT.load(Ordering::Acquire)
 }
 
-/// Makes what the threads that read faults need: descriptors that the pager process may not
-/// open any more once it serves.
+/// Makes what the threads that read faults need.
 pub fn prepare_handlers() -> Result<(), String> {
     for (n, processor) in PROCESSORS[..handlers()].iter().enumerate() {
         pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
@@ -89,16 +105,20 @@ pub fn prepare_handlers() -> Result<(), String> {
     Ok(())
 }
 
-/// Starts all but the first: those that read faults are as urgent as the caller.
-pub fn start_all(urgent: bool) -> Result<(), String> {
+/// Starts the threads that read faults: as urgent as the caller.
+pub fn start_handlers() -> Result<(), String> {
     let first = Task::Handler as usize;
-    for task in first..first + handlers() {
-        super::started(spawn_thread(task))?;
-    }
-    if urgent {
-        set_policy(libc::SCHED_OTHER, 0);
-    }
-    super::started(spawn_thread(Task::Evictor as usize)).map(|_| ())
+    (first..first + handlers()).try_for_each(start)
+}
+
+/// Starts the thread that evicts.
+pub fn start_evictor() -> Result<(), String> {
+    start(Task::Evictor as usize)
+}
+
+fn start(task: usize) -> Result<(), String> {
+    make_stack(task)?;
+    super::started(spawn_thread(task)).map(|_| ())
 }
 
 type InitialiseTls = unsafe extern "C" fn(*mut c_void, bool) -> *mut c_void;
@@ -123,10 +143,10 @@ const LIBRARIES: usize = 1000;
 /// with it. The first has the number of entries, the second a count of changes.
 type Entry = [usize; 2];
 
-/// A thread control block of our own, with every library's thread-local storage in
-/// place, in memory that is never paged. The loader's `_dl_allocate_tls` would have the vector
-/// from the program's `calloc`, which may not work yet.
-fn storage() -> Option<usize> {
+/// Thread control blocks of our own, with every library's thread-local storage in place, in memory
+/// that is never paged. The loader's `_dl_allocate_tls` would have the vectors from the program's
+/// `calloc`, which may not work yet.
+fn make_storage(blocks: &[AtomicUsize]) -> Option<()> {
     static INITIALISE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let initialise = next::find(&INITIALISE, "_dl_allocate_tls_init\0");
@@ -139,28 +159,32 @@ fn storage() -> Option<usize> {
     unsafe { std::mem::transmute::<*mut c_void, StaticTls>(sizes)(&mut size, &mut align) };
     let align = align.max(64);
     let vector = (LIBRARIES + 2) * size_of::<Entry>();
-    let region = WiredMemory::private(vector + size + align + DESCRIPTOR).ok()?;
-    let end = region.as_ptr() as usize + region.len();
-    let block = (end - DESCRIPTOR) & !(align - 1);
-    let entries = region.leak().cast::<Entry>();
+    let length = (vector + size + align + DESCRIPTOR).next_multiple_of(PAGE);
+    let region = WiredMemory::private(blocks.len() * length).ok()?.leak() as usize;
+    // SAFETY: the loader's function of this type.
+    let initialise = unsafe { std::mem::transmute::<*mut c_void, InitialiseTls>(initialise) };
     let own = thread_pointer();
-    // SAFETY: the vector at the region's start, all zero, with its length; the loader's function
-    // of this type, with memory below the block for all static storage, above it for the
-    // descriptor, all zero; both blocks are thread control blocks, longer than the offsets.
-    unsafe {
-        (*entries)[0] = LIBRARIES;
-        *((block + VECTOR) as *mut usize) = entries.add(1) as usize;
-        let made = std::mem::transmute::<*mut c_void, InitialiseTls>(initialise);
-        if made(block as *mut c_void, true).is_null() {
-            return None;
+    for (n, place) in blocks.iter().enumerate() {
+        let entries = (region + n * length) as *mut Entry;
+        let block = (region + (n + 1) * length - DESCRIPTOR) & !(align - 1);
+        // SAFETY: the vector at the part's start, all zero, with its length; the loader's function
+        // of this type, with memory below the block for all static storage, above it for the
+        // descriptor, all zero; both blocks are thread control blocks, longer than the offsets.
+        unsafe {
+            (*entries)[0] = LIBRARIES;
+            *((block + VECTOR) as *mut usize) = entries.add(1) as usize;
+            if initialise(block as *mut c_void, true).is_null() {
+                return None;
+            }
+            *((block + TCB) as *mut usize) = block;
+            *((block + SELF) as *mut usize) = block;
+            for guard in GUARDS {
+                *((block + guard) as *mut usize) = *((own + guard) as *const usize);
+            }
         }
-        *((block + TCB) as *mut usize) = block;
-        *((block + SELF) as *mut usize) = block;
-        for guard in GUARDS {
-            *((block + guard) as *mut usize) = *((own + guard) as *const usize);
-        }
+        place.store(block, Ordering::Release);
     }
-    Some(block)
+    Some(())
 }
 
 /// Whether the calling thread is one of the pager process's.
@@ -265,6 +289,11 @@ pub fn take_urgency(program: i32) -> bool {
     let policy = answer as i32 & !libc::SCHED_RESET_ON_FORK;
     // Without the right to it the threads are ordinary ones.
     !raw::failed(answer) && policy == libc::SCHED_DEADLINE && set_policy(libc::SCHED_FIFO, 1)
+}
+
+/// The calling thread is an ordinary one again.
+pub fn end_urgency() {
+    set_policy(libc::SCHED_OTHER, 0);
 }
 
 fn set_policy(policy: i32, sched_priority: i32) -> bool {
