@@ -9,6 +9,7 @@ use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -16,8 +17,9 @@ use std::time::Duration;
 type Case = fn() -> Verdict;
 
 pub fn trials(_: Size) -> Vec<Trial> {
-    let cases: [(&str, Case); 16] = [
+    let cases: [(&str, Case); 17] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
+        ("a_killed_pager_takes_its_program_along", killed_pager),
         ("a_limit_that_is_too_low_is_named", limits),
         ("memory_that_is_not_there_is_refused", memory),
         (
@@ -152,6 +154,28 @@ fn sanitizers() -> Verdict {
         0 => skipped("the compiler has no sanitizers that run here"),
         _ => sandbox.check_clean(),
     }
+}
+
+/// The kernel ends a program whose pager is gone: its missing pages would read as zeros. The shell
+/// starts no process meanwhile: `run` would wait for that, and it has a pager of its own.
+fn killed_pager() -> Verdict {
+    let sandbox = Sandbox::new("pager")?;
+    let kill = "for p in /proc/[0-9]*; do \
+                  read -r name < $p/comm || continue; \
+                  [ \"$name\" = selfpage-pager ] || continue; \
+                  read -r pid _ _ parent _ < $p/stat; \
+                  [ \"$parent\" = $PPID ] && kill -9 $pid; \
+                done 2> /dev/null; \
+                i=0; while [ $i -lt 3000000 ]; do i=$((i + 1)); done; echo lived";
+    let (output, said) = script(
+        &sandbox,
+        &format!("exec $RUN --frames 16M --store ram:64M -- sh -c '{kill}'"),
+    )?;
+    let killed = output.status.signal() == Some(9) || output.status.code() == Some(137);
+    ensure(killed && output.stdout.is_empty(), || {
+        format!("{:?} {:?}; it said:\n{said}", output.status, output.stdout)
+    })?;
+    sandbox.check_clean()
 }
 
 /// A shell script that knows `selfpage run` as `$RUN`.
