@@ -15,7 +15,7 @@
 //!   image ([`program`]). The program is killed by the kernel when the pager process or the
 //!   supervisor ends first ([`lifeline`]); until it is dead the supervisor's copy of the
 //!   userfaultfd keeps its missing pages from reading as zeros.
-//! - *Rights.* It gives up what it has before it serves ([`confine`]).
+//! - *Rights.* It gives up what it has while the program begins ([`confine`]), before it reads a fault.
 
 mod confine;
 mod lifeline;

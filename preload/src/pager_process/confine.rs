@@ -1,7 +1,7 @@
 //! What the pager process does without: an attacker that takes over the program reaches the pager
 //! process by their common memory, and must find no rights there that the program lacks.
 //!
-//! It starts with the program's own. Before it serves it leaves the program's descriptors,
+//! It starts with the program's own. Before it reads a fault it leaves the program's descriptors,
 //! session, process group and working directory; where it may, it takes a user and a group that
 //! nothing else has; it drops every capability; and a filter leaves it those system calls that move
 //! pages. None of these opens a file, makes a socket that leads anywhere, signals, or starts a
