@@ -14,7 +14,7 @@ use crate::sandbox::Sandbox;
 use crate::verdict::{Doing, Verdict, ensure, failed, skipped};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_128;
 
 /// One program's work.
 pub trait Workload: Sync {
@@ -142,13 +142,13 @@ pub(crate) fn found(program: &str) -> Verdict<PathBuf> {
 /// A file's digest, with its length.
 pub fn digest(path: &Path) -> Verdict<String> {
     let mut file = std::fs::File::open(path).at("open", path)?;
-    let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0, vec![0; 1 << 20]);
+    let (mut hash, mut bytes, mut buffer) = (XxHash3_128::new(), 0, vec![0; 1 << 20]);
     loop {
         let got = file.read(&mut buffer).at("read", path)?;
         if got == 0 {
-            return Ok(format!("{bytes} bytes, xxh3 {:032x}", hash.digest128()));
+            return Ok(format!("{bytes} bytes, xxh3 {:032x}", hash.finish_128()));
         }
-        hash.update(&buffer[..got]);
+        hash.write(&buffer[..got]);
         bytes += got as u64;
     }
 }

@@ -11,7 +11,7 @@ use super::file::{File, FileId, FileName, MAX_BLOB};
 use super::free_space::UnitRun;
 use super::table::FileTable;
 use super::{MAX_EXTENTS, MAX_FILES, UNIT};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 /// The version written, and the last that is understood.
 pub(super) const VERSION: u32 = 1;
@@ -70,7 +70,7 @@ pub(super) fn encode(table: &FileTable, sequence: u64, to: &mut [u8]) -> usize {
     prefix[..8].copy_from_slice(&MAGIC);
     prefix[8..12].copy_from_slice(&VERSION.to_le_bytes());
     prefix[12..16].copy_from_slice(&(len as u32).to_le_bytes());
-    prefix[16..24].copy_from_slice(&xxh3_64(&body).to_le_bytes());
+    prefix[16..24].copy_from_slice(&XxHash3_64::oneshot(&body).to_le_bytes());
     rest[..body.len()].copy_from_slice(&body);
     len
 }
@@ -97,7 +97,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(FileTable, u64), FormatError> {
     let version = from.u32().ok_or(FormatError::Torn)?;
     let _len = from.u32();
     let checksum = from.u64().ok_or(FormatError::Torn)?;
-    if xxh3_64(from.0) != checksum {
+    if XxHash3_64::oneshot(from.0) != checksum {
         return Err(FormatError::Torn);
     }
     if version > VERSION {
@@ -241,7 +241,7 @@ mod tests {
 
     /// Recomputes the checksum of changed bytes.
     fn sign(bytes: &mut [u8]) {
-        let checksum = xxh3_64(&bytes[PREFIX..]);
+        let checksum = XxHash3_64::oneshot(&bytes[PREFIX..]);
         bytes[16..24].copy_from_slice(&checksum.to_le_bytes());
     }
 
