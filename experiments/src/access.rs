@@ -80,7 +80,7 @@ pub struct Figure {
     pub p50_ns: u64,
     /// See `p50_ns`.
     pub p99_ns: u64,
-    /// Accesses that had to wait for the store, where somebody counts them.
+    /// Accesses that waited for the store, in arms that count them.
     pub misses: Option<u64>,
     /// Bytes read from block devices, where the kernel counts them.
     pub device_bytes: Option<u64>,
@@ -92,9 +92,9 @@ impl Figure {
         self.elapsed_ns as f64 / self.pages.max(1) as f64
     }
 
-    /// Nanoseconds a page that came from a block device, all threads together. A bare
-    /// device has nothing in memory, so this is what it is to be compared with: pages
-    /// found in memory are nobody's merit. Pages read and not accessed do not count.
+    /// Nanoseconds per page fetched from a block device, all threads together: the figure
+    /// to compare with a bare device, which has nothing in memory. Pages found in memory
+    /// and pages read but not accessed do not count.
     pub fn ns_per_fetched_page(&self) -> f64 {
         let fetched = self
             .device_bytes

@@ -53,7 +53,7 @@ impl Device {
             return Ok(());
         }
         let bytes = (self.held.end - self.held.start) as usize * PAGE;
-        // SAFETY: `held` is at most REQUEST pages, the buffer's, which nobody writes during
+        // SAFETY: `held` is at most REQUEST pages, the buffer's; no thread writes it during
         // the call.
         let bytes = unsafe { std::slice::from_raw_parts(self.buffer.start(), bytes) };
         self.file
@@ -63,7 +63,7 @@ impl Device {
 
     fn get(&mut self) -> Result<(), ExperimentError> {
         let bytes = (self.held.end - self.held.start) as usize * PAGE;
-        // SAFETY: `held` is at most REQUEST pages, the buffer's, which nobody else uses
+        // SAFETY: `held` is at most REQUEST pages, the buffer's; no other thread uses it
         // during the call.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), bytes) };
         self.file

@@ -1,5 +1,5 @@
-//! What every experiment stands on: the command that is measured, a folder on the disk that is
-//! measured, and who undoes what was done.
+//! What every experiment shares: the command under test, a folder on the disk under test, and
+//! the keeper, which undoes changes.
 
 use crate::contents::PAGE;
 use crate::error::while_doing;
@@ -26,7 +26,7 @@ pub struct GroundOptions {
 pub struct Ground<'a> {
     /// How to start workers.
     pub myself: &'a Myself,
-    /// Who undoes things.
+    /// Undoes changes.
     pub keeper: Keeper,
     /// The `selfpage` command, if there is one.
     selfpage: Option<PathBuf>,

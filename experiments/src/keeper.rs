@@ -1,8 +1,10 @@
-//! Whoever switches on swap must switch it off, also after kill -9, a panic or ctrl-C. So
-//! it is not the benchmark that does, but a small process beside it, in a session of its
-//! own: it is told of each debt before the debt is made, settles it when asked, and
-//! settles all that is left when the benchmark's end of the pipe closes, however it came
-//! to close.
+//! Undoes changes to the machine, such as swap that is on, also after kill -9, a panic or
+//! ctrl-C of the benchmark.
+//!
+//! A small process beside the benchmark, in a session of its own, does it. The benchmark
+//! registers each undo action (a debt) before it makes the change. The keeper settles a debt
+//! on request, and all that are left when the benchmark's end of the pipe closes, for
+//! whatever reason.
 
 use crate::error::while_doing;
 use crate::{ExperimentError, Myself};
@@ -72,7 +74,7 @@ pub fn serve() {
         }
     }
     for debt in debts.iter().rev() {
-        // Nobody is left to be told.
+        // The parent has exited: errors have no receiver.
         let _ = settle(debt);
     }
 }

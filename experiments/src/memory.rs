@@ -179,7 +179,7 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it only says where the memory is; who uses which page is the users' to settle.
+// SAFETY: it only holds the address; its users divide the pages among themselves.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {

@@ -53,7 +53,7 @@ impl Process {
             Some(orders) => orders.write_all(format!("{order}\n").as_bytes()),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
-        // Who does not listen has ended, and may have said why.
+        // EPIPE: the worker exited; its last message may explain.
         told.map_err(|_| self.failure())
     }
 

@@ -71,7 +71,7 @@ impl Series {
         statistics::median(&rates).filter(|rate| !rate.is_nan())
     }
 
-    /// Why there are no figures of a pass, if there are none.
+    /// The reason that a pass has no figures, if it has no figures.
     fn lack(&self, pass: Pass) -> Option<String> {
         if let Some(failure) = &self.failure {
             return Some(format!("{}: {failure}", self.arm.name()));

@@ -175,7 +175,7 @@ impl Target {
 pub struct Verdict {
     /// Which.
     pub target: Target,
-    /// Its figures, or why there are none.
+    /// Its figures, or the reason that it has no figures.
     pub outcome: Result<Outcome, String>,
 }
 

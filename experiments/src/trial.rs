@@ -23,7 +23,7 @@ const SLACK: u64 = 32 << 20;
 
 /// What all runs share.
 pub struct Trials<'a> {
-    /// The command, the folder, who undoes things.
+    /// The command, the folder, the keeper.
     pub base: Ground<'a>,
     /// Bytes of data.
     pub bytes: u64,

@@ -66,7 +66,7 @@ pub fn ready() -> Result<(), ExperimentError> {
     }
 }
 
-/// Waits until whoever started this process has heard enough of it.
+/// Waits until the parent closes the standard input of this process.
 pub fn linger() {
     std::io::stdin().lock().lines().for_each(drop);
 }

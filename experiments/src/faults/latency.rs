@@ -91,7 +91,7 @@ fn read(
     for i in 0..accesses {
         let page = mix(seed ^ i ^ id << 48) % (pages / THREADS) * THREADS + id;
         let begin = Instant::now();
-        // SAFETY: a page of the stretch, which nobody writes any more.
+        // SAFETY: a page of the stretch; all writes to it are complete.
         unsafe { PageAt::new(stretch.as_ptr(), page) }.probe(1)?;
         each_ns.push(begin.elapsed().as_nanos() as u64);
     }

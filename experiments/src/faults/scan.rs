@@ -88,7 +88,7 @@ impl Zipf<'_> {
             .trans(page as usize)
             .is_ok_and(|t| t.frame.is_some());
         let before = figure(self.domain, Counter::from_standby);
-        // SAFETY: a page of the stretch, which nobody writes any more.
+        // SAFETY: a page of the stretch; all writes to it are complete.
         unsafe { PageAt::new(self.stretch.as_ptr(), page) }.probe(1)?;
         Ok(there || figure(self.domain, Counter::from_standby) > before)
     }
@@ -121,7 +121,7 @@ fn scan(
             continue;
         }
         let page = pages + scanned % pages;
-        // SAFETY: a page of the stretch, which nobody writes any more.
+        // SAFETY: a page of the stretch; all writes to it are complete.
         unsafe { PageAt::new(stretch.as_ptr(), page) }.probe(1)?;
         scanned += 1;
     }

@@ -74,7 +74,7 @@ fn catalogue(domain: &Domain) -> f64 {
 /// Bytes of this process by what they are for.
 #[derive(Debug, PartialEq, Eq)]
 struct Memory {
-    /// Its own: of no file, shared with nobody.
+    /// Private and anonymous.
     private: u64,
     /// Of the ledger of frames.
     ledger: u64,

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub const PLAYER_FRAMES: u64 = 192;
 
 /// The disk contracts, alike in all arms of ours: the player's, which does not page, and the
-/// neighbour's, which has what nobody needs besides.
+/// neighbour's, which has the slack too.
 pub const PLAYER_DISK: &str = "25ms/250ms";
 /// As above.
 pub const NEIGHBOUR_DISK: &str = "100ms/250ms,extra";
@@ -22,7 +22,7 @@ const MARGIN: f64 = 1.6;
 /// The most of a frame's time that is reserved.
 const MOST: f64 = 0.9;
 
-/// Who runs how.
+/// The programs of a round and their contracts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Arm {
     /// The player and the load, no neighbour.

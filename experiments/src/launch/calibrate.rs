@@ -17,7 +17,7 @@ const TRIES: usize = 7;
 /// Times that a load is tried that seems to be it: one round may be luck.
 const TIMES: usize = 3;
 
-/// Of the processors there are, the most load that is tried: beyond that nobody plays anything.
+/// The highest load that is tried, in parts of all processors: no player runs beyond it.
 pub const MOST: f64 = 1.25;
 
 /// The search.

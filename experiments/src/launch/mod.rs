@@ -15,7 +15,7 @@
 //! | `clip`, `sink`, `lateness` | the player: what it decodes, its screen, how well it went |
 //! | `program`, `image`, `tree`, `sampler` | the neighbours: what they are, and what is seen of them |
 //! | `spin`, `calibrate` | the load |
-//! | `arm`, `round` | who runs how, and one run of it |
+//! | `arm`, `round` | the programs and their contracts, and one run of them |
 //! | `judge`, `picture` | rows, tables 1 and 11; figures 2 to 5 and 8 to 10 |
 
 mod arm;
@@ -108,7 +108,7 @@ const QUICK: (f64, u64) = (8.0, 96);
 /// The part of the clip after which the neighbour is launched.
 const AFTER: f64 = 1.0 / 8.0;
 
-/// MiB beyond the contracts: what the domain keeps for itself, and who asks what is granted.
+/// MiB beyond the contracts: the reserve of the system domain, and its grants to requests.
 const MARGIN: u64 = 64;
 
 /// What the options come to.

@@ -167,7 +167,7 @@ fn early(round: &Round) -> Vec<Point> {
         .collect()
 }
 
-/// The same in all pictures, and told apart by those who see few colours.
+/// The same in all pictures, and distinct under colour blindness.
 fn colour(arm: Arm) -> RGBColor {
     match arm {
         Arm::Alone => RGBColor(150, 150, 150),

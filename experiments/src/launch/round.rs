@@ -59,7 +59,7 @@ pub struct Stage<'a> {
 /// A round's own settings.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// Who runs how.
+    /// The programs of a round and their contracts.
     pub arm: Arm,
     /// Beside the player.
     pub neighbour: &'a Neighbour,

@@ -22,7 +22,7 @@ pub struct Seen {
     pub major: f64,
     /// Percent of one processor that the neighbour had.
     pub processor: f64,
-    /// Percent of the whole machine that anybody had.
+    /// Percent of the whole machine that all processes had.
     pub busy: f64,
     /// MiB of the neighbour in memory.
     pub resident: f64,
@@ -88,7 +88,7 @@ fn seen(looks: &[Look]) -> Vec<Seen> {
         .collect()
 }
 
-/// Counts fall where a process ended that nobody waited for: then nothing was seen.
+/// Counts fall when a process ends before its parent reaps it: the difference is then 0.
 fn between(before: Look, now: Look) -> Seen {
     let seconds = (now.at - before.at).as_secs_f64().max(f64::EPSILON);
     let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;

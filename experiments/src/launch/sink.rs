@@ -111,7 +111,7 @@ fn start(plan: &Plan) -> Result<Child, ExperimentError> {
         .map_err(while_doing(format!("start {}", program.display())))
 }
 
-/// Frames beyond those that count, as long as somebody wants the player to be there.
+/// Takes frames beyond the measured ones until the parent ends the player.
 fn play_on(mut screen: Screen<impl Read>, from: u64) -> Result<(), ExperimentError> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// Short beside a frame's time.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
-/// Threads for each processor. Linux gives what there is to all alike, up to what each wants:
-/// whoever wants most is short first. So none of these may want as much as the player does, at
-/// loads that leave it enough while nobody is launched.
+/// Threads per processor. Linux divides the processor time evenly, up to the demand of each
+/// thread: the thread with the highest demand is short first. So the demand of each load
+/// thread is below the player's, at loads that leave the player enough before the launch.
 const THREADS: usize = 4;
 
 /// What the load is told.

@@ -260,7 +260,7 @@ fn check(options: &Options) -> Result<(), ExperimentError> {
     Ok(())
 }
 
-/// What is being done, on one line of a terminal; nothing where nobody watches.
+/// Prints the progress on one line of a terminal; nothing where stderr is no terminal.
 fn say(what: &str) {
     let mut err = std::io::stderr();
     if err.is_terminal() {

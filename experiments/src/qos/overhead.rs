@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const DATA: u64 = 64;
 const FRAMES: u64 = 8;
 
-/// Contracts that nobody uses.
+/// Idle contracts.
 const IDLE: u64 = 20;
 
 /// Of the scheduler by itself.
@@ -45,8 +45,7 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
         vec![lacking("a read through the system domain".into(), failure)]
     });
     rows.push(
-        idle(grounds, options)
-            .unwrap_or_else(|failure| lacking("contracts that nobody uses".into(), failure)),
+        idle(grounds, options).unwrap_or_else(|failure| lacking("idle contracts".into(), failure)),
     );
     rows.extend(scheduler(options));
     rows
@@ -139,7 +138,7 @@ fn read(guest: &mut Process, options: &Options) -> Result<Done, ExperimentError>
     Err(ExperimentError::Worker("nothing was read".into()))
 }
 
-/// Processor time that contracts cost which nobody uses.
+/// Processor time that idle contracts cost.
 fn idle(grounds: &Grounds<'_>, options: &Options) -> Result<Row, ExperimentError> {
     let system = System::start(&grounds.base, &grounds.disk, Setup::of(FRAMES * 2))?;
     let socket = system.socket().to_string_lossy().into_owned();
@@ -162,7 +161,7 @@ fn idle(grounds: &Grounds<'_>, options: &Options) -> Result<Row, ExperimentError
         guest.end()?;
     }
     let mut row = fact(
-        format!("part of a processor for each of {IDLE} contracts that nobody uses"),
+        format!("part of a processor for each of {IDLE} idle contracts"),
         Bound::AtMost(0.001),
         (all - none) / IDLE as f64,
     );
@@ -178,7 +177,7 @@ fn scheduler(options: &Options) -> [Row; 2] {
         0.0,
     );
     let mut beside = fact(
-        format!("the same with {SLEEPERS} contracts that nobody uses"),
+        format!("the same with {SLEEPERS} idle contracts"),
         Bound::AtMost(1.05),
         0.0,
     );
@@ -202,7 +201,7 @@ fn transaction(idle: u64) -> Option<f64> {
     let mut disk = Atropos::new(Utilization::WHOLE, Nanos::micros(200), trace);
     let contract = DiskContract {
         period: Nanos::millis(250),
-        // The same whoever else there is: with smaller slices there are more periods a second.
+        // The same slice with and without sleepers: smaller slices make more periods a second.
         slice: Nanos(250_000_000 / (CLIENTS + SLEEPERS)),
         extra: true,
         laxity: Nanos::millis(10),

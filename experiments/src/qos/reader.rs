@@ -3,8 +3,8 @@
 //! space against disk latency)", and "for homogeneity, its transactions are each the same
 //! size as a page".
 //!
-//! With a pause it is the opposite: somebody who comes now and then with one request, and is
-//! timed from when it asks.
+//! With a pause it is the opposite: a client that sends one request now and then; its latency
+//! is measured from the submission.
 
 use super::guest::{Latency, latencies};
 use super::progress::{Span, Watched};

@@ -1,12 +1,13 @@
-//! Frames asked back, thousands of times, of holders of every kind.
+//! Thousands of revocations, from holders of every kind.
 //!
-//! Nemesis, section 6.2: frames beyond the guarantees are lent, and come back when somebody
-//! claims what he was guaranteed: "if the victim fails to produce the frames by the deadline
-//! it is killed". One program's guarantee is lowered and raised over and over; what it does
-//! not need meanwhile is with holders that are clean, that are dirty and have little disk
-//! time, and that refuse. When its guarantee is there again it claims it.
+//! Nemesis, section 6.2: frames beyond the guarantees are optimistic, and are revoked when a
+//! domain claims its guarantee: "if the victim fails to produce the frames by the deadline
+//! it is killed". The guarantee of one program, the claimer, is lowered and raised over and
+//! over. Holders take the frames that it does not need meanwhile: a clean one, a dirty one
+//! with little disk time, and one that refuses revocations. The claimer claims its guarantee
+//! when it is raised again.
 //!
-//! Rule: a claim is served by the deadline and 50 ms; only who refuses is killed.
+//! Rule: a claim is served within the deadline and 50 ms; only a refuser is killed.
 
 use super::guest::{Done, Latency, Order};
 use super::{Grounds, Options, fact, lacking, sample};
@@ -21,42 +22,43 @@ use system::control::Listed;
 use system::tenant::set;
 use system::terms::FrameTerms;
 
-/// MiB in all; that everybody is guaranteed, the claimer while its guarantee is lowered; of
-/// its guarantee when it is raised.
+/// MiB of managed memory; MiB guaranteed to each tenant, to the claimer while its guarantee
+/// is lowered; MiB guaranteed to the claimer while it is raised.
 const MANAGED: u64 = 64;
 const HELD: u64 = 2;
 const CLAIMED: u64 = 3;
 
-/// MiB on top for one who makes room for a refuser.
+/// Optimistic MiB of a holder that makes room for a refuser.
 const SCANT: u64 = 2;
 
-/// Pages of a claim. The daemon grants by the MiB: what is claimed beyond [`HELD`] is one
-/// request, and few enough that the pager has no reason to write any out.
+/// Pages of a claim. The daemon grants by the MiB: the claim beyond [`HELD`] is one request,
+/// and small enough that the pager has no reason to write pages out.
 const PAGES: u64 = (CLAIMED << 8) * 7 / 8;
 
-/// MiB of swap of all who take part.
+/// MiB of swap of all tenants.
 pub const SWAP: u64 = 2 * (3 * 64 + CLAIMED + 32);
 
 /// The daemon's deadline, and what it may take on top.
 const SERVED: Duration = Duration::from_millis(150);
 
-/// How long holders have to take what the claimer does not need, before it is claimed: they
-/// want it all the time.
+/// Time between the lowered guarantee and the claim. The holders request frames all the
+/// time, so they take what the claimer does not need.
 const LENDING: Duration = Duration::from_millis(5);
 
-/// Turns without one revocation before it is said that there are none.
+/// Turns without a revocation after which the experiment fails.
 const BARREN: u64 = 10;
 
-/// How long there are claims for one who refuses to be asked, and his deadline to pass.
+/// How long the claimer claims, so that a revocation reaches the refuser and its deadline
+/// passes.
 const CHANCE: Duration = Duration::from_secs(3);
 
 /// How long a refuser has to take the room that was made for it.
 const SPREADING: Duration = Duration::from_secs(3);
 
-/// Who takes part: name, MiB of data, MiB guaranteed and on top, disk time. Who has most on
-/// top is asked first, so that the clean one is until it has as little as the dirty one, and
-/// a refuser is that has the clean one's. Accesses that are due now and then would spend a
-/// long laxity each.
+/// The tenants: name, MiB of data, guaranteed MiB, optimistic MiB, disk time. The daemon
+/// revokes from the tenant with the most optimistic frames: from the clean one until it has
+/// as few as the dirty one, and from a refuser that has the clean one's. The laxity is short
+/// because infrequent accesses would each spend a long one.
 const CLEAN: Role = Role("clean", 64, HELD, 42, "60ms/250ms,laxity=500us");
 const DIRTY: Role = Role("dirty", 64, HELD, 18, "5ms/250ms,laxity=500us");
 const REFUSER: Role = Role("refuser", 64, HELD, 40, "40ms/250ms,laxity=500us");
@@ -101,7 +103,7 @@ impl Role {
     }
 }
 
-/// Everybody but those who refuse: they come and go.
+/// All tenants but the refusers, which come and go.
 struct Crowd<'a> {
     system: &'a System,
     claimer: Process,
@@ -114,9 +116,9 @@ struct Crowd<'a> {
 struct Seen {
     /// Milliseconds until a claim was served.
     claims: Vec<f64>,
-    /// Of the bystander: while nobody claims, and while somebody does.
+    /// Of the bystander: between claims, and during claims.
     bystander: Vec<[Latency; 2]>,
-    /// Revocations that the holders know of.
+    /// Revocations that the holders received.
     rounds: u64,
     refused: u64,
     killed: u64,
@@ -181,7 +183,7 @@ fn run(
     Ok((seen, honest))
 }
 
-/// The bystander's accesses while nobody claims, or while somebody does.
+/// The bystander's accesses, between claims or during claims.
 fn watch(
     crowd: &mut Crowd<'_>,
     options: &Options,
@@ -225,7 +227,7 @@ fn asked(holders: &mut [Process]) -> Result<u64, ExperimentError> {
     Ok(sum)
 }
 
-/// Somebody who gives nothing back, until he is killed or is never asked.
+/// Runs a tenant that ignores revocations, until it is killed or no revocation reaches it.
 fn refuse(
     grounds: &Grounds<'_>,
     crowd: &mut Crowd<'_>,
@@ -235,7 +237,7 @@ fn refuse(
     contract(system, &CLEAN, HELD, SCANT)?;
     let orders = [Order::Fill, Order::Churn(1)];
     seen.refused += 1;
-    // He may be asked, and killed, before he has filled his memory.
+    // A revocation may reach it, and kill it, before it has filled its memory.
     let refuser = REFUSER.start(grounds, system, &orders);
     seen.killed += match refuser {
         Ok(mut refuser) => {
@@ -348,7 +350,7 @@ fn judged(seen: &Seen, honest: u64) -> Vec<Row> {
             late as f64,
         ),
         row(
-            "those who refused and were killed, of all who refused",
+            "refusers that were killed, of all refusers",
             Bound::AtLeast(1.0),
             seen.killed as f64 / seen.refused.max(1) as f64,
         ),

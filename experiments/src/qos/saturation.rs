@@ -1,9 +1,9 @@
 //! A device that is promised whole: clients whose contracts sum to all of its capacity, each
 //! with many requests outstanding.
 //!
-//! Not in the paper, whose disk does one thing at a time. What must hold: shares as if each
-//! had a slower disk of its own, hardly less in all than the device gives where nobody
-//! schedules it, and a client that was idle is served at once when it comes back.
+//! Not in the paper, whose disk does one thing at a time. What must hold: each client has
+//! its share as if it had a slower disk of its own, the total is hardly less than the
+//! unscheduled device gives, and a client that was idle is served at once when it returns.
 
 use super::progress::Progress;
 use super::{Grounds, Options, fact, sample, shares, unscheduled};
@@ -46,7 +46,7 @@ struct Shared {
     first: super::guest::Latency,
 }
 
-/// All of the device, by contract and by nobody.
+/// Measures the saturated device, with contracts and unscheduled.
 pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
     match take(grounds, options) {
         Ok(rows) => rows,

@@ -73,7 +73,7 @@ impl Kept {
 
 impl Client {
     /// What the trace says of client `number`. `events` are in the order in which they were
-    /// recorded, a transaction when it ended; slack time is nobody's charge.
+    /// recorded, a transaction when it ended; slack time is charged to no client.
     pub fn of(name: &str, contract: Contract, number: u32, events: &[Event]) -> Self {
         let mut client = Self {
             name: name.to_owned(),

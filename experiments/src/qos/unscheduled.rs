@@ -1,4 +1,4 @@
-//! The device as nobody schedules it: direct reads of pages at random, so many at once.
+//! The device without a scheduler: direct reads of random pages at a fixed queue depth.
 
 use crate::ExperimentError;
 use crate::contents::{PAGE, mix};

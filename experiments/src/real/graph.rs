@@ -69,8 +69,8 @@ impl Graph<'_> {
     /// Makes a graph up, every vertex of the same rank.
     ///
     /// # Safety
-    /// `base` begins a page of `layout.bytes` bytes of memory that is zero and that nobody
-    /// else uses while the graph lives.
+    /// `base` begins a page of `layout.bytes` bytes of zeroed memory that only the
+    /// graph uses while it lives.
     pub unsafe fn generate(base: *mut u8, layout: &Layout) -> Self {
         // SAFETY: each range lies in the memory, apart from the others and aligned to
         // pages; zeros are numbers; the rest is the caller's promise.

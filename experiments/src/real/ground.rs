@@ -32,7 +32,7 @@ impl Medium {
 
 /// What all programs share.
 pub struct Grounds<'a> {
-    /// The command, the folder, who undoes things.
+    /// The command, the folder, the keeper.
     pub base: Ground<'a>,
     /// The allocator's library for programs that run without us.
     pub allocator: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! From what became of those who took part to rows.
+//! Turns the results of the actors into rows.
 
 use super::{Actor, Part, Play};
 use crate::qos::progress::Progress;

@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What the paper shows of the schedule.
 const SAMPLE: Duration = Duration::from_secs(4);
 
-/// Who takes part.
+/// The part of an actor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Pages in.
@@ -53,7 +53,7 @@ enum Role {
     Reader,
 }
 
-/// One of those who take part.
+/// A client of the experiment.
 #[derive(Clone, Copy, Debug)]
 struct Actor {
     role: Role,
@@ -110,7 +110,7 @@ impl Actor {
     }
 }
 
-/// What those who take part share.
+/// What all actors share.
 struct Stage<'a, 'b> {
     grounds: &'a Grounds<'b>,
     options: &'a Options,
@@ -216,7 +216,7 @@ fn alternate(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<[Play; 2]>,
     Ok(plays)
 }
 
-/// Starts everybody, has them begin at once, and listens.
+/// Starts all actors, releases them at the same time, and collects their figures.
 fn play(
     grounds: &Grounds<'_>,
     options: &Options,
@@ -280,7 +280,7 @@ fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError>
                 .find(|tenant| tenant.name == name)
                 .cloned()
                 .ok_or_else(|| {
-                    ExperimentError::Worker(format!("the system domain knows no {name:?}"))
+                    ExperimentError::Worker(format!("the system domain has no tenant {name:?}"))
                 })
         };
         let (before, after) = (of(&before)?, of(&after)?);
@@ -295,7 +295,7 @@ fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError>
             client,
         });
     }
-    // From the middle, where everybody has long begun.
+    // From the middle of the run, where all actors are in a steady state.
     let first = events
         .first()
         .map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));

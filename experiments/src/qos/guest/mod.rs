@@ -69,7 +69,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     Ok(())
 }
 
-/// The next order can only be to rest, or to answer meanwhile, or nobody is there any more.
+/// Answers queries until the order to rest arrives or the parent has exited.
 fn until_rest(orders: &mut impl Iterator<Item = String>, place: &Place) {
     let asks = |line: &String| matches!(line.parse(), Ok(Order::Asked));
     while orders.next().as_ref().is_some_and(asks) && answer(&place.asked()).is_ok() {}

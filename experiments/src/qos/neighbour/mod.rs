@@ -8,7 +8,7 @@
 //!
 //! | arm | the victim's promise |
 //! |---|---|
-//! | `system` | 125 ms of disk in 250 ms and what nobody is promised; the neighbour has 25 ms, and nothing beyond |
+//! | `system` | 125 ms of disk in 250 ms and the slack; the neighbour has 25 ms, and nothing beyond |
 //! | `run` | none: what the neighbour leaves |
 //! | `swap` | none |
 //! | `swap-throttle` | the neighbour is held to a fifth of the requests it made alone |
