@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     CHECK(raise(SIGTRAP) == 0 && plain == 2);
     CHECK(sigaction(SIGTRAP, NULL, &before) == 0 && before.sa_handler == SIG_DFL);
 
-    /* No signal of anybody's waits for who waits for all. */
+    /* No signal is pending for a thread that blocks and waits for all signals. */
     sigset_t all, old;
     sigfillset(&all);
     CHECK(pthread_sigmask(SIG_BLOCK, &all, &old) == 0);

@@ -61,7 +61,7 @@ int main(void)
     reap(child);
     CHECK(madvise(p, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
     CHECK(munlockall() == 0 && madvise(p, PAGE, MADV_DONTNEED) == 0);
-    /* The process's limit, for one who has no privilege to go beyond it. */
+    /* RLIMIT_MEMLOCK, for a process without CAP_IPC_LOCK. */
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {

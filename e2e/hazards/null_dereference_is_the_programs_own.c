@@ -1,6 +1,6 @@
 /* A runtime that turns null dereferences into exceptions: SIGSEGV at address 0 with
- * siglongjmp out, thousands of times, with paging going on; and the default action for
- * who has no handler. */
+ * siglongjmp out, thousands of times, with paging going on; and the default action
+ * without a handler. */
 #include "hazard.h"
 #include <sys/prctl.h>
 

@@ -1,5 +1,5 @@
-/* A daemon becomes nobody, then goes on paging, forks and execs. Where it starts without
- * privilege it only does the rest. */
+/* A daemon drops its privileges (user 65534), then goes on paging, forks and execs. Without
+ * privileges at its start it only does the rest. */
 /* selfpage run --share-store */
 #include "hazard.h"
 #include <grp.h>

@@ -3,7 +3,7 @@
  * and a system call that writes to it does not wait. */
 #include "hazard.h"
 
-/* Fault on pages of the shared file that are in nobody's page table and not in its cache. */
+/* Fault on pages of the shared file that are in no page table and not in the page cache. */
 static void touch_in_child(char *shared, size_t bytes)
 {
     pid_t child = fork();

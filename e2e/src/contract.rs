@@ -78,7 +78,7 @@ impl Contract {
         self.with(&format!("--swap={}M", swap / MIB))
     }
 
-    /// The same with up to `lent` bytes of frames more while nobody else needs them.
+    /// The same with up to `lent` bytes of optimistic frames.
     pub fn lending(mut self, lent: u64) -> Self {
         self.lent = lent;
         self

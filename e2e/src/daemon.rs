@@ -382,10 +382,10 @@ impl Daemon {
         Contract::new(frames * MIB).at(&self.socket(), swap * MIB)
     }
 
-    /// Insists that nobody has anything any more.
+    /// Insists that all frames, bloks, disk time and groups are released.
     pub fn has_everything_back(&self) -> Verdict {
         let log = self.log();
-        // Whoever starts it may say something too.
+        // A wrapper that starts the daemon may log, too.
         let own = |line: &&str| self.through.is_empty() && !line.starts_with("selfpage");
         let strange = log.lines().find(own);
         ensure(strange.is_none(), || {

@@ -91,7 +91,7 @@ impl Watch {
             .unwrap_or_default()
     }
 
-    /// Stops, and says what was seen and who is left after `patience`.
+    /// Stops; returns what was seen and the processes that are left after `patience`.
     pub fn finish(mut self, patience: Duration) -> (Footprint, Vec<Process>) {
         self.halt();
         let Ok(mut held) = self.shared.lock() else {

@@ -1,5 +1,5 @@
-//! A run that `selfpage run` itself refuses: before the program, with a status of its own and
-//! a sentence for whoever asked.
+//! A run that `selfpage run` itself refuses: before the program starts, with a status of its
+//! own and a message for the user.
 
 use crate::contract::selfpage;
 use crate::sandbox::Sandbox;
@@ -26,8 +26,8 @@ pub fn of_options(sandbox: &Sandbox, options: &[&str]) -> Verdict<String> {
     insist(&options.join(" "), &output)
 }
 
-/// Insists that a run ended as a refusal does, whose program would have printed something;
-/// what was said. `asked` is for whoever reads that it did not.
+/// Insists that a run whose program would have printed something ended as a refusal; returns
+/// its message. `asked` describes the run in the failure.
 pub fn insist(asked: &str, output: &Output) -> Verdict<String> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure(output.status.code() == Some(STATUS), || {

@@ -33,7 +33,7 @@ impl Sandbox {
             .tempdir_in(&base)
             .at("make a folder in", &base)?;
         let sandbox = Self { folder };
-        // Programs that become nobody go on working in it.
+        // Programs that drop their privileges keep their access to it.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(sandbox.path(), open).at("open up", sandbox.path())?;
         for (_, place) in PLACES {
@@ -102,9 +102,9 @@ fn files_below(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Folders whose files are all of the program under test.
 const OWN_FOLDERS: [&str; 2] = ["/run/selfpage", "/var/lib/selfpage"];
 
-/// Folders that everybody uses, and how the names of files begin that the program under test
-/// makes there: swap files, what benchmarks make, probes for a folder that can be written.
-/// Other programs of this project, a fuzzer beside the tests, have other names.
+/// Shared folders where the program under test makes files, with the prefixes of their names:
+/// swap files, files of benchmarks, probes for a writable folder. Other programs of this
+/// project, such as a fuzzer beside the tests, have other names.
 const SHARED_FOLDERS: [&str; 4] = ["/dev/shm", "/run", "/tmp", "/var/tmp"];
 const OWN_NAMES: [&str; 4] = [
     "selfpage-swap-",

@@ -63,7 +63,7 @@ impl Workload for Redis {
         let changed = server.digest()?;
         let outcome = server.stop()?;
 
-        // The dump is of the moment of the fork, whoever loads it.
+        // The dump shows the moment of the fork, under any loader.
         let reader = match size {
             Size::Quick => &Under::Nothing,
             Size::Full => under,

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// tree exceeded 5 s by 70 ms; a tree that ends sooner is not waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Who is killed: `selfpage run` is two processes that watch each other, with the program
-/// below them.
+/// The process to kill: `selfpage run` is two processes that watch each other, with the
+/// program below them.
 #[derive(Clone, Copy)]
 enum Victim {
     /// The one the user started.
@@ -173,7 +173,8 @@ pub fn end(running: &Running) {
         .for_each(Process::kill);
 }
 
-/// What the killed could not clean up itself, whoever does has a moment for.
+/// Waits until the files and locks that a killed process left are cleaned up, for at most
+/// [`PATIENCE`].
 pub fn settled(sandbox: &Sandbox) -> Verdict {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Who gets a contract and who does not, and what those are told.
+//! Admission: contracts that are granted, and the messages of refusals.
 
 use super::Case;
 use e2e::contract::{Contract, Size, Under, selfpage};
@@ -18,10 +18,10 @@ pub const CASES: &[(&str, Case)] = &[
         "a_user_without_a_rule_is_refused_and_one_with_a_rule_bounded",
         users,
     ),
-    ("without_a_daemon_a_program_is_not_started", nobody),
+    ("without_a_daemon_a_program_is_not_started", no_daemon),
 ];
 
-/// Somebody who is not root.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
 fn refused(sandbox: &Sandbox, contract: Contract, words: &[&str]) -> Verdict {
@@ -103,7 +103,7 @@ fn users(disks: &Arc<Disks>, _: Size) -> Verdict {
             .gid(NOBODY)
             .stdin(Stdio::null())
             .output()
-            .doing(|| "run selfpage as another user (may he read the program?)".into())?;
+            .doing(|| "run selfpage as another user (can that user read the program?)".into())?;
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         Ok((done.status.code(), said))
     };
@@ -128,9 +128,9 @@ fn users(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-fn nobody(disks: &Arc<Disks>, _: Size) -> Verdict {
+fn no_daemon(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::prepare(disks, &Settings::new(64))?;
-    let sandbox = Sandbox::new("nobody")?;
+    let sandbox = Sandbox::new("no-daemon")?;
     refused(
         &sandbox,
         daemon.terms(8, 16),

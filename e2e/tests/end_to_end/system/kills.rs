@@ -1,5 +1,5 @@
-//! Kill -9 of anybody at random moments, many times: nobody reads a wrong page, and all
-//! that the dead had comes back.
+//! Kill -9 of any process at random moments, many times: no process reads a wrong page, and
+//! all resources of the dead are released.
 
 use super::{Case, for_ever};
 use e2e::contract::{Size, Under};
@@ -26,7 +26,7 @@ pub const CASES: &[(&str, Case)] = &[
 /// Rounds between two times that everything is counted.
 const ROUNDS: u64 = 10;
 
-/// What a daemon says of who has come in.
+/// The log line of an admitted tenant.
 const CAME_IN: &str = ") has frames";
 
 fn came_in(daemon: &Daemon) -> usize {
@@ -55,7 +55,7 @@ impl Load {
             let contract = daemon.terms(8, 96).with("--disk=50ms/250ms,extra");
             running.push(for_ever(sandbox, &program, 24).spawn(&Under::Contract(contract))?);
         }
-        // Who has not started yet when its daemon ends does not start.
+        // A program that has not started yet when its daemon ends does not start.
         super::wait_until("all have frames", || {
             let all = daemon.tenants()?;
             let started = all.iter().filter(|one| one["n"].as_u64() > Some(0));
@@ -78,8 +78,8 @@ impl Load {
         Ok(())
     }
 
-    /// Insists that these have what they had before, and nobody else anything: frames, bloks,
-    /// disk time, groups of processes.
+    /// Insists that these have what they had before, and that no other tenant has frames,
+    /// bloks, disk time or cgroups.
     fn is_alone(&self, daemon: &Daemon, before: &Value) -> Verdict {
         super::wait_until("only the others are left, with what they had", || {
             let (all, books) = (daemon.tenants()?, daemon.books()?);
@@ -137,7 +137,7 @@ fn daemon_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
     // Most daemons lived long enough to be come back to.
     let back = daemon.log().matches(" is back").count() as u64;
     ensure(back >= rounds, || {
-        format!("{back} times somebody came back, in {rounds} rounds")
+        format!("{back} tenants reconnected in {rounds} rounds")
     })?;
     drop(load);
     daemon.has_everything_back()

@@ -189,7 +189,7 @@ fn gone_meanwhile(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// The guarantees of those who live come before the configuration.
+/// The guarantees of living tenants come before the configuration.
 fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     let mut daemon = Daemon::start(disks, &Settings::new(64).memory("grace = \"30s\""))?;
     let sandbox = Sandbox::new("less")?;
@@ -197,7 +197,7 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(8, 96);
     let mut running = for_ever(&sandbox, &program, 24).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
-    // Who has not started yet when its daemon ends does not start.
+    // A program that has not started yet when its daemon ends does not start.
     wait_until("it has frames", || Ok(field(&daemon, 1, "n")? > Some(0)))?;
     daemon.kill()?;
     daemon.configure(&Settings::new(4))?;
@@ -214,8 +214,8 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// Memory that was lent and is not there to be lent any more is asked back from who has it,
-/// who goes on.
+/// Optimistic frames beyond what the new configuration manages are revoked from their tenant,
+/// which continues.
 fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
     // Until it is over nothing is lent.
     let settings = |managed| Settings::new(managed).memory("grace = \"5s\"");
@@ -267,7 +267,7 @@ fn let_in_by_the_next(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.kill()?;
         daemon.again()?;
         let outcome = running.wait()?;
-        // It had not asked yet: there was nobody to ask.
+        // It had not sent its request yet, and no daemon listened.
         if outcome.stderr.contains("no system domain listens") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Frames asked back by a deadline: who keeps it lives, who does not is ended.
+//! Revocation with a deadline: a tenant that meets it lives, a tenant that misses it is killed.
 
 use super::{Case, FRAMES, field, for_ever, wait_at_most, wait_until};
 use e2e::contract::{MIB, Size, Under};

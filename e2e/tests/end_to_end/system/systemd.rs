@@ -54,9 +54,9 @@ fn activated(disks: &Arc<Disks>, _: Size) -> Verdict {
         socket.as_os_str(),
     ]);
     daemon.launch()?;
-    wait_until("somebody listens", || Ok(socket.exists()))?;
+    wait_until("systemd-socket-activate listens", || Ok(socket.exists()))?;
     let sandbox = Sandbox::new("activated")?;
-    // Two, one after the other: who has accepted one must not wait for the next alone.
+    // Two, one after the other: a daemon that accepted the first connection must also serve it.
     for _ in 0..2 {
         let outcome = Launch::new(&sandbox, "/bin/echo")
             .arg("started")
