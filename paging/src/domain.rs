@@ -6,7 +6,7 @@
 mod builder;
 mod error;
 mod hints;
-mod shared;
+mod runtime;
 mod stretch;
 mod translate;
 
@@ -16,12 +16,12 @@ pub use stretch::{Pin, Stretch};
 pub use translate::Trans;
 
 use crate::counters::{Counter, Counters};
-use crate::mappings;
+use crate::page_table::Table;
 use crate::stretch::{Fault, Handled, Inner};
-use crate::table::Table;
+use crate::vma_split;
 use frames::{Contract, Frame};
 use rate::{FaultLimits, SharedLimits};
-use shared::Shared;
+use runtime::Shared;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,7 +121,7 @@ impl Domain {
             return Err(StretchError::TooMany);
         }
         pager.register(base, len)?;
-        mappings::divide(base, len);
+        vma_split::divide(base, len);
         Ok(stretch)
     }
 

@@ -4,9 +4,9 @@
 //!
 //! | step | what it takes | held for |
 //! |---|---|---|
-//! | [`victim`] chooses a unit | `order`: the replacement's queues | microseconds, no call |
+//! | [`select`] chooses a unit | `order`: the replacement's queues | microseconds, no call |
 //! | [`stage`] takes its pages to a slot | `stager`: who fills slots | one `mremap` |
-//! | [`clean`] judges, writes, discards | a cleaner, and a claim on pieces of a slot | 64 pages |
+//! | [`writeback`] judges, writes, discards | a cleaner, and a claim on pieces of a slot | 64 pages |
 //!
 //! The background evictor does all three in batches, from when half of the spare frames are
 //! used until all are there again, and then sleeps: a fault is rarely the one that its
@@ -14,36 +14,36 @@
 //! its own, beside the others: whoever faults pays, and who cannot help waits for the
 //! next batch of frames.
 //!
-//! What must not meet an eviction at all (a fork, the end of a stretch) [`halt`]s them.
+//! What must not meet an eviction at all (a fork, the end of a stretch) [`quiesce`]s.
 //!
 //! Rule: the locks are taken in this order: cleaners, the stager, a gate, `order`. Nobody who
 //! has a page in `Filling` takes any of the first three.
 
-pub(crate) mod clean;
+mod complete;
+mod dma_pins;
 mod flush;
-pub(crate) mod halt;
-mod pinned;
-mod settle;
+pub(crate) mod quiesce;
+mod select;
 mod spare_mappings;
 mod stage;
-mod victim;
+pub(crate) mod writeback;
 
-pub(crate) use pinned::HeldByDevices;
+pub(crate) use dma_pins::HeldByDevices;
 pub(crate) use spare_mappings::SpareMappings;
 
 use crate::counters::Counter;
-use crate::fill::Failure;
 use crate::page::State;
+use crate::page_in::Failure;
 use crate::pager::{Pager, spare_frames};
 use crate::replacement::Replacement;
-use crate::staging::ring::{PIECE, Turn};
+use crate::standby::ring::{PIECE, Turn};
 use crate::stretch::Inner;
-use clean::{Cleaner, Cleaning, nap};
 use frames::Frame;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::StoreError;
 use wired::futex;
+use writeback::{Cleaner, Cleaning, nap};
 
 /// How long to wait for frames that others were asked for before looking again.
 const PATIENCE: Duration = Duration::from_millis(2);
@@ -438,7 +438,7 @@ impl Pager {
     /// Writes to whoever watches. Formats into a buffer on the stack: the page path
     /// allocates nothing.
     pub(crate) fn complain(&self, text: std::fmt::Arguments<'_>) {
-        let mut line = crate::message::Line::new();
+        let mut line = crate::log_line::Line::new();
         let _ = std::fmt::Write::write_fmt(&mut line, format_args!("selfpage: {text}\n"));
         self.hooks.notice(line.as_str());
     }

@@ -19,11 +19,11 @@
 //! standby list, where 512 frames cannot be had, and where a page of it cannot be read. A kernel that finds no huge page
 //! gives small ones, and all of this still holds.
 
-use crate::around::unmappable;
-use crate::context::Context;
 use crate::counters::Counter;
-use crate::fill::{Activation, Outcome};
+use crate::fault_around::unmappable;
+use crate::fault_context::Context;
 use crate::page::{PageState, State};
+use crate::page_in::{Activation, Outcome};
 use crate::pager::Pager;
 use frames::Frame;
 use store::ReadPage;
@@ -267,7 +267,7 @@ impl Activation<'_> {
     }
 
     /// Copies a page that could not be moved.
-    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::fill::Failure> {
+    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::page_in::Failure> {
         use translation::MapError;
         loop {
             match self.pager.userfault().copy(addr, from, PAGE, Wake::Yes) {

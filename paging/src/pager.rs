@@ -14,22 +14,22 @@
 //! - Who evicts takes a cleaner, then the stager's lock, then gates (`evict`). An entry
 //!   thread that has reads under way only tries the first two.
 
-use crate::ahead::{Ahead, WINDOWS};
-use crate::context::Pool;
 use crate::counters::{Counter, Counters};
-use crate::directory::Directory;
-use crate::entry::doze::Entries;
+use crate::entry::idle::Entries;
 use crate::entry::marked::Marks;
-use crate::evict::clean::{Cleaner, MOST_CLEANERS};
+use crate::evict::writeback::{Cleaner, MOST_CLEANERS};
 use crate::evict::{HeldByDevices, SpareMappings, Stager};
-use crate::gate::DomainGate;
+use crate::fault_context::Pool;
+use crate::freeze_gate::DomainGate;
 use crate::huge::{self, Scratches};
-use crate::pace::Pace;
+use crate::readahead::{Ahead, WINDOWS};
 use crate::replacement::ScanResistant;
-use crate::staging::{Places, Staging};
-use crate::stream::{Advice, Recogniser, WIDEST};
+use crate::standby::{Places, Staging};
+use crate::stream_detector::{Advice, Recogniser, WIDEST};
 use crate::stretch::Handler;
 use crate::stretch::Inner;
+use crate::stretch_index::Directory;
+use crate::throttle::Pace;
 use frames::{DomainFrames, Frame};
 use std::cell::UnsafeCell;
 use std::ops::Range;

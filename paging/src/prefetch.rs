@@ -6,11 +6,11 @@
 //! program's own fault to report, and no request takes more than three quarters of the
 //! frames, so that what it brings first is not gone before it is used.
 
-use crate::bring::{NotBrought, Wanted};
-use crate::pace::{self, Standing, Told};
 use crate::page::State;
-use crate::page_set::PageSet;
 use crate::pager::Pager;
+use crate::populate::{NotBrought, Wanted};
+use crate::throttle::{self, Standing, Told};
+use crate::working_set::PageSet;
 use rate::thread_counters::ThreadKey;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -168,7 +168,7 @@ impl Prefetcher {
             if waiting.stop || waiting.cancelled {
                 return false;
             }
-            let left = suspended.until.saturating_sub(pace::now());
+            let left = suspended.until.saturating_sub(throttle::now());
             let ended = self
                 .changed
                 .wait_timeout(waiting, Duration::from_nanos(left));

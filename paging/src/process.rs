@@ -14,12 +14,12 @@ use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
 use crate::entry::thread::Entry;
 use crate::entry::upcall::thread_hint;
-use crate::entry::{mask, trap};
+use crate::entry::{kernel_faults, signals};
 use crate::evict::Round;
 use crate::page::State;
+use crate::page_table::Table;
 use crate::pager::{Hooks, Pager, Parts};
 use crate::stretch::Inner;
-use crate::table::Table;
 use frames::DomainFrames;
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
@@ -405,17 +405,17 @@ impl Process {
     /// # Errors
     /// The kernel's, where no handler can be had.
     pub fn pace_kernel_faults(&self, code: Range<usize>) -> std::io::Result<()> {
-        trap::install(self.pager, code)
+        kernel_faults::install(self.pager, code)
     }
 
     /// The number of those events.
     pub fn fault_signal() -> u64 {
-        trap::number()
+        kernel_faults::number()
     }
 
     /// The events' signals come after so many faults.
     pub fn set_fault_batch(&self, batch: u32) {
-        trap::set_batch(batch);
+        kernel_faults::set_batch(batch);
     }
 
     /// The limits of the fault rate.
@@ -426,7 +426,7 @@ impl Process {
     /// Lets the pager's signals through on the calling thread, which was started with them
     /// blocked.
     pub fn unblock_signals() {
-        mask::unblock_here();
+        signals::unblock_here();
     }
 
     /// Whether an address is in a stretch.

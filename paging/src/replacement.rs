@@ -19,11 +19,11 @@
 //!
 //! Rule: pure and bounded. No clock, and no allocation after construction.
 
-mod order;
+mod queues;
 #[cfg(test)]
 mod simulation;
 
-use order::{Order, Queue};
+use queues::{Order, Queue};
 
 /// Names a range: its stretch, and the range's number in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

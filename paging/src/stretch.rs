@@ -5,10 +5,10 @@
 //! domain's rights say; its owner is the domain that allocated it.
 
 use crate::driver::StretchDriver;
-use crate::fill::{Activation, Outcome};
+use crate::page_in::{Activation, Outcome};
+use crate::page_table::Table;
 use crate::prefetch::LogSlot;
 use crate::rights::Rights;
-use crate::table::Table;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
@@ -141,7 +141,7 @@ impl Inner {
     pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> Outcome {
         match self.driver() {
             Some(driver) => driver.fault(activation),
-            None => Outcome::Failure(crate::fill::Failure::Unbound),
+            None => Outcome::Failure(crate::page_in::Failure::Unbound),
         }
     }
 

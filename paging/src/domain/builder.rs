@@ -1,6 +1,6 @@
 //! How a domain is to be, and making it.
 
-use super::shared::{Books, Owned, Shared};
+use super::runtime::{Books, Owned, Shared};
 use super::{Domain, DomainError};
 use crate::counters::{Counter, Counters};
 use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};

@@ -1,11 +1,11 @@
 //! Why a domain or a stretch cannot be had.
 
-use crate::directory::MOST_STRETCHES;
 use crate::entry::upcall;
-use crate::fill::Failure;
 use crate::page::State;
+use crate::page_in::Failure;
 use crate::pager::FEWEST_FRAMES;
 use crate::rights::Denied;
+use crate::stretch_index::MOST_STRETCHES;
 use frames::Frame;
 use store::{SetupError, StoreError};
 use translation::TranslationError;

@@ -1,8 +1,8 @@
 //! What the program says of its next accesses to a stretch.
 
 use super::{Stretch, StretchError};
-use crate::page_set::PageSet;
 use crate::prefetch::Log;
+use crate::working_set::PageSet;
 use std::ops::Range;
 
 impl Stretch {

@@ -1,13 +1,13 @@
 //! A stretch as the program has it.
 
 use super::StretchError;
-use super::shared::Shared;
-use crate::bring::{NotBrought, Wanted};
+use super::runtime::Shared;
 use crate::counters::Counter;
 use crate::driver::StretchDriver;
 use crate::entry::upcall;
-use crate::fill::Failure;
 use crate::page::State;
+use crate::page_in::Failure;
+use crate::populate::{NotBrought, Wanted};
 use crate::rights::{Denied, Rights};
 use crate::stretch::{FaultKind, Handler, Inner};
 use std::ops::Range;

@@ -2,8 +2,8 @@
 
 use super::{Stretch, StretchError};
 use crate::entry::Attempt;
-use crate::fill::Outcome;
 use crate::page::State;
+use crate::page_in::Outcome;
 use crate::rights::Rights;
 use frames::Frame;
 use std::ops::Range;

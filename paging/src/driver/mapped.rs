@@ -13,8 +13,8 @@
 //! Whether a page was written is found by its checksum, as for stored pages.
 
 use super::{Cleaned, StretchDriver};
-use crate::fill::{Activation, Failure, Outcome};
 use crate::page::State;
+use crate::page_in::{Activation, Failure, Outcome};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,7 +15,7 @@ pub use nailed::Nailed;
 pub use paged::Paged;
 pub use physical::Physical;
 
-use crate::fill::{Activation, Outcome};
+use crate::page_in::{Activation, Outcome};
 use store::StoreError;
 use wired::PAGE;
 

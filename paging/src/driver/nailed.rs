@@ -1,7 +1,7 @@
 //! The nailed stretch driver: frames at bind time, never faults.
 
 use super::StretchDriver;
-use crate::fill::{Activation, Failure, Outcome};
+use crate::page_in::{Activation, Failure, Outcome};
 
 /// Backs a stretch with frames when it is bound, for good.
 #[derive(Debug, Default, Clone, Copy)]

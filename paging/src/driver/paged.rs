@@ -4,7 +4,7 @@
 //! store allocates its bloks first fit from extents (see `store::blok`).
 
 use super::StretchDriver;
-use crate::fill::{Activation, Outcome};
+use crate::page_in::{Activation, Outcome};
 
 /// Backs a stretch with frames and the domain's store.
 #[derive(Debug, Default, Clone, Copy)]

@@ -5,7 +5,7 @@
 //! that brings none the fault has failed.
 
 use super::StretchDriver;
-use crate::fill::{Activation, Outcome};
+use crate::page_in::{Activation, Outcome};
 
 /// Backs a page with a frame of zeros at its first access. Its pages are never taken:
 /// there is nowhere to keep them.

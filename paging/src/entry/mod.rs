@@ -12,19 +12,19 @@
 //!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
 //!   memory of an unmodified program can be paged.
 
-pub(crate) mod asleep;
-pub(crate) mod doze;
+pub(crate) mod idle;
+pub(crate) mod kernel_faults;
 pub(crate) mod marked;
-pub(crate) mod mask;
+pub(crate) mod signals;
 pub(crate) mod thread;
-pub(crate) mod trap;
+pub(crate) mod throttled;
 pub(crate) mod upcall;
 
-use crate::context::Context;
 use crate::counters::Counter;
-use crate::fill::{Activation, Failure, Outcome, Phase};
+use crate::fault_context::Context;
+use crate::page_in::{Activation, Failure, Outcome, Phase};
 use crate::pager::Pager;
-use crate::stream::Advice;
+use crate::stream_detector::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
 use rate::thread_counters::ThreadKey;

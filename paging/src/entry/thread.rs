@@ -9,24 +9,24 @@
 //! takes further faults; a fault that finds no frame makes it evict, on the faulter's
 //! processor.
 //!
-//! A fault whose task is past its limit sleeps ([`super::asleep`]) and is taken up when it
+//! A fault whose task is past its limit sleeps ([`super::throttled`]) and is taken up when it
 //! is due; the entry goes on with others'.
 //!
 //! Rule: an entry that has reads under way never waits for anything else.
 
-use crate::context::{Context, DEPTH};
 use crate::counters::Counter;
 use crate::entry::Attempt;
-use crate::entry::asleep::{Asleep, Sleeper};
-use crate::entry::doze::Alertness;
+use crate::entry::idle::Alertness;
+use crate::entry::throttled::{Asleep, Sleeper};
 use crate::evict::NoFrame;
-use crate::fill::{Failure, Outcome};
-use crate::gate::Inside;
-use crate::pace::{self, Standing, Told};
+use crate::fault_context::{Context, DEPTH};
+use crate::freeze_gate::Inside;
 use crate::page::State;
+use crate::page_in::{Failure, Outcome};
 use crate::pager::Pager;
-use crate::stream::Advice;
+use crate::stream_detector::Advice;
 use crate::stretch::{Fault, FaultKind, Handled};
+use crate::throttle::{self, Standing, Told};
 use rate::Nanos;
 use rate::thread_counters::ThreadKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -233,7 +233,7 @@ impl Entry {
         }
         let generation = pager.pace.limits().generation().load(Ordering::Acquire);
         let all = std::mem::replace(&mut self.generation, generation) != generation;
-        let now = pace::now();
+        let now = throttle::now();
         let mut left = if all { self.asleep.len() } else { usize::MAX };
         while left > 0
             && self.parked_count < PARKED / 2
@@ -417,7 +417,7 @@ enum Ended {
 
 /// How long it is until then, from now.
 fn left(due: Nanos) -> Duration {
-    Duration::from_nanos(due.saturating_sub(pace::now()))
+    Duration::from_nanos(due.saturating_sub(throttle::now()))
 }
 
 /// A fault that cannot be answered yet.

@@ -8,14 +8,14 @@
 //! Rules: the handler allocates nothing, touches no stretch and no thread-local storage,
 //! and can be nested (a program's own handler may fault in its turn).
 
-use super::{Attempt, mask};
+use super::{Attempt, signals};
 use crate::counters::Counter;
 use crate::evict::NoFrame;
-use crate::fill::Outcome;
-use crate::gate::DomainGate;
-use crate::pace::{Standing, Suspended, Told};
+use crate::freeze_gate::DomainGate;
+use crate::page_in::Outcome;
 use crate::pager::Pager;
 use crate::stretch::{Fault, FaultKind, Handled, Handler};
+use crate::throttle::{Standing, Suspended, Told};
 use rate::thread_counters::ThreadKey;
 use rate::{Nanos, SharedLimits};
 use std::ptr::null_mut;
@@ -102,8 +102,8 @@ pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
             .is_ok()
     });
     if free && !*installed {
-        mask::install(libc::SIGBUS, on_sigbus)?;
-        mask::install(libc::SIGSEGV, on_sigsegv)?;
+        signals::install(libc::SIGBUS, on_sigbus)?;
+        signals::install(libc::SIGSEGV, on_sigsegv)?;
         *installed = true;
     }
     Ok(free)
@@ -169,7 +169,7 @@ unsafe fn dispatch(
                 Verdict::Ask(handler, kind) => {
                     let ask = || handler(&Fault { kind, addr, write });
                     // SAFETY: the caller's promise.
-                    if unsafe { mask::with_program_mask(context, 0, ask) } == Handled::Resume {
+                    if unsafe { signals::with_program_mask(context, 0, ask) } == Handled::Resume {
                         return;
                     }
                     access.own_handlers = false;
@@ -177,13 +177,13 @@ unsafe fn dispatch(
                 Verdict::Sleep(suspended, limits) => {
                     let sleep = || suspended.sleep(limits);
                     // SAFETY: the caller's promise.
-                    unsafe { mask::with_program_mask(context, 0, sleep) };
+                    unsafe { signals::with_program_mask(context, 0, sleep) };
                 }
             }
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { mask::chain(signal, info, context) };
+    unsafe { signals::chain(signal, info, context) };
 }
 
 /// Asks each domain in turn.
@@ -410,7 +410,7 @@ impl Pager {
 mod tests {
     use super::*;
     use crate::driver::{Physical, StretchDriver};
-    use crate::fill::{Activation, Failure};
+    use crate::page_in::{Activation, Failure};
     use crate::{Contract, Domain};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;

@@ -8,7 +8,7 @@
 use super::{EMPTY, Errand, Process};
 use crate::DomainError;
 use crate::counters::Counters;
-use crate::evict::halt::Halted;
+use crate::evict::quiesce::Halted;
 use crate::page::State;
 use crate::pager::Pager;
 use crate::stretch::Inner;

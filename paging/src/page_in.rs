@@ -4,14 +4,14 @@
 //! the ioctl that maps the page and the word that says so are one step for everyone who
 //! takes pages away.
 
-use crate::around::unmappable;
-use crate::context::Context;
 use crate::counters::Counter;
-use crate::pace::Handled;
+use crate::fault_around::unmappable;
+use crate::fault_context::Context;
 use crate::page::{PageState, State};
 use crate::pager::Pager;
-use crate::stream::Advice;
+use crate::stream_detector::Advice;
 use crate::stretch::Inner;
+use crate::throttle::Handled;
 use frames::Frame;
 use rate::FaultClass;
 use rate::thread_counters::ThreadKey;

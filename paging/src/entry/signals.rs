@@ -5,7 +5,7 @@
 //! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS
 //! while a domain with upcalls exists, and a program that installs a handler for SIGBUS
 //! or SIGSEGV gets those signals that are not the pager's. So it is with SIGTRAP where faults
-//! are counted by signals ([`trap`](super::trap)): blocked, one would wait, and be taken for
+//! are counted by signals ([`kernel_faults`](super::kernel_faults)): blocked, one would wait, and be taken for
 //! the program's own by whoever waits for any signal. A program linked with this library gets
 //! these definitions because a static library's symbols go before a shared one's.
 

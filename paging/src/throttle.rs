@@ -9,7 +9,7 @@
 //! another, in a window or a huge frame. A window takes what the period has left, and never
 //! waits. Pages that a program asks for by a call (pinning, binding) do not count: it waits
 //! for them as it would for any work. Faults that the kernel handles by itself are counted by
-//! [`trap`](crate::entry::trap), which sleeps for them.
+//! [`kernel_faults`](crate::entry::kernel_faults), which sleeps for them.
 //!
 //! What a fault costs is the processor time of the thread that handles it, one in
 //! [`SAMPLED`] of them, eviction included where that thread evicts. What the kernel takes to

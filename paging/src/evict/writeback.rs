@@ -18,7 +18,7 @@ use crate::counters::Counter;
 use crate::driver::Cleaned;
 use crate::page::State;
 use crate::pager::Pager;
-use crate::staging::ring::{CLAIM, Claim, Turn};
+use crate::standby::ring::{CLAIM, Claim, Turn};
 use crate::stretch::Inner;
 use frames::Frame;
 use std::sync::atomic::Ordering;

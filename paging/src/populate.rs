@@ -2,10 +2,10 @@
 
 use crate::entry::Attempt;
 use crate::evict::NoFrame;
-use crate::fill::{Failure, Outcome};
 use crate::page::State;
+use crate::page_in::{Failure, Outcome};
 use crate::pager::Pager;
-use crate::stream::Advice;
+use crate::stream_detector::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
 use rate::thread_counters::ThreadKey;

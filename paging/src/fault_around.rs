@@ -7,12 +7,12 @@
 //! unit of its fault, and a page that is not at hand, or in others' hands, is left out:
 //! the program will fault on it in its turn.
 
-use crate::ahead::{Ahead, Place};
 use crate::counters::Counter;
-use crate::fill::{Activation, Failure, Outcome};
-use crate::pace::Handled;
 use crate::page::{PageState, State};
-use crate::stream::Advice;
+use crate::page_in::{Activation, Failure, Outcome};
+use crate::readahead::{Ahead, Place};
+use crate::stream_detector::Advice;
+use crate::throttle::Handled;
 use frames::Frame;
 use rate::FaultClass;
 use store::PageHandle;

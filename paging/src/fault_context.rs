@@ -4,10 +4,10 @@
 //! allocated. A context is a set of page buffers and a channel to the store; an upcall
 //! borrows one for the time of its fault, an entry thread owns one.
 
-use crate::around::Part;
+use crate::fault_around::Part;
 use crate::huge::HUGE;
-use crate::pace::Handled;
-use crate::stream::WIDEST;
+use crate::stream_detector::WIDEST;
+use crate::throttle::Handled;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, Store, StoreError, Wait};

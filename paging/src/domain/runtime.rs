@@ -2,7 +2,7 @@
 
 use super::DomainError;
 use crate::entry::thread::Entry;
-use crate::entry::{mask, upcall};
+use crate::entry::{signals, upcall};
 use crate::pager::Pager;
 use crate::prefetch::Prefetcher;
 use frames::{DomainId, Ledger};
@@ -22,7 +22,7 @@ fn spawn(
     std::thread::Builder::new()
         .name(name.into())
         .spawn(move || {
-            mask::block_all_here();
+            signals::block_all_here();
             work();
         })
 }

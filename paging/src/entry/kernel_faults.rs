@@ -18,13 +18,13 @@
 //!
 //! Rules: the handler sleeps under the program's own mask, so its signals are handled
 //! meanwhile, and holds nothing. It does nothing where the pager's own code was interrupted,
-//! which may hold a lock. It runs on the thread's own stack: see [`mask`](super::mask).
+//! which may hold a lock. It runs on the thread's own stack: see [`signals`](super::signals).
 //! Signals that are not of our events go to the program's handler.
 
-use super::mask;
+use super::signals;
 use crate::counters::Counter;
-use crate::pace::{Standing, Told};
 use crate::pager::Pager;
+use crate::throttle::{Standing, Told};
 use rate::thread_counters::ThreadKey;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -50,7 +50,7 @@ pub(crate) fn number() -> u64 {
 /// Puts the handler in place. `code` is the text of the pager's library.
 pub(crate) fn install(pager: &'static Pager, code: Range<usize>) -> std::io::Result<()> {
     TRAPS.get_or_init(|| Traps { pager, code });
-    mask::install(libc::SIGTRAP, on_sigtrap)
+    signals::install(libc::SIGTRAP, on_sigtrap)
 }
 
 /// So many faults come with a signal from now on.
@@ -74,7 +74,7 @@ extern "C-unwind" fn on_sigtrap(
     };
     if code != libc::TRAP_PERF || data != number() {
         // SAFETY: the kernel's arguments.
-        return unsafe { mask::chain(signal, info, context) };
+        return unsafe { signals::chain(signal, info, context) };
     }
     if let Some(traps) = TRAPS.get()
         && !traps.code.contains(&at)

@@ -9,7 +9,7 @@
 //! Rule: a fault that sleeps holds nothing, neither the domain's gate nor a frame. A fork, the
 //! end of a stretch, the end of the entry do not wait for it.
 
-use crate::pace::{Standing, Suspended};
+use crate::throttle::{Standing, Suspended};
 use rate::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wired::{PAGE, WiredMemory};

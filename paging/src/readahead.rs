@@ -13,8 +13,8 @@
 //! them all; the ring of a stream that runs backwards is turned round.
 
 use crate::page::State;
-use crate::stream::{Advice, WIDEST};
-use crate::table::Table;
+use crate::page_table::Table;
+use crate::stream_detector::{Advice, WIDEST};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 

@@ -4,10 +4,10 @@
 //! refused returns to the program. One that a fault has in hand this moment, or that the
 //! kernel would not put back, keeps its place in the slot, and its piece has another turn.
 
-use super::clean::{Cleaning, Load, Page, nap};
+use super::writeback::{Cleaning, Load, Page, nap};
 use crate::page::State;
 use crate::pager::Pager;
-use crate::staging::ring::{CLAIM, Claim};
+use crate::standby::ring::{CLAIM, Claim};
 use crate::stretch::Inner;
 use frames::Frame;
 use std::sync::atomic::Ordering;

@@ -4,10 +4,10 @@
 //! stretch to themselves. They hold all cleaners and the stager. Who faults meanwhile and
 //! finds no frame waits.
 
-use super::clean::{Cleaner, Cleaning, MOST_CLEANERS, nap};
+use super::writeback::{Cleaner, Cleaning, MOST_CLEANERS, nap};
 use super::{PATIENCE, Stager};
 use crate::pager::Pager;
-use crate::staging::ring::Turn;
+use crate::standby::ring::Turn;
 use crate::stretch::Inner;
 use std::ops::Range;
 use store::{Store, StoreError};
