@@ -30,10 +30,11 @@ pub(crate) struct StoreChannel {
     pub(crate) open: Option<OpenSegment>,
     pub(crate) codec: Codec,
     pub(crate) engine: Option<IoEngine>,
+    /// Operations that have been in use, with room for all.
     pub(crate) ops: Vec<IoOp>,
-    /// Idle operations, as bits: those for the pager's pages, then those for demotion.
+    /// Idle operations, as bits: `demote_ops` for demotion, then those for the pager's pages.
     pub(crate) idle_ops: [u64; MAX_OPS / 64],
-    pub(crate) depth: usize,
+    pub(crate) demote_ops: usize,
     /// The pager's pages in operations.
     pub(crate) in_ops: usize,
     pub(crate) outgoing: PendingWrites,
@@ -90,8 +91,9 @@ impl StoreChannel {
             }
         };
         let (mut engine, mut count, mut bounce) = (None, 0, None);
+        let demote_ops = if tiered { DEMOTE_OPS } else { 0 };
         if inner.bloks.is_some() {
-            count = depth + if tiered { DEMOTE_OPS } else { 0 };
+            count = depth + demote_ops;
             engine = Some(inner.backing.engine(count, inner.header.inject())?);
         }
         if tiered {
@@ -113,9 +115,9 @@ impl StoreChannel {
             open: None,
             codec: Codec::new(),
             engine,
-            ops: (0..count).map(|_| IoOp::empty()).collect(),
+            ops: Vec::with_capacity(count),
             idle_ops,
-            depth,
+            demote_ops,
             in_ops: 0,
             outgoing: PendingWrites {
                 slots: [PageSlot::new(0, std::ptr::null_mut(), 0); RUN],

@@ -3,8 +3,8 @@
 use crate::channel::StoreChannel;
 use crate::inner::StoreCounter;
 use crate::intent_log::Intent;
-use crate::io::IoCompletion;
 use crate::io::op::{IoKind, IoOp, IoStep, PageSlot, RUN};
+use crate::io::{IoCompletion, MAX_OPS};
 use crate::location::Location;
 use crate::traits::page;
 use crate::{Checksum, StoreError};
@@ -98,6 +98,10 @@ impl StoreChannel {
             }
         };
         self.idle_ops[op / 64] &= !(1 << (op % 64));
+        // Room is reserved: memory is taken for the operations that were in flight at once.
+        while self.ops.len() <= op {
+            self.ops.push(IoOp::empty());
+        }
         self.ops[op].set(kind, first, slots);
         if !matches!(kind, IoKind::Demote(_)) {
             self.in_ops += slots.len();
@@ -107,8 +111,8 @@ impl StoreChannel {
 
     fn idle_op(&self, kind: IoKind) -> Option<usize> {
         let range = match kind {
-            IoKind::Demote(_) => self.depth..self.ops.len(),
-            IoKind::Read | IoKind::Ahead | IoKind::Write => 0..self.depth,
+            IoKind::Demote(_) => 0..self.demote_ops,
+            IoKind::Read | IoKind::Ahead | IoKind::Write => self.demote_ops..MAX_OPS,
         };
         range
             .into_iter()
