@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// 10 ms an access [measured].
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// One thread's way to the pages.
+/// One thread's access to the pages.
 pub trait Pages {
     /// A pass begins; in order it is over these pages. `overwrites` says that what they
     /// hold does not matter.
@@ -58,7 +58,7 @@ impl Pages for Resident {
     }
 }
 
-/// What is counted beside the time, so far.
+/// Counters beside the time, so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
     /// Accesses that had to wait for the store.
@@ -67,7 +67,7 @@ pub struct Counted {
     pub device_bytes: Option<u64>,
 }
 
-/// What a pass took.
+/// The figures of a pass.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Figure {
     /// Which pass.
@@ -115,7 +115,7 @@ pub struct Work<'a> {
     pub amount: Amount,
     /// Which passes; filling is one.
     pub passes: &'a [Pass],
-    /// Reads what is counted beside the time.
+    /// Reads the counters beside the time.
     pub count: &'a (dyn Fn() -> Counted + Sync),
 }
 

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_are_compared_with_the_alternatives_and_they_with_nobody() {
+    fn only_our_arms_are_compared_with_the_alternatives() {
         for arm in Arm::all() {
             assert_eq!(arm.ours(), !arm.rivals().is_empty());
             let theirs = |rival: &Arm| !rival.ours() || *arm == Arm::LinkedHuge;

@@ -1,4 +1,4 @@
-//! What a choice of the command line is called: reports call it the same.
+//! The name of a choice of the command line: reports use the same name.
 
 use clap::ValueEnum;
 
@@ -8,7 +8,7 @@ pub fn name(choice: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |v| v.get_name().to_owned())
 }
 
-/// What its help says.
+/// Its help text.
 pub fn about(choice: &impl ValueEnum) -> String {
     let value = choice.to_possible_value();
     value

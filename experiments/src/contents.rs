@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_page_and_another_page_are_told() {
+    fn a_stale_page_and_another_page_are_found() {
         let mut words = vec![0u64; WORDS];
         // SAFETY: the vector holds one page.
         let at = unsafe { PageAt::new(words.as_mut_ptr().cast(), 0) };

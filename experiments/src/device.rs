@@ -14,7 +14,7 @@ use std::path::Path;
 /// Pages of a request in order.
 const REQUEST: u64 = 256;
 
-/// One thread's way to the device: a buffer, and what it holds just now.
+/// One thread's access to the device: a buffer and the range that it holds.
 pub struct Device {
     file: File,
     buffer: Memory,

@@ -5,12 +5,12 @@ use std::io;
 /// Why an experiment, or one arm of it, has no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// A system call or a file did not do what was asked.
+    /// A system call or a file operation failed.
     #[error("could not {doing}: {source}")]
     System {
         /// What was being done.
         doing: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// This machine or these permissions do not have what an arm needs.
@@ -41,7 +41,7 @@ pub fn failed(why: impl std::fmt::Display) -> ExperimentError {
     ExperimentError::Worker(why.to_string())
 }
 
-/// Turns an I/O error into one that says what was being done.
+/// Adds the failed operation to an I/O error.
 pub fn while_doing<E: Into<io::Error>>(
     doing: impl Into<String>,
 ) -> impl FnOnce(E) -> ExperimentError {

@@ -47,7 +47,7 @@ pub struct Options {
     pub json: Option<PathBuf>,
 }
 
-/// What a process that measures is told.
+/// The options of a process that measures.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// What to measure.
@@ -258,7 +258,7 @@ fn in_a_process(
     serde_json::from_slice(&done.stdout).map_err(|e| ExperimentError::Worker(e.to_string()))
 }
 
-/// The life of a process that measures.
+/// The main function of a process that measures.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let sample = plan.measure.take(plan)?;
     let line =

@@ -8,7 +8,7 @@ use crate::{ExperimentError, Myself};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where an experiment works, and where its figures go: asked for in the same words by each.
+/// Where an experiment works, and where its figures go: the same options for each.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GroundOptions {
     /// Folder for input, swap files and stores, on the disk to be measured.

@@ -18,7 +18,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Something to be undone.
+/// A change to undo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Debt {
     /// A swap area to be switched off.
@@ -49,9 +49,10 @@ enum Order {
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The keeper's own life: orders come by standard input, answers go to standard output.
+/// The main function of the keeper: it receives orders on standard input and answers on
+/// standard output.
 pub fn serve() {
-    // Ctrl-C reaches everyone in the terminal's session.
+    // Ctrl-C reaches all processes in the terminal's session.
     let _ = rustix::process::setsid();
     let mut debts: Vec<Debt> = Vec::new();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -184,8 +185,8 @@ impl Keeper {
         }))))
     }
 
-    /// Tells of a debt that is about to be made. It is settled when the value is dropped,
-    /// or the benchmark ends.
+    /// Registers a debt before the change is made. The keeper settles it when the value is
+    /// dropped or the benchmark ends.
     pub fn owe(&self, debt: Debt) -> Result<Owed, ExperimentError> {
         self.order(&Order::Owe(debt.clone()))?;
         Ok(Owed {

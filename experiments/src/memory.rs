@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which memory, as a worker is told on its command line.
+/// Which memory, as on the command line of a worker.
 #[derive(Clone, Debug)]
 pub enum Kind {
     /// `anonymous`: private memory of the kernel's.
@@ -68,7 +68,7 @@ pub fn entry_name(entry: EntryKind) -> &'static str {
     }
 }
 
-/// Memory, given back when dropped.
+/// Memory, released when dropped.
 pub enum Memory {
     /// Of the kernel's.
     Mapping(Mapping),
@@ -145,7 +145,7 @@ fn anonymous(bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
     Ok(start)
 }
 
-/// A domain and a paged stretch of it. The worker does no direct I/O, and says so.
+/// A domain and a paged stretch of it. The worker does no direct I/O, and declares that.
 fn linked(
     entry: EntryKind,
     store: &StoreConfig,
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_named_as_a_worker_is_told() {
+    fn memory_has_the_name_of_the_worker_option() {
         for entry in [EntryKind::Upcall, EntryKind::Thread] {
             let text = format!("{}:ram:1M+disk:/a:b,size=2M", entry_name(entry));
             let kind: Kind = text.parse().unwrap();

@@ -1,5 +1,5 @@
-//! A worker process: told by lines, answers by lines, killed when dropped before its end,
-//! and with the benchmark however that ends.
+//! A worker process: it receives orders and sends answers as lines. It is killed when it is
+//! dropped before its end, and when the benchmark ends for any reason.
 
 use crate::ExperimentError;
 use crate::error::while_doing;
@@ -17,7 +17,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one, and waits until it says that it is ready.
+    /// Starts a worker, and waits for its ready line.
     pub fn start(mut command: Command) -> Result<Self, ExperimentError> {
         command
             .stdin(Stdio::piped())
@@ -42,12 +42,12 @@ impl Process {
         }
     }
 
-    /// Its number.
+    /// Its pid.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it a line.
+    /// Sends it a line.
     pub fn tell(&mut self, order: &str) -> Result<(), ExperimentError> {
         let told = match &mut self.orders {
             Some(orders) => orders.write_all(format!("{order}\n").as_bytes()),
@@ -77,8 +77,8 @@ impl Process {
             .map_err(|why| ExperimentError::Worker(format!("it said {line:?}: {why}")))
     }
 
-    /// All that it says until it ends, and its end: that is part of the work being right,
-    /// since a pager may fail at the very end.
+    /// Its output until it ends, and its exit status. The status is part of the check, since a
+    /// pager may fail at the very end.
     pub fn end(mut self) -> Result<Vec<String>, ExperimentError> {
         self.orders = None;
         let rest = self.answers.by_ref().map_while(Result::ok).collect();

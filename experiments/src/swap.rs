@@ -85,7 +85,7 @@ impl PageCluster {
     }
 }
 
-/// Other swap would take part in the measurement, and be in danger of our mistakes.
+/// Other swap areas would take part in the measurement, and a defect here could damage them.
 fn refuse_others() -> Result<(), ExperimentError> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     match swaps

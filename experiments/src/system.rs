@@ -20,7 +20,7 @@ use system::tenant::trace::Tracer;
 /// How long it may take to start: it makes its swap file and measures the disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often its socket, or its end, is looked for.
+/// Interval of the checks for its socket or its exit.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Lines of its log beside a failure.
@@ -34,10 +34,9 @@ const LAST: Duration = Duration::from_secs(10);
 pub struct Setup {
     /// MiB of memory.
     pub managed: u64,
-    /// Requests at a time; by calibration where nothing is said.
+    /// Requests in flight; from the calibration without a value.
     pub depth: Option<u32>,
-    /// How long the disk's thread looks for work before it sleeps; the daemon's own choice
-    /// where nothing is said.
+    /// How long the disk's thread polls before it sleeps; the daemon's default without a value.
     pub spin: Option<Duration>,
 }
 
@@ -174,7 +173,7 @@ impl System {
         last.join("; ")
     }
 
-    /// A failure beside it, with what it said last: it may have had its reasons.
+    /// A failure together with the last lines of its log, which may explain it.
     pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
         failed(format_args!(
             "{failure}; selfpage system said: {}",

@@ -170,7 +170,7 @@ impl Target {
     }
 }
 
-/// What became of a target.
+/// The verdict on a target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Which.
@@ -190,7 +190,7 @@ pub struct Outcome {
     pub ratio: Estimate,
     /// Whether the ratio of the medians keeps the bound.
     pub met: bool,
-    /// Whether the whole interval says the same.
+    /// Whether the whole interval lies on the same side of the bound.
     pub sure: bool,
 }
 

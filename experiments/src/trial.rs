@@ -174,7 +174,7 @@ impl Trials<'_> {
     }
 }
 
-/// Starts a worker, puts it in its cgroup, lets it work, and hears its figures.
+/// Starts a worker, moves it into its cgroup, starts its work, and reads its figures.
 fn work(command: Command, setting: &Setting) -> Result<Figures, ExperimentError> {
     let mut worker = Process::start(command)?;
     if let Some(cgroup) = &setting.cgroup {

@@ -1,6 +1,6 @@
-//! One arm's work, in a process of its own: it makes its memory, says that it is ready,
-//! waits to be told to go (meanwhile it is put in its cgroup), works, and prints figures.
-//! A benchmark that is killed leaves no worker: it is killed with its parent.
+//! One arm's work, in a process of its own: it makes its memory, prints a ready line, waits
+//! for the start line (meanwhile the benchmark moves it into its cgroup), works, and prints
+//! figures. A benchmark that is killed leaves no worker: the worker is killed with its parent.
 
 use crate::access::{Counted, Figure, Resident, Work};
 use crate::contents::PAGE;
@@ -16,7 +16,7 @@ use std::io::{BufRead, Write};
 /// What a worker prints when its memory is there.
 pub const READY: &str = "ready";
 
-/// What a worker is told.
+/// The options of a worker.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// Which memory.
@@ -55,7 +55,7 @@ pub struct Figures {
     pub resident: u64,
 }
 
-/// Says that everything is there, and waits to be told to go.
+/// Prints the ready line, and waits for the start line.
 pub fn ready() -> Result<(), ExperimentError> {
     println!("{READY}");
     let mut word = String::new();
@@ -71,7 +71,7 @@ pub fn linger() {
     std::io::stdin().lock().lines().for_each(drop);
 }
 
-/// The life of a worker.
+/// The main function of a worker.
 pub fn run(plan: &Plan) -> Result<(), ExperimentError> {
     let amount = Amount {
         pages: plan.bytes / PAGE as u64,

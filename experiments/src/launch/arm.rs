@@ -1,5 +1,5 @@
-//! The arms: what the player and the neighbour are given. What `selfpage run` is told for
-//! each is in one place, here.
+//! The arms: the resources of the player and the neighbour. The options of `selfpage run`
+//! for each are in one place, here.
 
 use crate::choice::name;
 use clap::ValueEnum;
@@ -42,7 +42,7 @@ pub enum Arm {
     OursPaced,
 }
 
-/// What `selfpage run` is told of rates and reservations.
+/// The options of `selfpage run` for rates and reservations.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// Of the neighbour: the value of --fault-rate.
@@ -52,7 +52,7 @@ pub struct Terms {
 }
 
 impl Arm {
-    /// Those that are compared where nothing else is asked for.
+    /// The arms that are compared by default.
     pub const USUAL: [Self; 5] = [
         Self::Alone,
         Self::Stock,
@@ -76,7 +76,7 @@ impl Arm {
         self != Self::Alone
     }
 
-    /// What `run` is told in front of the neighbour.
+    /// The options of `run` in front of the neighbour.
     pub fn of_neighbour(self, terms: &Terms) -> Vec<String> {
         match self {
             Self::OursLimited | Self::OursPaced => {
@@ -86,7 +86,7 @@ impl Arm {
         }
     }
 
-    /// What `run` is told in front of the player.
+    /// The options of `run` in front of the player.
     pub fn of_player(self, terms: &Terms) -> Vec<String> {
         match self {
             Self::OursLimited | Self::OursReserved => vec!["--cpu".into(), terms.cpu.clone()],
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_told_what_its_name_says_and_the_others_nothing() {
+    fn only_our_arms_have_the_options_of_their_names() {
         let told = |arm: Arm| [arm.of_neighbour(&terms()), arm.of_player(&terms())].concat();
         assert_eq!(
             told(Arm::OursLimited).join(" "),

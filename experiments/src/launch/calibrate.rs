@@ -1,5 +1,5 @@
 //! How much load makes stock Linux miss some of the deadlines, not all and not none:
-//! bisection over the load. Pure: it is told what a load did, and says what to try next.
+//! bisection over the load. Pure functions: from the misses of a load to the next load.
 //!
 //! Misses rise with the load, but for noise. The load is frozen once it is found, so that
 //! all arms have the same.
@@ -14,7 +14,7 @@ pub const WANTED: RangeInclusive<f64> = 15.0..=35.0;
 /// Loads that are tried: the last are two hundredths of the range apart.
 const TRIES: usize = 7;
 
-/// Times that a load is tried that seems to be it: one round may be luck.
+/// Rounds that confirm a load: one round may be luck.
 const TIMES: usize = 3;
 
 /// The highest load that is tried, in parts of all processors: no player runs beyond it.
@@ -43,17 +43,17 @@ impl Tried {
         median(&self.samples).unwrap_or(0.0)
     }
 
-    /// How often it was tried.
+    /// The number of its rounds.
     pub fn times(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether it is as it should be, as far as was seen.
+    /// Returns true if its median is in range.
     fn fits(&self) -> bool {
         WANTED.contains(&self.missed())
     }
 
-    /// Whether it is to be tried again before it is judged.
+    /// Returns true if it needs more rounds before it is judged.
     fn is_open(&self) -> bool {
         match self.times() {
             1 => self.fits(),
@@ -72,7 +72,7 @@ impl Search {
         }
     }
 
-    /// What to try; nothing once it is found, or was looked for long enough.
+    /// The next load to try; none once a load is found or the tries are used up.
     pub fn next(&self) -> Option<f64> {
         match self.tried.last() {
             Some(last) if last.is_open() => Some(last.load),
@@ -81,7 +81,7 @@ impl Search {
         }
     }
 
-    /// What became of it, in percent of deadlines.
+    /// Records the misses of the load, in percent of deadlines.
     pub fn tell(&mut self, load: f64, missed: f64) {
         match self.tried.last_mut().filter(|last| last.is_open()) {
             Some(last) => last.samples.push(missed),

@@ -24,7 +24,7 @@ pub const PER_SECOND: u32 = 30;
 /// Seconds until it goes round.
 const SECONDS: u32 = 4;
 
-/// How strong the noise is: it has the say over what a frame costs.
+/// Strength of the noise, which dominates the cost of a frame.
 const NOISE: u32 = 12;
 
 /// A clip, and what decodes it.

@@ -1,4 +1,4 @@
-//! What the rounds of all arms come to: rows, and the paper's tables 1 and 11.
+//! Turns the rounds of all arms into rows, and the paper's tables 1 and 11.
 
 use super::arm::Arm;
 use super::program::Neighbour;
@@ -29,7 +29,7 @@ pub struct Series {
     pub arm: Arm,
     /// Its rounds.
     pub rounds: Vec<Round>,
-    /// Why there are no more of them.
+    /// The failure that ended the rounds.
     pub failure: Option<ExperimentError>,
 }
 
@@ -52,7 +52,7 @@ impl Series {
 
 /// One neighbour and read-ahead, with all arms.
 pub struct Scene {
-    /// What it is called.
+    /// Its name.
     pub title: String,
     /// Which neighbour.
     pub neighbour: String,
@@ -96,7 +96,7 @@ impl Scene {
         self.stock().is_some_and(|missed| missed >= JUDGED)
     }
 
-    /// Why nothing is judged, where nothing is.
+    /// The reason that no target applies, if none does.
     pub fn unjudged(&self) -> Option<String> {
         let missed = self.stock().filter(|missed| *missed < JUDGED)?;
         Some(format!(
@@ -105,7 +105,7 @@ impl Scene {
         ))
     }
 
-    /// What is promised where it is judged.
+    /// The targets, where they apply.
     fn promised(&self, bound: Bound) -> Bound {
         match self.judged() {
             true => bound,

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Below zero for one that was there before.
 pub type Lateness = [i64];
 
-/// What the delays of a clip come to.
+/// The figures of a clip's delays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quality {
     /// Frames of the clip.

@@ -111,7 +111,7 @@ const AFTER: f64 = 1.0 / 8.0;
 /// MiB beyond the contracts: the reserve of the system domain, and its grants to requests.
 const MARGIN: u64 = 64;
 
-/// What the options come to.
+/// The settings that follow from the options.
 struct Plan {
     repeats: u64,
     seconds: f64,

@@ -1,5 +1,5 @@
-//! The neighbours: real, large programs at their start. Each does what such a program does
-//! before it can be used, says that it is ready and with what result, and stays.
+//! The neighbours: real, large programs at their start. Each does the start-up work of such a
+//! program, prints that it is ready and its result, and stays.
 //!
 //! | neighbour | until it is ready |
 //! |---|---|
@@ -38,8 +38,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// Those of a run that names none: Python, one of the two with a runtime that compiles
-    /// while it runs, and the build.
+    /// The default neighbours: Python, one of the two with a JIT compiler, and the build.
     pub fn usual() -> Vec<Self> {
         let second = match found("node", "nodejs") {
             Ok(_) => Self::Node,

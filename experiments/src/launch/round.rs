@@ -42,13 +42,13 @@ struct Contract<'a> {
 pub struct Stage<'a> {
     /// Programs and folders.
     pub grounds: Grounds<'a>,
-    /// With whom the player and the neighbour have their contracts, in the arms of ours.
+    /// The system domain that holds the contracts of the player and the neighbour, in our arms.
     pub system: Option<System>,
     /// Its disk, which outlives it.
     pub _disk: Option<Disk>,
     /// What is played.
     pub clip: Clip,
-    /// What `selfpage run` is told.
+    /// The options of `selfpage run`.
     pub terms: Terms,
     /// Frames that count.
     pub frames: u64,
@@ -69,7 +69,7 @@ pub struct Setting<'a> {
     pub load: f64,
 }
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Clone, Debug, Serialize)]
 pub struct Round {
     /// Of the clip.
@@ -82,14 +82,14 @@ pub struct Round {
     pub seen: Vec<Seen>,
     /// Figures of `selfpage run`: the neighbour's, then the player's.
     pub counters: [Value; 2],
-    /// What the neighbour came to: the same in all rounds.
+    /// The result of the neighbour: the same in all rounds.
     #[serde(skip)]
     pub result: String,
     /// Whether the sink had real-time priority.
     pub realtime: bool,
 }
 
-/// A neighbour's start: how long it took, and what it came to.
+/// A neighbour's start: its duration and its result.
 struct Launched {
     seconds: f64,
     result: String,
@@ -277,8 +277,8 @@ impl Stage<'_> {
         Ok(within(command, program))
     }
 
-    /// Whether `selfpage run` knows what an arm is to tell it, and grants it: asked of a
-    /// program that does nothing.
+    /// Checks that `selfpage run` supports and grants the options of an arm, with a program
+    /// that does nothing.
     pub fn grants(&self, arm: Arm) -> Result<(), ExperimentError> {
         let told = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
         for terms in told.iter().filter(|terms| !terms.is_empty()) {
@@ -304,7 +304,8 @@ impl Stage<'_> {
     }
 }
 
-/// What ends a process, and no other that later has its number; nothing of no process.
+/// A pidfd of a process, which a process that reuses the pid does not have; none without a
+/// process.
 fn handle(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(pid as i32)?;
     pidfd_open(pid, PidfdFlags::empty()).ok()
@@ -317,15 +318,15 @@ fn guard(end: &Receiver<()>, limit: Duration, all: &[Option<OwnedFd>], late: &At
     }
     late.store(true, Ordering::Relaxed);
     for process in all.iter().flatten() {
-        // Gone already is as well.
+        // ESRCH: the process has exited already.
         let _ = pidfd_send_signal(process, Signal::KILL);
     }
 }
 
-/// Bytes of a contract that is asked for to see whether it is granted.
+/// Bytes of the contract that probes whether the daemon grants an option.
 const ASKED: u64 = 16 << 20;
 
-/// What a neighbour that is ready came to.
+/// The result of a neighbour that is ready.
 fn result(said: &str) -> Result<String, ExperimentError> {
     match said.strip_prefix(READY).map(str::trim) {
         Some(result) if !result.is_empty() => Ok(result.to_owned()),
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_lets_alone_who_ends_in_time() {
+    fn a_guard_spares_a_process_that_ends_in_time() {
         let (ended, end) = channel::<()>();
         drop(ended);
         let late = AtomicBool::new(false);

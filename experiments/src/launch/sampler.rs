@@ -1,5 +1,5 @@
-//! Looks at a neighbour's processes again and again while it starts: faults, memory and
-//! processor, the ordinates of the paper's figures 2 to 4 and 8 to 10.
+//! Samples a neighbour's processes while it starts: faults, memory and processor, the
+//! ordinates of the paper's figures 2 to 4 and 8 to 10.
 
 use super::tree::{self, Usage};
 use serde::Serialize;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-/// Between two looks. Each reads some files of /proc, which takes tens of microseconds a
-/// process and no lock of a program's memory.
+/// Time between two samples. Each reads some files of /proc, which takes tens of
+/// microseconds per process and no lock of a program's memory.
 pub const EVERY: Duration = Duration::from_millis(50);
 
-/// What was seen between one look and the next.
+/// The difference between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// Seconds since the clip began.
@@ -28,7 +28,7 @@ pub struct Seen {
     pub resident: f64,
 }
 
-/// One look.
+/// One sample.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     at: Duration,
@@ -46,14 +46,14 @@ impl Look {
     }
 }
 
-/// A thread that looks, until it is stopped.
+/// A thread that samples, until it is stopped.
 pub struct Sampler<'scope> {
     over: &'scope AtomicBool,
     thread: ScopedJoinHandle<'scope, Vec<Look>>,
 }
 
 impl<'scope> Sampler<'scope> {
-    /// Looks at a process and all below it; `over` is set when it is stopped.
+    /// Samples a process and its descendants; `over` is set when it is stopped.
     pub fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         root: u32,
@@ -74,7 +74,7 @@ impl<'scope> Sampler<'scope> {
         }
     }
 
-    /// What was seen.
+    /// The samples.
     pub fn stop(self) -> Vec<Seen> {
         self.over.store(true, Ordering::Relaxed);
         seen(&self.thread.join().unwrap_or_default())
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_time_between_two_looks() {
+    fn rates_are_of_the_time_between_two_samples() {
         let seen = seen(&[look(0, 5, 0), look(100, 25, 50), look(200, 0, 50)]);
         assert_eq!(seen.len(), 2);
         assert_eq!(

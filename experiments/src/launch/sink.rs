@@ -7,9 +7,9 @@
 //! comes late; then its place is free. Nothing is skipped, and what is due later stays due
 //! (`lateness`).
 //!
-//! It stands for a device, so it must not be the one that is late: its memory is locked and
-//! all there before it begins, and it has real-time priority where that may be had, in all
-//! arms alike. The decoder has what the arm gives it.
+//! It stands for a device, so it must not be late itself: its memory is locked and populated
+//! before it begins, and it has real-time priority where the machine permits that, in all
+//! arms alike. The decoder has the resources of the arm.
 
 use super::lateness::due;
 use crate::error::while_doing;
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// Above everything that has no real-time priority; the least that is.
 const PRIORITY: i32 = 1;
 
-/// What a sink is told.
+/// The options of a sink.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// Frames that count.
@@ -47,7 +47,7 @@ pub struct Plan {
     pub decoder: Vec<OsString>,
 }
 
-/// What a sink answers once all frames that count have come.
+/// The answer of a sink after all measured frames.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Played {
     /// How late each was, in microseconds.
@@ -56,7 +56,8 @@ pub struct Played {
     pub realtime: bool,
 }
 
-/// The life of a sink: it goes on playing after its answer, until it is not listened to.
+/// The main function of a sink: it goes on playing after its answer, until the parent closes
+/// the pipe.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     if plan.ahead == 0 || plan.bytes == 0 || plan.per_second == 0 {
         return Err(ExperimentError::Options(
@@ -89,7 +90,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
         .and_then(|()| out.flush())
         .map_err(while_doing("print the delays"))?;
     play_on(screen, plan.frames)?;
-    // Its pipe is closed, which ends it; how is its own affair.
+    // Its closed pipe ends it; its exit status does not matter.
     decoder
         .wait()
         .map(drop)

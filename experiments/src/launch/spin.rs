@@ -1,6 +1,6 @@
 //! The constant load, in a process of its own: threads that want a part of a processor each,
-//! in short periods. What they want is processor time, so that their load is the same
-//! however long they are kept waiting for it; what a period did not get is not made up for.
+//! in short periods. The demand is in processor time, so that the load is the same however
+//! long a thread waits for a processor; a period that got less is not made up for.
 
 use crate::ExperimentError;
 use crate::worker::{linger, ready};
@@ -16,7 +16,7 @@ pub const PERIOD: Duration = Duration::from_millis(10);
 /// thread is below the player's, at loads that leave the player enough before the launch.
 const THREADS: usize = 4;
 
-/// What the load is told.
+/// The options of the load.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// Processors' worth of time that is wanted.
@@ -34,12 +34,12 @@ pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The most load that can be asked for.
+/// The highest load that the option accepts.
 pub fn most() -> f64 {
     threads() as f64
 }
 
-/// The life of the load: until it is not listened to.
+/// The main function of the load: it runs until the parent closes the pipe.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let threads = threads();
     let each = plan.load / threads as f64;

@@ -1,4 +1,4 @@
-//! What the kernel says of a process and all below it.
+//! The kernel's figures of a process and its descendants.
 
 use crate::machine::{field, read};
 use serde::Serialize;
@@ -18,7 +18,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of a process and all below it.
+    /// Of a process and its descendants.
     pub fn of(root: u32) -> Self {
         let tick = ticks();
         family(root).into_iter().fold(Self::default(), |sum, pid| {
@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// A process and all below it, where the kernel says (CONFIG_PROC_CHILDREN).
+/// A process and its descendants, where the kernel lists them (CONFIG_PROC_CHILDREN).
 pub fn family(root: u32) -> Vec<u32> {
     let mut all = vec![root];
     let mut next = 0;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_whatever_the_program_is_called() {
+    fn a_line_is_read_with_any_program_name() {
         let line = "12 (a ) b) S 1 2 3 4 5 6 100 20 30 4 7 8 9 10 0 0";
         let usage = counted(line, Duration::from_millis(10)).unwrap();
         assert_eq!((usage.minor, usage.major), (120, 34));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_nobody_used_is_told_from_time_that_somebody_did() {
+    fn idle_time_is_distinct_from_busy_time() {
         assert_eq!(busy("cpu 10 20 30 100 40 5 5 0 9 9"), (70, 210));
         assert_eq!(busy(""), (0, 0));
     }

@@ -17,7 +17,7 @@ pub struct Backing {
     /// The system domain's socket.
     #[arg(long)]
     pub system: Option<PathBuf>,
-    /// What the worker is called there.
+    /// The worker's name there.
     #[arg(long, default_value = "worker")]
     pub name: String,
     /// Disk time there.
@@ -32,10 +32,10 @@ pub struct Backing {
     /// KiB of frames on top that are not guaranteed.
     #[arg(long, default_value_t = 0)]
     pub extra: u64,
-    /// It does not give frames back that it is asked for.
+    /// It ignores revocations.
     #[arg(long)]
     pub refuses: bool,
-    /// It always wants more frames.
+    /// It always requests more frames.
     #[arg(long)]
     pub greedy: bool,
 }
@@ -48,12 +48,12 @@ pub struct Housed {
 }
 
 impl Housed {
-    /// How often frames were asked back.
+    /// Number of revocations.
     pub fn asked(&self) -> u64 {
         self.tenant.as_ref().map_or(0, LinkedTenant::revocations)
     }
 
-    /// Gives the contract back, and the data with it.
+    /// Releases the contract, and the data with it.
     pub fn leave(self) -> Result<(), ExperimentError> {
         drop(self.domain);
         match self.tenant {
@@ -71,7 +71,7 @@ impl Backing {
         self.store.is_some() || self.system.is_some()
     }
 
-    /// A domain over it. The worker does no direct I/O, and says so.
+    /// A domain over it. The worker does no direct I/O, and declares that.
     pub fn domain(&self) -> Result<Housed, ExperimentError> {
         let terms = FrameTerms {
             g: count(self.frames)?,
@@ -112,7 +112,7 @@ impl Backing {
     }
 }
 
-/// Gives nothing back and answers nothing, whatever becomes of it.
+/// Ignores all revocations.
 fn refuse(_: Revocation) {
     loop {
         std::thread::park();

@@ -48,7 +48,7 @@ pub struct Options {
     /// Seconds of each of the paper's experiments.
     #[arg(long, default_value_t = 60.0)]
     pub seconds: f64,
-    /// Seconds between two words of a watch thread.
+    /// Seconds between two reports of a watch thread.
     #[arg(long, default_value_t = 5.0)]
     pub every: f64,
     /// Requests that the disk is given at a time in the paper's experiments: 1 is the paper's.
@@ -73,7 +73,7 @@ pub struct Options {
     /// Accesses of the victim's a second that are due.
     #[arg(long, default_value_t = 500.0)]
     pub rate: f64,
-    /// Times that frames are asked back.
+    /// Revocations.
     #[arg(long, default_value_t = 10_000)]
     pub rounds: u64,
     /// Holders among them that refuse.
@@ -100,7 +100,7 @@ pub enum Part {
     Saturation,
     /// A victim beside a neighbour: ours and Linux's answers.
     Neighbour,
-    /// Frames asked back of holders of every kind.
+    /// Revocations from holders of every kind.
     Revocation,
     /// What the system domain costs.
     Overhead,

@@ -15,7 +15,7 @@ use crate::contents::{PAGE, PageAt};
 use crate::worker;
 use selfpage::{Paged, Stretch};
 
-/// What the application is told.
+/// The options of the application.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// Where its pages go.
@@ -35,7 +35,7 @@ pub struct Plan {
     pub span: Span,
 }
 
-/// The life of the application.
+/// The main function of the application.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     for _ in 0..plan.leaves {
         let (housed, application) = plan.begin()?;
@@ -46,7 +46,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let (_housed, application) = plan.begin()?;
     worker::ready()?;
     plan.span.watch(|watched| application.process(watched))?;
-    // What it was charged is asked for while it has its contract.
+    // The daemon reports the charged time only while the contract is active.
     worker::linger();
     Ok(())
 }

@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the watch thread says.
+/// A report of the watch thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Nanoseconds since the application was told to go.
+    /// Nanoseconds since the start order.
     pub ns: u64,
     /// Bytes it has processed since.
     pub bytes: u64,
 }
 
-/// How long an application goes on, and what is said of it meanwhile.
+/// How long an application runs, and how often the watch thread reports.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Span {
     /// Seconds to go on.
     #[arg(long)]
     pub seconds: f64,
-    /// Seconds between two words of the watch thread.
+    /// Seconds between two reports of the watch thread.
     #[arg(long, default_value_t = 5.0)]
     pub every: f64,
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bandwidth_is_of_the_time_since_the_last_word() {
+    fn bandwidth_is_of_the_time_since_the_last_report() {
         let words = [
             (2_000_000_000, 1_000_000),
             (4_000_000_000, 4_000_000),

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use system::tenant::file::ReservedFile;
 use system::terms::DiskTerms;
 
-/// What the client is told.
+/// The options of the client.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// The file, of whole pages.
@@ -27,7 +27,7 @@ pub struct Plan {
     /// The system domain's socket.
     #[arg(long)]
     pub system: PathBuf,
-    /// What the client is called there.
+    /// The client's name there.
     #[arg(long, default_value = "reader")]
     pub name: String,
     /// Disk time there.
@@ -48,7 +48,7 @@ pub struct Plan {
     pub span: Span,
 }
 
-/// The life of the client.
+/// The main function of the client.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let file =
         File::open(&plan.file).map_err(while_doing(format!("open {}", plan.file.display())))?;
@@ -67,7 +67,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
             println!("{}", serde_json::to_string(&latency).map_err(failed)?);
         }
     }
-    // What it was charged is asked for while it has its contract.
+    // The daemon reports the charged time only while the contract is active.
     worker::linger();
     Ok(())
 }

@@ -111,7 +111,7 @@ struct Crowd<'a> {
     holders: [Process; 2],
 }
 
-/// What was seen so far.
+/// Figures so far.
 #[derive(Default)]
 struct Seen {
     /// Milliseconds until a claim was served.
@@ -124,7 +124,7 @@ struct Seen {
     killed: u64,
 }
 
-/// Claims until frames were asked back as often as wanted.
+/// Claims until the wanted number of revocations is reached.
 pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
     match take(grounds, options) {
         Ok((seen, honest)) => judged(&seen, honest),
@@ -258,7 +258,7 @@ fn refuse(
     contract(system, &CLEAN, CLEAN.2, CLEAN.3)
 }
 
-/// Changes a contract for frames: MiB guaranteed, and on top.
+/// Changes a contract for frames: guaranteed and optimistic MiB.
 fn contract(
     system: &System,
     Role(name, ..): &Role,
@@ -277,7 +277,7 @@ fn contract(
         .map_err(failed)
 }
 
-/// Frames that one has beyond its guarantee.
+/// Frames of a tenant beyond its guarantee.
 fn surplus(system: &System, Role(name, ..): &Role) -> Result<u32, ExperimentError> {
     let tenant = tenant(system, name)?;
     Ok(tenant.map_or(0, |tenant| tenant.n.saturating_sub(tenant.terms.frames.g)))

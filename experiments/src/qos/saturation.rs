@@ -20,7 +20,7 @@ use system::control::Listed;
 const PARTS: [u64; 3] = [14, 28, 57];
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// Of the client that comes now and then.
+/// Of the client that sends a request now and then.
 const NEWCOMER: u64 = 1;
 
 /// How often it comes: every time long after its last period began.
@@ -38,7 +38,7 @@ const WATCHED: f64 = 0.95;
 /// MiB of the file that all read.
 const FILE: u64 = 256;
 
-/// What the clients came to.
+/// The figures of the clients.
 struct Shared {
     charged: Vec<f64>,
     bytes: Vec<f64>,
@@ -150,7 +150,7 @@ fn first(plays: &[Shared], samples: &[(f64, f64)], model: &CostModel) -> Row {
     }
 }
 
-/// What a client is called.
+/// The name of a client.
 fn name(part: u64) -> String {
     format!("{part} %")
 }

@@ -1,4 +1,4 @@
-//! What the disk's scheduler did, and whether it kept its rules: pure.
+//! The schedule of the disk, and whether the scheduler kept its rules: pure functions.
 //!
 //! Nemesis, section 7.2.1: "a log was taken inside the USD scheduler which recorded each
 //! time a given client domain was scheduled to perform a transaction, the amount of lax time
@@ -33,10 +33,10 @@ pub struct Span {
     pub charged: Duration,
 }
 
-/// All that is known of one client.
+/// The schedule of one client.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its contract.
     pub contract: Contract,
@@ -72,7 +72,7 @@ impl Kept {
 }
 
 impl Client {
-    /// What the trace says of client `number`. `events` are in the order in which they were
+    /// The part of the trace that concerns client `number`. `events` are in the order in which they were
     /// recorded, a transaction when it ended; slack time is charged to no client.
     pub fn of(name: &str, contract: Contract, number: u32, events: &[Event]) -> Self {
         let mut client = Self {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_that_is_never_repaid_is_told() {
+    fn a_debt_that_is_never_repaid_is_found() {
         let always_three: Vec<_> = (0..4)
             .flat_map(|k| [0, 10, 20].map(|at| (250 * k + at, 250 * k + at + 10)))
             .collect();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overrun_by_more_than_a_transaction_is_told_at_once() {
+    fn an_overrun_by_more_than_a_transaction_is_found_at_once() {
         let client = client(&[(0, 10), (10, 20), (20, 30), (30, 40)], &[]);
         assert_eq!(client.kept().broken, 1);
     }

@@ -1,10 +1,10 @@
-//! How nearly what clients got is in proportion to what they were promised: pure.
+//! Compares the shares that clients received with their promises: pure functions.
 //!
 //! Jain's index (R. Jain, D. Chiu, W. Hawe, *A quantitative measure of fairness*, DEC
 //! TR-301, 1984) over what each got for each unit of its promise: 1 where all got the same,
 //! 1/n where one got everything.
 
-/// How far each is from its part of what all got: 0.01 is 1 % too much.
+/// The relative error of each client's part of the total: 0.01 is 1 % too much.
 pub fn errors(got: &[f64], promised: &[f64]) -> Vec<f64> {
     let mean = got.iter().sum::<f64>() / promised.iter().sum::<f64>();
     let error = |(got, promised): (&f64, &f64)| got / promised / mean - 1.0;
@@ -32,21 +32,21 @@ mod tests {
     const PROMISED: [f64; 3] = [25.0, 50.0, 100.0];
 
     #[test]
-    fn who_got_what_was_promised_is_not_far_from_it() {
+    fn the_promised_shares_have_no_error() {
         let got = [5.0, 10.0, 20.0];
         assert!(worst(&got, &PROMISED) < 1e-12);
         assert!((jain(&got, &PROMISED) - 1.0).abs() < 1e-12);
     }
 
     #[test]
-    fn too_much_and_too_little_are_both_told() {
+    fn too_much_and_too_little_are_both_errors() {
         let errors = errors(&[6.0, 10.0, 19.0], &PROMISED);
         assert!((errors[0] - 0.2).abs() < 1e-12 && (errors[2] + 0.05).abs() < 1e-12);
         assert!((worst(&[4.0, 10.0, 21.0], &PROMISED) - 0.2).abs() < 1e-12);
     }
 
     #[test]
-    fn one_who_has_everything_is_the_least_fair() {
+    fn one_client_with_everything_is_the_least_fair() {
         let index = jain(&[1.0, 0.0, 0.0], &[1.0, 1.0, 1.0]);
         assert!((index - 1.0 / 3.0).abs() < 1e-12);
     }

@@ -69,12 +69,12 @@ pub struct Row {
     pub bound: Bound,
     /// The repeats.
     pub samples: Vec<Sample>,
-    /// Why there are no more of them.
+    /// The failure that ended the repeats.
     pub failure: Option<ExperimentError>,
 }
 
 impl Row {
-    /// What the repeats come to.
+    /// The estimate over the repeats.
     pub fn estimate(&self) -> Option<Estimate> {
         let (ours, beside) = self.figures();
         match beside.is_empty() {
@@ -161,7 +161,7 @@ impl Report {
             .any(|row| !matches!(row.failure, None | Some(ExperimentError::Unavailable(_))))
     }
 
-    /// Prints it, and writes it as JSON where that is asked; the status it comes to.
+    /// Prints it, writes it as JSON on request, and returns the exit status.
     pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode, ExperimentError> {
         self.publish_with(json, Value::Null)
     }

@@ -40,7 +40,7 @@ pub struct Grounds<'a> {
     pub limit: Duration,
 }
 
-/// Runs that the kernel may kill before it is given up.
+/// Runs that the kernel may kill before the benchmark gives up.
 const TRIES: u32 = 5;
 
 /// A store for our pager, and the file under it, removed when dropped.
@@ -75,7 +75,7 @@ impl Grounds<'_> {
         })
     }
 
-    /// Runs a program that waits to be let go, in a cgroup of `memory` bytes with swap for
+    /// Runs a program that waits for its start line, in a cgroup of `memory` bytes with swap for
     /// `bytes`. It is tried again when the kernel kills it: with little memory the kernel
     /// sometimes does so while swap is free [seen on zram, Linux 6.18].
     pub fn in_cgroup(

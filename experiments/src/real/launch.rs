@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     /// Of the work.
@@ -28,7 +28,7 @@ pub struct Done {
 /// Why a run has no figures.
 #[derive(Debug)]
 pub enum Failed {
-    /// It was killed, and not by us: the kernel does that where memory runs out.
+    /// A signal killed it that the benchmark did not send: the kernel's OOM killer does that.
     Killed,
     /// Anything else.
     Otherwise(ExperimentError),
@@ -54,7 +54,7 @@ impl From<Failed> for ExperimentError {
 pub enum Start<'a> {
     /// At once.
     Now,
-    /// When it has said that it is ready and, where there is a cgroup, was put in it.
+    /// After its ready line and, with a cgroup, after it was moved into it.
     WhenReady(Option<&'a Cgroup>),
 }
 
@@ -68,7 +68,7 @@ pub fn ends_with_us(command: &mut Command) {
     unsafe { command.pre_exec(kill) };
 }
 
-/// The end of what a program said on standard error, in one line.
+/// The end of a program's standard error, in one line.
 pub fn last_words(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let mut last: Vec<&str> = said.trim().lines().rev().take(3).collect();
@@ -76,8 +76,7 @@ pub fn last_words(said: &[u8]) -> String {
     last.join("; ")
 }
 
-/// A program that says that it is ready, waits for a line, and only then becomes what
-/// `command` says.
+/// A program that prints a ready line, waits for a line, and only then executes `command`.
 pub fn gated(command: &Command) -> Command {
     let mut shell = Command::new("sh");
     let script = format!("echo {READY}; read _ && exec \"$@\"");
@@ -139,7 +138,7 @@ fn children() -> Vec<i32> {
         .collect()
 }
 
-/// Processor time of all children that have ended, and of theirs.
+/// Processor time of all children that have ended, and of their children.
 pub fn processor_time() -> Duration {
     // SAFETY: all zeros is a value of this plain structure.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_in_the_programs_own_words() {
+    fn a_failure_shows_the_programs_own_message() {
         let failed = run(shell("echo no >&2; exit 3"), Start::Now, LONG, &mut |_| ());
         let said = failed
             .map_err(ExperimentError::from)
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_killed_is_told_from_one_that_fails() {
+    fn a_killed_program_is_distinct_from_one_that_fails() {
         let killed = run(shell("kill -9 $$"), Start::Now, LONG, &mut |_| ());
         assert!(matches!(killed, Err(Failed::Killed)));
     }

@@ -1,10 +1,10 @@
 //! PageRank by a linked program, ours beside kernel swap on anonymous memory.
 //!
-//! The program says of its memory what its faults do not: the shares, which are read at
-//! random, are kept. The edges and all else are read in order, which is recognised without a
-//! word; asking for them a block ahead as well was tried, and costs more than it brings: a
-//! thread of its own then reads what the stream's reader has under way. The kernel is given
-//! the same work, and no advice.
+//! The program gives advice that its faults do not show: the shares, which are read at
+//! random, are kept. The edges and all else are read in order, which the stream detector
+//! recognises without advice. A prefetch of one block ahead was tried as well and costs more
+//! than it brings: its thread reads pages that the readahead of the stream has in flight. The
+//! kernel runs the same work without advice.
 
 use super::goal::Bound;
 use super::graph::{self, Graph};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 pub const ITERATIONS: u64 = 10;
 /// The part of its rank that a vertex passes on: the usual one.
 const DAMPING: f64 = 0.85;
-/// What a process that ranks is told.
+/// The options of a process that ranks.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// Which memory.
@@ -51,7 +51,7 @@ pub fn bytes(edges: u64) -> u64 {
     graph::layout(edges).bytes as u64
 }
 
-/// The life of a process that ranks.
+/// The main function of a process that ranks.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let layout = graph::layout(plan.edges);
     let memory = Memory::new(&plan.memory, (layout.bytes / PAGE) as u64, plan.frames)?;
@@ -77,7 +77,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     Ok(())
 }
 
-/// What the program says of its memory, where there is someone to hear it.
+/// The program's advice about its memory, in an arm whose pager takes advice.
 struct Hints<'a>(Option<&'a Stretch>);
 
 impl Hints<'_> {

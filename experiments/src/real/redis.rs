@@ -68,7 +68,7 @@ impl Redis {
         command
     }
 
-    /// What a client says of one command.
+    /// A client's output for one command.
     fn client(
         &self,
         program: &Path,

@@ -8,7 +8,7 @@
 //! then "concurrently with two paging applications having 10% and 20% guarantees" (7.3).
 //!
 //! Rule: what each was charged is the scheduler's own count, what each got is its own, and
-//! whether the rules were kept is told from the trace of every transaction.
+//! whether the rules were kept is computed from the trace of every transaction.
 
 use crate::system::{Setup, System};
 mod judge;
@@ -119,7 +119,7 @@ struct Stage<'a, 'b> {
     file: PathBuf,
 }
 
-/// What became of one of them.
+/// The result of one actor.
 struct Part {
     progress: Vec<Progress>,
     charged: Duration,
@@ -132,7 +132,7 @@ impl Part {
     }
 }
 
-/// What became of all.
+/// The result of all actors.
 struct Play {
     parts: Vec<Part>,
     /// Events that the trace had forgotten before they were read.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long before an access is due the thread stops sleeping: waking takes that long.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// The longest latency that is told from longer ones.
+/// The longest latency that the histogram resolves.
 const MOST: Duration = Duration::from_secs(600);
 
 /// Accesses, and the time they took.
@@ -32,7 +32,7 @@ impl Done {
     }
 }
 
-/// What an open phase came to; times from when each access was due.
+/// The result of an open phase; latencies are from the due time of each access.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Latency {
     /// Accesses that were due.

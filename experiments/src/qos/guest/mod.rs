@@ -1,12 +1,12 @@
 //! One of two programs beside each other, in a process of its own: the victim, whose
 //! accesses are timed, or the neighbour, which pages as hard as it can.
 //!
-//! It is told by lines what to do next, so that the same process, with the same pages in
-//! memory, is measured alone and beside the other.
+//! It receives its orders as lines, so that the same process, with the same pages in memory,
+//! is measured alone and beside the other.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `order` | what it is told |
+//! | `order` | its orders |
 //! | `work` | what it does with its pages |
 //! | `latency` | when accesses are due, and how long they took |
 
@@ -42,7 +42,7 @@ pub struct Plan {
     pub backing: Backing,
 }
 
-/// The life of a guest.
+/// The main function of a guest.
 pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
     let pages = (plan.mib << 20) / PAGE as u64;
     let place = Place::new(plan, pages)?;
@@ -103,7 +103,7 @@ impl Place {
         }
     }
 
-    /// How often frames were asked back.
+    /// Number of revocations.
     fn asked(&self) -> u64 {
         match self {
             Self::Stretch(_, housed) => housed.asked(),

@@ -1,11 +1,11 @@
-//! What a guest is told to do, as a line.
+//! The orders of a guest, each a line.
 
 use crate::ExperimentError;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What a guest is told to do.
+/// An order to a guest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
     /// Writes every page; answers [`super::Done`].
@@ -27,7 +27,7 @@ pub enum Order {
     Churn(u64),
     /// Ends either; answers [`super::Done`].
     Rest,
-    /// Answers how often frames were asked back of it, by a number; also while it works.
+    /// Answers the number of revocations it received; also while it works.
     Asked,
     /// Touches so many pages, answers how long that took ([`super::Done`]), and gives them and their
     /// frames up again before it does.
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_as_it_is_told() {
+    fn an_order_is_read_as_it_is_written() {
         let open = Order::Open {
             during: Duration::from_millis(1500),
             rate: 2000.5,
