@@ -18,9 +18,11 @@ pub fn trials(size: Size) -> Vec<Trial> {
             "threads_past_their_limits_are_slowed_and_right",
             move || paced(size, "eight_threads_write_and_check", (50, 200)),
         ),
-        trial("pace", "forks_do_not_wait_for_who_sleeps", move || {
-            paced(size, "fork_where_both_sides_write", (300, 600))
-        }),
+        trial(
+            "pace",
+            "forks_do_not_wait_for_a_throttled_thread",
+            move || paced(size, "fork_where_both_sides_write", (300, 600)),
+        ),
         trial("pace", "faults_on_files_are_paced_too", move || files(size)),
         trial(
             "pace",

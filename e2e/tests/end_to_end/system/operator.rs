@@ -11,10 +11,7 @@ use std::sync::Arc;
 
 pub const CASES: &[(&str, Case)] = &[
     ("contracts_are_shown_and_set_while_programs_run", set),
-    (
-        "a_configuration_is_read_again_without_losing_anybody",
-        reload,
-    ),
+    ("a_reload_keeps_all_tenants", reload),
     ("a_broken_configuration_is_refused_by_file_and_line", broken),
     (
         "a_check_of_a_configuration_refuses_what_a_daemon_could_not_have_and_makes_nothing",

@@ -23,7 +23,7 @@ pub const CASES: &[(&str, Case)] = &[
         gone_meanwhile,
     ),
     (
-        "a_daemon_with_less_than_is_promised_does_not_start_and_harms_nobody",
+        "a_daemon_with_less_than_is_promised_does_not_start_and_harms_no_tenant",
         less,
     ),
     (
