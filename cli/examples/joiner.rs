@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use system::client::{Joined, Port};
-use system::wire::Say;
+use system::handshake::Say;
 use system::{Figure, Hello};
 
 unsafe extern "C" {

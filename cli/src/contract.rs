@@ -1,9 +1,9 @@
 //! `selfpage contract`: the contracts that a daemon keeps.
 
-use ::system::control::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
+use ::system::contract_spec::{DiskChange, FrameTerms, Time};
 use ::system::daemon::config::SOCKET;
+use ::system::protocol::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
 use ::system::tenant::{books, list, set};
-use ::system::terms::{DiskChange, FrameTerms, Time};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! `selfpage disk`: files read in disk time that was promised.
 
+use ::system::contract_spec::{DiskTerms, parse_time};
 use ::system::daemon::config::SOCKET;
 use ::system::tenant::file::ReservedFile;
-use ::system::terms::{DiskTerms, parse_time};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;

@@ -148,7 +148,7 @@ fn seccomp() -> Result<String, String> {
     // SAFETY: this process has one thread; the child makes system calls and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let errno = system::notify::install()
+        let errno = system::direct_io_filter::install()
             .err()
             .map_or(0, |errno| errno.raw_os_error());
         // SAFETY: ends the child at once.

@@ -1,9 +1,9 @@
 //! `selfpage system`: the daemon that keeps contracts across programs.
 
 use ::disk::swapfs::OpenError;
+use ::system::contract_spec::Time;
 use ::system::daemon::config::Config;
 use ::system::daemon::{Daemon, calibrate_disk, check_disk, systemd};
-use ::system::terms::Time;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
 //! `selfpage trace`: what the disk's scheduler does, as a picture.
 
+use ::system::contract_spec::parse_time;
 use ::system::daemon::config::SOCKET;
 use ::system::tenant::list;
 use ::system::tenant::trace::Tracer;
-use ::system::terms::parse_time;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;

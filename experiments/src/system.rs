@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use system::control::Listed;
+use system::protocol::Listed;
 use system::tenant::list;
 use system::tenant::trace::Tracer;
 

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 use store::{SharedStore, Store};
 use system::Board;
-use system::board::Figure;
 use system::client::{Connection, Joined};
-use system::wire::slot_of;
+use system::handshake::slot_of;
+use system::stats_page::Figure;
 use translation::{Capabilities, EntryKind, Userfault};
 use wired::futex;
 
@@ -193,7 +193,7 @@ fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, 
 }
 
 fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, String> {
-    let process = system::tree::process(rustix::process::getpid());
+    let process = system::process_tree::process(rustix::process::getpid());
     ledger
         .adopt(DomainId::from_raw(domain), process)
         .map_err(text)

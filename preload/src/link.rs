@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use system::client::Port;
-use system::wire::Domain;
+use system::handshake::Domain;
 
 static PORT: OnceLock<Port> = OnceLock::new();
 static DOMAIN: AtomicU32 = AtomicU32::new(0);

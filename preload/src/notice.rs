@@ -3,7 +3,7 @@
 use crate::link;
 use crate::{pager_process, raw};
 use std::fmt::{Arguments, Write};
-use system::wire::Say;
+use system::handshake::Say;
 
 /// Longest line, in bytes; longer ones are cut.
 const LINE: usize = 400;

@@ -3,7 +3,7 @@
 use crate::{link, notice};
 use iochannel::ChannelClient;
 use rustix::io::Errno;
-use system::wire::Domain;
+use system::handshake::Domain;
 
 /// Of the process whose domain this is.
 pub struct Outlet(pub Domain);

@@ -9,7 +9,7 @@ use crate::{engine, raw, space};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use system::client::{Connection, Joined};
-use system::wire::Domain;
+use system::handshake::Domain;
 use wired::PAGE;
 
 pub use engine::{Paced, again, handle_fault_signals, start};

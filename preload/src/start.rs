@@ -7,7 +7,7 @@ use crate::{
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
 use system::client::{Connection, Port};
-use system::wire::Hello;
+use system::handshake::Hello;
 use wired::HUGE_RANGE;
 
 /// Addresses of the heap mimalloc gets at once: what it maps beyond goes the program's

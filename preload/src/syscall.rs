@@ -8,7 +8,7 @@ use crate::raw::{self, Answer, give};
 use crate::{advise, brk, descriptors, exec, fork, limits, map, pager_process};
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
-use system::notify::RING_OF_PAGER;
+use system::direct_io_filter::RING_OF_PAGER;
 
 /// `syscall`: number, six arguments.
 ///

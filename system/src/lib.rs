@@ -1,30 +1,30 @@
-//! The system domain: contracts, and the doors by which programs come to them.
+//! The system domain: contracts, and the sockets by which programs request them.
 //!
 //! Nemesis has one trusted *system domain* that owns the frames allocator and the paging
 //! disk and hands each domain its share (paper 000, sections 6.2 and 6.7). It comes in two
-//! sizes here: [`embedded`], in the process that started a tree, and [`daemon`], for a
-//! machine. [`tenant`] is what a tree or a linked program does to have a contract with the
-//! daemon; they speak in [`control`]'s messages, of [`terms`]. [`membership`] says which control
-//! groups a process is in, for whoever limits it or is limited.
+//! sizes here: [`supervisor`], in the process that started a tree, and [`daemon`], for a
+//! machine. [`tenant`] is the client side of the daemon, for a tree or a linked program; both
+//! sides exchange the messages of [`protocol`], which carry the contracts of [`contract_spec`].
+//! [`membership`] reads the control groups of a process.
 //!
-//! Rule: the system domain is never on the page path. A process asks it once, when its
+//! Rule: the system domain is never on the page path. A process sends it one request, when its
 //! image starts, and then faults, evicts and does its I/O alone over shared memory.
 
-pub mod control;
+pub mod contract_spec;
 pub mod daemon;
-pub mod embedded;
 pub mod membership;
+pub mod protocol;
 pub mod reservation;
-pub mod socket;
+pub mod seqpacket;
+pub mod supervisor;
 pub mod tenant;
-pub mod terms;
 
-pub use embedded::board::{self, Board, Figure};
-pub use embedded::pageable::{self, Unpageable, pageable};
-pub use embedded::server::{self, Event, Settings, StartError, System};
-pub use embedded::wire::{self, Domain, Hello, Options, Slot, Welcome};
-pub use embedded::{client, notify, pace, sample, tree};
-pub(crate) use embedded::{connector, doors, fence, figures, members, upstream};
+pub use supervisor::elf_check::{self, Unpageable, pageable};
+pub use supervisor::handshake::{self, Domain, Hello, Options, Slot, Welcome};
+pub use supervisor::server::{self, Event, Settings, StartError, System};
+pub use supervisor::stats_page::{self, Board, Figure};
+pub use supervisor::{client, direct_io_filter, fault_limits, memory_sampler, process_tree};
+pub(crate) use supervisor::{connector, daemon_link, fence, finished_totals, processes, sockets};
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process
 /// of the tree: one instruction can need two operands that each straddle a page (4),

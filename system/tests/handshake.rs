@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use system::client::{JoinError, Joined, Port};
-use system::wire::Say;
+use system::handshake::Say;
 use system::{Event, Figure, Hello, Settings, System};
 
 fn settings(frames: u32) -> Settings {
@@ -203,7 +203,7 @@ fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
     let mut child: Child = Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = Pid::from_child(&child);
     // The child's first message, as the kernel would deliver it for the child.
-    let (ours, theirs) = system::socket::pair().unwrap();
+    let (ours, theirs) = system::seqpacket::pair().unwrap();
     system.admit_for_test(theirs, pid);
     until(&mut system, |_| true);
     assert_eq!(system.members().count(), 1);
@@ -220,7 +220,7 @@ fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
 fn a_stranger_from_outside_the_tree_is_not_let_in() {
     // The test process is the ancestor of all it starts, so play the stranger from a
     // system domain in a child: its parent connects.
-    let (ours, theirs) = system::socket::pair().unwrap();
+    let (ours, theirs) = system::seqpacket::pair().unwrap();
     let supervisor = child(|| {
         let mut system = start(1024);
         send(
@@ -246,18 +246,18 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
 }
 
 fn send(to: impl AsFd, bytes: &[u8]) {
-    system::socket::send(to, bytes, &[], rustix::net::SendFlags::empty()).unwrap();
+    system::seqpacket::send(to, bytes, &[], rustix::net::SendFlags::empty()).unwrap();
 }
 
 fn receive(from: impl AsFd) -> Vec<u8> {
-    let message = system::socket::receive(from, rustix::net::RecvFlags::empty()).unwrap();
+    let message = system::seqpacket::receive(from, rustix::net::RecvFlags::empty()).unwrap();
     message.as_slice().to_vec()
 }
 
 #[test]
 fn connections_by_name_take_a_bounded_part_of_a_turn() {
     const MANY: usize = 200;
-    let (ours, theirs) = system::socket::pair().unwrap();
+    let (ours, theirs) = system::seqpacket::pair().unwrap();
     let supervisor = child(|| {
         let mut system = start(1024);
         send(
@@ -312,12 +312,12 @@ fn without_the_filter_a_request_for_a_connection_is_an_error() {
 #[test]
 fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
     let mut system = System::start(settings(1024)).unwrap();
-    let (ours, theirs) = system::socket::pair().unwrap();
+    let (ours, theirs) = system::seqpacket::pair().unwrap();
     let process = child(|| {
-        let listener = system::notify::install();
+        let listener = system::direct_io_filter::install();
         let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
         let errno = listener.as_ref().err().map_or(0, |e| e.raw_os_error());
-        let sent = system::socket::send(
+        let sent = system::seqpacket::send(
             &theirs,
             &errno.to_ne_bytes(),
             &fds,
@@ -330,7 +330,7 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         member.connection.say(Say::Notice(b"is in")).unwrap();
         std::thread::sleep(Duration::from_secs(20));
     });
-    let mut first = system::socket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
+    let mut first = system::seqpacket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
     let Some(listener) = first.fds[0].take() else {
         end(process);
         let errno = i32::from_ne_bytes(first.as_slice().try_into().unwrap());
@@ -338,7 +338,7 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         return println!("SKIPPED: no filter can be installed here: {why}");
     };
     system.serve_filter(listener.try_clone().unwrap()).unwrap();
-    let mut notifier = system::notify::Notifier::new(listener);
+    let mut notifier = system::direct_io_filter::Notifier::new(listener);
     let (mut happened, begin) = (Vec::new(), Instant::now());
     let said = |event: &Event| matches!(event, Event::Notice { text, .. } if text == "is in");
     while !happened.iter().any(said) {

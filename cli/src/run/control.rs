@@ -3,7 +3,7 @@
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::net::{RecvFlags, SendFlags};
-use system::socket;
+use system::seqpacket;
 
 /// A signal that came to one process, as the kernel told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,12 @@ impl Message {
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        socket::send(to, &bytes, &[], SendFlags::empty())
+        seqpacket::send(to, &bytes, &[], SendFlags::empty())
     }
 
     /// The next, if there is one; `Err` when the other is gone.
     pub fn receive(from: impl AsFd) -> io::Result<Option<Self>> {
-        let received = match socket::receive(from, RecvFlags::DONTWAIT) {
+        let received = match seqpacket::receive(from, RecvFlags::DONTWAIT) {
             Err(io::Errno::AGAIN) => return Ok(None),
             other => other?,
         };
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn messages_arrive_and_the_end_is_an_error() {
-        let (a, b) = socket::pair().unwrap();
+        let (a, b) = seqpacket::pair().unwrap();
         let signal = Arrived {
             signal: 15,
             code: -1,

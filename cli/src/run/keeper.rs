@@ -22,12 +22,12 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
-use system::notify::{self, Notifier};
+use system::contract_spec::Place;
+use system::direct_io_filter::{self, Notifier};
+use system::memory_sampler::Sampler;
 use system::reservation::{self, Held};
-use system::sample::Sampler;
 use system::tenant::{Tenant, bind_to_node};
-use system::terms::Place;
-use system::{Event, Figure, Settings, StartError, System, tree};
+use system::{Event, Figure, Settings, StartError, System, process_tree};
 
 /// How long processes may run on before `run` says that it waits for them.
 const REMARK: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
     if let Some(store) = system.store()
         && let Err(why) = store.grow_ahead()
     {
-        tree::kill_below(KILL_LIMIT);
+        process_tree::kill_below(KILL_LIMIT);
         return failed(own, why.to_string());
     }
     let_go(fds);
@@ -123,14 +123,14 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             None
         }
         Err(why) => {
-            tree::kill_below(KILL_LIMIT);
+            process_tree::kill_below(KILL_LIMIT);
             return failed(own, format!("cannot let processes come in: {why}"));
         }
     };
     let sampler = match system.observed() {
         Ok(observed) => Sampler::start(observed),
         Err(errno) => {
-            tree::kill_below(KILL_LIMIT);
+            process_tree::kill_below(KILL_LIMIT);
             return failed(own, format!("cannot map the board again: {errno}"));
         }
     };
@@ -167,7 +167,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
             0
         }
         Over::Orphaned => {
-            tree::kill_below(KILL_LIMIT);
+            process_tree::kill_below(KILL_LIMIT);
             reservation::release(owner);
             own
         }
@@ -245,7 +245,7 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
 }
 
 fn be_careful(plan: &Plan, system: &System, why: &str) {
-    notify::be_careful(system.board());
+    direct_io_filter::be_careful(system.board());
     if plan.options.verbosity > 0 {
         crate::say!("selfpage: {why}: every page is checked before it is evicted");
     }
@@ -444,7 +444,9 @@ impl Keeper {
                 // SAFETY: as above.
                 unsafe { libc::kill(self.program.as_raw_nonzero().get(), signal.signal) };
             }
-            (Some(_), Some(signal)) => tree::signal_all(&tree::below(getpid()), signal),
+            (Some(_), Some(signal)) => {
+                process_tree::signal_all(&process_tree::below(getpid()), signal)
+            }
             (Some(_), None) => {}
         }
     }
@@ -499,15 +501,15 @@ impl Keeper {
     fn after_the_program(&mut self) {
         let Some(ended) = self.ended else { return };
         if self.plan.remaining == Remaining::Kill {
-            tree::kill_below(KILL_LIMIT);
+            process_tree::kill_below(KILL_LIMIT);
             return;
         }
         if let Some(signal) = self.asked_to_end.take() {
-            tree::signal_all(&tree::below(getpid()), signal);
+            process_tree::signal_all(&process_tree::below(getpid()), signal);
         }
         if ended.elapsed() > REMARK && !self.remarked {
             self.remarked = true;
-            let mut left = tree::below(getpid());
+            let mut left = process_tree::below(getpid());
             left.retain(|pid| !self.system.is_pager(*pid));
             let left = left.len();
             self.print(format!(

@@ -22,10 +22,10 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use system::contract_spec::{DiskTerms, FrameTerms};
 use system::daemon::config::SOCKET;
-use system::pace::FaultRate;
+use system::fault_limits::FaultRate;
 use system::reservation::CpuTerms;
-use system::terms::{DiskTerms, FrameTerms};
 
 /// Run a program in a given number of frames.
 ///

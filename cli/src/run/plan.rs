@@ -12,10 +12,10 @@ use std::fs::File;
 use std::path::PathBuf;
 use store::StoreConfig;
 use system::client::Port;
-use system::pace::Pace;
+use system::contract_spec::{FrameTerms, Place};
+use system::fault_limits::Pace;
 use system::reservation::CpuTerms;
 use system::tenant::Wanted;
-use system::terms::{FrameTerms, Place};
 use system::{MIN_FRAMES, Options};
 use translation::{Capabilities, Feature};
 use wired::Bytes;
@@ -103,7 +103,7 @@ pub fn parse_frames(text: &str) -> Result<FrameTerms, String> {
         None => Ok(FrameTerms { g, x: g }),
         Some(_) => text
             .parse()
-            .map_err(|why: system::terms::TermsError| why.to_string()),
+            .map_err(|why: system::contract_spec::TermsError| why.to_string()),
     }
 }
 
@@ -247,7 +247,7 @@ impl Plan {
             stats_json: args.stats_json.map(figures_file).transpose()?,
             remaining: args.remaining,
             share_store: args.share_store,
-            direct_io: system::notify::inherited_direct_io(),
+            direct_io: system::direct_io_filter::inherited_direct_io(),
         })
     }
 

@@ -31,7 +31,7 @@ pub fn stand_for(plan: Plan) -> Result<ExitCode, Box<dyn Error>> {
         .collect();
     let (signals, inherited) = Signals::take()?;
     set_child_subreaper(Some(getpid()))?;
-    let (mine, keepers) = system::socket::pair()?;
+    let (mine, keepers) = system::seqpacket::pair()?;
     // SAFETY: this process has one thread, so the child may go on as it likes.
     match unsafe { libc::fork() } {
         -1 => Err(format!("cannot fork: {}", std::io::Error::last_os_error()).into()),
@@ -93,7 +93,7 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> Exi
 /// The keeper is gone without a word: it was killed, by whom SIGKILL may be from (`killer`).
 fn orphaned(keeper: Pid, killer: &str) -> ExitCode {
     let end = how_it_ended(keeper, killer);
-    system::tree::kill_below(KILL_LIMIT);
+    system::process_tree::kill_below(KILL_LIMIT);
     system::reservation::release(std::process::id());
     crate::say!(
         "selfpage: the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \

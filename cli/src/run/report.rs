@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 use store::{Occupancy, Store};
-use system::sample::Sampler;
+use system::memory_sampler::Sampler;
 use system::{Figure, System};
 use wired::PAGE;
 

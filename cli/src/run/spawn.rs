@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use system::reservation::Held;
-use system::{System, client, notify, socket};
+use system::{System, client, direct_io_filter, seqpacket};
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
@@ -77,7 +77,7 @@ pub fn spawn(
     let by_sockets = environment(plan, sockets);
     let arguments = Strings::new(plan.program.arguments.clone());
     let shell = shell_arguments(&plan.program);
-    let (ours, childs) = socket::pair().map_err(own("make a socket"))?;
+    let (ours, childs) = seqpacket::pair().map_err(own("make a socket"))?;
     let us = getpid();
     // SAFETY: this process has one thread. The child makes system calls on what is
     // prepared here, and nothing else, until it execs or exits.
@@ -134,10 +134,10 @@ fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<
         // SAFETY: nothing was started.
         unsafe { libc::_exit(125) };
     }
-    let filter = notify::install();
+    let filter = direct_io_filter::install();
     match &filter {
         Ok(listener) => {
-            let _ = socket::send(
+            let _ = seqpacket::send(
                 to,
                 &0i32.to_ne_bytes(),
                 &[listener.as_fd()],
@@ -151,14 +151,14 @@ fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<
 }
 
 fn tell(to: BorrowedFd<'_>, errno: i32) {
-    let _ = socket::send(to, &errno.to_ne_bytes(), &[], SendFlags::empty());
+    let _ = seqpacket::send(to, &errno.to_ne_bytes(), &[], SendFlags::empty());
 }
 
 /// In the parent: two messages. Whether there is a filter; then why exec failed, or the
 /// end of the socket, which exec closes.
 fn started(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
     let receive =
-        || socket::receive(from, RecvFlags::empty()).map_err(own("hear from the new process"));
+        || seqpacket::receive(from, RecvFlags::empty()).map_err(own("hear from the new process"));
     let mut first = receive()?;
     let listener = match (number(first.as_slice()), first.fds[0].take()) {
         (Some(number), _) if number & RESERVED != 0 => {

@@ -5,8 +5,8 @@ use crate::ExperimentError;
 use crate::contents::PAGE;
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use std::path::PathBuf;
+use system::contract_spec::{DiskTerms, FrameTerms};
 use system::tenant::{LinkedTenant, Manners, Revocation, Wanted};
-use system::terms::{DiskTerms, FrameTerms};
 
 /// Either of the two.
 #[derive(Clone, Debug, clap::Args)]

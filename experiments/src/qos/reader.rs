@@ -15,8 +15,8 @@ use crate::worker;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use system::contract_spec::DiskTerms;
 use system::tenant::file::ReservedFile;
-use system::terms::DiskTerms;
 
 /// The options of the client.
 #[derive(Clone, Debug, clap::Args)]

@@ -18,9 +18,9 @@ use crate::real::goal::{Bound, Row};
 use crate::statistics::median;
 use crate::system::{Setup, System};
 use std::time::{Duration, Instant};
-use system::control::Listed;
+use system::contract_spec::FrameTerms;
+use system::protocol::Listed;
 use system::tenant::set;
-use system::terms::FrameTerms;
 
 /// MiB of managed memory; MiB guaranteed to each tenant, to the claimer while its guarantee
 /// is lowered; MiB guaranteed to the claimer while it is raised.

@@ -14,7 +14,7 @@ use crate::system::{Setup, System};
 use disk::cost_model::CostModel;
 use std::path::Path;
 use std::time::Duration;
-use system::control::Listed;
+use system::protocol::Listed;
 
 /// Parts of the disk's capacity, in percent; with [`NEWCOMER`] all of it.
 const PARTS: [u64; 3] = [14, 28, 57];

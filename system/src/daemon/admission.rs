@@ -4,13 +4,13 @@
 //! sum of guaranteed frames, and by the sum of s/p of the disk. A swap file is allocated and
 //! wiped too, so a newcomer waits for that, and nobody else does.
 
-use super::record::{self, Record};
-use super::tenancy::{Frames, Phase, Tenancy};
-use super::wipe::Wiped;
-use super::{Daemon, HUNGER, access, places};
-use crate::control::{Say, TenantNumber, Ticket};
+use super::persisted_tenants::{self, Record};
+use super::scrub::Wiped;
+use super::tenant::{Frames, Phase, Tenancy};
+use super::{Daemon, HUNGER, places, policy};
+use crate::contract_spec::{DiskTerms, FrameTerms, Place, Terms};
+use crate::protocol::{Say, TenantNumber, Ticket};
 use crate::tenant::LEAST_FRAMES;
-use crate::terms::{DiskTerms, FrameTerms, Place, Terms};
 use disk::atropos::DiskContract;
 use disk::time::Nanos;
 use disk::usd::IoTarget;
@@ -134,7 +134,7 @@ impl Daemon {
         self.allocator
             .admit(TenantId(number), terms.frames.into(), self.cleaning(&terms))
             .map_err(|why| text(&why))?;
-        let name = record::file_name(&tenancy.ticket);
+        let name = persisted_tenants::file_name(&tenancy.ticket);
         let admitted = self
             .usd
             .admit(terms.disk.into())
@@ -185,7 +185,7 @@ impl Daemon {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let own = rustix::process::getuid().as_raw();
         let held = self.held(connection.asker.uid, None);
-        access::check(&self.config.allow, own, &connection.asker, held, &terms)?;
+        policy::check(&self.config.allow, own, &connection.asker, held, &terms)?;
         terms.disk.check().map_err(|why| why.to_string())?;
         let (pid, uid) = (connection.peer.pid, connection.asker.uid);
         // Who hands his connection on and ends cannot have a contract in the name of whoever

@@ -4,8 +4,8 @@
 //! running daemon can take over from a file that has changed is [`Config::differs`]'s to
 //! say; the rest needs a new daemon, and tenants live through that.
 
-use super::access::Rule;
-use crate::terms::{DiskTerms, FrameTerms, Terms, from_text, parse_time};
+use super::policy::Rule;
+use crate::contract_spec::{DiskTerms, FrameTerms, Terms, from_text, parse_time};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl std::str::FromStr for Size {
 pub struct Span(pub Duration);
 
 impl std::str::FromStr for Span {
-    type Err = crate::terms::TermsError;
+    type Err = crate::contract_spec::TermsError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse_time(text).map(Self)
@@ -176,8 +176,8 @@ impl Default for Faults {
         Self {
             // What Linux lets real-time tasks have.
             share: 0.95,
-            period: Span(crate::pace::PERIOD),
-            unit: Span(Duration::from_nanos(crate::pace::FIRST_UNIT)),
+            period: Span(crate::fault_limits::PERIOD),
+            unit: Span(Duration::from_nanos(crate::fault_limits::FIRST_UNIT)),
         }
     }
 }
@@ -310,7 +310,7 @@ impl Config {
         if !unit.contains(&faults.unit.0) {
             let why = format!(
                 "faults.unit is {}: the processor time of a fault is between 100ns and 10ms",
-                crate::terms::Time(faults.unit.0)
+                crate::contract_spec::Time(faults.unit.0)
             );
             return Some(("faults.unit".into(), why));
         }
@@ -323,7 +323,7 @@ impl Config {
         for (name, Span(asked), least, most) in limits {
             let range = Duration::from_millis(least)..=Duration::from_millis(most);
             if !range.contains(&asked) {
-                let asked = crate::terms::Time(asked);
+                let asked = crate::contract_spec::Time(asked);
                 let why = format!("{name} is {asked}: it can be from {least}ms to {most}ms");
                 return Some((name.into(), why));
             }
@@ -344,9 +344,9 @@ impl Config {
                 "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
                  processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
                 rate::reservations::FAULT_FLOOR,
-                crate::terms::Time(faults.unit.0),
+                crate::contract_spec::Time(faults.unit.0),
                 faults.share,
-                crate::terms::Time(faults.period.0)
+                crate::contract_spec::Time(faults.period.0)
             );
             return Some(("faults.unit".into(), why));
         }

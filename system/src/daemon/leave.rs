@@ -15,11 +15,11 @@
 //!
 //! Rule: who is not let go keeps its contract as it was, and is told the figures.
 
-use super::books::OWN;
-use super::errand::Done;
-use super::tenancy::{Phase, Tenancy};
+use super::frame_actions::OWN;
+use super::jobs::Done;
+use super::tenant::{Phase, Tenancy};
 use super::{ALLOWANCE, Daemon};
-use crate::control::{Say, TEXT, TenantNumber, cut};
+use crate::protocol::{Say, TEXT, TenantNumber, cut};
 use frames::LimitControl;
 use frames::allocator::TenantId;
 use wired::Bytes;

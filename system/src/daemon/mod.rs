@@ -7,69 +7,69 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `config`, `access` | what there is to give out, and to whom |
-//! | `door`, `peer`, `guests`, `closer` | who comes, and how little he can do there |
-//! | `requests`, `admission` | what tenants ask: contracts, channels |
-//! | `rejoin`, `leave` | tenants that come back, and that go |
-//! | `faults` | how fast the faults of each may come |
-//! | `books` | what the frames allocator orders |
-//! | `enforce`, `origin`, `stall` | what the kernel says; control groups |
+//! | `config`, `policy` | what there is to give out, and to whom |
+//! | `listener`, `peer`, `user_limits`, `fd_reaper` | who comes, and how little he can do there |
+//! | `dispatch`, `admission` | what tenants ask: contracts, channels |
+//! | `recovery`, `leave` | tenants that come back, and that go |
+//! | `fault_rates` | how fast the faults of each may come |
+//! | `frame_actions` | what the frames allocator orders |
+//! | `tenant_cgroup`, `cgroup_origin`, `stall` | what the kernel says; control groups |
 //! | `urgent` | how soon the daemon has a processor |
 //! | `signals`, `systemd` | what the machine's operator wants |
-//! | `record`, `wipe`, `errand` | what outlives the daemon; what takes long |
+//! | `persisted_tenants`, `scrub`, `jobs` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
 //!
 //! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
 //! what it must know again is in the swap filesystem and in their hands. Whatever a tenant
 //! sends or writes into memory it shares, the others notice nothing.
 
-pub mod access;
 mod admission;
 mod backing;
-mod books;
-mod closer;
+mod cgroup_origin;
 pub mod config;
-mod door;
-pub mod enforce;
-mod errand;
-mod faults;
-mod guests;
+mod dispatch;
+mod fault_rates;
+mod fd_reaper;
+mod frame_actions;
+mod jobs;
 mod leave;
-mod origin;
+mod listener;
 mod peer;
-mod record;
-mod rejoin;
-mod requests;
+mod persisted_tenants;
+pub mod policy;
+mod recovery;
+mod scrub;
 mod signals;
 mod stall;
 pub mod systemd;
-mod tenancy;
+mod tenant;
+pub mod tenant_cgroup;
 mod urgent;
-mod wipe;
+mod user_limits;
 
-use crate::control::TenantNumber;
+use crate::protocol::TenantNumber;
 pub use backing::{calibrate_disk, check_disk};
-use closer::Closer;
 use config::{Config, ConfigError};
 use disk::cost_model::CostModel;
 use disk::swapfs::{FileError, OpenError, SwapFs};
 use disk::usd::{Usd, UsdEvent};
-use door::{Connection, LISTENER, Strangers, listen};
-use enforce::Groups;
-use errand::{Done, Errands};
-use faults::FaultRates;
+use fault_rates::FaultRates;
+use fd_reaper::Closer;
 use frames::allocator::{Allocator, AllocatorConfig, MachineTopology, TenantId};
-use guests::Guests;
+use jobs::{Done, Errands};
+use listener::{Connection, LISTENER, Strangers, listen};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use scrub::Wiper;
 use signals::Signals;
 use stall::Stall;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tenancy::{Phase, Tenancy};
-use wipe::Wiper;
+use tenant::{Phase, Tenancy};
+use tenant_cgroup::Groups;
+use user_limits::Guests;
 
 /// How often what is resident is compared with what is owned.
 const COUNT: Duration = Duration::from_secs(1);
@@ -218,7 +218,7 @@ impl Daemon {
             closer: Closer::default(),
             tenants: BTreeMap::new(),
             next_tenant: 1,
-            allocator: match rejoin::is_anybody_awaited(&backing.swap) {
+            allocator: match recovery::is_anybody_awaited(&backing.swap) {
                 true => Allocator::restarted(settings, config.memory.grace.0),
                 false => Allocator::new(settings),
             },

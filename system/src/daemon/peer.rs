@@ -4,7 +4,7 @@
 //! before it is looked at; so the process is held by a descriptor from when it connected, and
 //! what was found by the number counts only if it still ran afterwards.
 
-use crate::tree::Stat;
+use crate::process_tree::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -89,11 +89,11 @@ fn option<T>(socket: impl AsFd, name: i32, value: &mut T) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket;
+    use crate::seqpacket;
 
     #[test]
     fn a_peer_is_known_until_it_ends() {
-        let (ours, theirs) = socket::pair().unwrap();
+        let (ours, theirs) = seqpacket::pair().unwrap();
         let us = rustix::process::getpid();
         let peer = Peer::of(&ours).unwrap();
         assert_eq!(

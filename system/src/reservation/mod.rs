@@ -24,7 +24,7 @@ pub mod group;
 pub mod realtime;
 pub mod weight;
 
-use crate::terms::{Time, parse_time};
+use crate::contract_spec::{Time, parse_time};
 use group::Group;
 use rate::Reservation;
 use rate::units::InvalidReservation;

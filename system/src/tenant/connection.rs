@@ -1,8 +1,8 @@
 //! A connection to the daemon: one message, one answer.
 
 use super::TenantError;
-use crate::control::{Ask, Say, decode, encode};
-use crate::socket;
+use crate::protocol::{Ask, Say, decode, encode};
+use crate::seqpacket;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -37,7 +37,7 @@ pub(crate) fn send(
     fds: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = encode(message).map_err(|_| Errno::MSGSIZE)?;
-    socket::send(to, &bytes, fds, SendFlags::empty())
+    seqpacket::send(to, &bytes, fds, SendFlags::empty())
 }
 
 /// An answer, and the first descriptors with it.
@@ -92,7 +92,7 @@ pub(crate) fn reach_next(path: &Path, begun: Instant) -> Result<OwnedFd, TenantE
 pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
     wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
     let mut message =
-        socket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
+        seqpacket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
     if message.len == 0 {
         return Err(TenantError::Silent(Errno::PIPE));
     }

@@ -3,9 +3,9 @@
 //! The file-system client of *Self-Paging in the Nemesis Operating System*, section 7.3: it
 //! has a share of the disk beside those that page, and keeps many requests under way.
 
-use crate::control::{Ask, NAME, cut};
+use crate::contract_spec::DiskTerms;
+use crate::protocol::{Ask, NAME, cut};
 use crate::tenant::{TenantError, converse, reach};
-use crate::terms::DiskTerms;
 use iochannel::{ChannelClient, ChannelError, IoVec, MAX_RUN};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

@@ -37,10 +37,10 @@
 //! a tenant that hangs up without leaving is ended by the system domain, whatever it is doing.
 //! Until it has shown its ledger it has nothing, and may hang up.
 
-use super::steward::{Happened, Revocation, Steward};
+use super::session_driver::{Happened, Revocation, Steward};
 use super::{Tenant, TenantError, Wanted};
-use crate::control::TenantNumber;
-use crate::terms::Terms;
+use crate::contract_spec::Terms;
+use crate::protocol::TenantNumber;
 use frames::{Contract, Ledger, LedgerError};
 use iochannel::ChannelClient;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};

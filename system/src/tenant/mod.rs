@@ -12,32 +12,32 @@
 //! |---|---|
 //! | `linked` | **the way in for a linked program**: [`LinkedTenant`] |
 //! | `file` | disk time for a file of one's own |
-//! | `queries`, `trace` | what is asked without a contract |
-//! | `contract`, `heard`, `connection` | the messages, and coming back to a daemon |
-//! | `steward` | who waits for channels, and which frames are asked back: of a tree's keeper and of a linked program alike |
-//! | `node` | frames of one NUMA node |
+//! | `admin`, `trace` | what is asked without a contract |
+//! | `session`, `event`, `connection` | the messages, and coming back to a daemon |
+//! | `session_driver` | pending channel opens and the revocation in progress, for a tree and for a linked program alike |
+//! | `numa` | frames of one NUMA node |
 
+mod admin;
 mod connection;
-mod contract;
+mod event;
 pub mod file;
-mod heard;
 mod linked;
-mod node;
-mod queries;
-mod steward;
+mod numa;
+mod session;
+mod session_driver;
 pub mod trace;
 
+pub use admin::{books, list, set};
 pub use connection::connect;
 pub(crate) use connection::{converse, reach, send};
-pub use contract::Tenant;
-pub use heard::Heard;
+pub use event::Heard;
 pub use linked::{LEAST_FRAMES, LinkedError, LinkedTenant, Manners, Share};
-pub use node::bind_to_node;
-pub use queries::{books, list, set};
-pub use steward::Revocation;
-pub(crate) use steward::{Happened, Steward};
+pub use numa::bind_to_node;
+pub use session::Tenant;
+pub use session_driver::Revocation;
+pub(crate) use session_driver::{Happened, Steward};
 
-use crate::terms::{DiskTerms, FrameTerms, Place};
+use crate::contract_spec::{DiskTerms, FrameTerms, Place};
 use rustix::io::Errno;
 use std::path::PathBuf;
 

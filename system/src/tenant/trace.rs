@@ -1,7 +1,7 @@
 //! The disk scheduler's trace, handed over as memory: what figures 7 to 9 of the paper plot.
 
-use crate::control::{Ask, Say, decode};
-use crate::socket;
+use crate::protocol::{Ask, Say, decode};
+use crate::seqpacket;
 use crate::tenant::{TenantError, connect, send};
 use disk::trace::{Event, TraceBatch};
 use rustix::fd::OwnedFd;
@@ -73,8 +73,8 @@ impl Tracer {
     pub fn read(&mut self) -> Result<TraceBatch, TenantError> {
         let ask = Ask::Trace { from: self.next };
         send(&self.connection, &ask, &[]).map_err(TenantError::Silent)?;
-        let mut message =
-            socket::receive(&self.connection, RecvFlags::empty()).map_err(TenantError::Silent)?;
+        let mut message = seqpacket::receive(&self.connection, RecvFlags::empty())
+            .map_err(TenantError::Silent)?;
         match decode::<Say>(message.as_slice()) {
             Some(Say::Trace) => {
                 let memory = message.fds[0]

@@ -12,9 +12,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use system::control::{Ask, Say, Ticket, decode, encode};
-use system::socket;
-use system::terms::FrameTerms;
+use system::contract_spec::FrameTerms;
+use system::protocol::{Ask, Say, Ticket, decode, encode};
+use system::seqpacket;
 
 /// Messages after which the test is told how many there were.
 const BATCH: u64 = 500;
@@ -49,7 +49,7 @@ pub fn try_connect(path: &Path) -> Option<OwnedFd> {
 }
 
 fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
-    socket::send(to, bytes, fds, SendFlags::DONTWAIT).is_ok()
+    seqpacket::send(to, bytes, fds, SendFlags::DONTWAIT).is_ok()
 }
 
 pub fn ask(to: &OwnedFd, ask: &Ask, fds: &[BorrowedFd<'_>]) -> bool {
@@ -57,7 +57,7 @@ pub fn ask(to: &OwnedFd, ask: &Ask, fds: &[BorrowedFd<'_>]) -> bool {
 }
 
 pub fn hear(from: &OwnedFd) -> Option<(Say, Vec<OwnedFd>)> {
-    let message = socket::receive(from, RecvFlags::empty()).ok()?;
+    let message = seqpacket::receive(from, RecvFlags::empty()).ok()?;
     let say = decode(message.as_slice())?;
     Some((say, message.fds.into_iter().flatten().collect()))
 }
@@ -71,7 +71,7 @@ fn wrong() -> Vec<OwnedFd> {
         fd
     };
     let (pipe, _gone) = rustix::pipe::pipe().unwrap();
-    let (alone, _gone) = socket::pair().unwrap();
+    let (alone, _gone) = seqpacket::pair().unwrap();
     let semaphore = eventfd(u32::MAX, EventfdFlags::SEMAPHORE).unwrap();
     fcntl_setfl(&semaphore, OFlags::empty()).unwrap();
     let sealed = memory(64, MemfdFlags::ALLOW_SEALING);
@@ -173,7 +173,7 @@ pub fn fuzz(path: &Path, seed: u64) {
         if !sent || rng.below(64) == 0 {
             connection = connect(path);
         }
-        while socket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
+        while seqpacket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
         if n % BATCH == 0 {
             count(BATCH);
         }
@@ -248,7 +248,7 @@ pub fn scribble(path: &Path, seed: u64) {
         let round = rng.next() as u32;
         ask(&connection, &Ask::Answered { round }, &[]);
         ask(&connection, &Ask::Close(rng.below(8) as u32), &[]);
-        while socket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
+        while seqpacket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
     }
 }
 

@@ -6,7 +6,7 @@ use frames::{Contract, Ledger, Process};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use system::control::{Ask, Say, Ticket};
+use system::protocol::{Ask, Say, Ticket};
 use system::tenant::{LinkedTenant, Manners, Wanted};
 
 /// Connections of one flood, and what each sends.

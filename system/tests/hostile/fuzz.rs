@@ -14,7 +14,7 @@ use selfpage::{DirectIo, Domain, Paged};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use system::socket;
+use system::seqpacket;
 use system::tenant::{LinkedTenant, Manners, Wanted};
 
 const PAGE: usize = 4096;
@@ -118,7 +118,7 @@ pub fn supervisor(folder: &Path, seed: u64) {
                 .map(|_| any_descriptor(&mut rng))
                 .collect();
             let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            let _ = socket::send(connection, &bytes, &fds, SendFlags::DONTWAIT);
+            let _ = seqpacket::send(connection, &bytes, &fds, SendFlags::DONTWAIT);
         }
     }
 }

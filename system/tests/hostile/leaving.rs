@@ -8,7 +8,7 @@ use selfpage::{DirectIo, Domain, Paged};
 use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use system::control::{Ask, Say, Ticket};
+use system::protocol::{Ask, Say, Ticket};
 use system::tenant::{LinkedError, LinkedTenant, Share, Tenant, Wanted};
 
 const PAGE: usize = 4096;

@@ -23,7 +23,7 @@ use crate::real::goal::Row;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use system::control::Listed;
+use system::protocol::Listed;
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);

@@ -1,0 +1,309 @@
+//! Whether a program can be given a pager at all, told before it starts.
+//!
+//! A pager comes in by preloading, and the dynamic loader of the C library we are built
+//! for must be there to do it, in a process the kernel trusts to be steered by its
+//! environment.
+//!
+//! Rule: nothing here allocates or locks: a preloaded library asks between vfork and
+//! exec.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, fgetxattr, fstat, open};
+use rustix::io::{Errno, pread};
+use rustix::process::{getegid, geteuid};
+use std::ffi::CStr;
+
+/// Interpreters of interpreters the kernel follows.
+const DEPTH: usize = 5;
+
+/// Bytes of a script's first line the kernel reads.
+const LINE: usize = 256;
+
+/// The machine this is built for, as ELF numbers it, and by name.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: (u16, &str) = (62, "x86-64");
+/// The machine this is built for, as ELF numbers it, and by name.
+#[cfg(target_arch = "aarch64")]
+const MACHINE: (u16, &str) = (183, "AArch64");
+
+/// Why a program cannot page itself: `{}` also says what to do, `{:#}` is for one that runs
+/// unpaged all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpageable {
+    /// No dynamic loader runs in it.
+    Static,
+    /// It changes its identity when it starts.
+    Setuid,
+    /// It gains capabilities when it starts.
+    Capabilities,
+    /// It is of another processor, or 32 bits wide.
+    Architecture {
+        /// As ELF numbers it.
+        machine: u16,
+        /// Width of an address.
+        bits: u8,
+    },
+    /// It is linked with a C library that is not glibc.
+    Loader {
+        /// What it asks for.
+        loader: Name,
+    },
+}
+
+impl std::error::Error for Unpageable {}
+
+impl std::fmt::Display for Unpageable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (no_pager, mend) = match self {
+            Self::Static => {
+                f.write_str("it is statically linked, so no pager can be loaded into it")?;
+                ("", "use a dynamically linked build of it")
+            }
+            Self::Setuid => {
+                f.write_str("it is set-user-ID or set-group-ID")?;
+                (TRUSTED, "run it as the user it becomes")
+            }
+            Self::Capabilities => {
+                f.write_str("it has file capabilities")?;
+                let mend = "remove them (setcap -r) from a copy and run it as root";
+                (TRUSTED, mend)
+            }
+            Self::Architecture { machine, bits } => {
+                write!(
+                    f,
+                    "it is built for another machine (ELF machine {machine}, {bits} bits), the pager for {} with 64 \
+                     bits",
+                    MACHINE.1
+                )?;
+                ("", "use a build for this machine")
+            }
+            Self::Loader { loader } => {
+                let ours = "not glibc's, and the pager is built for glibc";
+                write!(f, "its dynamic loader is {loader}, {ours}")?;
+                ("", "use a build for glibc")
+            }
+        };
+        f.write_str(no_pager)?;
+        match f.alternate() {
+            // `direct_io_filter::install`: a user who may not filter gives privileges up for that.
+            true if !no_pager.is_empty() && !geteuid().is_root() => f.write_str(
+                "; it also runs without the privilege that it would gain, since the tree has no_new_privs",
+            ),
+            true => Ok(()),
+            false => write!(
+                f,
+                ": {mend}, or use --allow-unpaged to let it run outside the contract"
+            ),
+        }
+    }
+}
+
+const TRUSTED: &str = ", and the kernel lets no pager be loaded into such a program";
+
+/// A file name of bounded length, held in place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name([u8; 64]);
+
+impl Name {
+    fn new(bytes: &[u8]) -> Self {
+        let mut it = Self([0; 64]);
+        let n = bytes.len().min(64);
+        it.0[..n].copy_from_slice(&bytes[..n]);
+        it
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let used = self.0.split(|b| *b == 0).next().unwrap_or(&[]);
+        f.write_str(std::str::from_utf8(used).unwrap_or("of an unreadable name"))
+    }
+}
+
+impl std::fmt::Debug for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// Whether the program at `path`, started now by this process, can page itself. Of a
+/// script its interpreter counts. A file that cannot be read is let through: whether it
+/// can run is for exec to say.
+pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
+    let mut line = [0u8; LINE + 1];
+    let mut at = path;
+    for _ in 0..DEPTH {
+        let Some(file) = read(at) else { return Ok(()) };
+        let mut head = [0u8; LINE];
+        let n = pread(&file, &mut head[..], 0).unwrap_or(0);
+        if head[..n].starts_with(b"\x7fELF") {
+            return elf(&file, &head[..n], at);
+        }
+        // A file of no known kind is given to the shell, as execvp does.
+        let interpreter = head[..n]
+            .strip_prefix(b"#!")
+            .map_or(&b"/bin/sh"[..], interpreter);
+        line.fill(0);
+        line[..interpreter.len()].copy_from_slice(interpreter);
+        let Ok(next) = CStr::from_bytes_until_nul(&line) else {
+            return Ok(());
+        };
+        at = next;
+    }
+    Ok(())
+}
+
+/// The interpreter's path in a script's first line, without the `#!`.
+fn interpreter(line: &[u8]) -> &[u8] {
+    let line = line.split(|b| *b == b'\n').next().unwrap_or(&[]);
+    line.split(|b| *b == b' ' || *b == b'\t')
+        .find(|word| !word.is_empty())
+        .unwrap_or(&[])
+}
+
+fn read(path: &CStr) -> Option<OwnedFd> {
+    // Not to wait where the path is a pipe, say.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    open(path, flags, Mode::empty()).ok()
+}
+
+fn elf(file: &OwnedFd, head: &[u8], path: &CStr) -> Result<(), Unpageable> {
+    let half = |at: usize| Some(u16::from_ne_bytes(head.get(at..at + 2)?.try_into().ok()?));
+    let wide = head.get(4) == Some(&2);
+    let machine = half(18).unwrap_or(0);
+    if !wide || machine != MACHINE.0 {
+        return Err(Unpageable::Architecture {
+            machine,
+            bits: if wide { 64 } else { 32 },
+        });
+    }
+    changes_identity(file)?;
+    let table = head
+        .get(32..40)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u64::from_ne_bytes);
+    let (size, count) = (
+        u64::from(half(54).unwrap_or(0)),
+        u64::from(half(56).unwrap_or(0)),
+    );
+    for i in 0..count {
+        let mut entry = [0u8; 56];
+        if pread(file, &mut entry[..], table + i * size).ok() != Some(entry.len()) {
+            break;
+        }
+        const PT_INTERP: [u8; 4] = 3u32.to_ne_bytes();
+        if entry[..4] == PT_INTERP {
+            let mut name = [0u8; 64];
+            let at = u64::from_ne_bytes(entry[8..16].try_into().unwrap_or_default());
+            let n = pread(file, &mut name[..], at).unwrap_or(0);
+            let loader = name[..n].split(|b| *b == 0).next().unwrap_or(&[]);
+            return if is_glibc(loader) {
+                Ok(())
+            } else {
+                Err(Unpageable::Loader {
+                    loader: Name::new(loader),
+                })
+            };
+        }
+    }
+    // The loader itself, run by name with a program as its argument, has none.
+    if is_glibc(path.to_bytes()) {
+        Ok(())
+    } else {
+        Err(Unpageable::Static)
+    }
+}
+
+fn is_glibc(path: &[u8]) -> bool {
+    let name = path.rsplit(|b| *b == b'/').next().unwrap_or(&[]);
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.")
+}
+
+/// Whether the kernel would start it in secure-execution mode.
+fn changes_identity(file: &OwnedFd) -> Result<(), Unpageable> {
+    let Ok(stat) = fstat(file) else { return Ok(()) };
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let user = mode.contains(Mode::SUID) && stat.st_uid != geteuid().as_raw();
+    // Without group execution the bit means mandatory locking.
+    let group = mode.contains(Mode::SGID | Mode::XGRP) && stat.st_gid != getegid().as_raw();
+    if user || group {
+        return Err(Unpageable::Setuid);
+    }
+    let mut capabilities = [0u8; 64];
+    match (
+        geteuid().is_root(),
+        fgetxattr(file, c"security.capability", &mut capabilities[..]),
+    ) {
+        (false, Ok(_) | Err(Errno::RANGE)) => Err(Unpageable::Capabilities),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn c(path: &std::path::Path) -> std::ffi::CString {
+        std::ffi::CString::new(path.to_str().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_ordinary_program_and_a_script_for_it_are_pageable() {
+        assert_eq!(pageable(c"/bin/sh"), Ok(()));
+        let dir = tempfile::tempdir().unwrap();
+        for (text, name) in [
+            ("#!/bin/sh\n", "a"),
+            ("#! /usr/bin/env  sh\n", "b"),
+            ("echo no first line\n", "c"),
+        ] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(pageable(&c(&path)), Ok(()), "{text}");
+        }
+        assert_eq!(pageable(c"/nonexistent"), Ok(()), "exec says that better");
+    }
+
+    #[test]
+    fn a_script_is_what_its_interpreter_is_however_deep() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut elf = vec![0u8; 128];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[18..20].copy_from_slice(&MACHINE.0.to_le_bytes());
+        let bin = dir.path().join("static");
+        std::fs::write(&bin, &elf).unwrap();
+        assert_eq!(pageable(&c(&bin)), Err(Unpageable::Static));
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        std::fs::write(&one, format!("#!{}\n", bin.display())).unwrap();
+        std::fs::write(&two, format!("#!\t{} -x\n", one.display())).unwrap();
+        assert_eq!(pageable(&c(&two)), Err(Unpageable::Static));
+        std::fs::write(&one, format!("#!{}\n", one.display())).unwrap();
+        assert_eq!(pageable(&c(&one)), Ok(()), "a loop is for exec to refuse");
+    }
+
+    #[test]
+    fn other_machines_and_other_identities_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
+        let mut elf = std::fs::read("/bin/true").unwrap();
+        elf[18] = 0xb7 ^ 1;
+        std::fs::write(&path, &elf).unwrap();
+        assert!(matches!(
+            pageable(&c(&path)),
+            Err(Unpageable::Architecture { bits: 64, .. })
+        ));
+        elf[4] = 1;
+        std::fs::write(&path, &elf).unwrap();
+        assert!(matches!(
+            pageable(&c(&path)),
+            Err(Unpageable::Architecture { bits: 32, .. })
+        ));
+        std::fs::copy("/bin/true", &path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        assert_eq!(pageable(&c(&path)), Ok(()), "to ourselves is no change");
+        let other = if geteuid().is_root() { 65534 } else { return };
+        std::os::unix::fs::chown(&path, Some(other), None).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        assert_eq!(pageable(&c(&path)), Err(Unpageable::Setuid));
+    }
+}
