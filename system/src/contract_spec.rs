@@ -2,7 +2,7 @@
 //!
 //! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: frames {g, x},
 //! and the disk's (p, s, x, l). `512M+128M` is 512 MiB guaranteed and 128 MiB more while
-//! nobody else needs them: the paper's x is the sum. `25ms/250ms,extra,laxity=10ms` is 25 ms
+//! no other tenant needs them: the paper's x is the sum. `25ms/250ms,extra,laxity=10ms` is 25 ms
 //! of the disk in every 250 ms, slack time too, and 10 ms of patience with a client that
 //! has nothing to submit yet.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use wired::Bytes;
 use wired::PAGE;
 
-/// How long the disk waits, at most, for a client that says nothing of it: long enough for
+/// Default laxity, for a client whose contract names none: long enough for
 /// a fault to be resolved and the next to be taken, short beside any period.
 const LAXITY: Duration = Duration::from_millis(10);
 /// Shortest period: below it a disk's single transactions are longer than slices.
@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// Longest period: a newcomer may wait for one.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What is wrong with what was written.
+/// Why a text is no contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TermsError {
     /// Not a length of time.
@@ -54,9 +54,9 @@ pub enum TermsError {
     /// Not frames.
     #[error("`{text}` is not an amount of frames: SIZE or SIZE+EXTRA, as in 512M+128M ({why})")]
     Frames {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
@@ -180,7 +180,7 @@ impl DiskTerms {
         self.slice.as_secs_f64() / self.period.as_secs_f64()
     }
 
-    /// Refuses what cannot be kept.
+    /// Refuses terms that cannot be kept.
     pub fn check(&self) -> Result<(), TermsError> {
         let Self {
             slice,

@@ -1,11 +1,11 @@
-//! What a tenant, or who looks after tenants, and the daemon say to each other.
+//! The messages between the daemon and its clients: tenants and administrators.
 //!
 //! One datagram a message over a SOCK_SEQPACKET socket, in postcard behind a version word.
 //! Descriptors come along with SCM_RIGHTS, in the order the message's documentation gives.
-//! The daemon believes nothing it reads: any bytes are a message or are not one.
+//! The daemon trusts no input: bytes that decode to no message are rejected.
 //!
-//! Rule: nothing here is on the page path. A tenant asks once, and is then asked now and
-//! then for frames; its faults go over its IO channels.
+//! Rule: nothing here is on the page path. A tenant sends one request, and then receives
+//! revocations of frames now and then; its faults go over its IO channels.
 
 use crate::contract_spec::{DiskChange, DiskTerms, FrameTerms, Place, Terms};
 use crate::handshake::MESSAGE;
@@ -21,12 +21,12 @@ pub const NAME: usize = 64;
 /// Longest text, in bytes; longer ones are cut.
 pub const TEXT: usize = MESSAGE - 64;
 
-/// Shows that a tenant is the one it says, to a daemon that was started again.
+/// Resume token: identifies a tenant to a daemon that was started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket(pub [u8; 16]);
 
 impl Ticket {
-    /// One that nobody can guess.
+    /// A random token, which cannot be guessed.
     pub fn draw() -> rustix::io::Result<Self> {
         let mut drawn = [0; 16];
         rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())?;
@@ -40,13 +40,14 @@ pub type TenantNumber = u32;
 /// An IO channel's number among those of its tenant.
 pub type ChannelNumber = u32;
 
-/// What a tenant, or who looks after tenants, says.
+/// Requests from tenants and administrators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
-    /// Asks for a contract; what is `None` is by the daemon's default. Asked again with the
-    /// same ticket by one whose daemon ended before it answered, it is the same contract.
+    /// Requests a contract; a field that is `None` takes the daemon's default. A client whose
+    /// daemon ended before it replied repeats the request with the same ticket, and gets the
+    /// same contract.
     Join {
-        /// To come back by: drawn by who asks, who tells it nobody else.
+        /// Random resume token chosen by the client, which keeps it secret.
         ticket: Ticket,
         /// What it is called, for people.
         name: String,
@@ -56,7 +57,7 @@ pub enum Ask {
         disk: Option<DiskTerms>,
         /// Bytes of swap.
         swap: Option<u64>,
-        /// Which frames; any if not said.
+        /// Which frames; any where `None`.
         place: Option<Place>,
     },
     /// Makes the ledger known that was made for the frames of [`Say::Admitted`]. With its
@@ -65,7 +66,7 @@ pub enum Ask {
     /// Comes back, after the daemon was started again. With both bells of [`Say::Admitted`]
     /// and the ledger's descriptor.
     Rejoin {
-        /// As the first daemon was given it.
+        /// The token of the original [`Ask::Join`].
         ticket: Ticket,
         /// Channels that follow, each by [`Ask::Channel`].
         channels: u32,
@@ -126,7 +127,7 @@ pub enum Ask {
     Leave,
 }
 
-/// What the daemon says.
+/// Replies and events of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Say {
     /// There is a contract. With the doorbell (one for all channels) and, for tenants with
@@ -151,7 +152,7 @@ pub enum Say {
     },
     /// Nothing of the channel is under way any more.
     Closed(ChannelNumber),
-    /// The tenant is to own no more than `keep` frames within this time, and to say so.
+    /// A revocation: within this time the tenant owns no more than `keep` frames, and reports it.
     Revoke {
         /// The number of this revocation.
         round: u32,
@@ -177,7 +178,7 @@ pub enum Say {
     Books(Books),
     /// The trace's memory comes along.
     Trace,
-    /// No, and why.
+    /// The request is refused, with the reason.
     Refused(String),
     /// There is no contract any more: frames, channels, swap and disk time are others'. The
     /// connection may end, or ask for another contract.
@@ -252,11 +253,11 @@ pub struct Books {
     pub managed: u32,
     /// Frames of those that are guaranteed to tenants.
     pub guaranteed: u32,
-    /// Frames that nobody owns.
+    /// Free frames.
     pub free: u32,
     /// Bytes of swap space that can be given out.
     pub swap: u64,
-    /// Bytes of that which nobody has.
+    /// Bytes of that which are free.
     pub swap_free: u64,
     /// Share of the disk's time that can be promised.
     pub capacity: f64,

@@ -18,7 +18,7 @@ pub struct Received {
     pub len: usize,
     /// Descriptors that came along, in order, then `None`.
     pub fds: [Option<OwnedFd>; DESCRIPTORS],
-    /// Who sent it, where the socket asks the kernel for that.
+    /// The sender's credentials, where the socket has SO_PASSCRED set.
     pub sender: Option<UCred>,
 }
 
@@ -64,7 +64,7 @@ pub fn send(
     }
 }
 
-/// A message from who may send anything.
+/// A message from an untrusted peer.
 pub struct Arrived {
     /// The message.
     pub message: Received,
@@ -84,8 +84,8 @@ pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
     receive_into(from, flags, &mut space, drop).map(|(message, _)| message)
 }
 
-/// Receives one message with all that came along: what there is no room for, the kernel
-/// closes before this returns, and that may wait for ever.
+/// Receives one message with all its descriptors: the kernel closes those that find no room
+/// before this returns, and that close may block for ever.
 pub fn receive_all(from: impl AsFd, flags: RecvFlags) -> io::Result<Arrived> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1))];

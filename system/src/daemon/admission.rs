@@ -1,8 +1,8 @@
-//! Coming in: a contract is admitted whole, or nothing of it is.
+//! Admission: a contract is admitted whole, or nothing of it is.
 //!
 //! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: admission is by the
 //! sum of guaranteed frames, and by the sum of s/p of the disk. A swap file is allocated and
-//! wiped too, so a newcomer waits for that, and nobody else does.
+//! wiped too; only the newcomer waits for that.
 
 use super::persisted_tenants::{self, Record};
 use super::scrub::Wiped;
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, VecDeque};
 use wired::PAGE;
 
 /// Frames a tenant has to begin with, if its guarantee is as much: enough for a program to
-/// start before it is heard to be hungry.
+/// start before the daemon handles its first request for more.
 const FIRST: u32 = 2048;
 
 impl From<DiskTerms> for DiskContract {
@@ -47,7 +47,7 @@ fn placement(place: Option<Place>) -> Placement {
 }
 
 impl Daemon {
-    /// Somebody asks for a contract.
+    /// Handles a request for a contract.
     pub(super) fn join(
         &mut self,
         token: u64,
@@ -66,8 +66,8 @@ impl Daemon {
         }
     }
 
-    /// An earlier daemon had admitted who asks, and ended before it could say so: the contract
-    /// is there, and he is told of it.
+    /// An earlier daemon admitted this tenant and ended before it could reply: the contract
+    /// exists, and the reply is sent now.
     fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), String> {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let (pid, start) = (connection.peer.pid, connection.peer.start());
@@ -81,7 +81,7 @@ impl Daemon {
         self.set_tenant(token, Some(number));
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             (tenancy.connection, tenancy.phase) = (Some(token), Phase::Wiping);
-            // Nobody has been told anything yet that a newcomer is told.
+            // The earlier daemon sent it none of a newcomer's messages.
             tenancy.rejoined = false;
             if let Some(frames) = &mut tenancy.frames {
                 frames.hunger = hunger;
@@ -102,7 +102,7 @@ impl Daemon {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, ticket, name, terms)?;
-        // It is about to be put back where it came from, out of any group it is put into now.
+        // Its previous cgroup is still being torn down; joining now would be undone.
         let leaves = |t: &Tenancy| {
             let group = t.frames.as_ref().map(|frames| &frames.group);
             t.phase == Phase::Leaving && group.is_some_and(|group| group.has(&tenancy.record))
@@ -112,7 +112,7 @@ impl Daemon {
                 "the contract it had is still being given back: ask again in a moment".into(),
             );
         }
-        // A tree of processes asks for more by itself.
+        // A tree of processes requests more on its own account.
         let least = LEAST_FRAMES;
         if terms.frames.g < least {
             return Err(format!(
@@ -124,7 +124,7 @@ impl Daemon {
             ));
         }
         let placement = placement(place);
-        // What there is none of is refused now, not by a fault.
+        // Frames that the machine does not have are refused now, not by a fault.
         let first = Request {
             k: terms.frames.g,
             placement,
@@ -174,7 +174,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A tenancy for who asks, if he may have what he asks for.
+    /// A tenancy for the peer of a connection, if the policy allows its request.
     fn newcomer(
         &mut self,
         token: u64,
@@ -188,8 +188,8 @@ impl Daemon {
         policy::check(&self.config.allow, own, &connection.asker, held, &terms)?;
         terms.disk.check().map_err(|why| why.to_string())?;
         let (pid, uid) = (connection.peer.pid, connection.asker.uid);
-        // Who hands his connection on and ends cannot have a contract in the name of whoever
-        // gets his number.
+        // Guard against pid reuse: a peer that passed its socket on and exited must not be
+        // mistaken for the process that now has its pid.
         let start = connection.peer.start().ok_or("the process has ended")?;
         if let Some(why) = self.crowded(uid).or_else(|| self.hasty(uid)) {
             return Err(why);
@@ -224,8 +224,8 @@ impl Daemon {
         Ok(hunger)
     }
 
-    /// Hears what a tenant rings when it wants frames. It is never read: each ring is an edge,
-    /// and a tenant cannot make a read wait.
+    /// Polls the bell that a tenant rings when it wants frames. It is never read: each ring is
+    /// an edge, and a tenant cannot make a read block.
     pub(super) fn watch_hunger(
         &self,
         hunger: &OwnedFd,
@@ -237,7 +237,7 @@ impl Daemon {
             .map_err(|errno| format!("one more tenant cannot be watched: {errno}"))
     }
 
-    /// Begins to wipe a tenant's swap file; there may be nothing to wipe.
+    /// Starts wiping a tenant's swap file, if there is anything to wipe.
     pub(super) fn wipe_file(&mut self, number: TenantNumber) {
         let Some(file) = self.tenants.get(&number).and_then(|t| t.file) else {
             return;
@@ -346,7 +346,7 @@ impl Daemon {
         match &mut tenancy.frames {
             Some(frames) if tenancy.phase == Phase::Admitted && frames.quota.is_none() => {
                 let quota = frames.quota.insert(quota);
-                // It owns what it is granted, whatever its ledger says.
+                // The tenant owns the frames granted to it, whatever its ledger says.
                 quota.set_limit(0);
             }
             _ => return self.refuse(token, "a ledger is shown once, after admission"),
@@ -355,7 +355,7 @@ impl Daemon {
         self.say_at(token, &Say::Started, &[]);
     }
 
-    /// Somebody asks for disk time for a file of his own.
+    /// Handles a request for disk time for a file of the client's own.
     pub(super) fn join_file(
         &mut self,
         token: u64,
@@ -384,7 +384,7 @@ impl Daemon {
             swap: 0,
         };
         let number = self.next_tenant;
-        // Nobody comes back by it: who reads a file asks anew.
+        // Not used to resume: file clients request anew after a restart.
         let ticket = Ticket::draw().map_err(|why| text(&why))?;
         let mut tenancy = self.newcomer(token, ticket, name, terms)?;
         let backing = super::backing::file(fd, &self.swap)?;

@@ -1,10 +1,10 @@
-//! Carries out what the frames allocator orders.
+//! Executes the actions of the frames allocator.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2. The allocator is pure: it
-//! hears what happened and says what to do. Here limits are raised and lowered in tenants'
-//! ledgers, tenants are asked for frames, and those that fail to give them end.
+//! consumes events and returns the actions to execute. This module raises and lowers limits in
+//! tenants' ledgers, sends revocations, and kills tenants that miss them.
 //!
-//! Rule: nothing a tenant's memory says is believed beyond what the allocator granted.
+//! Rule: a tenant's memory is not trusted beyond what the allocator granted.
 
 use super::Daemon;
 use super::jobs::Done;
@@ -26,7 +26,7 @@ const STEP: u32 = 256;
 const SURELY: u64 = 16;
 /// What a pager's own memory may come to for each process, beside the frames.
 pub(super) const OWN: u64 = 8 << 20;
-/// How long the memory of who is killed may take to come back.
+/// How long the memory of a killed tenant may take to come back.
 const LAST: Duration = Duration::from_secs(10);
 
 impl From<FrameTerms> for Contract {
@@ -60,8 +60,8 @@ impl Daemon {
         }
     }
 
-    /// A tenant's ledger feels its limit. It says so once, until the limit is raised: what it
-    /// cannot have now the allocator remembers.
+    /// A tenant's allocation reached its limit. The ledger signals it once, until the limit is
+    /// raised: the allocator remembers the request that it cannot grant now.
     pub(super) fn hungry(&mut self, number: TenantNumber) {
         let Some(quota) = self.quota(number) else {
             return;
@@ -74,7 +74,7 @@ impl Daemon {
         self.ask(number, k);
     }
 
-    /// Asks for frames in a tenant's name.
+    /// Requests frames on behalf of a tenant.
     pub(super) fn ask(&mut self, number: TenantNumber, k: u32) {
         self.report(number);
         let (id, now) = (TenantId(number), self.now());
@@ -90,7 +90,7 @@ impl Daemon {
         }
     }
 
-    /// Tells the allocator what a tenant's ledger says it uses.
+    /// Reports the use that a tenant's ledger shows to the allocator.
     pub(super) fn report(&mut self, number: TenantNumber) {
         if let Some(quota) = self.quota(number) {
             let usage = Usage {
@@ -101,7 +101,7 @@ impl Daemon {
         }
     }
 
-    /// A tenant says that revocations up to `round` are done.
+    /// A tenant reports revocations up to `round` as done.
     pub(super) fn answered(&mut self, number: TenantNumber, round: u32) {
         let Some(k) = self.tenants.get_mut(&number).map(|t| t.answer(round)) else {
             return;
@@ -113,7 +113,8 @@ impl Daemon {
         }
     }
 
-    /// Hears a tenant that owes frames before it is judged: its answer may be here.
+    /// Receives from a tenant that owes frames before its deadline is enforced: its answer may
+    /// have arrived.
     pub(super) fn take_answers(&mut self, number: TenantNumber) {
         let owed = self.allocator.stats(TenantId(number)).map_or(0, |v| v.owed);
         let token = self.tenants.get(&number).and_then(|t| t.connection);
@@ -122,7 +123,7 @@ impl Daemon {
         }
     }
 
-    /// Carries orders out, and what comes of them, until nothing is left to do.
+    /// Executes actions, and those that result from them, until none is left.
     pub(super) fn carry_out(&mut self, orders: Vec<Action>) {
         let mut left = std::collections::VecDeque::from(orders);
         while let Some(order) = left.pop_front() {
@@ -134,7 +135,7 @@ impl Daemon {
                 }
                 Action::TakeUnused { victim, k } => {
                     let took = self.quota(victim.0).map_or(0, |quota| quota.take_unused(k));
-                    // What follows from it comes before what was ordered after.
+                    // Its results come before later actions.
                     for order in self
                         .allocator
                         .on_taken(victim, took, self.now())
@@ -211,9 +212,9 @@ impl Daemon {
         }
     }
 
-    /// Writes down the contracts of frames that are others than was written down: those that
-    /// were changed, and those whose notice is over. What is lowered is not before that, so a
-    /// daemon that is started again meanwhile keeps the notice as well.
+    /// Persists the contracts of frames that differ from the persisted ones: those that were
+    /// changed, and those whose notice is over. A lowered contract is written only after its
+    /// notice, so a daemon that is started again meanwhile keeps the notice as well.
     pub(super) fn remember_frames(&mut self) -> Result<(), String> {
         let mut changed = Vec::new();
         for (number, tenancy) in &mut self.tenants {
@@ -232,7 +233,7 @@ impl Daemon {
         written.fold(Ok(()), Result::and)
     }
 
-    /// Ends a tenant's processes, beside everything else; its end is heard of later.
+    /// Kills a tenant's processes on a job thread; [`Done`] reports the end.
     pub(super) fn kill(&mut self, number: TenantNumber) {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
@@ -250,8 +251,8 @@ impl Daemon {
         });
     }
 
-    /// A tenant that is killed has no memory any more: its frames are others' while its
-    /// processes end.
+    /// The memory of a killed tenant is freed: its frames can be granted while its processes
+    /// end.
     pub(super) fn emptied(&mut self, number: TenantNumber) {
         let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.carry_out(orders);
@@ -270,7 +271,7 @@ impl Daemon {
         let numbers: Vec<_> = self.tenants.keys().copied().collect();
         for number in numbers {
             self.report(number);
-            // Whoever was to ring may have been killed before he did.
+            // The thread that had to ring may have been killed before.
             self.hungry(number);
             let Some(frames) = self.tenants.get(&number).and_then(|t| t.frames.as_ref()) else {
                 continue;
@@ -290,7 +291,7 @@ impl Daemon {
                     continue;
                 }
                 Some(since) if since.elapsed() < LAST => continue,
-                // Who cannot be counted exactly is counted as it can be.
+                // Fall back to RssAnon when the exact count timed out.
                 Some(_) => {}
             }
             self.found_resident(number, resident);
@@ -304,7 +305,7 @@ impl Daemon {
         }
     }
 
-    /// A tenant's memory was counted exactly.
+    /// The exact RSS of a tenant is known.
     pub(super) fn counted_exactly(&mut self, number: TenantNumber, bytes: u64) {
         self.set_counting(number, None);
         self.found_resident(number, bytes);

@@ -1,19 +1,19 @@
-//! Leaving: a contract is given back by who goes on living.
+//! Leaving: a tenant gives its contract back and goes on running.
 //!
 //! A tenant's frames, swap file, channels and disk time are free when its processes have
-//! ended. One that leaves does not end, so it is not believed: it is let go when its ledger
-//! says that it owns no frame, and the kernel that it has no more resident than a program
-//! without a contract may ([`ALLOWANCE`], and what pagers have of their own). Then the limit
-//! of its ledger is nothing, its processes are put back into the control group that they came
-//! from, the disk's thread lets go of its channels, and its swap file is released, in this
+//! ended. A tenant that leaves does not end, so its word is not trusted: it is released when its
+//! ledger shows that it owns no frame, and the kernel counts no more resident memory than a
+//! program without a contract may have ([`ALLOWANCE`], and the pagers' own memory). Then the
+//! limit of its ledger is zero, its processes move back into the control group that they came
+//! from, the disk's thread releases its channels, and its swap file is released, in this
 //! order: at no moment would a daemon that starts again kill it for a contract it has not.
 //!
-//! Who hangs up before the ledger is shown has nothing yet, and wants none of it any more:
-//! its program may have been refused something else. It is weighed and let go likewise, and
-//! lives; one that has more than it may take along is killed. (Where the daemon is started
-//! again in just that moment it finds a tenant that does not come back, and ends it.)
+//! A tenant that disconnects before it attaches its ledger owns no frames: its program may have
+//! been refused something else. Its RSS is measured; if it is within the allowance the tenant is
+//! released and lives, otherwise it is killed. (A daemon that is started again in just that
+//! moment finds a tenant that does not come back, and kills it.)
 //!
-//! Rule: who is not let go keeps its contract as it was, and is told the figures.
+//! Rule: a tenant that is not released keeps its contract as it was, and receives the figures.
 
 use super::frame_actions::OWN;
 use super::jobs::Done;
@@ -26,7 +26,7 @@ use wired::Bytes;
 use wired::PAGE;
 
 impl Daemon {
-    /// A tenant wants to give its contract back.
+    /// A tenant requests to give its contract back.
     pub(super) fn leave(&mut self, token: u64, number: TenantNumber) {
         let Some(tenancy) = self.tenants.get(&number) else {
             return;
@@ -35,7 +35,7 @@ impl Daemon {
         if tenancy.phase != Phase::Admitted {
             return self.refuse(token, "the contract is being given back, or not there yet");
         }
-        // What is counted exactly takes a thread, and a walk through its memory.
+        // An exact count takes a thread, and a walk through the tenant's memory.
         if let Some(why) = self.hasty(uid) {
             return self.stays(number, &why);
         }
@@ -46,7 +46,7 @@ impl Daemon {
         self.weigh(number);
     }
 
-    /// A tenant that has not begun has hung up.
+    /// A tenant disconnected before it attached its ledger.
     pub(super) fn resign(&mut self, number: TenantNumber) {
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.phase = Phase::Asking;
@@ -54,7 +54,7 @@ impl Daemon {
         }
     }
 
-    /// Has it counted, exactly, what a tenant has.
+    /// Starts the exact RSS measurement of a tenant.
     fn weigh(&mut self, number: TenantNumber) {
         let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
         match frames.map(|frames| frames.group.clone()) {
@@ -66,7 +66,7 @@ impl Daemon {
         }
     }
 
-    /// What a tenant has that wants to leave is known.
+    /// The RSS of a leaving tenant is known.
     pub(super) fn weighed(&mut self, number: TenantNumber, resident: u64) {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
@@ -78,7 +78,7 @@ impl Daemon {
             tenancy.phase = Phase::Admitted;
             return match tenancy.connection {
                 Some(_) => self.stays(number, &why),
-                // It does not keep here what was limited where it came from.
+                // Limits of its original group must not be evaded here.
                 None => self.kill(number),
             };
         }
@@ -99,14 +99,14 @@ impl Daemon {
         self.say(number, &Say::Stays(cut(why, TEXT)));
     }
 
-    /// A tenant is none any more: its connection is as it was before it asked.
+    /// A tenant has left: its connection is as it was before the request.
     pub(super) fn let_go(&mut self, token: u64) {
         self.set_tenant(token, None);
         self.say_at(token, &Say::Left, &[]);
     }
 }
 
-/// Lowers a tenant's limit to nothing, if it has nothing.
+/// Lowers the limit of a tenant that owns no frame to zero.
 fn take_all(tenancy: &mut Tenancy, resident: u64) -> Result<(), String> {
     let Some(frames) = &mut tenancy.frames else {
         return Ok(());
@@ -125,7 +125,7 @@ fn take_all(tenancy: &mut Tenancy, resident: u64) -> Result<(), String> {
     if let Some(quota) = &mut frames.quota {
         let limit = quota.limit();
         if quota.take_unused(limit) < limit {
-            // It took some at this moment. What was taken back it may have again.
+            // The tenant took frames at this moment: its limit is restored.
             let taken = limit - quota.limit();
             quota.raise(taken);
             return Err("frames are being used: end that, then leave".into());

@@ -1,9 +1,9 @@
-//! Coming back: tenants that were here before the daemon was started again.
+//! Recovery: tenants of an earlier daemon reconnect to one that was started again.
 //!
-//! The swap filesystem says who they are; they hold the memory of their ledgers and channels
-//! and hand it over. What they hand over is checked like anything else that strangers send.
+//! The swap filesystem names them; they hold the memory of their ledgers and channels
+//! and hand it over. The daemon validates it like any untrusted input.
 //!
-//! Rule: until a tenant is back, or known to have ended, what it had stays its.
+//! Rule: until a tenant is back, or known to have ended, it keeps all that it had.
 
 use super::persisted_tenants::{self, Record};
 use super::tenant::{Frames, Phase, Tenancy};
@@ -30,7 +30,7 @@ pub(super) fn is_anybody_awaited(swap: &SwapFs) -> bool {
 }
 
 impl Daemon {
-    /// Finds the tenants there were. Swap files of those that have ended are free again.
+    /// Loads the persisted tenants. Swap files of those that have ended are free again.
     pub(super) fn find_tenants(&mut self) -> Result<(), DaemonError> {
         let files: Vec<_> = (self.swap.files().iter())
             .map(|file| {
@@ -79,7 +79,7 @@ impl Daemon {
         };
         let hunger = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(super::call("make an eventfd"))?;
-        // Its guarantee and its slice stay its, whether it has come back or not.
+        // It keeps its guarantee and its slice, whether it has come back or not.
         let cleaning = self.cleaning(&terms);
         self.allocator
             .readmit(TenantId(number), terms.frames.into(), 0, cleaning)
@@ -98,7 +98,7 @@ impl Daemon {
             frames: Some(Frames {
                 group,
                 quota: None,
-                // Its processes keep the place they have.
+                // Its processes stay in their control group.
                 placement: Placement::Any,
                 hunger,
                 rounds: VecDeque::new(),
@@ -116,7 +116,7 @@ impl Daemon {
         self.lower_again(number).map_err(fail)
     }
 
-    /// A tenant shows its ticket.
+    /// A tenant presents its ticket.
     pub(super) fn rejoin(&mut self, token: u64, ticket: Ticket, channels: u32, message: &Received) {
         let own = |(number, tenancy): (&TenantNumber, &Tenancy)| {
             let waits = matches!(tenancy.phase, Phase::Away(_));
@@ -151,7 +151,7 @@ impl Daemon {
             Doorbell::attach(fd).map_err(|why| why.to_string())
         };
         let doorbell = bell(doorbell)?;
-        // Nothing else can be listened to without asking whoever serves it.
+        // Polling any other kind of file would call into the program that serves it.
         let hunger: OwnedFd = bell(hunger)?.into();
         let mut quota = ledger
             .as_ref()
@@ -166,9 +166,9 @@ impl Daemon {
         let (id, now) = (TenantId(number), self.now());
         let orders = self.allocator.on_tenant_gone(id, now);
         self.carry_out(orders);
-        // What it says it owns counts as far as its contract and the others' allow, and beyond
-        // that as far as the kernel says that it has it: who says too much takes nothing. One
-        // whose contract was lowered may not have been asked for all that is above it yet.
+        // The frames it claims count as far as its contract and the others' allow, and beyond
+        // that as far as the kernel counts them: a tenant that claims too much gains nothing. A
+        // tenant whose contract was lowered may not have had all its revocations yet.
         let claimed = quota.as_ref().map_or(0, LimitControl::limit);
         let claimed = claimed.min(resident.max(terms.frames.x));
         let n = claimed.min(resident.max(self.left_for(id)).max(terms.frames.g));
@@ -208,15 +208,15 @@ impl Daemon {
             self.revoke(number, 0, n, by);
         }
         self.lower_again(number)?;
-        // What it owns too much is asked for now.
+        // Its excess frames are revoked now.
         let orders = self.allocator.tick(self.now());
         self.carry_out(orders);
         self.hungry(number);
         Ok(())
     }
 
-    /// A contract that an earlier daemon was to lower is lowered after the notice, which begins
-    /// anew: that one kept the rest of it to itself.
+    /// A contract that an earlier daemon had announced to lower is lowered after the notice, which
+    /// begins anew: how much of it was left is not persisted.
     fn lower_again(&mut self, number: TenantNumber) -> Result<(), String> {
         let later = self.tenants.get(&number).and_then(|t| t.record.later);
         if let Some(later) = later {
@@ -227,8 +227,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Frames that can be somebody's while all others have theirs, or what they are
-    /// guaranteed and may yet come back for.
+    /// Frames that a tenant can own while all others have theirs, or the guarantee that
+    /// they may yet come back for.
     fn left_for(&self, id: TenantId) -> u32 {
         let others = self.allocator.all_stats().filter(|view| view.tenant != id);
         let taken: u64 = others
@@ -237,8 +237,8 @@ impl Daemon {
         u64::from(self.allocator.managed()).saturating_sub(taken) as u32
     }
 
-    /// A tenant hands over a channel that an earlier daemon made. What was submitted there and
-    /// not answered is done now.
+    /// A tenant hands over a channel that an earlier daemon made. Requests submitted there and
+    /// not completed are served now.
     pub(super) fn take_channel_back(
         &mut self,
         token: u64,
