@@ -43,7 +43,7 @@ static void sum_span(const struct span *span)
     run_end(&run);
 }
 
-/* Reads pages and says what each holds. */
+/* Reads pages and logs the contents of each. */
 OPERATION sum(long number, long page, long pages)
 {
     FIND_SPAN(span, number, page, pages);

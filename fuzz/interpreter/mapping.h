@@ -256,7 +256,7 @@ OPERATION resident(long number, long page, long pages, long offset)
     result_of(mincore(span.at + offset % PAGE, span.pages * PAGE, answer));
 }
 
-/* What /proc says may be done with pages: 0 maps, 1 smaps. */
+/* The access rights of pages in /proc: 0 maps, 1 smaps. */
 OPERATION listed(long number, long page, long pages, long how)
 {
     FIND_SPAN(span, number, page, pages);

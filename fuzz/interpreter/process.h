@@ -1,5 +1,5 @@
-/* Operations that have others carry out a part of the program: a child, a thread. Their
- * maker waits for them, so that there is one order of events. */
+/* Operations in which a child or a thread carries out a part of the program. The creator
+ * waits for it, so that there is one order of events. */
 
 /* A part of the program. */
 struct block { void (*run)(const struct block *block); int from, to; };

@@ -46,7 +46,7 @@ static int find_span(long number, long page, long pages, struct span *span)
     return 1;
 }
 
-/* The span, or the operation has no effect and its line says so. */
+/* The span; without one the operation has no effect, and its log line states that. */
 #define FIND_SPAN(name, number, page, pages)                                                   \
     struct span name;                                                                          \
     do {                                                                                       \

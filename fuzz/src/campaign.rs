@@ -1,4 +1,4 @@
-//! A campaign: seeds one after the other until the time is over, and what they found.
+//! A campaign: runs seeds one after the other until the time is over, and keeps its findings.
 
 use crate::execution::{Difference, Failure, Setup, compare};
 use crate::program::Program;
@@ -15,10 +15,10 @@ const SHRINKING: Duration = Duration::from_secs(120);
 /// Programs kept of one kind of difference: more would be the same defect.
 const KEPT: u64 = 3;
 
-/// How often a campaign says how far it is.
+/// Interval of the progress messages.
 const REPORTS: Duration = Duration::from_secs(600);
 
-/// What is to be run.
+/// The settings of a campaign.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// How programs are run.
@@ -33,12 +33,12 @@ pub struct Campaign {
     pub findings: PathBuf,
 }
 
-/// What came of it.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct Results {
     /// Seeds run.
     pub seeds: u64,
-    /// When that was last said.
+    /// The time of the last progress message.
     said: Option<Instant>,
     /// Differences, by kind, and how often each.
     pub differences: BTreeMap<String, u64>,
@@ -154,7 +154,7 @@ impl Campaign {
     }
 }
 
-/// The processor time of this process and of all that it has waited for, and they.
+/// The processor time of this process and of all its reaped descendants.
 pub fn processor_hours() -> f64 {
     // utime, stime, cutime and cstime of proc(5), in ticks, which are of 10 ms to programs.
     const FIRST: usize = 11;

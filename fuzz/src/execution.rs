@@ -222,7 +222,7 @@ fn end_with_parent() -> std::io::Result<()> {
 /// How many times the patience a run without progress has at most, however busy the machine.
 const MOST_PATIENCE: u32 = 10;
 
-/// How often a run without progress is looked at.
+/// Interval of the checks of a run without progress.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Waits for the end of a run; one whose log does not grow is ended.

@@ -94,7 +94,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether programs can have protection keys here.
+/// Returns true if this machine has protection keys.
 fn has_protection_keys() -> bool {
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" ospke"))
 }

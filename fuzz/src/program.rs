@@ -49,7 +49,7 @@ pub struct Program {
     pub operations: Vec<Operation>,
 }
 
-/// A text that is no program.
+/// The error of a text that is not a program.
 #[derive(Debug, thiserror::Error)]
 #[error("invalid program, line {line}: {why}")]
 pub struct Invalid {
@@ -124,7 +124,7 @@ impl Program {
         count(&self.operations)
     }
 
-    /// Whether there is nothing to do.
+    /// Returns true if it has no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
