@@ -6,7 +6,7 @@
  * that: its first line of output has the file system mounted, and its end ends it. */
 #include "fuse.h"
 
-/* Runs a command; the file system is mounted when it says a word, which is answered. */
+/* Runs a command; mounts the file system when the command prints a line, and answers it. */
 static int mount_late(const char *folder, char **command)
 {
     int words[2], answers[2], status;

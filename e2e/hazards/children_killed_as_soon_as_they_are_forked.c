@@ -1,5 +1,5 @@
 /* Children are killed at every moment of their start, in a program with a language of its own:
- * what cannot start any more says so, in a message that the C library would translate. */
+ * a child that cannot start prints a message, which the C library would translate. */
 #include "hazard.h"
 #include <locale.h>
 

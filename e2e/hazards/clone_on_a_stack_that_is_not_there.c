@@ -11,7 +11,7 @@ static int checks(void *arg)
     _exit(holds(arg, MB, 3) ? 0 : 1);
 }
 
-/* What becomes of a process that clones with this stack. */
+/* The exit status of a process that clones with this stack. */
 static int fate(char *stack, void *arg)
 {
     pid_t child = fork();

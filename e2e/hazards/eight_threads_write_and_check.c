@@ -17,7 +17,7 @@ static void *body(void *arg)
         size_t other = (id + round + 1) % THREADS;
         CHECK(holds(memory + other * share, share, round * 100 + other));
         pthread_barrier_wait(&barrier);
-        /* Everyone writes one word of every page, their own word, at the same time. */
+        /* All threads write one word of every page, each its own word, at the same time. */
         for (size_t k = 0; k < bytes / PAGE / 8; k++) {
             size_t page = mix(k + round) % (share * THREADS / PAGE);
             __atomic_fetch_add((uint64_t *)(memory + page * PAGE) + 8 + id, 1, __ATOMIC_RELAXED);

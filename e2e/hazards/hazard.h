@@ -1,4 +1,4 @@
-/* What every hazard program stands on: a check that ends the process with the place
+/* Shared by all hazard programs: a check that ends the process with the place
  * that failed, memory filled with a pattern that tells each word apart, and churn:
  * threads that keep more memory moving than the frames hold.
  *
@@ -194,7 +194,7 @@ __attribute__((unused)) static void reap(pid_t child)
     CHECK(WEXITSTATUS(status) == 0);
 }
 
-/* Whether this process has the pager's library in it. */
+/* Returns true if this process has the pager's library loaded. */
 __attribute__((unused)) static int paged(void)
 {
     char line[1024];

@@ -22,7 +22,7 @@ static void *runner(void *arg)
         pthread_barrier_wait(barrier);
         for (int k = 0; k < STATIONS; k += 10) {
             struct station *s = &station[(k + lap * 7) % STATIONS];
-            /* Everyone passes in turn: a lost wake-up hangs here. */
+            /* All threads pass in turn: a lost wake-up hangs here. */
             CHECK(pthread_mutex_lock(&s->mutex) == 0);
             while (s->turn % THREADS != id)
                 CHECK(pthread_cond_wait(&s->condition, &s->mutex) == 0);

@@ -1,6 +1,6 @@
-/* mlock counts as the kernel counts: a page is locked or it is not, however often that was
- * asked for, and one munlock unlocks it. Ranges may be locked in part. What is locked and
- * unlocked again and again takes nothing away from the rest. */
+/* mlock counts as the kernel counts: a page is locked or not, after any number of mlock calls,
+ * and one munlock unlocks it. Ranges may be locked in part. Memory that is locked and unlocked
+ * again and again takes no frames from the rest. */
 #include "hazard.h"
 #include <sys/resource.h>
 

@@ -45,7 +45,7 @@ static unsigned long field(const char *status, const char *name, int base)
     return strtoul(at + strlen(name), NULL, base);
 }
 
-/* Looks at every process that has the child's memory. */
+/* Checks every process that shares the child's memory. */
 static int look(pid_t child)
 {
     char of_child[32];

@@ -1,4 +1,4 @@
-/* An io_uring by raw system calls: liburing is not asked for. */
+/* An io_uring by raw system calls, without liburing. */
 #ifndef RING_H
 #define RING_H
 #include "hazard.h"

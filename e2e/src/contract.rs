@@ -1,4 +1,4 @@
-//! What a program is run under: nothing, or a contract with `selfpage run`.
+//! The environment of a run: none, or a contract with `selfpage run`.
 
 use crate::verdict::{Verdict, failed};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// As `SELFPAGE_E2E_SIZE` says: `full`, otherwise quick.
+    /// The value of `SELFPAGE_E2E_SIZE`: `full`, otherwise quick.
     pub fn from_environment() -> Self {
         match std::env::var("SELFPAGE_E2E_SIZE").as_deref() {
             Ok("full") => Self::Full,
@@ -38,12 +38,12 @@ impl Size {
     }
 }
 
-/// What is asked of `selfpage run`.
+/// The options of `selfpage run`.
 #[derive(Clone, Debug)]
 pub struct Contract {
     /// Bytes of frames.
     pub frames: u64,
-    /// Bytes of frames that may be lent besides.
+    /// Bytes of optimistic frames.
     pub lent: u64,
     /// Bytes of compressed RAM and of disk; the default store where absent.
     pub store: Option<(u64, u64)>,
@@ -121,8 +121,8 @@ pub fn selfpage() -> Verdict<PathBuf> {
         )
 }
 
-/// Whether only the runs without the pager are wanted (`SELFPAGE_E2E_BARE=1`): to check
-/// the cases themselves.
+/// Returns true if only the runs without the pager are wanted (`SELFPAGE_E2E_BARE=1`), to
+/// check the cases themselves.
 pub fn bare_only() -> bool {
     std::env::var_os("SELFPAGE_E2E_BARE").is_some()
 }

@@ -1,8 +1,8 @@
 //! A system daemon of a case's own, and the disks that such daemons use.
 //!
-//! A disk is measured for seconds before its time can be promised. So one is made and
-//! measured, and every daemon gets a copy of it, which goes back when the daemon has gone:
-//! what a killed daemon left there is its successor's to clear up.
+//! A daemon calibrates a disk for seconds before it can promise disk time. So the tests make
+//! and calibrate one disk, and every daemon gets a copy of it, which is reused after the
+//! daemon's end: the next daemon clears up what a killed daemon left there.
 
 use crate::contract::{Contract, MIB, selfpage};
 use crate::launch::tail;
@@ -23,7 +23,7 @@ pub const DISK: u64 = 384 * MIB;
 /// How long a daemon may take to listen, or to end, on a machine that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long what belonged to processes that have ended may take to be free.
+/// How long the release of resources of ended processes may take.
 const SETTLED: Duration = Duration::from_secs(120);
 
 /// Where control groups may be mounted.
@@ -92,7 +92,7 @@ fn measured() -> Verdict<Sandbox> {
     Ok(sandbox)
 }
 
-/// What a daemon's configuration says.
+/// The settings of a daemon's configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// MiB of frames to promise.
@@ -129,7 +129,7 @@ impl Settings {
     }
 }
 
-/// A daemon. Dropped, it is ended, and what it kept is removed.
+/// A daemon. Drop ends it and removes its files.
 pub struct Daemon {
     sandbox: Sandbox,
     disks: Arc<Disks>,
@@ -204,7 +204,7 @@ impl Daemon {
         self.variables.push((name.into(), value.into()));
     }
 
-    /// Has it started by another program from the next start on.
+    /// Sets the wrapper program that starts it from the next start on.
     pub fn through(&mut self, command: &[&OsStr]) {
         self.through = command.iter().copied().map(OsStr::to_owned).collect();
     }
@@ -259,7 +259,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().ok().flatten()
     }
@@ -278,7 +278,7 @@ impl Daemon {
         kill_process(self.pid()?, signal).doing(|| "send a signal to the daemon".into())
     }
 
-    /// Kills it, as nothing can be prepared for.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) -> Verdict {
         self.signal(Signal::KILL)?;
         let child = self.child.take();
@@ -286,7 +286,7 @@ impl Daemon {
         status.doing(|| "wait for the daemon".into()).map(drop)
     }
 
-    /// Asks it to end, and waits for that.
+    /// Sends SIGTERM, and waits for its end.
     pub fn end(&mut self) -> Verdict<ExitStatus> {
         self.signal(Signal::TERM)?;
         let begin = Instant::now();
@@ -302,17 +302,17 @@ impl Daemon {
         }
     }
 
-    /// Everything it has said, over all its starts.
+    /// Its log, over all its starts.
     pub fn log(&self) -> String {
         fs::read_to_string(self.sandbox.join("log")).unwrap_or_default()
     }
 
-    /// The last that it has said.
+    /// The last lines of its log.
     pub fn said(&self) -> String {
         tail(&self.log())
     }
 
-    /// Waits until it has said `text` `times` times.
+    /// Waits until its log contains `text` `times` times.
     pub fn says(&self, text: &str, times: usize) -> Verdict {
         let begin = Instant::now();
         while self.log().matches(text).count() < times {
@@ -327,7 +327,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// `selfpage contract` with it: standard output, or what it says instead.
+    /// Runs `selfpage contract` with it: standard output, or the error message.
     pub fn contract(&self, args: &[&str]) -> Verdict<Result<String, String>> {
         let done = Command::new(selfpage()?)
             .arg("contract")
@@ -344,7 +344,7 @@ impl Daemon {
         })
     }
 
-    /// `selfpage system check` of its configuration: standard output, or what it says instead.
+    /// Runs `selfpage system check` on its configuration: standard output, or the error message.
     pub fn check(&self) -> Verdict<Result<String, String>> {
         let done = Command::new(selfpage()?)
             .args(["system", "check", "--config"])
@@ -372,7 +372,7 @@ impl Daemon {
         }
     }
 
-    /// What there is, and what of it is free.
+    /// The totals and the free parts of its resources.
     pub fn books(&self) -> Verdict<Value> {
         self.json("free")
     }

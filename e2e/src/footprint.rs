@@ -1,4 +1,4 @@
-//! What memory a process tree really has, watched from outside.
+//! The memory that a process tree really has, measured from outside.
 //!
 //! The promise is about anonymous memory as the kernel counts it: the sum of `Pss_Anon`
 //! over the tree, which counts a page shared after fork once. Taken 20 times a second;
@@ -11,22 +11,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two looks.
+/// Interval of the samples.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What each process may have besides its share: the contract's own allowance.
+/// Allowance of the contract for each process, besides its share.
 pub const PER_PROCESS: u64 = 32 * MIB;
 
 /// The most memory a tree was seen to have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
-    /// Most bytes of anonymous memory at one look.
+    /// Most bytes of anonymous memory in one sample.
     pub peak: u64,
-    /// The same after [`PER_PROCESS`] was taken off for each process of that look.
+    /// The same less [`PER_PROCESS`] for each process of the sample.
     pub net: u64,
-    /// Most processes at one look.
+    /// Most processes in one sample.
     pub processes: usize,
-    /// Looks taken.
+    /// Samples taken.
     pub looks: u64,
 }
 
@@ -51,7 +51,7 @@ fn anonymous(process: Process) -> u64 {
         .map_or(0, |kib| kib * 1024)
 }
 
-/// Watches a tree until it is told to stop.
+/// Samples a tree until it is stopped.
 pub struct Watch {
     stop: Arc<AtomicBool>,
     shared: Arc<Mutex<(Tree, Footprint)>>,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The exit status by which a hazard says that it cannot run here.
+/// The exit status of a hazard that cannot run here.
 const CANNOT: i32 = 77;
 
 fn folder() -> PathBuf {
@@ -95,7 +95,7 @@ pub fn launch<'a>(sandbox: &'a Sandbox, program: &Path, size: Size) -> Launch<'a
         .limit(Duration::from_secs(size.scale(900, 240)))
 }
 
-/// A contract with the options of `selfpage run` that a hazard asks for, in a comment of its own
+/// A contract with the options of `selfpage run` that a hazard names, in a comment of its own
 /// that begins with that command.
 pub fn with_options(name: &str, contract: Contract) -> Verdict<Contract> {
     let source = source(name);

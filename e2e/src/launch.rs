@@ -1,4 +1,4 @@
-//! Running a program, bare or under a contract, with an eye on its memory and its end.
+//! Runs a program, bare or under a contract, and watches its memory and its end.
 
 use crate::contract::{Contract, MIB, Under, selfpage};
 use crate::footprint::{Footprint, Watch};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a tree may take to be gone after its first process is.
+/// How long a tree may take to end after its first process has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A program about to be run.
+/// A program to run.
 pub struct Launch<'a> {
     sandbox: &'a Sandbox,
     program: OsString,
@@ -157,7 +157,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// A program that runs. Dropped before its end, it and its whole tree are killed.
+/// A running program. Drop kills it and its whole tree.
 pub struct Running {
     child: Child,
     watch: Option<Watch>,
@@ -188,12 +188,12 @@ impl Running {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What it has said on standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.err)
     }
 
-    /// Waits for its end, kills it at its limit, and gathers what came of it.
+    /// Waits for its end, kills it at its limit, and collects the outcome.
     pub fn wait(mut self) -> Verdict<Outcome> {
         let status = loop {
             match self
@@ -265,7 +265,7 @@ impl Drop for Running {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub struct Outcome {
     /// How it ended.
     pub status: ExitStatus,
@@ -281,7 +281,7 @@ pub struct Outcome {
     pub stderr: String,
     /// The statistics `selfpage run` wrote.
     pub stats: Option<serde_json::Value>,
-    /// What it ran under.
+    /// The environment of the run.
     pub under: Under,
 }
 

@@ -2,13 +2,13 @@
 //!
 //! The claim under test is the whole system's: an unmodified program gives, under
 //! `selfpage run`, bit for bit what it gives without, in the memory it was promised.
-//! So every case runs the program bare first (a case that fails there says nothing
-//! about us), then under a contract, and compares what came out; meanwhile the process
-//! tree is watched from outside for the memory it really has, and afterwards for
-//! anything it left behind.
+//! So every case runs the program bare first (a case that fails there is no failure of the
+//! pager), then under a contract, and compares the results. During the run the harness
+//! measures the memory of the process tree from outside, and afterwards it looks for
+//! anything that the run left behind.
 //!
-//! Rule: nothing here uses the pager's own crates or believes its own figures. Memory
-//! is what /proc says, and the store's size is what the case asked for.
+//! Rule: the harness uses neither the pager's own crates nor the pager's own figures. Memory
+//! is measured in /proc, and the store's size is the one that the case set.
 
 pub mod contract;
 pub mod daemon;

@@ -1,12 +1,12 @@
-//! The processes of a tree, as /proc tells, told apart from later ones of the same
-//! number by the time they started.
+//! The processes of a tree from /proc, distinct from later processes with the same pid by
+//! their start time.
 //!
-//! A judge's own eyes: the pager has such code too, and is not asked.
+//! The harness has its own code for this: the pager's code is under test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// A process, for certain: its number and when it started.
+/// A process, identified by its pid and its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Process {
     /// Its number.
@@ -37,13 +37,13 @@ fn stat(pid: i32) -> Option<Stat> {
     })
 }
 
-/// A process by its number, if there is one now.
+/// The process with a pid, if one exists now.
 pub fn find(pid: i32) -> Option<Process> {
     stat(pid).map(|s| s.process)
 }
 
 impl Process {
-    /// Whether it still runs (a zombie does not).
+    /// Returns true if it still runs (a zombie does not).
     pub fn runs(&self) -> bool {
         stat(self.pid).is_some_and(|s| s.process == *self && !s.dead)
     }
@@ -54,7 +54,7 @@ impl Process {
         name.is_ok_and(|name| name.trim_end() == "selfpage-pager")
     }
 
-    /// What it was started as, for messages.
+    /// Its command line, for messages.
     pub fn command(&self) -> String {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = line.split(|b| *b == 0).map(String::from_utf8_lossy);
@@ -65,7 +65,7 @@ impl Process {
         )
     }
 
-    /// Kills it, if it is still the same.
+    /// Kills it, if the pid is still this process.
     pub fn kill(&self) {
         if self.runs()
             && let Some(pid) = rustix::process::Pid::from_raw(self.pid)

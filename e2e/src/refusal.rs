@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 /// The status of a failure of the command's own: the program's never began.
 pub const STATUS: i32 = 125;
 
-/// The shortest sentence that can say what was asked and what to do.
+/// The shortest message that can name the request and the next step.
 const SENTENCE: usize = 20;
 
 /// Insists that `selfpage run` with these options refuses to run a program; what it says.

@@ -57,12 +57,12 @@ impl Sandbox {
         self.path().join(name)
     }
 
-    /// What programs are told about where to put files.
+    /// The variables that tell programs where to put files.
     pub fn environment(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
         PLACES.iter().map(|(name, place)| (*name, self.join(place)))
     }
 
-    /// Fails where the pager left a file in the places it was told to use.
+    /// Fails if the pager left a file in the folders of its variables.
     pub fn check_clean(&self) -> Verdict {
         let mut left = Vec::new();
         files_below(&self.join("state"), &mut left);

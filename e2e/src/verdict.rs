@@ -8,15 +8,15 @@ pub enum Halt {
     /// It cannot run on this machine; counted, not failed.
     #[error("SKIPPED: {0}")]
     Skipped(String),
-    /// What was promised did not hold.
+    /// A promise did not hold.
     #[error("{0}")]
     Failed(String),
     /// The harness itself could not work.
     #[error("the harness could not {doing}: {source}")]
     Harness {
-        /// What it was about to do.
+        /// The operation.
         doing: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -39,7 +39,7 @@ pub fn ensure(holds: bool, text: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { failed(text()) }
 }
 
-/// Says what the harness was doing when a system call of its own failed.
+/// Adds the operation to the error of a system call of the harness.
 pub trait Doing<T> {
     /// Names the act.
     fn doing(self, what: impl FnOnce() -> String) -> Verdict<T>;

@@ -26,7 +26,7 @@ pub trait Workload: Sync {
     fn needs(&self) -> &'static [(&'static str, &'static str)];
     /// Makes its input, once for both runs.
     fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict;
-    /// Does the work, and says what came of it: whatever must be the same either way.
+    /// Does the work, and returns the results that must be the same with and without the pager.
     fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product>;
     /// Whether the work touches several times its frames, so that its memory must show it.
     fn outgrows_its_frames(&self) -> bool {
@@ -64,7 +64,7 @@ pub struct Comparison {
 }
 
 /// Runs a workload bare, then under `contract`, and insists on the same result within
-/// the contract's memory. `say` is told what is being done.
+/// the contract's memory. `say` receives the progress.
 pub fn compare(
     workload: &dyn Workload,
     size: Size,
@@ -134,7 +134,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// [`find`], for what [`Workload::needs`] has already asked for.
+/// [`find`], for a program that [`Workload::needs`] names.
 pub(crate) fn found(program: &str) -> Verdict<PathBuf> {
     find(program).map_or_else(|| skipped(format!("{program} is not installed")), Ok)
 }

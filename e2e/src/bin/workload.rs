@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failures > 0))
 }
 
-/// Runs one and prints its figures; whether it did not fail.
+/// Runs a workload and prints its figures. Returns true if it did not fail.
 fn report(workload: &dyn Workload, size: Size, contract: &Contract) -> bool {
     let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}");
     let bar = ProgressBar::new_spinner()

@@ -48,7 +48,7 @@ impl Workload for Stress {
             !said.contains("fail:") && said.contains("successful run"),
             || format!("stress-ng is not content:\n{said}"),
         )?;
-        // It counts what it did in a given time: only its verdict is comparable.
+        // It counts its work in a given time: only its verdict is comparable.
         Ok(Product {
             result: "verified".into(),
             outcome,

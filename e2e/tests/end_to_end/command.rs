@@ -1,4 +1,4 @@
-//! What the command promises beside paging: statuses, signals, streams, refusals.
+//! The promises of the command beside paging: statuses, signals, streams, refusals.
 
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
@@ -360,8 +360,8 @@ fn least_frames() -> Verdict {
     sandbox.check_clean()
 }
 
-/// The program may end by SIGBUS or be refused memory, and must be told why; what it may
-/// not do is go on with wrong contents, which the hazard would report with status 1.
+/// The program may end by SIGBUS or fail to allocate memory, with a message that gives the
+/// reason. It must not continue with wrong contents, which the hazard reports with status 1.
 fn small_store() -> Verdict {
     let sandbox = Sandbox::new("small_store")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;

@@ -1,5 +1,5 @@
-//! What the command meets at the edges of a machine: limits, places that cannot be
-//! written, memory that is not there, a run within a run, and what its figures count.
+//! Boundary conditions of the command: limits, read-only folders, missing memory, a run within
+//! a run, and the exactness of its figures.
 
 use super::command::{contract, shell};
 use crate::trial;
@@ -192,7 +192,7 @@ fn script(sandbox: &Sandbox, text: &str) -> Verdict<(Output, String)> {
     Ok((output, said))
 }
 
-/// Insists that `selfpage run` refused by itself, before the program, and said these words.
+/// Insists that `selfpage run` refused before the program started, with these words.
 fn refused(sandbox: &Sandbox, text: &str, words: &[&str]) -> Verdict {
     let (output, _) = script(sandbox, text)?;
     let said = refusal::insist(text, &output)?;
@@ -578,8 +578,8 @@ assert len(fds) == 1";
     sandbox.check_clean()
 }
 
-/// Has a program dump core under `run`, with these options. The bytes of the core dump's file,
-/// and what `run` said.
+/// Has a program dump core under `run`, with these options. Returns the bytes of the core
+/// dump's file and the messages of `run`.
 fn dump_core(name: &str, options: &str, program: &str) -> Verdict<(u64, String)> {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.trim() != "core" {
@@ -613,7 +613,7 @@ fn core_dump() -> Verdict {
     })
 }
 
-/// The kernel's dumper does not ask for pages that are not there.
+/// The kernel's core dump skips pages that are not present.
 fn partial_core_dump() -> Verdict {
     let program = "python3 -c 'import os; b = bytearray(b\"selfpage\" * (8 << 20)); os.abort()'";
     for (frames, whole) in [("--frames 16M", false), ("--frames 192M", true)] {

@@ -186,9 +186,9 @@ pub fn settled(sandbox: &Sandbox) -> Verdict {
     }
 }
 
-/// A storm in which children are killed all the time: everyone else's pages hold, and
-/// frames, store and slots of the dead come back (the storm goes on for ever in a store
-/// it would otherwise fill).
+/// A storm in which children are killed all the time: the pages of all other processes keep
+/// their contents, and frames, store and slots of the dead are released (the storm goes on
+/// for ever in a store that it would otherwise fill).
 fn survivors(size: Size) -> Verdict {
     let sandbox = Sandbox::new("survivors")?;
     let program = hazard::build(&sandbox, "fork_storm", &[])?;

@@ -1,5 +1,5 @@
 //! All end-to-end cases: `make test` runs them quick, `make soak` full
-//! (`SELFPAGE_E2E_SIZE=full`). A case that cannot run here says so and is counted as
+//! (`SELFPAGE_E2E_SIZE=full`). A case that cannot run here prints the reason and counts as
 //! ignored.
 
 mod command;
@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 fn main() {
     let mut arguments = Arguments::from_args();
     // Two at a time even on larger machines: a case's threads and its pager's need
-    // processors of their own, and hangs are told by time.
+    // processors of their own, and hangs are detected by time.
     arguments.test_threads.get_or_insert(2);
     let size = Size::from_environment();
     let before = sandbox::strangers();

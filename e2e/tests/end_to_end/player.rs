@@ -1,7 +1,6 @@
-//! `selfpage bench launch` at its smallest: that a clip is played in every arm, each frame
-//! has its delay, a neighbour is launched beside it and comes to what it always comes to,
-//! the pictures are drawn, and nothing is left behind, also after kill -9. What the figures
-//! say is not asked here.
+//! `selfpage bench launch` at its smallest: a clip is played in every arm, each frame has its
+//! delay, a neighbour is launched beside it and has its usual result, the pictures are drawn,
+//! and nothing is left behind, also after kill -9. The figures are not judged here.
 
 use crate::trial;
 use e2e::contract::{Size, selfpage};
@@ -85,8 +84,8 @@ fn arms() -> Verdict {
     empty(&work)
 }
 
-/// An arm has a delay for each frame and, but for the player alone, a launch; or it says
-/// what this machine, or `run`, does not have.
+/// An arm has a delay for each frame and, but for the player alone, a launch; or it names the
+/// feature that this machine, or `run`, does not have.
 fn played(arm: &Value) -> Verdict {
     let name = arm["arm"].as_str().unwrap_or_default();
     if let Some(why) = arm["failure"].as_str() {

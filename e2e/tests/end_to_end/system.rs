@@ -1,5 +1,5 @@
-//! Several programs under one daemon: what each is promised holds beside the others, and
-//! through the end of anyone, the daemon too.
+//! Several programs under one daemon: each contract holds beside the others, and through the
+//! end of any process, including the daemon.
 
 mod admission;
 mod kills;
@@ -64,7 +64,7 @@ fn for_ever<'a>(sandbox: &'a Sandbox, program: &Path, mib: u64) -> Launch<'a> {
         .limit(Duration::from_secs(3600))
 }
 
-/// Waits until something holds, or fails with what is said of it.
+/// Waits until a condition holds, or fails with its description.
 fn wait_until(what: &str, holds: impl FnMut() -> Verdict<bool>) -> Verdict {
     wait_at_most(PATIENCE, what, holds)
 }

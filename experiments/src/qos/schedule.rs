@@ -72,8 +72,8 @@ impl Kept {
 }
 
 impl Client {
-    /// The part of the trace that concerns client `number`. `events` are in the order in which they were
-    /// recorded, a transaction when it ended; slack time is charged to no client.
+    /// The part of the trace that concerns client `number`. `events` are in the order of
+    /// their recording, a transaction at its end; slack time is charged to no client.
     pub fn of(name: &str, contract: Contract, number: u32, events: &[Event]) -> Self {
         let mut client = Self {
             name: name.to_owned(),

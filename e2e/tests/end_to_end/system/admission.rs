@@ -54,7 +54,7 @@ fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
         ))?;
     daemon.says("has frames", 1)?;
     let beside = Sandbox::new("too_much")?;
-    // What is asked for, what is there, what others have of it.
+    // The request, the total, and the part of other tenants.
     refused(
         &beside,
         daemon.terms(32, 16),
@@ -71,7 +71,7 @@ fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.terms(8, 16).with("--disk=300ms/250ms"),
         &["300ms", "250ms"],
     )?;
-    // Nothing of what was refused is kept.
+    // No part of a refused contract is kept.
     let outcome = Launch::new(&beside, "/bin/echo")
         .arg("started")
         .run(&Under::Contract(
@@ -91,7 +91,7 @@ fn users(disks: &Arc<Disks>, _: Size) -> Verdict {
     let sandbox = Sandbox::new("users")?;
     let file = sandbox.join("file");
     std::fs::write(&file, vec![7; 1 << 20]).at("write", &file)?;
-    // A contract for the disk alone: frames of their own only root can have everywhere.
+    // A contract for the disk alone: only root can have frames of its own everywhere.
     let ask = |terms: &str| -> Verdict<(Option<i32>, String)> {
         let done = Command::new(selfpage()?)
             .args(["disk", "read"])

@@ -93,7 +93,7 @@ impl Load {
         })
     }
 
-    /// Insists that each gets on: it has finished more rounds of its work after a while.
+    /// Insists that each makes progress: it has finished more rounds of its work after a while.
     fn gets_on(&mut self, daemon: &Daemon) -> Verdict {
         let digests = |load: &Self| -> Vec<u64> {
             let paths = load.sandboxes.iter().map(|sandbox| sandbox.join("rounds"));
@@ -134,7 +134,7 @@ fn daemon_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
     daemon.kill()?;
     daemon.again()?;
     load.gets_on(&daemon)?;
-    // Most daemons lived long enough to be come back to.
+    // Most daemons lived long enough for tenants to reconnect.
     let back = daemon.log().matches(" is back").count() as u64;
     ensure(back >= rounds, || {
         format!("{back} tenants reconnected in {rounds} rounds")
@@ -170,7 +170,7 @@ fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
         std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
         let now = running.processes();
         let victim = match noise.below(3) {
-            // Proxy, keeper, or anyone.
+            // Proxy, keeper, or any other process.
             0 => now.first(),
             1 => now.get(1),
             _ => now.get(noise.below(now.len() as u64) as usize),

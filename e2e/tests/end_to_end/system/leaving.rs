@@ -1,4 +1,4 @@
-//! A linked program that gives its contract back, and goes on.
+//! A linked program that releases its contract, and goes on.
 
 use super::Case;
 use e2e::contract::{Size, Under, selfpage};

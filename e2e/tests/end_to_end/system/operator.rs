@@ -1,4 +1,4 @@
-//! What the operator of a machine does: show, set, reload, configure badly.
+//! Operations of an administrator: show, set, reload, and broken configurations.
 
 use super::{Case, FRAMES, field, for_ever, wait_until};
 use e2e::contract::{MIB, Size, Under};
@@ -32,7 +32,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(64).memory("notice = \"1s\""))?;
     let sandbox = Sandbox::new("set")?;
     let program = hazard::build(&sandbox, "eight_threads_write_and_check", &[])?;
-    // Started for 24 MiB at most, of which 16 are lent.
+    // Admitted for 24 MiB at most, 16 of them optimistic.
     let contract = daemon.terms(8, 96).lending(16 * MIB);
     let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
@@ -44,7 +44,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
         shown.contains("8MiB+16MiB") && shown.contains("by the kernel's count"),
         || format!("shown is {shown}"),
     )?;
-    // Less: at once what was lent, after the notice what was guaranteed.
+    // Less: optimistic frames at once, guaranteed frames after the notice.
     let changed = daemon.contract(&["set", "1", "--frames", "6M", "--disk", "50ms/250ms"])?;
     ensure(
         changed
@@ -55,7 +55,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     wait_until("it has given back", || {
         Ok(field(&daemon, 1, "n")? <= Some(6 * FRAMES))
     })?;
-    // More again, up to what it was started for.
+    // More again, up to the admitted maximum.
     let changed = daemon.contract(&["set", "1", "--frames", "20M"])?;
     ensure(changed.is_ok(), || format!("{changed:?}"))?;
     wait_until("it has more", || {
@@ -96,7 +96,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
         daemon.signal(Signal::HUP)?;
         daemon.says(said, before + 1)
     };
-    // What is lent out is not taken away by this.
+    // This does not revoke optimistic frames.
     let stays = "memory.managed stays as it was";
     reread(&Settings::new(24), stays)?;
     let set = daemon.contract(&["set", "1", "--frames", "16M"])?;
@@ -108,7 +108,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     wait_until("less is managed", || {
         Ok(managed(&daemon)? == Some(24 * FRAMES))
     })?;
-    // Below what is guaranteed it cannot go.
+    // A value below the sum of the guarantees is refused.
     reread(&Settings::new(8), stays)?;
     ensure(managed(&daemon)? == Some(24 * FRAMES), || {
         format!("{:?}", managed(&daemon))

@@ -27,7 +27,8 @@ pub const CASES: &[(&str, Case)] = &[
 /// Milliseconds of a period.
 const PERIOD_MS: f64 = 100.0;
 
-/// What tenants say that a fault costs is believed down to an eighth of what is configured.
+/// The daemon accepts the fault cost that tenants report down to an eighth of the configured
+/// cost.
 const BELIEVED: f64 = 8.0;
 
 /// Milliseconds that a fault is said to cost: a few are all there is time for.
@@ -57,7 +58,7 @@ fn all_faults(unit_ms: f64, reserved: f64) -> u64 {
     ((SHARE * processors() - reserved) * PERIOD_MS / unit_ms * BELIEVED) as u64
 }
 
-/// What a tenant holds of the faults, if it is there.
+/// A tenant's share of the faults, if the tenant exists.
 fn held(daemon: &Daemon, tenant: u64) -> Verdict<Value> {
     let all = daemon.tenants()?;
     let found = all
@@ -124,7 +125,7 @@ fn shares(disks: &Arc<Disks>, _: Size) -> Verdict {
         || format!("shown is {shown}"),
     )?;
 
-    // A daemon that comes anew hears from all of them what they hold.
+    // All tenants report their shares to a restarted daemon.
     daemon.kill()?;
     daemon.again()?;
     wait_for_halves(&daemon, [1, 2], 0.6)?;
@@ -138,8 +139,8 @@ fn shares(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// Waits for a tenant with a reservation. Why there can be none here, where it was refused
-/// for want of a mechanism.
+/// Waits for a tenant with a reservation. Returns the reason if the reservation was refused
+/// because this machine lacks a mechanism.
 fn lacks_weights(running: &mut Option<Running>, daemon: &Daemon) -> Verdict<Option<String>> {
     let mut ended = false;
     wait_until("it has its reservation or is refused", || {
@@ -157,8 +158,8 @@ fn lacks_weights(running: &mut Option<Running>, daemon: &Daemon) -> Verdict<Opti
     }
 }
 
-/// Nine tenths of a processor each: one more than fits is refused, and fits when another has
-/// gone.
+/// Nine tenths of a processor each: one more than fits is refused, and fits after another has
+/// ended.
 fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
     let daemon = Daemon::start(disks, &Settings::new(64))?;
     let contract = || daemon.terms(4, 8).with("--cpu=900ms/1s,by=weight");
@@ -186,7 +187,7 @@ fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
     }
     let sandbox = Sandbox::new("reserved")?;
     let one_more = Launch::new(&sandbox, "/bin/echo").arg("started");
-    // It hears why each time: it has its frames by then, and is not killed with them.
+    // Each refusal gives its reason: the tenant has its frames by then, and is not killed.
     for _ in 0..TURNS {
         let refused = one_more
             .run(&Under::Contract(contract()))?
@@ -204,8 +205,8 @@ fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// Two programs that fault much more than they may come to their results, and none of their
-/// periods holds more than its share, which was never more than all there is.
+/// Two programs that fault much more than their limits finish with their results, and no
+/// period of theirs exceeds its share; the shares never exceed the total.
 fn kept(disks: &Arc<Disks>, size: Size) -> Verdict {
     let daemon = Daemon::start(disks, &settings(FASTER))?;
     let all = all_faults(FASTER, 0.0);
@@ -237,7 +238,8 @@ fn kept(disks: &Arc<Disks>, size: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// Each that comes changes the others' shares, and those are told while they are being let in.
+/// Each admission changes the shares of the other tenants, which receive them during their own
+/// admission.
 fn at_once(disks: &Arc<Disks>, _: Size) -> Verdict {
     const AT_ONCE: u64 = 5;
     let daemon = Daemon::start(disks, &Settings::new(64))?;

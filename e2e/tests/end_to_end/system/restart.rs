@@ -1,4 +1,4 @@
-//! Daemons that end and start again, and what their tenants notice.
+//! Daemons that end and start again, and the effects on their tenants.
 
 use super::{Case, FRAMES, field, for_ever, wait_until};
 use e2e::contract::{MIB, Size, Under};
@@ -36,7 +36,7 @@ pub const CASES: &[(&str, Case)] = &[
     ),
 ];
 
-/// Moments at which a daemon is killed that is letting a program in.
+/// Moments at which a daemon is killed while it admits a program.
 const MOMENTS: u32 = 12;
 
 /// From one moment to the next: a swap file of this size is wiped in some of them.
@@ -104,8 +104,8 @@ fn remembered(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.has_everything_back()
 }
 
-/// A daemon that is killed during the notice leaves a tenant with more than its contract will
-/// be. The next asks for it, after a notice, as the first would have.
+/// A daemon that is killed during the notice leaves a tenant with more frames than its next
+/// contract. The next daemon revokes them, after a notice, as the first would have.
 fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
     let settings = |notice| Settings::new(64).memory(notice);
     let mut daemon = Daemon::start(disks, &settings("notice = \"600s\""))?;
@@ -144,7 +144,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
     wait_until("it has given back", || {
         Ok(field(&daemon, 1, "n")?.is_some_and(|n| (1..=16 * FRAMES).contains(&n)))
     })?;
-    // Killed while it asks, or just after, it asks on.
+    // The daemon is killed during or just after the revocation: the next one continues it.
     daemon.kill()?;
     daemon.again()?;
     daemon.says("tenant 1 is back", 4)?;
@@ -217,7 +217,7 @@ fn less(disks: &Arc<Disks>, _: Size) -> Verdict {
 /// Optimistic frames beyond what the new configuration manages are revoked from their tenant,
 /// which continues.
 fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
-    // Until it is over nothing is lent.
+    // No optimistic frames until the grace period is over.
     let settings = |managed| Settings::new(managed).memory("grace = \"5s\"");
     let mut daemon = Daemon::start(disks, &settings(96))?;
     let sandbox = Sandbox::new("owned")?;

@@ -23,7 +23,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("one_with_more_memory_than_its_contract_is_ended", over),
 ];
 
-/// Starts one that has been lent as good as everything.
+/// Starts a tenant that has almost all frames as optimistic frames.
 fn borrower<'a>(
     daemon: &Daemon,
     sandbox: &'a Sandbox,
