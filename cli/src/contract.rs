@@ -23,28 +23,28 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// What is promised to whom, and what they have
+    /// Each contract, and what its tenant holds
     Show {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
-    /// What there is to promise, and what of it is free
+    /// What the daemon manages, and what of it is free
     Free {
         /// As JSON
         #[arg(long)]
         json: bool,
     },
-    /// Change a contract. What becomes more does so at once; a guarantee that becomes less
-    /// holds for as long as the daemon's configuration says (memory.notice)
+    /// Change a contract. An increase takes effect at once; a lowered guarantee holds for
+    /// the time that the daemon's configuration sets (memory.notice)
     Set {
         /// The tenant's number, as `show` prints it
         tenant: TenantNumber,
-        /// Frames guaranteed, and more while nobody else needs them: 512M+128M
+        /// Frames guaranteed, and more while no other contract needs them: 512M+128M
         #[arg(long, value_name = "SIZE[+EXTRA]")]
         frames: Option<FrameTerms>,
-        /// Disk time: 25ms/250ms. `extra` (or `noextra`) and `laxity=TIME` stay as they are where
-        /// they are not named
+        /// Disk time: 25ms/250ms. `extra` (or `noextra`) and `laxity=TIME` keep their values unless
+        /// named
         #[arg(long, value_name = "SLICE/PERIOD[,extra][,laxity=TIME]")]
         disk: Option<DiskChange>,
     },
@@ -72,7 +72,7 @@ pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 fn show(all: &[Listed]) {
     if all.is_empty() {
-        println!("nobody has a contract");
+        println!("no contracts");
     }
     for one in all {
         let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);

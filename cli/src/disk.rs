@@ -1,4 +1,4 @@
-//! `selfpage disk`: files read in disk time that was promised.
+//! `selfpage disk`: reads files in contracted disk time.
 
 use ::system::contract_spec::{DiskTerms, parse_time};
 use ::system::daemon::config::SOCKET;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use wired::Bytes;
 use wired::PAGE;
 
-/// Read files in disk time that was promised.
+/// Read files in contracted disk time.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ pub struct Args {
 enum What {
     /// Read a file to standard output, with many requests under way
     Read {
-        /// The file, on the disk whose time the daemon gives out
+        /// The file, on the disk whose time the daemon schedules
         file: PathBuf,
 
         /// Disk time: 125ms/250ms,extra,laxity=10ms
@@ -87,7 +87,7 @@ pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the file to standard output; what comes early waits for what is before it.
+/// Writes the file to standard output in order: a block read early waits for those before it.
 fn in_order(file: &mut ReservedFile, pages: usize) -> Result<u64, Box<dyn Error>> {
     let step = (pages.clamp(1, 32) * PAGE) as u64;
     let mut offsets = vec![0; file.depth()];

@@ -1,5 +1,5 @@
 //! `selfpage doctor`: what this kernel, these permissions and this installation allow,
-//! and the exact line that mends each lack.
+//! and the exact command that fixes each lack.
 
 mod kernel;
 
@@ -11,7 +11,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use wired::Bytes;
 
-/// Say what works here, what is chosen, and what mends the rest.
+/// Report what works here, what `run` chooses, and how to fix the rest.
 ///
 /// Exits 0 when unmodified programs can be run, 1 when not.
 #[derive(clap::Args)]
@@ -127,7 +127,7 @@ fn checks() -> Vec<Check> {
     ]
 }
 
-/// By what `--cpu` can reserve processor time.
+/// The means by which `--cpu` can reserve processor time.
 fn processor_time() -> Vec<String> {
     let mut lines = Vec::new();
     for (by, lack) in system::reservation::survey() {
@@ -143,7 +143,7 @@ fn processor_time() -> Vec<String> {
     lines
 }
 
-/// Whether a filter can be installed, tried in a process of its own.
+/// Returns true if a seccomp filter can be installed; tries it in a process of its own.
 fn seccomp() -> Result<String, String> {
     // SAFETY: this process has one thread; the child makes system calls and exits.
     let child = unsafe { libc::fork() };
@@ -188,8 +188,8 @@ fn swap(bytes: u64) -> Result<String, String> {
     }
 }
 
-/// Whether faults that the kernel handles by itself can be counted, so that `--fault-rate`
-/// paces them, too.
+/// Checks that faults which the kernel handles by itself can be counted, so that
+/// `--fault-rate` paces them, too.
 fn fault_events() -> Result<String, String> {
     // Nothing in this function faults so often that a signal would come.
     match translation::FaultEvent::open(0, u32::MAX, 0) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use system::membership::{self, Membership};
 use wired::Bytes;
 
-/// Kernel magic of file systems that keep files in memory: no place for a swap file.
+/// Kernel magic of file systems that keep files in memory, unsuitable for a swap file.
 const IN_MEMORY: [u64; 2] = [0x0102_1994 /* tmpfs */, 0x8584_58f6 /* ramfs */];
 
 /// The least free space a folder for state must have: a default swap file takes a quarter
@@ -16,21 +16,21 @@ pub const LEAST_FREE: u64 = 256 << 20;
 /// Memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// The machine's.
+    /// Total memory of the machine.
     pub total: u64,
-    /// What could be had without swapping.
+    /// Memory available without swapping.
     pub available: u64,
-    /// Swap that is on.
+    /// Active swap space.
     pub swap: u64,
     /// The lowest limit of the control groups this process is in.
     pub limit: Option<u64>,
 }
 
 impl Memory {
-    /// As it is now.
+    /// Reads the current values.
     pub fn now() -> Self {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        // Says nothing of what is available: memory that files take is not free.
+        // Not the available memory: memory that files take is not free.
         let kernel = rustix::system::sysinfo();
         let unit = u64::from(kernel.mem_unit);
         let field = |name: &str| {
@@ -51,7 +51,7 @@ impl Memory {
         }
     }
 
-    /// What can be had at most.
+    /// Upper bound of what a program here can use.
     pub fn most(&self) -> u64 {
         self.limit.unwrap_or(u64::MAX).min(self.total)
     }
@@ -86,8 +86,8 @@ fn lowest(roots: &[&str], path: &Path, file: &str) -> Option<u64> {
         .min()
 }
 
-/// Whether /proc is there. What the kernel says of processes, descriptors and this program's own
-/// file is read from it.
+/// Checks that /proc is mounted. selfpage reads the kernel's record of processes, descriptors and
+/// its own file from it.
 pub fn check_proc() -> Result<(), String> {
     match Path::new("/proc/self/exe").exists() {
         true => Ok(()),
@@ -98,7 +98,7 @@ pub fn check_proc() -> Result<(), String> {
     }
 }
 
-/// A write to a pipe whose reader is gone ends this process, quietly, as it does other programs
+/// Lets a write to a pipe without a reader end this process silently, like other programs
 /// (`selfpage doctor | head -1`); Rust's runtime makes it an error.
 pub fn end_at_closed_pipes() {
     // SAFETY: sets a signal's disposition before anything else runs.
@@ -107,7 +107,7 @@ pub fn end_at_closed_pipes() {
 
 /// Gives up a CAP_SYS_PTRACE that is this file's (setcap) and not this user's. It would let this
 /// process make a userfaultfd that sees faults inside system calls, but not the programs that it
-/// runs: what is said of them must be true of them.
+/// runs: a report about them must be true of them.
 pub fn give_up_own_privilege() {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let privilege = CapabilitySet::SYS_PTRACE;
@@ -128,7 +128,7 @@ pub fn processors() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
 }
 
-/// Which control groups there are, in words.
+/// The versions of control groups in use, in words.
 pub fn control_groups() -> &'static str {
     match (
         Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
@@ -140,19 +140,19 @@ pub fn control_groups() -> &'static str {
     }
 }
 
-/// A folder for state, made if need be.
+/// A folder for state, created if needed.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
-    /// Where.
+    /// The folder's path.
     pub path: PathBuf,
     /// Bytes free to this user.
     pub free: u64,
 }
 
 impl StateFolder {
-    /// The first that can be written, is on a disk and has [`LEAST_FREE`] bytes:
-    /// $XDG_STATE_HOME/selfpage, ~/.local/state/selfpage, /var/tmp. `Err` says what is
-    /// wrong with each.
+    /// The first of $XDG_STATE_HOME/selfpage, ~/.local/state/selfpage and /var/tmp that is
+    /// writable, on a disk and has [`LEAST_FREE`] bytes free. `Err` has the reason that
+    /// excludes each.
     pub fn find() -> Result<Self, String> {
         Self::first(Self::candidates(), LEAST_FREE)
     }

@@ -1,7 +1,7 @@
-//! The one binary `selfpage`: each subcommand is a file.
+//! The binary `selfpage`: each subcommand is a file.
 
-/// Says something on standard error. One that is full or closed is no reason to lose the
-/// program's exit status.
+/// Prints a line on standard error and ignores failures: a full or closed standard error must not
+/// change the exit status.
 macro_rules! say {
     ($($words:tt)*) => {{
         use std::io::Write as _;
@@ -27,7 +27,7 @@ use std::process::ExitCode;
 const OWN_FAILURE: u8 = 125;
 
 /// Memory contracts for Linux programs: every program deals with its own page faults,
-/// out of resources it was promised.
+/// out of the resources that its contract guarantees.
 #[derive(Parser)]
 #[command(name = "selfpage", version, max_term_width = 100)]
 struct Command {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let command = match Command::try_parse() {
         Ok(command) => command,
         Err(said) => {
-            // Help and the version are errors to clap; a closed pipe is none to us.
+            // Help and the version are errors to clap; a closed pipe is ignored.
             let _ = said.print();
             return if said.use_stderr() {
                 OWN_FAILURE.into()

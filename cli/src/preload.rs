@@ -1,4 +1,4 @@
-//! Where libselfpage_preload.so is.
+//! Locates libselfpage_preload.so.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ pub const VARIABLE: &str = "SELFPAGE_PRELOAD";
 /// Why there is no library to preload.
 #[derive(Debug, thiserror::Error)]
 pub enum Missing {
-    /// It is nowhere.
+    /// The library was not found.
     #[error(
         "{NAME} is not there: looked for {}; build it (cargo build), install it beside `selfpage` or in ../lib, \
          or name it in {VARIABLE}",
         .0.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     Nowhere(Vec<PathBuf>),
-    /// Its name cannot be handed to the dynamic loader.
+    /// The dynamic loader cannot take its path.
     #[error(
         "{} cannot be preloaded: the dynamic loader splits LD_PRELOAD at spaces and colons; move it to a path without",
         .0.display()
@@ -43,7 +43,7 @@ pub fn find() -> Result<PathBuf, Missing> {
     }
 }
 
-/// Where it may be: named, or beside the program (a build), or where it is installed.
+/// Candidate paths: named, or beside the program (a build), or in the installation.
 fn places() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         return vec![named.into()];

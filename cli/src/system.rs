@@ -13,8 +13,8 @@ use wired::Bytes;
 ///
 /// A daemon that listens for `selfpage run --system` and for programs that link the library,
 /// admits their contracts, and keeps them. SIGHUP has it read its configuration again;
-/// SIGTERM ends it. Those with contracts live on: what they have stays theirs, and faults that
-/// need the disk wait, until it is started again.
+/// SIGTERM ends it. Programs with contracts live on: they keep what they hold, and faults that
+/// need the disk wait until the daemon is started again.
 #[derive(clap::Args)]
 pub struct Args {
     /// The configuration
@@ -32,9 +32,9 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    /// Measure the disk anew, for some seconds, while no daemon runs
+    /// Measure the disk again, for some seconds, while no daemon runs
     Calibrate,
-    /// Check the configuration, and say what it comes to
+    /// Check the configuration, and print what follows from it
     Check,
 }
 

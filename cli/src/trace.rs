@@ -1,4 +1,4 @@
-//! `selfpage trace`: what the disk's scheduler does, as a picture.
+//! `selfpage trace`: a trace of the disk's scheduler.
 
 use ::system::contract_spec::parse_time;
 use ::system::daemon::config::SOCKET;
@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How often the daemon is asked: before its memory of events is full.
+/// Polling interval: short enough that the daemon's event buffer does not fill.
 const ASK: Duration = Duration::from_millis(100);
 
-/// Write down what the disk's scheduler does: a trace for ui.perfetto.dev.
+/// Record what the disk's scheduler does: a trace for ui.perfetto.dev.
 ///
-/// Each transaction, whose it is, what it was charged; the time that the disk was kept for
-/// somebody with nothing to submit; the boundaries of periods. As in the right-hand plots of
+/// Each transaction, its tenant and its charge; the time that the disk was kept for a tenant
+/// with nothing to submit; the boundaries of periods. As in the right-hand plots of
 /// figures 7 and 8 of the paper.
 #[derive(clap::Args)]
 pub struct Args {
@@ -25,11 +25,11 @@ pub struct Args {
     #[arg(long, value_name = "SOCKET", default_value = SOCKET)]
     system: PathBuf,
 
-    /// For how long
+    /// Duration of the trace
     #[arg(long = "for", value_name = "TIME", default_value = "4s", value_parser = parse_time)]
     time: Duration,
 
-    /// Where to
+    /// The file to write
     #[arg(
         long,
         short,

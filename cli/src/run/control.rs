@@ -1,31 +1,31 @@
-//! What proxy and keeper say to each other.
+//! Messages between the proxy and the keeper.
 
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::net::{RecvFlags, SendFlags};
 use system::seqpacket;
 
-/// A signal that came to one process, as the kernel told of it.
+/// A signal that one of the two processes received, as the kernel reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     pub signal: i32,
-    /// Below or equal 0: a process sent it; above: the kernel did, for the terminal say.
+    /// 0 or less: a process sent it; more: the kernel did, for example for the terminal.
     pub code: i32,
     pub sender: i32,
-    /// What came with it (sigqueue).
+    /// The value sent with it (sigqueue).
     pub value: u64,
 }
 
-/// From one to the other.
+/// A message of either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To the keeper: the program is to have this signal.
+    /// To the keeper: send the program this signal.
     Signal(Arrived),
-    /// To the proxy: the program has stopped, by this signal.
+    /// To the proxy: this signal stopped the program.
     Stopped(i32),
-    /// To the proxy: all is over; the program's wait status.
+    /// To the proxy: the tree has ended; the program's wait status.
     Ended(i32),
-    /// To the proxy: all is over, nothing ran; the exit status to give.
+    /// To the proxy: the program was not started; the exit status to return.
     Failed(i32),
 }
 
@@ -51,7 +51,7 @@ impl Message {
         seqpacket::send(to, &bytes, &[], SendFlags::empty())
     }
 
-    /// The next, if there is one; `Err` when the other is gone.
+    /// Receives the next message, if there is one; `Err` when the other process is gone.
     pub fn receive(from: impl AsFd) -> io::Result<Option<Self>> {
         let received = match seqpacket::receive(from, RecvFlags::DONTWAIT) {
             Err(io::Errno::AGAIN) => return Ok(None),

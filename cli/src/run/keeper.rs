@@ -1,9 +1,9 @@
 //! The keeper: the system domain of the tree, parent of the program, subreaper of all.
 //!
-//! One loop, and nothing in it waits for a single process, nor for who reads standard error:
-//! processes come in, die, and stop at the filter at any moment, and others' admission must not
-//! wait. What may wait has a thread of its own: lines for standard error (`log`), samples of the
-//! tree's memory, and connections handed out through the filter.
+//! One loop that never waits for a single process, nor for the reader of standard error:
+//! processes join, die, and stop at the filter at any moment, and the admission of other
+//! processes must not wait. Work that may block has a thread of its own: lines for standard error
+//! (`log`), samples of the tree's memory, and connections handed out through the filter.
 
 use super::Remaining;
 use super::control::{Arrived, Message};
@@ -29,17 +29,17 @@ use system::reservation::{self, Held};
 use system::tenant::{Tenant, bind_to_node};
 use system::{Event, Figure, Settings, StartError, System, process_tree};
 
-/// How long processes may run on before `run` says that it waits for them.
+/// Time after the program's end before `run` reports that it waits for other processes.
 const REMARK: Duration = Duration::from_secs(1);
 
 /// Different lines printed for the tree: a program that fails in a loop must not fill
 /// the terminal.
 const LINES: usize = 200;
 
-/// How far apart proxy and keeper may see one signal sent to their group.
+/// Most time between the arrivals at proxy and keeper of one signal sent to their group.
 const SAME_KILL: Duration = Duration::from_millis(200);
 
-/// Requests to end.
+/// Signals that request termination.
 const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// Keeps the contract until the tree has ended. Returns this process's exit status.
@@ -174,7 +174,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
     }
 }
 
-/// Lets processes come in: through the filter, or where there is none (and why) by sockets.
+/// Lets processes join: through the filter, or by sockets where there is no filter (`Err`).
 fn serve(
     listener: Result<OwnedFd, Errno>,
     system: &mut System,
@@ -191,8 +191,8 @@ fn serve(
     }
 }
 
-/// The system domain. A default store whose file cannot be made after all (a disk quota,
-/// say) is in RAM alone.
+/// Starts the system domain. A default store whose file cannot be made after all (a disk quota,
+/// for example) is in RAM alone.
 fn start(plan: &mut Plan) -> Result<System, StartError> {
     let tenant = plan
         .system
@@ -251,11 +251,11 @@ fn be_careful(plan: &Plan, system: &System, why: &str) {
     }
 }
 
-/// How it ends.
+/// The reason that the keeper's loop ends.
 enum Over {
     /// The tree has ended; the program's wait status.
     Ended(i32),
-    /// The proxy is gone: so must be the tree.
+    /// The proxy is gone: the tree must end.
     Orphaned,
 }
 
@@ -273,11 +273,11 @@ struct Keeper {
     status: Option<i32>,
     ended: Option<Instant>,
     remarked: bool,
-    /// A request to end that was sent to `run`: it holds for what the program leaves
-    /// running too.
+    /// A termination request sent to `run`: it applies to the processes that outlive the
+    /// program, too.
     asked_to_end: Option<Signal>,
     said: HashSet<String>,
-    /// What came to this process itself, lately.
+    /// Signals that this process received lately.
     own: Vec<(Instant, Arrived)>,
 }
 
@@ -285,7 +285,7 @@ impl Keeper {
     fn run(&mut self) -> Over {
         loop {
             self.wait();
-            // The tree's own events before its deaths: what a process said last counts.
+            // The tree's own events before its deaths: a process's last message counts.
             let events = self.system.dispatch();
             events.into_iter().for_each(|event| self.tell(event));
             self.notified();
@@ -300,7 +300,7 @@ impl Keeper {
             }
             self.sampler.sample_if_due(self.system.programs());
             if self.reap() {
-                // What the last processes said before they died.
+                // The last messages of processes that died.
                 let events = self.system.dispatch();
                 events.into_iter().for_each(|event| self.tell(event));
                 return Over::Ended(self.status.unwrap_or(0));
@@ -317,7 +317,7 @@ impl Keeper {
             REMARK
         };
         let limit = self.system.patience().min(self.sampler.due_in()).min(soon);
-        // At most REMARK, so it can be said.
+        // At most REMARK, so the conversion succeeds.
         let limit = Timespec::try_from(limit).ok();
         let mut fds: Vec<PollFd> = Vec::with_capacity(4);
         borrowed(Some(self.control.as_fd()), &mut fds);
@@ -350,19 +350,19 @@ impl Keeper {
         }
     }
 
-    /// Each text once.
+    /// Prints each text once.
     fn say(&mut self, line: String, text: String) {
         if self.said.len() < LINES && self.said.insert(text) {
             self.print(line);
         }
     }
 
-    /// A line for standard error; whoever reads that is not waited for.
+    /// Queues a line for standard error; never waits for its reader.
     fn print(&self, line: String) {
         self.log.line(format!("selfpage: {line}"));
     }
 
-    /// Calls that stopped at the filter.
+    /// Handles calls that stopped at the filter.
     fn notified(&mut self) {
         let Some(notifier) = &mut self.notifier else {
             return;
@@ -396,7 +396,7 @@ impl Keeper {
         }
     }
 
-    /// Signals that came to this process itself.
+    /// Reads the signals that this process received.
     fn note_signals(&mut self) {
         self.own.retain(|(when, _)| when.elapsed() < SAME_KILL);
         while let Some(signal) = self.signals.next() {
@@ -404,7 +404,7 @@ impl Keeper {
         }
     }
 
-    /// Whether this process got the same signal from the same sender as the proxy: then
+    /// Returns true if this process got the same signal from the same sender as the proxy: then
     /// it went to the whole group, the program included.
     fn went_to_all(&mut self, signal: Arrived) -> bool {
         self.note_signals();
@@ -415,12 +415,12 @@ impl Keeper {
         found.map(|at| self.own.remove(at)).is_some()
     }
 
-    /// A signal that the proxy got, for the program.
+    /// Forwards a signal that the proxy received to the program.
     fn pass_on(&mut self, signal: Arrived) {
         if self.went_to_all(signal) {
             return;
         }
-        // The kernel may be on its way through the group.
+        // The kernel may still be delivering it to the group.
         std::thread::sleep(Duration::from_millis(1));
         if self.went_to_all(signal) {
             return;
@@ -451,7 +451,8 @@ impl Keeper {
         }
     }
 
-    /// Takes note of children that ended, stopped or went on. Whether none is left.
+    /// Reaps children that ended, and handles those that stopped or continued. Returns true if
+    /// none is left.
     fn reap(&mut self) -> bool {
         loop {
             let mut status = 0;
@@ -487,7 +488,7 @@ impl Keeper {
         }
     }
 
-    /// The kernel takes a page that is not there for one that was never written.
+    /// The kernel's dumper takes a missing page for one that was never written.
     fn tell_of_core_dump(&mut self, pid: libc::pid_t) {
         if self.system.figure(Figure::Staged) == 0 {
             return;
@@ -497,7 +498,7 @@ impl Keeper {
         self.say(format!("[{pid}] {text}"), text.to_owned());
     }
 
-    /// The program has ended, others have not.
+    /// Handles the time between the program's end and that of the last process.
     fn after_the_program(&mut self) {
         let Some(ended) = self.ended else { return };
         if self.plan.remaining == Remaining::Kill {

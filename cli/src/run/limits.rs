@@ -1,5 +1,5 @@
-//! The limits (`ulimit`) that `run` was started under and cannot do with: which, how high
-//! it is, and what would do. The calls that meet them say only that something failed.
+//! The limits (`ulimit`) that are too low for `run`: which limit, its value, and a value that is
+//! high enough. The calls that fail by them report only a failure.
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -14,7 +14,7 @@ const FILES: u64 = 40;
 /// Address space of a pager beside the tables it shares: stacks, staging, a first arena.
 const PAGER_SPACE: u64 = 256 << 20;
 
-/// What is too low. Sizes are in bytes.
+/// A limit that is too low. Sizes are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum Limit {
     /// `ulimit -n`.
@@ -41,7 +41,7 @@ pub enum Limit {
         /// The file's size.
         needed: u64,
     },
-    /// `ulimit -f`, met by something else.
+    /// `ulimit -f`, exceeded by another file.
     #[error(
         "`ulimit -f` allows files of at most {} here, and to the kernel the memory that processes share is a file, \
          too: raise it (ulimit -f unlimited)",
@@ -60,13 +60,13 @@ pub enum Limit {
     Space {
         /// The limit.
         there: u64,
-        /// The least that would do, where it is known.
+        /// The least sufficient value, where it is known.
         needed: Option<u64>,
     },
 }
 
-/// Looks before anything starts. `asked` is the store that was asked for; `open`, how many
-/// descriptors there are already.
+/// Checks the limits before any process starts. `asked` is the requested store; `open`, the number
+/// of open descriptors.
 pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
     if let Some(there) = current(Resource::Nofile).filter(|there| *there < open + FILES) {
         return Err(Limit::Files { there, open });
@@ -80,7 +80,7 @@ pub fn check(asked: Option<&StoreConfig>, open: u64) -> Result<(), Limit> {
     }
 }
 
-/// Looks when the tables are mapped, before a program is started that has to map them, too.
+/// Checks once the tables are mapped, before a program starts that has to map them, too.
 pub fn check_space() -> Result<(), Limit> {
     let Some(there) = current(Resource::As) else {
         return Ok(());
@@ -96,7 +96,7 @@ pub fn check_space() -> Result<(), Limit> {
     }
 }
 
-/// The limit that made a call fail, if it was one.
+/// The limit that made a call fail, if a limit did.
 pub fn behind(errno: Option<Errno>) -> Option<Limit> {
     match errno? {
         Errno::FBIG => current(Resource::Fsize).map(|there| Limit::SharedMemory { there }),

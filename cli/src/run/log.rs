@@ -1,8 +1,8 @@
 //! Lines for standard error, written by a thread of its own.
 //!
-//! Standard error may be a terminal that is stopped, or a pipe to a pager that nobody reads on
-//! in: a write then waits for as long as that lasts. The supervisor must not: processes that
-//! come in, fork or end wait for it, and so does the daemon. So its lines go into a bounded
+//! Standard error may be a stopped terminal, or a pipe to a pager whose user does not scroll:
+//! a write then blocks for as long. The supervisor must not block: processes that join, fork or
+//! end wait for it, and so does the daemon. So its lines go into a bounded
 //! queue. A line that finds the queue full is left out, and counted.
 
 use std::sync::Arc;
@@ -82,7 +82,7 @@ mod tests {
 
     #[derive(Default)]
     struct Stream {
-        /// Whether it is open, and what was written.
+        /// True once it is open, and what was written.
         state: Mutex<(bool, Vec<u8>)>,
         opened: Condvar,
     }
@@ -111,7 +111,7 @@ mod tests {
     fn a_stream_that_is_not_read_keeps_no_one_waiting_and_what_is_left_out_is_counted() {
         let stream = Stopped::default();
         let mut log = ErrorLog::to(4, stream.clone());
-        // Would never return if it waited: nothing opens the stream yet.
+        // Would never return if it waited: the stream is not open yet.
         (0..100).for_each(|n| log.line(format!("line {n}")));
         stream.open();
         log.finish();

@@ -1,6 +1,6 @@
 //! `selfpage run`: an unmodified program, and all it starts, under one contract.
 //!
-//! Three processes. The *proxy* is what the user started: it stands for the program
+//! Three processes. The *proxy* is the process that the user started: it stands for the program
 //! towards the terminal and the shell, passing signals in and the status out. Its child,
 //! the *keeper*, is the system domain and the parent of the *program*. Both proxy and
 //! keeper are subreapers and watch each other, so whichever is killed, the other ends
@@ -41,7 +41,7 @@ use system::reservation::CpuTerms;
 #[derive(clap::Args)]
 pub struct Args {
     /// Physical memory for the whole tree: a whole number and a unit, 64M or 2GiB. With
-    /// --system also what it may have beyond that while nobody else needs it: 64M+32M
+    /// --system also what it may have beyond that while no other contract needs it: 64M+32M
     #[arg(
         long,
         value_name = "SIZE[+EXTRA]",
@@ -50,8 +50,8 @@ pub struct Args {
     )]
     frames: Option<FrameTerms>,
 
-    /// Under a contract with the system's daemon (`selfpage system`), beside others under
-    /// theirs. What is not asked for is by the daemon's default
+    /// Run under a contract with the system's daemon (`selfpage system`), beside other tenants.
+    /// The daemon's configuration has the defaults
     #[arg(
         long,
         value_name = "SOCKET",
@@ -87,16 +87,16 @@ pub struct Args {
     #[arg(long, value_name = "STORE")]
     store: Option<::store::StoreConfig>,
 
-    /// How many faults of each thread are handled in a period, FAULTS/PERIOD, and of all
-    /// together: 200/10ms,tree=1000. Who is past it sleeps in its fault until the next. Or
-    /// auto[/PERIOD]: as many as fit beside the reservations, by what faults are measured to
-    /// cost
+    /// Faults of each thread handled in a period, FAULTS/PERIOD, and of all threads together:
+    /// 200/10ms,tree=1000. A thread over its limit sleeps in the fault until the next period.
+    /// Or auto[/PERIOD]: as many as fit beside the reservations, at the measured cost of a
+    /// fault
     #[arg(long, value_name = "FAULTS/PERIOD")]
     fault_rate: Option<FaultRate>,
 
     /// Processor time for the program, RUNTIME/PERIOD, whatever else runs: 10ms/40ms. By
     /// SCHED_DEADLINE, real-time priority with a budget, or the weight of a control group,
-    /// whichever can be had first, or the one given: ,by=deadline|realtime|weight
+    /// whichever is available first, or the one given: ,by=deadline|realtime|weight
     #[arg(long, value_name = "RUNTIME/PERIOD")]
     cpu: Option<CpuTerms>,
 
@@ -108,7 +108,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
 
-    /// Say what is chosen; twice: each process that comes and goes
+    /// Print the settings in force; twice: each process that starts and ends
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 
@@ -136,16 +136,16 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// How figures are printed.
+/// The format of the figures.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For people.
+    /// A table.
     Table,
-    /// For programs.
+    /// JSON.
     Json,
 }
 
-/// What becomes of processes that outlive the program.
+/// What `run` does with processes that outlive the program.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Remaining {
     /// Keep the contract until the last has ended; signals then go to them all

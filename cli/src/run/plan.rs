@@ -1,4 +1,4 @@
-//! What is to be run and with what, checked before anything starts.
+//! The program to run and its resources, checked before any process starts.
 
 use super::limits;
 use super::program::{NotRun, Program};
@@ -28,11 +28,11 @@ pub struct Plan {
     pub frames: u32,
     /// Where pages go; `None` in a run within another, which has the store.
     pub store: Option<StoreConfig>,
-    /// Whether that is what the user asked for.
+    /// True if the user gave it.
     pub asked_for_store: bool,
-    /// The daemon to ask for a contract, and which.
+    /// The daemon's socket, and the contract to request.
     pub system: Option<(PathBuf, Wanted)>,
-    /// How fast faults may come, and what is reserved beside them.
+    /// The fault rate, and the processor time reserved beside it.
     pub pace: Option<Pace>,
     pub cpu: Option<CpuTerms>,
     pub options: Options,
@@ -40,17 +40,17 @@ pub struct Plan {
     pub stats: Option<Format>,
     pub stats_json: Option<File>,
     pub remaining: Remaining,
-    /// Whether processes of other users may page, too.
+    /// True if processes of other users may page, too.
     pub share_store: bool,
     /// An inherited descriptor that makes the tree careful from the start.
     pub direct_io: Option<String>,
 }
 
-/// Why nothing was started.
+/// The reason that no process was started.
 pub enum Refusal {
-    /// The program is not there or cannot be executed.
+    /// The program does not exist or cannot be executed.
     Program(NotRun),
-    /// A failure of our own.
+    /// A failure of selfpage itself.
     Own(Box<dyn Error>),
 }
 
@@ -60,7 +60,7 @@ impl<E: Into<Box<dyn Error>>> From<E> for Refusal {
     }
 }
 
-/// What is wrong with what was asked.
+/// An error in the options.
 #[derive(Debug, thiserror::Error)]
 enum Asked {
     #[error("{program}: {why}")]
@@ -77,7 +77,7 @@ enum Asked {
         asked: String,
         there: u64,
         what: &'static str,
-        /// Whether a disk would help.
+        /// True if a disk would help.
         disk: bool,
     },
     #[error("cannot write the figures to {}: {why}; give --stats-json another path", path.display())]
@@ -143,7 +143,7 @@ fn parse_guaranteed(text: &str) -> Result<u32, String> {
 }
 
 impl Plan {
-    /// Checks what was asked against what is there.
+    /// Checks the options against the machine.
     pub fn make(args: Args) -> Result<Self, Refusal> {
         let verbose = args.verbose;
         let say = |line: String| {
@@ -196,7 +196,7 @@ impl Plan {
                 None
             }
             (false, Some(asked)) => Some(asked),
-            // The daemon's disk, once the contract says how much of it.
+            // The daemon's disk, once the contract has its size.
             (false, None) if system.is_some() => None,
             (false, None) => {
                 let (store, lack) = super::store::choose(frames);
@@ -242,7 +242,7 @@ impl Plan {
             options,
             userfaultfd: translation::userfault::open_device().ok(),
             stats: args.stats,
-            // Last, since it empties the file; and now, since nobody wants to learn at the
+            // Last, since it empties the file; and now, since an error is of little use at the
             // end of a long run that its figures have no place.
             stats_json: args.stats_json.map(figures_file).transpose()?,
             remaining: args.remaining,
@@ -251,7 +251,7 @@ impl Plan {
         })
     }
 
-    /// The value LD_PRELOAD gets: ours first, so that it comes up before the others.
+    /// The value LD_PRELOAD gets: our library first, so that it starts before the others.
     pub fn preload_list(&self) -> OsString {
         let mut list = self.preload.clone().into_os_string();
         if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -262,7 +262,7 @@ impl Plan {
     }
 }
 
-/// Frames and compressed RAM are both memory: what is asked for must be there.
+/// Frames and compressed RAM are both memory: the machine must have their sum.
 fn check_memory(
     frames: u64,
     store: Option<&StoreConfig>,
@@ -292,7 +292,7 @@ fn check_memory(
     })
 }
 
-/// Whether this process is of another `run`'s tree: what it starts pages there.
+/// Returns true if this process is of another `run`'s tree: its children page there.
 fn is_nested() -> bool {
     unsafe extern "C" {
         static environ: *const *const std::ffi::c_char;
@@ -305,7 +305,7 @@ fn figures_file(path: PathBuf) -> Result<File, Asked> {
     File::create(&path).map_err(|why| Asked::Figures { path, why })
 }
 
-/// Whether the kernel can do it at all. Returns the features to do without, as bits.
+/// Checks that the kernel supports `run`. Returns the features to switch off, as bits.
 fn kernel() -> Result<u64, Asked> {
     let list = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let all = Capabilities::from_bits(u32::MAX);

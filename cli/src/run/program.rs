@@ -14,19 +14,19 @@ pub struct Program {
     pub arguments: Vec<CString>,
 }
 
-/// Why a program is not run.
+/// The reason that a program cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRun {
-    /// There is none of that name.
+    /// No program has that name.
     #[error("{0}: not found")]
     NotFound(String),
-    /// There is, but it may not be executed.
+    /// The file exists, but may not be executed.
     #[error("{0}: cannot be executed: {1}")]
     NotExecutable(String, String),
 }
 
 impl NotRun {
-    /// The exit status that says so.
+    /// The exit status for it.
     pub fn status(&self) -> u8 {
         match self {
             Self::NotFound(_) => 127,
@@ -34,11 +34,11 @@ impl NotRun {
         }
     }
 
-    /// What exec said.
+    /// Converts exec's error.
     pub fn from_exec(program: &Program, errno: Errno) -> Self {
         let name = program.name();
         match errno {
-            // The file is there: it is its interpreter that is not.
+            // The file exists: its interpreter does not.
             Errno::NOENT if Path::new(&*program.path.to_string_lossy()).exists() => {
                 Self::NotFound(format!("{name}: the interpreter it names"))
             }
@@ -76,7 +76,7 @@ impl Program {
         })
     }
 
-    /// Its name as it was given.
+    /// Its name as given.
     pub fn name(&self) -> String {
         self.arguments
             .first()
@@ -85,8 +85,8 @@ impl Program {
     }
 }
 
-/// The first file of that name on the search path that may be executed; else whether
-/// there was one that may not.
+/// The first file of that name on the search path that may be executed; else the error
+/// of a file that may not, or `None` where no file has the name.
 fn search(name: &OsStr) -> Result<PathBuf, Option<Errno>> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut denied = None;

@@ -1,9 +1,8 @@
-//! What the user started: stands for the program towards its terminal and its shell.
+//! The process that the user started: stands for the program towards its terminal and its shell.
 //!
-//! Program, keeper and proxy are in one process group. So what the terminal sends
-//! (interrupt, quit, stop, window size) the program gets by itself, and only what was
-//! sent to the proxy alone is passed on. When the program stops, the proxy stops: that
-//! is what the shell sees.
+//! Program, keeper and proxy are in one process group. So the program receives the terminal's
+//! signals (interrupt, quit, stop, window size) directly, and the proxy forwards only signals
+//! sent to the proxy alone. When the program stops, the proxy stops, so that the shell sees it.
 
 use super::control::Message;
 use super::keeper;
@@ -16,10 +15,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long to see that everything killed has really ended.
+/// Longest wait for killed processes to end.
 pub const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a process whose sockets are closed may take to be dead.
+/// Longest time from the close of a process's sockets to its death.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// Runs the plan, and returns with the program's status, or ends as it ended.
@@ -47,7 +46,7 @@ pub fn stand_for(plan: Plan) -> Result<ExitCode, Box<dyn Error>> {
                 None => "by a user",
             };
             drop((keepers, plan));
-            // Whoever reads what the program writes must see its end, not ours.
+            // Readers of the program's output must see its end of file, not ours.
             let_go(&inherited_fds);
             let keeper = Pid::from_raw(keeper).ok_or("fork gave no process")?;
             Ok(watch(&mine, &signals, keeper, killer))
@@ -77,7 +76,7 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> Exi
         loop {
             match Message::receive(control) {
                 Ok(Some(Message::Stopped(_))) => {
-                    // SAFETY: stops this process, until someone continues it.
+                    // SAFETY: stops this process, until a SIGCONT.
                     unsafe { libc::raise(libc::SIGSTOP) };
                 }
                 Ok(Some(Message::Ended(status))) => return end(status),
@@ -90,7 +89,7 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> Exi
     }
 }
 
-/// The keeper is gone without a word: it was killed, by whom SIGKILL may be from (`killer`).
+/// Reports that the keeper is gone without a message: it was killed; `killer` describes it.
 fn orphaned(keeper: Pid, killer: &str) -> ExitCode {
     let end = how_it_ended(keeper, killer);
     system::process_tree::kill_below(KILL_LIMIT);
@@ -103,7 +102,7 @@ fn orphaned(keeper: Pid, killer: &str) -> ExitCode {
     ExitCode::from(crate::OWN_FAILURE)
 }
 
-/// In words. Its socket closes a moment before it can be waited for.
+/// The keeper's end in words. Its socket closes shortly before it can be waited for.
 fn how_it_ended(keeper: Pid, killer: &str) -> String {
     let begin = Instant::now();
     while begin.elapsed() < LAST_MOMENT {
@@ -136,7 +135,7 @@ fn end(status: i32) -> ExitCode {
     ExitCode::from(libc::WEXITSTATUS(status) as u8)
 }
 
-/// Descriptors of the plan's own, that must stay open.
+/// The plan's own descriptors, which must stay open.
 fn keep_open(plan: &Plan) -> Vec<RawFd> {
     use rustix::fd::AsRawFd;
     let device = plan.userfaultfd.iter().map(|fd| fd.as_raw_fd());
@@ -144,7 +143,7 @@ fn keep_open(plan: &Plan) -> Vec<RawFd> {
     device.chain(figures).collect()
 }
 
-/// The descriptors open now.
+/// Lists the open descriptors.
 pub fn open_descriptors() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else {
         return Vec::new();
@@ -154,15 +153,15 @@ pub fn open_descriptors() -> Vec<RawFd> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let numbers: Vec<RawFd> = numbers.collect();
     // The folder's own is among them, and closed by now.
-    // SAFETY: asks about a number.
+    // SAFETY: queries a descriptor number.
     numbers
         .into_iter()
         .filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0)
         .collect()
 }
 
-/// Closes what only the program should hold: inherited descriptors, and the standard
-/// streams but the one we complain on.
+/// Closes the descriptors that only the program should hold: inherited ones, and the standard
+/// streams except standard error.
 pub fn let_go(inherited: &[RawFd]) {
     for fd in inherited {
         // SAFETY: inherited, so nothing in this process owns it.
@@ -178,7 +177,7 @@ pub fn let_go(inherited: &[RawFd]) {
     }
 }
 
-/// Used by both to wait on a descriptor that may be absent.
+/// Proxy and keeper use it to wait on a descriptor that may be absent.
 pub fn borrowed<'a>(fd: Option<BorrowedFd<'a>>, fds: &mut Vec<PollFd<'a>>) {
     fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
 }

@@ -15,14 +15,14 @@ use wired::PAGE;
 /// Above this share of unpaged memory `run` warns.
 const UNPAGED_WARNING: f64 = 0.10;
 
-/// But not for less than this: the data, stacks and loader of a small program are most
-/// of it, and nobody wants to page them.
+/// No warning below this size: most of a small program is its data, stacks and loader, which
+/// are not worth paging.
 const UNPAGED_LEAST: u64 = 4 << 20;
 
-/// Everything that is known at the end. Sizes are in bytes, times in seconds.
+/// All figures at the end. Sizes are in bytes, times in seconds.
 #[derive(Serialize)]
 pub struct Report {
-    /// What was run.
+    /// The command line.
     program: Vec<String>,
     /// Its exit status, or 128 and the signal that ended it.
     status: i32,
@@ -30,21 +30,21 @@ pub struct Report {
     /// The contract.
     frames: u64,
     frames_bytes: u64,
-    /// The most frames that were held at one moment, counted.
+    /// The most frames held at one moment, counted.
     frames_peak_bytes: u64,
     store: String,
-    /// Whether this was a run within another, whose contract and figures it is.
+    /// True for a run within another, which has the contract and the figures.
     nested: bool,
-    /// Processes that paged, images counted one by one.
+    /// Processes that paged; each image of a process counts as one.
     processes: u64,
     memory: Memory,
-    /// What the domains of the tree counted: see `figures_mean`.
+    /// Sums of the counters of the tree's domains: see `figures_mean`.
     figures: BTreeMap<&'static str, u64>,
     store_usage: BTreeMap<&'static str, u64>,
     store_peak: StorePeak,
     /// The limits of the fault rate, where there were any.
     fault_rate: Option<FaultRate>,
-    /// Whether some process could do direct I/O, so that pages were checked for pins.
+    /// True if a process could do direct I/O, so that pages were checked for pins.
     direct_io: bool,
 }
 
@@ -112,10 +112,10 @@ impl FaultRate {
     }
 }
 
-/// What the store held at most. Its usage at the end is that of pages nobody has any more.
+/// Peak usage of the store. Its usage at the end is that of pages without an owner.
 #[derive(Serialize)]
 struct StorePeak {
-    /// The most that was seen in each tier.
+    /// The peak of each tier.
     ram_bytes: u64,
     disk_bytes: u64,
     /// Bytes of the pages put into compressed RAM, by what they took there; of all of them.
@@ -137,21 +137,21 @@ impl StorePeak {
     }
 }
 
-/// What the kernel said the tree took.
+/// The tree's memory by the kernel's count.
 #[derive(Serialize)]
 struct Memory {
-    /// Highest sum of Pss_Anon that was seen.
+    /// Highest sampled sum of Pss_Anon.
     peak_anonymous: u64,
     /// Shared memory (tables and compressed RAM) at that moment.
     shared_at_peak: u64,
     processes_at_peak: u64,
-    /// Most anonymous memory no pager answered for.
+    /// Most anonymous memory outside all pagers.
     unpaged: u64,
     /// The pagers' own memory, the most seen: tables, buffers, stacks.
     pagers: u64,
     /// Its share of all anonymous memory in use then, resident or stored.
     unpaged_share: f64,
-    /// How often the kernel was asked, and what that took.
+    /// Number of samples, and their time.
     samples: u64,
     sampling_seconds: f64,
 }
@@ -167,7 +167,7 @@ impl Report {
     ) -> Self {
         let nested = plan.store.is_none();
         let samples = *sampler.samples();
-        // Its processes page in the outer run, which alone can tell what is not paged.
+        // Its processes page in the outer run, which alone knows the unpaged memory.
         let (peak, worst) = match nested {
             true => Default::default(),
             false => (samples.peak, samples.worst),
@@ -217,7 +217,7 @@ impl Report {
         }
     }
 
-    /// Prints and writes what was asked for.
+    /// Prints and writes the requested figures.
     pub fn give(&self, plan: &Plan) {
         match plan.stats {
             None => crate::say!("{}", self.line()),
@@ -238,7 +238,7 @@ impl Report {
         self.figures.get(figure.key()).copied().unwrap_or(0)
     }
 
-    /// The one honest line.
+    /// The summary in one line.
     pub fn line(&self) -> String {
         if self.nested {
             return format!(
@@ -251,8 +251,8 @@ impl Report {
             0 => format!("selfpage: {frames} of frames; nothing was paged"),
             _ => self.paged(&frames),
         };
-        // Sampled, so a short program has no figure; and most of what a small one has is not
-        // paged, which is no news.
+        // Sampled, so a short program has no figure; and most memory of a small one is never
+        // paged, which needs no warning.
         if self.memory.unpaged > UNPAGED_LEAST {
             let _ = write!(line, "; not paged {}", size(self.memory.unpaged));
         }
@@ -298,7 +298,7 @@ impl Report {
         line
     }
 
-    /// Something the user should know.
+    /// Warnings for the user.
     fn warning(&self) -> Option<String> {
         let lost = self.figure(Figure::Lost);
         if lost > 0 {
@@ -321,7 +321,7 @@ impl Report {
         })
     }
 
-    /// Every figure, a line each.
+    /// All figures, a line each.
     pub fn table(&self) -> String {
         let mut out = String::new();
         let mut row = |name: &str, value: String, what: &str| {
@@ -408,7 +408,7 @@ impl Report {
         out
     }
 
-    /// Every figure, for programs.
+    /// All figures, as JSON.
     pub fn json(&self) -> String {
         // Plain numbers and strings always serialize.
         serde_json::to_string_pretty(self).unwrap_or_default()
@@ -439,7 +439,7 @@ fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
     ])
 }
 
-/// Bytes as people read them.
+/// Formats bytes with a unit.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(unit, _)| bytes >= *unit) {

@@ -1,5 +1,5 @@
-//! Signals, taken from a descriptor; and what the program is to find as it would without
-//! us: the mask and the dispositions `run` was started with.
+//! Signals, read from a descriptor; and the signal mask and dispositions that `run` was started
+//! with, which the program must find as it would without selfpage.
 
 use super::control::Arrived;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -10,7 +10,7 @@ pub struct Signals {
     fd: OwnedFd,
 }
 
-/// What `run` was started with.
+/// The mask and dispositions that `run` was started with.
 #[derive(Clone, Copy)]
 pub struct Inherited {
     mask: libc::sigset_t,
@@ -36,8 +36,8 @@ impl Signals {
         }
     }
 
-    /// A descriptor of this process's own, after a fork: one reads the signals of
-    /// whoever reads, but is woken for whoever made it.
+    /// A descriptor of this process's own, after a fork: a signalfd reads the signals of the
+    /// reading process, but wakes up for the process that made it.
     pub fn open() -> std::io::Result<Self> {
         // SAFETY: makes a descriptor.
         let fd = unsafe { libc::signalfd(-1, &all(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -51,7 +51,7 @@ impl Signals {
         }
     }
 
-    /// Readable when a signal has come.
+    /// Readable when a signal is pending.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -82,7 +82,7 @@ impl Inherited {
         // SAFETY: plain system calls on this process alone.
         unsafe {
             libc::signal(libc::SIGCHLD, self.child);
-            // Rust's runtime ignores it; what it was before nobody knows any more.
+            // Rust's runtime ignores it, and its former disposition is lost.
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
         }
@@ -98,8 +98,8 @@ fn all() -> libc::sigset_t {
     }
 }
 
-/// Ends this process by `signal`, as the program was ended, so that whoever waits sees
-/// the real thing. Returns where the signal does not end a process.
+/// Ends this process by `signal`, as the program was ended, so that the waiting parent sees the
+/// same status. Returns where the signal does not end a process.
 pub fn die_by(signal: i32) {
     let none = libc::rlimit {
         rlim_cur: 0,

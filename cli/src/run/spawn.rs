@@ -1,4 +1,4 @@
-//! Starts the program: what happens between fork and exec.
+//! Starts the program: the steps between fork and exec.
 
 use super::plan::Plan;
 use super::program::Program;
@@ -19,20 +19,20 @@ const PORT_NUMBER: i32 = 1000;
 /// Set in the first message where the reservation could not be entered.
 const RESERVED: i32 = 1 << 16;
 
-/// A program that runs.
+/// A running program.
 pub struct Spawned {
     pub pid: Pid,
     /// The filter's listener, or why there is no filter.
     pub listener: Result<OwnedFd, Errno>,
 }
 
-/// Why it does not.
+/// The reason that it does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// exec refused.
+    /// exec failed.
     #[error("exec: {0}")]
     Exec(Errno),
-    /// Anything before.
+    /// A step before exec failed.
     #[error("cannot {0}: {1}")]
     Own(&'static str, Errno),
 }
@@ -131,7 +131,7 @@ fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<
     }
     if let Some(Err(errno)) = held.map(Held::enter) {
         tell(to, RESERVED | errno.raw_os_error());
-        // SAFETY: nothing was started.
+        // SAFETY: no program was started.
         unsafe { libc::_exit(125) };
     }
     let filter = direct_io_filter::install();
@@ -154,8 +154,8 @@ fn tell(to: BorrowedFd<'_>, errno: i32) {
     let _ = seqpacket::send(to, &errno.to_ne_bytes(), &[], SendFlags::empty());
 }
 
-/// In the parent: two messages. Whether there is a filter; then why exec failed, or the
-/// end of the socket, which exec closes.
+/// In the parent: reads two messages. The first tells if there is a filter; the second has
+/// exec's error, or is the end of the socket, which exec closes.
 fn started(pid: Pid, from: &OwnedFd) -> Result<Spawned, SpawnError> {
     let receive =
         || seqpacket::receive(from, RecvFlags::empty()).map_err(own("hear from the new process"));

@@ -1,10 +1,10 @@
-//! The store where none is asked for.
+//! The default store.
 
 use crate::machine::{Memory, StateFolder};
 use store::{DiskConfig, StoreConfig};
 use wired::Bytes;
 
-/// The least compressed RAM worth having.
+/// The least useful size of compressed RAM.
 const LEAST_RAM: u64 = 16 << 20;
 /// A swap file may become this large for any small contract: it takes what it needs.
 const USUAL_DISK: u64 = 4 << 30;
@@ -18,7 +18,7 @@ const DISK_PER_FRAMES: u64 = 32;
 /// of what is available, backed by a file that grows ahead of need, to a quarter of what is free
 /// at most.
 ///
-/// Where no folder has room for a file, RAM alone, and why.
+/// Where no folder has room for a file, RAM alone, with the reason.
 pub fn choose(frames: u64) -> (StoreConfig, Option<String>) {
     choose_in(StateFolder::find(), frames, Memory::now())
 }
@@ -32,7 +32,7 @@ fn choose_in(
         Ok(folder) => folder,
         Err(why) => return (ram_alone(frames, memory), Some(why)),
     };
-    // It has no name any more once it is open.
+    // It loses its name once it is open.
     let name = format!("swap-{}", std::process::id());
     let disk = (frames * DISK_PER_FRAMES)
         .max(USUAL_DISK)
@@ -49,7 +49,7 @@ fn choose_in(
     (config, None)
 }
 
-/// A store that needs no file: twice as much RAM, since there is nothing behind it.
+/// A store without a file: twice as much RAM, since no disk is behind it.
 pub fn without_a_file(frames: u64) -> StoreConfig {
     ram_alone(frames, Memory::now())
 }
@@ -61,7 +61,7 @@ fn ram_alone(frames: u64, memory: Memory) -> StoreConfig {
     }
 }
 
-/// What is said where a store is in RAM alone that should have had a file.
+/// The notice for a store in RAM alone that should have had a file.
 pub fn notice(store: &StoreConfig, why: &str) -> String {
     format!(
         "no swap file can be made ({why}), so pages go to compressed RAM alone, at most {}: free some room, or \
