@@ -1,23 +1,25 @@
-//! Taking pages away, so that frames become unused.
+//! Eviction: pages are taken away so that frames become unused.
 //!
-//! Three steps, each with a lock of its own, so that nobody waits for more than one needs:
+//! Three steps, each with a lock of its own, so that a thread waits only for the step it
+//! needs:
 //!
 //! | step | what it takes | held for |
 //! |---|---|---|
 //! | [`select`] chooses a unit | `order`: the replacement's queues | microseconds, no call |
-//! | [`stage`] takes its pages to a slot | `stager`: who fills slots | one `mremap` |
-//! | [`writeback`] judges, writes, discards | a cleaner, and a claim on pieces of a slot | 64 pages |
+//! | [`stage`] moves its pages to a slot | `stager`: the thread that fills slots | one `mremap` |
+//! | [`writeback`] checks, writes, discards | a cleaner, and a claim on pieces of a slot | 64 pages |
 //!
 //! The background evictor does all three in batches, from when half of the spare frames are
-//! used until all are there again, and then sleeps: a fault is rarely the one that its
-//! waking interrupts. Whoever faults and finds no frame does the same with a cleaner of
-//! its own, beside the others: whoever faults pays, and who cannot help waits for the
-//! next batch of frames.
+//! used until all are unused again, and then sleeps: a fault is rarely the one that its waking
+//! interrupts. A fault that finds no free frame reclaims directly, with a cleaner of its own,
+//! beside the others: the faulting thread pays. A thread that finds no cleaner free waits for
+//! the next batch of frames.
 //!
-//! What must not meet an eviction at all (a fork, the end of a stretch) [`quiesce`]s.
+//! An operation that must not overlap an eviction (a fork, the end of a stretch) halts
+//! evictions ([`quiesce`]).
 //!
-//! Rule: the locks are taken in this order: cleaners, the stager, a gate, `order`. Nobody who
-//! has a page in `Filling` takes any of the first three.
+//! Rule: the locks are taken in this order: cleaners, the stager, a gate, `order`. A thread
+//! that has a page in `Filling` takes none of the first three.
 
 mod complete;
 mod dma_pins;
@@ -45,23 +47,24 @@ use store::StoreError;
 use wired::futex;
 use writeback::{Cleaner, Cleaning, nap};
 
-/// How long to wait for frames that others were asked for before looking again.
+/// How long to wait for frames that other domains were asked for before the next check.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-/// How long to leave others who evict to it.
+/// Back-off while another thread reclaims.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// How long the store must have refused everything before a fault says so.
+/// How long the store must have refused everything before a fault fails for it.
 const REFUSED: Duration = Duration::from_millis(200);
 
-/// How long a fault goes on looking for a frame before it says that there is none.
+/// How long a fault searches for a frame before it fails.
 const STARVED: Duration = Duration::from_secs(20);
 
-/// How often a piece in another's hands is looked at again, [`PATIENCE`] apart, before a page
-/// in it is given up: a second, in which a device writes 64 pages if it ever does.
+/// How often a piece that another thread has claimed is checked again, [`PATIENCE`] apart,
+/// before the fault gives up on a page in it: a second, in which a device writes 64 pages if
+/// it ever does.
 const PIECE_LOOKS: u32 = 500;
 
-/// What staging works with, for one thread at a time.
+/// The state of staging, for one thread at a time.
 #[derive(Default)]
 pub(crate) struct Stager {
     /// Where the last search for units in no queue ended: stretch, unit.
@@ -71,29 +74,29 @@ pub(crate) struct Stager {
 /// Why a worker got no frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoFrame {
-    /// It must not wait, and would have to.
+    /// The worker must not wait, and would have to.
     Busy,
-    /// None can be had.
+    /// No frame can be found.
     Never(Failure),
 }
 
-/// What a round of eviction brought.
+/// Result of a round of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Round {
     /// Frames that became unused.
     Freed(u32),
-    /// Nothing to take: nothing is resident that may go.
+    /// Nothing to take: no resident page may be evicted.
     Nothing,
-    /// What there is to take is in others' hands.
+    /// Other threads have claimed everything there is to take.
     Others,
     /// The store refused what had to be written.
     Refused(StoreError),
 }
 
 impl Pager {
-    /// An unused frame for a page in this state, if there is one. The last few are for
-    /// pages that are stored already: they can be dropped again without a write, so that
-    /// what is in a store that is full can still be read.
+    /// An unused frame for a page in this state, if there is one. The last few are reserved
+    /// for pages that are stored already: they can be dropped again without a write, so that
+    /// the contents of a full store can still be read.
     pub(crate) fn take_frame(&self, wanted_by: State) -> Option<Frame> {
         let client = self.frames();
         if wanted_by == State::Empty && self.reserve > 0 {
@@ -105,13 +108,13 @@ impl Pager {
         client.take()
     }
 
-    /// A frame for a worker, which may wait. `busy` says that the caller has reads under
-    /// way, so that it must not wait for others who evict.
+    /// A frame for a worker, which may wait. `busy` is true if the caller has reads under way,
+    /// so that it must not wait for other evicting threads.
     pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
         let mut demanded = false;
         let frame = self.search_frame(wanted_by, busy, &mut demanded);
         if demanded {
-            // Others need hold nothing back for this domain any more.
+            // Other domains need not reserve frames for this one any more.
             self.frames().ledger().demand(self.frames().id(), 0);
         }
         frame
@@ -123,8 +126,8 @@ impl Pager {
         busy: bool,
         demanded: &mut bool,
     ) -> Result<Frame, NoFrame> {
-        // Since when nothing came free: by the clock, since in a busy tree a frame may come
-        // free for others at any moment.
+        // Since when no frame came free. Measured by the clock, since in a busy tree a frame
+        // may come free for another thread at any moment.
         let mut barren: Option<Instant> = None;
         let mut refused = 0;
         let mut refused_since: Option<Instant> = None;
@@ -137,13 +140,13 @@ impl Pager {
             self.entries.call();
             match self.help(busy) {
                 Round::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
-                // Every unit has its turn: one may hold pages that need not be written.
+                // Every unit gets its turn: one may hold pages that need no write.
                 Round::Refused(_) if refused <= self.turns() => refused += 1,
-                // Copies of pages that are resident are a convenience; room for pages that
-                // must leave is not.
+                // Copies of resident pages are only a saving; pages that must be evicted need
+                // the room.
                 Round::Refused(_) if self.release_copies() > 0 => refused = 0,
                 Round::Refused(_) if busy => return Err(NoFrame::Busy),
-                // Others who evict may have pages in hand that need not be written.
+                // Other evicting threads may have claimed pages that need no write.
                 Round::Refused(_)
                     if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED =>
                 {
@@ -157,8 +160,8 @@ impl Pager {
                     Err(false) => _ = barren.get_or_insert_with(Instant::now),
                 },
                 Round::Nothing => {
-                    // Others of the tree may hold more than their share; pages that a
-                    // device holds come free when it is done.
+                    // Another domain of the tree may hold more than its share; pages that a
+                    // device holds come free when it has finished.
                     *demanded = true;
                     self.frames().ledger().demand(self.frames().id(), 1);
                     if busy {
@@ -177,8 +180,8 @@ impl Pager {
         }
     }
 
-    /// Evicts for a thread that found no frame. Enough for the faults of a while: the next
-    /// are not to find none again.
+    /// Evicts for a thread that found no frame: enough for several faults, so that the next
+    /// ones find frames.
     fn help(&self, busy: bool) -> Round {
         let want = (self.unit_pages as u32 / 8).max(self.reserve + 1);
         match self.free_cleaner() {
@@ -187,8 +190,8 @@ impl Pager {
         }
     }
 
-    /// Evicts until a fault finds so many frames, or as far as that goes without waiting for
-    /// others: for who needs many at once and can do with one.
+    /// Evicts until a fault finds so many frames, or as many as possible without waiting for
+    /// other threads: best effort for a fault that wants many frames and can proceed with one.
     pub(crate) fn obtain_room(&self, wanted: u32) {
         let wanted = wanted + self.reserve;
         for _ in 0..wanted {
@@ -208,15 +211,16 @@ impl Pager {
         }
     }
 
-    /// As many pieces as there are in units that could be a victim.
+    /// The number of pieces in all units that could be a victim.
     fn turns(&self) -> usize {
         let pieces = self.unit_pages.div_ceil(PIECE);
         self.order.lock().len() * pieces
     }
 
-    /// Waits for the next frames that are put back. Without one, whether any were.
+    /// Waits for the next frames that are released. If it gets none, returns whether any were.
     fn await_frame(&self, wanted_by: State) -> Result<Frame, bool> {
-        // Announced before looking again, so that whoever puts one back afterwards wakes.
+        // Announced before the next check, so that the thread that releases a frame afterwards
+        // wakes this one.
         self.starving.fetch_add(1, Ordering::SeqCst);
         let seen = self.returned.load(Ordering::SeqCst);
         let frame = self.take_frame(wanted_by);
@@ -227,7 +231,7 @@ impl Pager {
         frame.ok_or_else(|| self.returned.load(Ordering::SeqCst) != seen)
     }
 
-    /// Wakes those who wait for frames: some were put back.
+    /// Wakes the threads that wait for frames: some were released.
     pub(crate) fn tell_starving(&self) {
         if self.starving.load(Ordering::SeqCst) > 0 {
             self.returned.fetch_add(1, Ordering::SeqCst);
@@ -235,10 +239,10 @@ impl Pager {
         }
     }
 
-    /// Gives up the stored copies of pages that are resident. How many.
+    /// Releases the stored copies of resident pages. Returns how many.
     fn release_copies(&self) -> u32 {
-        // Keeps the stretches where they are. A page that is being judged meanwhile is
-        // written: without its copy it is not clean.
+        // Keeps the stretches in place. A page that is being checked meanwhile is written:
+        // without its copy it is not clean.
         let _stager = self.stager.lock();
         let mut released = 0;
         for n in 0..self.directory.len() {
@@ -258,14 +262,15 @@ impl Pager {
         released
     }
 
-    /// Frames that a fault would find without an eviction: those that are free for the taking
-    /// are as good as unused ones.
+    /// Frames that a fault would find without an eviction: frames that the ledger grants at
+    /// once count as unused.
     fn room(&self) -> u32 {
         let client = self.frames();
         client.resident_limit().saturating_sub(client.n()) + client.unused()
     }
 
-    /// Frames to keep unused: where less can be owned for now than the contract says, less.
+    /// Frames to keep unused: fewer if the domain can own fewer for now than its contract
+    /// grants.
     fn spare(&self) -> u32 {
         self.spare.min(spare_frames(self.frames().resident_limit()))
     }
@@ -274,7 +279,7 @@ impl Pager {
         self.room() < self.spare() / 2
     }
 
-    /// Rings for the background evictor when unused frames run low, once.
+    /// Rings for the background evictor, once, when unused frames run low.
     pub(crate) fn wake_evictor_below_spare(&self) {
         if self.is_below_spare()
             && self.evictor_up.load(Ordering::Relaxed) == 0
@@ -284,9 +289,9 @@ impl Pager {
         }
     }
 
-    /// The swapper of RAPHA's figure 7, called past the system's fault limit: empties frames
-    /// ahead of the next period's faults, about `want`, so that these find them, and returns
-    /// what of the optimistic ones is beyond that, for others' faults.
+    /// The swapper of RAPHA's figure 7, called past the system's fault limit: empties about
+    /// `want` frames before the next period's faults, so that these find them, and returns the
+    /// optimistic frames beyond that to other threads' faults.
     fn swap_ahead(&self, want: u32) {
         self.counters().add(Counter::swapper_calls, 1);
         let client = self.frames();
@@ -309,8 +314,8 @@ impl Pager {
         frames.ledger().ring(frames.id());
     }
 
-    /// The background evictor's work: gives back what was asked for, and keeps the spare
-    /// frames unused.
+    /// The background evictor's work: returns revoked frames, and keeps the spare frames
+    /// unused.
     pub(crate) fn keep_spare(&self) {
         self.evictor_up.store(1, Ordering::SeqCst);
         self.revisit_devices();
@@ -359,7 +364,7 @@ impl Pager {
             done = done.and(self.end_some(cleaner));
         }
         done = done.and(self.end_all(cleaner));
-        // What was kept has its turn when there is nothing else.
+        // Kept pieces get their turn when there is nothing else.
         if done.freed == 0 && done.refusal.is_none() && self.take_up(cleaner, Turn::Again) {
             done = self.end_all(cleaner);
         }
@@ -371,8 +376,8 @@ impl Pager {
         }
     }
 
-    /// Takes up the pieces staged first, once as many frames stand by as should; stages
-    /// units until they do. False where there is nothing to take up.
+    /// Takes up the pieces staged first, once the standby list has reached its target; stages
+    /// units until it has. Returns false if there is nothing to take up.
     fn take_next(&self, cleaner: &mut Cleaner, busy: bool) -> bool {
         loop {
             let enough = self.staging.standby() >= self.standby_target();
@@ -390,13 +395,13 @@ impl Pager {
         }
     }
 
-    /// How many frames stand by before the oldest are given up: what a sweep takes where
-    /// frames are few, a sixteenth of them where they are many.
+    /// The target length of the standby list: what a sweep takes if frames are few, a
+    /// sixteenth of the frames if they are many.
     fn standby_target(&self) -> u32 {
         (self.frames().contract().x / 16).max(1)
     }
 
-    /// A staged page comes back in the frame it has: when no other frame can be had.
+    /// Brings a staged page back in the frame it has, if no other frame can be found.
     pub(crate) fn unstage(&self, stretch: &Inner, index: usize) -> bool {
         let table = stretch.table();
         let word = table.word(index);
@@ -414,7 +419,7 @@ impl Pager {
                 nap(PATIENCE);
                 continue;
             };
-            // Unless the frame went its way before the piece was claimed.
+            // Unless the frame was released before the piece was claimed.
             let here = self.staging.frames(slot)[page].load(Ordering::Relaxed) == frame + 1;
             let unit = table.unit_of(index);
             let mut back = false;
@@ -435,8 +440,8 @@ impl Pager {
         false
     }
 
-    /// Writes to whoever watches. Formats into a buffer on the stack: the page path
-    /// allocates nothing.
+    /// Logs a message to the host. Formats into a buffer on the stack: the page path allocates
+    /// nothing.
     pub(crate) fn complain(&self, text: std::fmt::Arguments<'_>) {
         let mut line = crate::log_line::Line::new();
         let _ = std::fmt::Write::write_fmt(&mut line, format_args!("selfpage: {text}\n"));

@@ -1,11 +1,11 @@
 //! Windows: the pages around a fault that its stream will want next, brought in with it.
 //!
-//! A fault by itself costs more than the page it brings (a signal or two switches, an
-//! ioctl, a look at every table). In a window all but the page faulted on come for the
-//! price of their contents: they are claimed one by one, like any other fill, and mapped
-//! by one ioctl a run of neighbours. A window never waits for a frame, never leaves the
-//! unit of its fault, and a page that is not at hand, or in others' hands, is left out:
-//! the program will fault on it in its turn.
+//! A fault by itself costs more than the page it brings (a signal or two switches, an ioctl, a
+//! look at every table). All pages of a window but the one faulted on cost no more than their
+//! contents: they are claimed one by one, like any other fill, and one ioctl maps a run of
+//! neighbours. A window never waits for a frame and never leaves the unit of its fault. It
+//! leaves out a page that is not at hand or that another thread is filling: the program faults
+//! on that page later.
 
 use crate::counters::Counter;
 use crate::page::{PageState, State};
@@ -19,27 +19,27 @@ use store::PageHandle;
 use translation::{MapError, Wake};
 use wired::{Guard, PAGE};
 
-/// A page of a window that was claimed.
+/// A page of a window that this fault has claimed.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
     index: usize,
     seen: PageState,
     frame: u32,
-    /// Its contents; none for zeros.
+    /// Its contents; None for zeros.
     from: Option<*const u8>,
 }
 
-// SAFETY: the pointer is into a reader's buffers, and followed only by who filled in the
-// part, while it holds that reader.
+// SAFETY: the pointer is into a reader's buffers. Only the thread that filled in the part
+// follows it, while it holds that reader.
 unsafe impl Send for Part {}
 
-/// A reader at a stream's fault.
+/// A reader, at the position of a stream's fault.
 struct Reading<'a> {
     reader: Guard<'a, Ahead>,
     place: Place,
 }
 
-/// How mapping a run of pages ended: how many are there now, and what stopped it.
+/// Result of mapping a run of pages: how many are mapped, and what stopped it.
 struct Mapped {
     pages: usize,
     again: bool,
@@ -47,11 +47,12 @@ struct Mapped {
 }
 
 impl Activation<'_> {
-    /// Fills the page of the fault, which is claimed, and what its stream wants next.
+    /// Fills the page of the fault, which is claimed, and the pages that its stream accesses
+    /// next.
     pub(crate) fn fill_window(&mut self, seen: PageState, frame: Frame, advice: Advice) -> Outcome {
         let before = self.pager.counters();
         let pager = self.pager;
-        // No more than the period has room for: what is left out is faulted on in its turn.
+        // No more pages than the period has room for: the program faults on the rest later.
         let whole = advice;
         let (granted, when) = pager.pace.more(self.task, advice.window - 1, before);
         let advice = Advice {
@@ -70,7 +71,8 @@ impl Activation<'_> {
                 .as_mut()
                 .and_then(|reading| self.verified(reading, self.index, handle));
             if from.is_none() {
-                // The guess was wrong, or the store cannot read it: then it says why.
+                // The prediction was wrong, or the store cannot read it: an ordinary fill
+                // reports why.
                 drop(reading);
                 self.alone(&whole);
                 pager.pace.give_back(self.task, when, granted);
@@ -110,14 +112,14 @@ impl Activation<'_> {
         outcome
     }
 
-    /// The page of the fault comes without the others of its window.
+    /// Records that the page of the fault comes without the rest of its window.
     pub(crate) fn alone(&self, advice: &Advice) {
         if !self.at_bind() {
             self.pager.recogniser.brought(advice, 1);
         }
     }
 
-    /// Has the window's stored pages read, and waits for the page of the fault.
+    /// Submits reads for the window's stored pages and waits for the page of the fault.
     fn read_ahead<'a>(
         &self,
         mut reader: Guard<'a, Ahead>,
@@ -126,13 +128,13 @@ impl Activation<'_> {
     ) -> Reading<'a> {
         let table = self.stretch.table();
         let place = reader.place(advice, self.stretch.id(), self.index);
-        // What cannot be read ahead is read when it is wanted.
+        // A page that cannot be read ahead is read on demand.
         let _ = reader.read(place, advice.window, table, Some(handle));
         reader.wait_for(place, || self.pager.entries.call());
         Reading { reader, place }
     }
 
-    /// Reads on where the window ended.
+    /// Continues reading where the window ended.
     fn read_on(&self, mut reading: Reading<'_>, advice: &Advice) {
         let table = self.stretch.table();
         let reader = &mut reading.reader;
@@ -143,8 +145,8 @@ impl Activation<'_> {
         counters.add(Counter::read_ahead_unused, tally.unused);
     }
 
-    /// What was read ahead for page `index`, if it is what the handle names. The page is
-    /// claimed: its handle cannot become another's.
+    /// The contents read ahead for page `index`, if they match the handle. The page is
+    /// claimed: its handle cannot become another page's.
     fn verified(
         &self,
         reading: &mut Reading<'_>,
@@ -155,8 +157,8 @@ impl Activation<'_> {
             .reader
             .contents(reading.place, index, Some(handle))?;
         reading.reader.release(reading.place, index);
-        // SAFETY: a page of the lane's buffers, which nobody writes until it is asked for
-        // again, which the reader's holder alone does.
+        // SAFETY: a page of the lane's buffers. Only the reader's holder requests another read
+        // into it, and until then no thread writes it.
         let page = unsafe { &*from.cast::<[u8; PAGE]>() };
         self.pager
             .store
@@ -164,8 +166,8 @@ impl Activation<'_> {
             .then_some(from)
     }
 
-    /// Claims the other pages of the window whose contents are at hand. How many accesses
-    /// of the stream it is to the next fault.
+    /// Claims the other pages of the window whose contents are at hand. Returns how many
+    /// accesses of the stream remain until the next fault.
     fn claim_around(&mut self, advice: &Advice, mut reading: Option<&mut Reading<'_>>) -> u32 {
         let table = self.stretch.table();
         let unit = table.unit_pages(table.unit_of(self.index));
@@ -225,7 +227,7 @@ impl Activation<'_> {
         reached
     }
 
-    /// Maps the parts, in the order of their addresses, and says so in their words.
+    /// Maps the parts in the order of their addresses and updates their words.
     fn publish_parts(&mut self) -> Outcome {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
@@ -235,13 +237,13 @@ impl Activation<'_> {
         let mut came = 0;
         let mut at = 0;
         gate.enter();
-        // Before the program can go on: see `publish`.
+        // Before the program can continue: see `publish`.
         table.touch_only(unit);
         while at < parts.len() {
             let run = run_length(&parts[at..]);
             let mut mapped = self.map_run(&parts[at..at + run]);
             if mapped.failure.is_some() && run > 1 {
-                // A mapping may end within the run: what can be had one by one, is.
+                // A mapping may end within the run: map the pages one by one.
                 mapped = self.map_run(&parts[at..at + 1]);
             }
             for part in &parts[at..at + mapped.pages] {
@@ -266,7 +268,7 @@ impl Activation<'_> {
                 }
                 at += 1;
             } else if mapped.again {
-                // What changes the address space may wait for the gate.
+                // A call that changes the address space may be waiting for the gate.
                 table.came_by(unit, std::mem::take(&mut came));
                 gate.leave();
                 std::hint::spin_loop();
@@ -300,7 +302,8 @@ impl Activation<'_> {
         };
         let (pages, again, failure) = match mapped {
             Ok(()) => (run.len(), false, None),
-            // Somebody mapped it behind our back: it is there, and occupies the frame.
+            // A raw `mmap` of the program mapped it: the page is there, and occupies the
+            // frame.
             Err(MapError::Exists { done }) => {
                 let _ = userfault.wake(addr + done, PAGE);
                 (done / PAGE + 1, false, None)
@@ -316,7 +319,7 @@ impl Activation<'_> {
     }
 }
 
-/// Why a page cannot be mapped, for who faulted on it.
+/// Why a page cannot be mapped, for the fault that reports it.
 pub(crate) fn unmappable(error: &MapError) -> Failure {
     Failure::Unmappable(match error {
         MapError::Gone => 2,
@@ -328,7 +331,7 @@ pub(crate) fn unmappable(error: &MapError) -> Failure {
     })
 }
 
-/// How many of the parts one ioctl can map: neighbours whose contents are neighbours.
+/// How many of the parts one ioctl can map: neighbours whose contents are neighbours, too.
 fn run_length(parts: &[Part]) -> usize {
     let follows = |pair: &[Part]| {
         let from = match (pair[0].from, pair[1].from) {

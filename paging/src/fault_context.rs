@@ -1,8 +1,8 @@
-//! What one fault in progress needs, prepared beforehand.
+//! The preallocated resources of one fault in progress.
 //!
 //! A fault is resolved in a signal handler or on an entry thread, where nothing may be
-//! allocated. A context is a set of page buffers and a channel to the store; an upcall
-//! borrows one for the time of its fault, an entry thread owns one.
+//! allocated. A context is a set of page buffers and a channel to the store; an upcall borrows
+//! one for the time of its fault, an entry thread owns one.
 
 use crate::fault_around::Part;
 use crate::huge::HUGE;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory, futex};
 
-/// Pages one entry thread has on their way from the store at once, at most. Each
-/// faulting thread has one; beyond this, faults wait in the kernel's queue.
+/// Pages one entry thread has on their way from the store at once, at most. Each faulting
+/// thread has one; further faults wait in the kernel's queue.
 pub(crate) const DEPTH: usize = 32;
 
 /// A fill that waits for the store.
@@ -24,7 +24,7 @@ pub(crate) struct InFlight {
     pub(crate) addr: usize,
     /// The frame it will occupy.
     pub(crate) frame: u32,
-    /// Processor time that its fault took so far; zero where that is not measured.
+    /// Processor time that its fault has used so far; zero if that is not measured.
     pub(crate) used: u64,
 }
 
@@ -35,15 +35,15 @@ pub(crate) struct Context {
     pub(crate) flights: [InFlight; DEPTH],
     free: u64,
     depth: usize,
-    /// The window in hand: room for the widest.
+    /// The current window: room for the widest.
     pub(crate) parts: Vec<Part>,
-    /// Frames that a fault could not have at once, where it needs more than one.
+    /// Frames that a fault needs and could not get at once, if it needs more than one.
     pub(crate) wanted: u32,
     /// How the last fault was handled.
     pub(crate) handled: Handled,
-    /// The flight that the last fault left under way.
+    /// The read that the last fault left under way.
     pub(crate) pending: usize,
-    /// Reads for faults that ended while a huge frame's were waited for.
+    /// Completions of other faults' reads, reaped while a huge frame's reads were awaited.
     ended: Vec<Completion>,
 }
 
@@ -69,14 +69,14 @@ impl Context {
         })
     }
 
-    /// The next read for a fault that has ended.
+    /// Reaps the completion of the next read for a fault.
     pub(crate) fn complete(&mut self, wait: Wait) -> Option<Completion> {
         self.ended
             .pop()
             .or_else(|| self.channel.as_mut()?.complete(wait))
     }
 
-    /// Waits for the next page of a huge frame; whether it could be read.
+    /// Waits for the next page of a huge frame. Returns true if it was read.
     pub(crate) fn complete_huge(&mut self) -> bool {
         let Some(channel) = self.channel.as_mut() else {
             return false;
@@ -96,7 +96,7 @@ impl Context {
         self.buffers.as_ptr().wrapping_add(flight * PAGE)
     }
 
-    /// A flight that is not in use.
+    /// Takes a flight that is not in use.
     pub(crate) fn take_flight(&mut self) -> Option<usize> {
         let flight = self.free.trailing_zeros() as usize;
         (flight < 64).then(|| {
@@ -105,7 +105,7 @@ impl Context {
         })
     }
 
-    /// The flight has ended.
+    /// Releases the flight.
     pub(crate) fn end_flight(&mut self, flight: usize) {
         self.free |= 1 << flight;
     }
@@ -119,7 +119,7 @@ impl Context {
 /// The contexts that upcalls borrow.
 pub(crate) struct Pool {
     slots: Box<[Slot]>,
-    /// Counts returns: the word that waiters sleep on.
+    /// Counts returns: the futex word that waiters sleep on.
     returned: AtomicU32,
     waiting: AtomicU32,
 }
@@ -129,7 +129,7 @@ struct Slot {
     context: UnsafeCell<Context>,
 }
 
-// SAFETY: a context is reached only by the one who set its slot's busy word.
+// SAFETY: only the thread that set a slot's busy word reaches its context.
 unsafe impl Sync for Pool {}
 // SAFETY: contexts own what they hold.
 unsafe impl Send for Pool {}
@@ -158,12 +158,13 @@ impl Pool {
         })
     }
 
-    /// A context, waiting for one if all are in use. `hint` spreads callers.
+    /// Borrows a context; waits for one if all are in use. `hint` spreads callers.
     pub(crate) fn borrow(&self, hint: usize) -> Borrowed<'_> {
         if let Some(borrowed) = self.try_borrow(hint) {
             return borrowed;
         }
-        // Announced before looking again, so that whoever returns one afterwards wakes.
+        // Announced before the next scan, so that the thread that returns a context afterwards
+        // wakes this one.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let borrowed = loop {
             let seen = self.returned.load(Ordering::SeqCst);

@@ -10,13 +10,13 @@ const STRIPES: usize = 16;
 #[derive(Default)]
 struct Stripe(RangeGate);
 
-/// Many may be inside; whoever closes it waits until nobody is.
+/// Many threads may be inside; the thread that closes it waits until all have left.
 #[derive(Default)]
 pub(crate) struct DomainGate {
     stripes: [Stripe; STRIPES],
 }
 
-/// Shows that its holder is inside the gate.
+/// Proof that its holder is inside the gate.
 pub(crate) struct Inside<'a>(&'a RangeGate);
 
 impl Drop for Inside<'_> {
@@ -26,21 +26,21 @@ impl Drop for Inside<'_> {
 }
 
 impl DomainGate {
-    /// Goes in, waiting while the gate is closed. `hint` spreads callers: any number
-    /// that differs between threads.
+    /// Enters; waits while the gate is closed. `hint` spreads callers: any number that differs
+    /// between threads.
     pub(crate) fn enter(&self, hint: usize) -> Inside<'_> {
         let gate = &self.stripes[hint % STRIPES].0;
         gate.enter();
         Inside(gate)
     }
 
-    /// Goes in unless the gate is closed, or closing.
+    /// Enters unless the gate is closed, or closing.
     pub(crate) fn try_enter(&self, hint: usize) -> Option<Inside<'_>> {
         let gate = &self.stripes[hint % STRIPES].0;
         gate.try_enter().then_some(Inside(gate))
     }
 
-    /// Waits until nobody is inside and keeps everyone out. One at a time: the caller
+    /// Waits until the gate is empty and keeps all threads out. One at a time: the caller
     /// holds the domain's lock.
     pub(crate) fn close(&self) {
         for stripe in &self.stripes {
@@ -48,12 +48,12 @@ impl DomainGate {
         }
     }
 
-    /// Whether the gate is closed, or about to be, for this caller.
+    /// Returns true if the gate is closed, or about to be, for this caller.
     pub(crate) fn closing(&self, hint: usize) -> bool {
         self.stripes[hint % STRIPES].0.closing()
     }
 
-    /// Lets everyone in again.
+    /// Admits threads again.
     pub(crate) fn open(&self) {
         for stripe in &self.stripes {
             stripe.0.open();

@@ -1,8 +1,8 @@
-//! Bringing a page in: the part of a fault that all stretch drivers share.
+//! Page-in: the part of a fault that all stretch drivers share.
 //!
-//! A page in transit is `Filling`, and its owner publishes it under the unit's gate:
-//! the ioctl that maps the page and the word that says so are one step for everyone who
-//! takes pages away.
+//! A page in transit is `Filling`, and its owner publishes it under the unit's gate: the ioctl
+//! that maps the page and the update of its word are one step for every thread that takes
+//! pages away.
 
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
@@ -22,13 +22,13 @@ use wired::{HUGE_RANGE_PAGES, PAGE};
 /// How an attempt to resolve a fault ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The page is there; the access can be repeated.
+    /// The page is mapped; the access can be repeated.
     Success,
-    /// Not possible now; a worker may try again, with means an activation lacks.
+    /// Not possible now; a worker may retry with resources that an activation lacks.
     Retry,
-    /// The store works on it; the fault is resolved when it completes.
+    /// A read is under way; the fault is resolved when it completes.
     Pending,
-    /// Another thread has the page in its hands.
+    /// Another thread is filling the page.
     Busy,
     /// The program's access cannot be satisfied.
     Failure(Failure),
@@ -37,21 +37,21 @@ pub enum Outcome {
 /// Why an access cannot be satisfied.
 #[derive(Debug, Clone, Copy)]
 pub enum Failure {
-    /// No frame can be had: nothing can be evicted because the store refuses.
+    /// No frame is available: nothing can be evicted because the store refuses.
     NoFrame(StoreError),
-    /// No frame can be had: every page that is resident is nailed, or held by a device.
+    /// No frame is available: every resident page is nailed, or held by a device.
     AllNailed,
-    /// No frame can be had: a device may hold any page, and this kernel cannot tell which.
+    /// No frame is available: a device may hold any page, and this kernel cannot tell which.
     NoSoundEviction,
     /// The page's contents cannot be read back.
     Unreadable(StoreError),
-    /// The stretch's driver never faults, yet here is a fault.
+    /// The stretch's driver never faults, yet this is a fault.
     NeverFaults,
     /// The stretch has no driver.
     Unbound,
     /// The page was lost earlier.
     Lost,
-    /// The kernel would not map the page: errno.
+    /// The kernel refused to map the page: errno.
     Unmappable(i32),
 }
 
@@ -76,16 +76,16 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Who runs a driver, and so what it may do.
+/// The context in which a driver runs, which decides what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The notification handler: must not wait, may use an unused frame.
     Activation,
-    /// A worker, or the faulting thread itself after its activation: has a frame in hand
-    /// that an activation could not have had, because getting it took waiting, eviction,
-    /// or asking others.
+    /// A worker, or the faulting thread itself after its activation. It has a frame in hand
+    /// that an activation could not have had, because getting it took waiting, eviction, or a
+    /// request to the allocator.
     Worker,
-    /// The stretch is being bound, or pages are asked for ahead of any access.
+    /// The stretch is being bound, or pages are populated before any access.
     Bind,
 }
 
@@ -98,17 +98,17 @@ pub struct Activation<'a> {
     pub write: bool,
     /// What the driver may do.
     pub phase: Phase,
-    /// A frame brought along.
+    /// A frame that the worker brought.
     pub(crate) held: Option<Frame>,
-    /// May leave a read under way and answer `Pending`.
+    /// True if the fault may leave a read under way and return `Pending`.
     pub(crate) detached: bool,
-    /// What is known of the faults to come.
+    /// The predicted next faults.
     pub(crate) advice: Option<Advice>,
-    /// May bring in a whole unit, where the stretch has huge frames.
+    /// True if the fault may fill a whole unit, if the stretch has huge frames.
     pub(crate) whole: bool,
-    /// The program goes through the stretch's units in order.
+    /// True if the program goes through the stretch's units in order.
     pub(crate) in_order: bool,
-    /// The thread whose fault it is, where faults are counted.
+    /// The thread whose fault it is, if faults are counted.
     pub(crate) task: Option<ThreadKey>,
     pub(crate) context: &'a mut Context,
 }
@@ -128,14 +128,13 @@ impl Activation<'_> {
         self.stretch.table().word(self.index)
     }
 
-    /// What is known of the page.
+    /// The state of the page.
     pub fn state(&self) -> PageState {
         self.word().load()
     }
 
-    /// The frame a worker brought along, or an unused one. None where there is none: the
-    /// driver answers `Retry`, and is called again by a worker that has one, or not at all
-    /// if none can be had.
+    /// The frame that a worker brought, or an unused one. If there is none, the driver returns
+    /// `Retry`; a worker that has a frame calls it again, unless no frame can be found.
     pub fn frame(&mut self) -> Option<Frame> {
         if let Some(frame) = self.held.take() {
             return Some(frame);
@@ -145,12 +144,12 @@ impl Activation<'_> {
         frame
     }
 
-    /// Whether nobody has accessed the page: it is brought in as part of a binding.
+    /// Returns true if the program has not accessed the page: a binding brings it in.
     pub fn at_bind(&self) -> bool {
         self.phase == Phase::Bind
     }
 
-    /// Gives a frame back that was not used after all.
+    /// Releases a frame that was not used after all.
     pub fn give_back(&self, frame: Frame) {
         self.pager.put(frame);
     }
@@ -204,16 +203,16 @@ impl Activation<'_> {
         }
     }
 
-    /// The page is not ours any more: the access is the kernel's to answer, when it is
-    /// repeated. A thread whose fault was told before that is woken here; what is mapped
-    /// over its page does not wake it.
+    /// The page is no longer the pager's: the kernel handles the access when it is repeated. A
+    /// thread whose fault was reported before that is woken here; a new mapping over its page
+    /// does not wake it.
     fn leave_to_kernel(&self) -> Outcome {
         let _ = self.pager.userfault().wake(self.address(), PAGE);
         Outcome::Success
     }
 
-    /// As [`Activation::fill_huge`], where the period has room for all its pages: each counts
-    /// as a fault. Else the unit is split.
+    /// As [`Activation::fill_huge`], if the period has room for all its pages: each counts as
+    /// a fault. Otherwise the unit is split.
     fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
         let pager = self.pager;
         let rest = HUGE_RANGE_PAGES as u32 - 1;
@@ -234,8 +233,8 @@ impl Activation<'_> {
         outcome
     }
 
-    /// Fills an empty page with what `read` puts in the buffer it is given: for drivers
-    /// with a backing of their own.
+    /// Fills an empty page with what `read` writes to the given buffer: for drivers with a
+    /// backing of their own.
     pub fn fill_with(
         &mut self,
         read: impl FnOnce(usize, &mut [u8; PAGE]) -> Result<(), Failure>,
@@ -274,9 +273,9 @@ impl Activation<'_> {
         outcome
     }
 
-    /// Fills a page with zeros though the store has a copy of it, which is never read
-    /// again: for drivers whose pages only go out (Nemesis, section 7.2.2). The copy's room
-    /// is given back when the page is written next.
+    /// Fills a page with zeros although the store has a copy of it, which is never read again:
+    /// for drivers whose pages only go out (Nemesis, section 7.2.2). The next write of the
+    /// page frees the copy's room.
     pub fn fill_afresh(&mut self) -> Outcome {
         let seen = self.state();
         if seen.state() != State::Stored {
@@ -336,7 +335,7 @@ impl Activation<'_> {
         outcome
     }
 
-    /// Ends a flight: the contents are in its buffer, or could not be had.
+    /// Completes a flight: the contents are in its buffer, or the read failed.
     fn land(
         &mut self,
         seen: PageState,
@@ -351,7 +350,7 @@ impl Activation<'_> {
             }
             Err(error) => {
                 self.give_back(frame);
-                // What was written is gone for good, or a later try may bring it.
+                // What was written is lost for good, or a later attempt may read it.
                 match error {
                     StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. } => {
                         if let Some(handle) = self.word().poison_fill() {
@@ -367,8 +366,8 @@ impl Activation<'_> {
         }
     }
 
-    /// Makes the page the program's: maps it with its contents and says so in its word.
-    /// `from` none is where the page is staged, or zeros.
+    /// Maps the page with its contents and updates its word. `from` is None if the page is
+    /// staged, or zeros.
     pub(crate) fn publish(
         &mut self,
         seen: PageState,
@@ -381,12 +380,12 @@ impl Activation<'_> {
         let userfault = self.pager.userfault();
         loop {
             table.gate(unit).enter();
-            // Before the program can go on: it may give the page up at once, and a unit that
-            // was never touched is passed over then.
+            // Before the program can continue: it may discard the page at once, and a discard
+            // skips a unit that was never touched.
             table.touch_only(unit);
-            // In careful mode every page must be one that MOVE can tell from a pinned
-            // one, and it cannot move the shared zero page on all kernels.
-            // Where a staged page is, is known inside the gate only.
+            // In careful mode every page must be one that MOVE can distinguish from a pinned
+            // one, and MOVE cannot take the shared zero page on all kernels. The location of a
+            // staged page is stable inside the gate only.
             let staged = (seen.state() == State::Staged)
                 .then(|| self.pager.places.staged(seen.frame()) as *const u8);
             let mapped = match from.or(staged) {
@@ -398,8 +397,8 @@ impl Activation<'_> {
             };
             let outcome = match mapped {
                 Ok(()) => Outcome::Success,
-                // Somebody mapped it behind our back (a raw mmap over the stretch, or a
-                // page the kernel kept): it is there, and it occupies the frame.
+                // A raw `mmap` over the stretch mapped it, or the kernel kept the page: it is
+                // there, and occupies the frame.
                 Err(MapError::Exists { .. }) => {
                     let _ = userfault.wake(addr, PAGE);
                     Outcome::Success
@@ -432,8 +431,8 @@ impl Activation<'_> {
         }
     }
 
-    /// The word says resident, yet there was a fault: another thread resolved it, or the
-    /// page was dropped behind our back and is zeros by the kernel's rules.
+    /// The word is `Resident`, yet there was a fault: another thread resolved it, or the page
+    /// was dropped without the pager's knowledge and is zeros by the kernel's rules.
     fn recheck(&mut self) -> Outcome {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
@@ -457,7 +456,7 @@ impl Activation<'_> {
 }
 
 impl Pager {
-    /// Ends a read that was left under way.
+    /// Completes a read that was left under way.
     pub(crate) fn land(
         &self,
         context: &mut Context,
@@ -470,7 +469,7 @@ impl Pager {
         let begin = (used != 0).then(|| self.pace.used_since(0));
         self.counters().add(Counter::from_disk, 1);
         let Some(stretch) = self.directory.find(addr) else {
-            // A stretch waits for its pages in transit before it goes.
+            // A stretch is removed only after its pages in transit have settled.
             unreachable!("a stretch with a page in transit stays");
         };
         let index = stretch.table().index(addr);

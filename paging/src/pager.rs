@@ -5,14 +5,14 @@
 //! takes: the userfaultfd, the page tables of its stretches, its client of the frames
 //! allocator, its channels to the store, and the standby list.
 //!
-//! # Who may wait for what
-//! - Nobody waits for a frame, a lock or another page while it owns a page in `Filling`;
-//!   it waits for a device only. Whoever finds no frame gives the page back first.
-//! - A unit's gate is held shared for one ioctl (publishing a filled page), exclusively
-//!   for one `mremap` and the words it changes. Whoever holds it exclusively and meets a
-//!   page in `Filling` opens it before waiting.
-//! - Who evicts takes a cleaner, then the stager's lock, then gates (`evict`). An entry
-//!   thread that has reads under way only tries the first two.
+//! # Rules for waiting
+//! - A thread that owns a page in `Filling` waits for a device only, never for a frame, a lock
+//!   or another page. A thread that finds no frame releases the page first.
+//! - A unit's gate is held shared for one ioctl (publishing a filled page), exclusively for
+//!   one `mremap` and the words it changes. A thread that holds it exclusively and meets a
+//!   page in `Filling` opens the gate before it waits.
+//! - A thread that evicts takes a cleaner, then the stager's lock, then gates (`evict`). An
+//!   entry thread that has reads under way only tries the first two.
 
 use crate::counters::{Counter, Counters};
 use crate::entry::idle::Entries;
@@ -43,32 +43,33 @@ use wired::{Guard, HUGE_RANGE_PAGES, Lock, PAGE, PiLock};
 /// pages, one for the page that it moves from, one to move through.
 pub const FEWEST_FRAMES: u32 = 4;
 
-/// Readers of a pager. Threads share them out by their streams; one that meets another goes
-/// without read-ahead for that fault.
+/// Readers of a pager. Threads share them by their streams; a thread that finds its reader in
+/// use goes without read-ahead for that fault.
 const READERS: usize = 4;
 
-/// What the domain's surroundings tell it and want to hear.
+/// The pager's interface to its host: queries and notifications.
 pub trait Hooks: Send + Sync {
-    /// Whether the program has allocated `addr`, an address inside a stretch. Asked at
-    /// the first touch of a page, on the page path.
+    /// Returns true if the program has allocated `addr`, an address inside a stretch. Called
+    /// at the first touch of a page, on the page path.
     fn allocated(&self, _addr: usize) -> bool {
         true
     }
 
-    /// `page` was touched and is not allocated: unless it is by now, it is to be made
-    /// inaccessible, so that the access has its natural SIGSEGV. On the page path.
+    /// The program touched `page`, which is not allocated. Unless it is allocated by now, the
+    /// hook makes it inaccessible, so that the access gets its natural SIGSEGV. On the page
+    /// path.
     fn close(&self, page: usize) {
         // SAFETY: the page is of a stretch, and nothing is allocated there.
         let _ = unsafe { translation::set_access(page, PAGE, translation::Access::NONE) };
     }
 
-    /// The processor that a thread of the program's runs on, if that is known at no price.
-    /// Asked on the page path, while the thread waits for a page.
+    /// The processor that a thread of the program runs on, if that is known at no cost. Called
+    /// on the page path, while the thread waits for a page.
     fn processor_of(&self, _thread: u32) -> Option<u32> {
         None
     }
 
-    /// A message for whoever watches the program: what was lost and why. On the page path.
+    /// Reports what was lost and why, for the operator. On the page path.
     fn notice(&self, text: &str);
 }
 
@@ -83,7 +84,7 @@ impl Hooks for StandardError {
     }
 }
 
-/// What makes a pager.
+/// What a pager is made of.
 pub(crate) struct Parts {
     pub(crate) capabilities: Capabilities,
     pub(crate) userfault: Userfault,
@@ -99,7 +100,7 @@ pub(crate) struct Parts {
     pub(crate) hooks: &'static dyn Hooks,
     /// Faults that upcalls resolve at once.
     pub(crate) contexts: usize,
-    /// How fast faults may come.
+    /// Limits of the fault rate.
     pub(crate) limits: rate::SharedLimits<'static>,
 }
 
@@ -118,21 +119,21 @@ pub(crate) struct Pager {
     pub(crate) staging: Staging,
     /// The replacement's queues.
     pub(crate) order: Lock<ScanResistant>,
-    /// Who stages units.
+    /// The stager's state.
     pub(crate) stager: PiLock<Stager>,
-    /// Who empties slots: the background evictor's first.
+    /// The cleaners; the first is the background evictor's.
     pub(crate) cleaners: Box<[PiLock<Cleaner>]>,
-    /// Not zero while the background evictor is at work, or has been rung for.
+    /// Not zero while the background evictor runs or has been rung for.
     pub(crate) evictor_up: AtomicU32,
-    /// Threads that wait for a frame, and what they wait on: how often frames were put back
-    /// while any did.
+    /// Threads that wait for a frame, and the futex word they wait on: it counts how often
+    /// frames were released while any thread waited.
     pub(crate) starving: AtomicU32,
     pub(crate) returned: AtomicU32,
     pub(crate) gate: DomainGate,
-    /// Pages that a device held when they were to leave, nailed until they are looked at
-    /// again. Changed under the closed gates of their units.
+    /// Pages that a device held when they were selected for eviction. They stay nailed until
+    /// they are checked again. Changed under the closed gates of their units.
     pub(crate) held_by_devices: PiLock<HeldByDevices>,
-    /// For evictions where the program has as many mappings as there may be.
+    /// Reserve for evictions when the program has used up its mappings.
     pub(crate) spare_mappings: SpareMappings,
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: PiLock<()>,
@@ -153,13 +154,13 @@ pub(crate) struct Pager {
     pub(crate) entries: Entries,
     /// Pages whose access failed for now.
     pub(crate) marks: Lock<Marks>,
-    /// How fast faults may come.
+    /// Limits of the fault rate.
     pub(crate) pace: Pace,
-    /// Who goes where next.
+    /// Detects streams and predicts the next faults.
     pub(crate) recogniser: Recogniser,
-    /// Who reads streams ahead; none where there is no store or no window.
+    /// The read-ahead engines; empty if there is no store or no window.
     pub(crate) readers: Box<[Lock<Ahead>]>,
-    /// Pages of the widest window; none is worth it below 2.
+    /// Pages of the widest window; below 2 there are no windows.
     pub(crate) widest: u32,
 }
 
@@ -227,12 +228,12 @@ impl Pager {
     }
 
     pub(crate) fn userfault(&self) -> &Userfault {
-        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
         unsafe { &*self.userfault.get() }
     }
 
     pub(crate) fn frames(&self) -> &DomainFrames<'static> {
-        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
         unsafe { &*self.frames.get() }
     }
 
@@ -244,33 +245,33 @@ impl Pager {
     /// Prepares for huge faults.
     pub(crate) fn prepare_huge(&self) -> Result<(), translation::ReserveError> {
         if self.scratches.get().is_none() {
-            // Another thread's are as good.
+            // If another thread was first, its scratches serve as well.
             let _ = self.scratches.set(huge::scratches()?);
         }
         Ok(())
     }
 
-    /// The reader of a stream, unless another stream's thread has it.
+    /// The reader of a stream; None if another stream's thread has it.
     pub(crate) fn reader(&self, advice: &Advice) -> Option<Guard<'_, Ahead>> {
         let count = self.readers.len();
         let at = (advice.stream as usize).checked_rem(count)?;
         self.readers[at].try_lock()
     }
 
-    /// Whether writes to pages marked clean are noticed.
+    /// Returns true if writes to pages marked clean are tracked.
     pub(crate) fn tracks_dirty(&self) -> bool {
         self.userfault().options().async_write_protect
     }
 
-    /// The figures.
+    /// The counters.
     pub(crate) fn counters(&self) -> Counters {
-        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
         unsafe { *self.counters.get() }
     }
 
     /// The kernel's page table as this process may read it.
     pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
-        // SAFETY: replaced only behind the closed gate, when nobody holds this.
+        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
         unsafe { (*self.pagemap.get()).as_ref() }
     }
 
@@ -278,7 +279,7 @@ impl Pager {
         self.holder.load(Ordering::Relaxed) as HolderId
     }
 
-    /// Another process now: its userfaultfd, its client, its holder.
+    /// Switches to the child process: its userfaultfd, its client, its holder.
     ///
     /// # Safety
     /// No other thread may be inside the pager: for the child of a fork.
@@ -297,7 +298,7 @@ impl Pager {
             let bytes = self.counters().get(Counter::stretch_bytes);
             self.counters.get().write(counters);
             self.counters().set(Counter::stretch_bytes, bytes);
-            // The parent's speaks of the parent's memory.
+            // The parent's pagemap describes the parent's memory.
             self.pagemap
                 .get()
                 .write(Pagemap::open(&self.capabilities).ok());
@@ -306,14 +307,14 @@ impl Pager {
         self.entries.forget();
     }
 
-    /// Drops this process's hold on a stored page.
+    /// Releases this process's reference to a stored page.
     pub(crate) fn forget(&self, handle: PageHandle) {
         if let Some(store) = self.store {
             store.discard(self.holder(), &[handle]);
         }
     }
 
-    /// Whether a device may be reading or writing the program's memory.
+    /// Returns true if a device may be reading or writing the program's memory.
     pub(crate) fn is_careful(&self) -> bool {
         self.careful.load(Ordering::Acquire) != 0
     }
@@ -357,7 +358,7 @@ impl Pager {
         &self.store_name
     }
 
-    /// Puts a frame back in which nothing is resident.
+    /// Releases a frame that holds no resident page.
     pub(crate) fn put(&self, frame: Frame) {
         if let Err(misuse) = self.frames().put(frame) {
             self.complain(format_args!("{misuse}"));
@@ -365,7 +366,7 @@ impl Pager {
         self.tell_starving();
     }
 
-    /// Puts frames back in which nothing is resident.
+    /// Releases frames that hold no resident page.
     pub(crate) fn put_all(&self, frames: &[Frame]) {
         if let Err(misuse) = self.frames().put_batch(frames) {
             self.complain(format_args!("{misuse}"));
@@ -394,7 +395,7 @@ impl Drop for Pager {
             .into_iter()
             .flatten()
         {
-            // SAFETY: the pager's own areas, and nobody evicts any more.
+            // SAFETY: the pager's own areas, and no thread evicts any more.
             let _ = unsafe { translation::unmap_staging(translation::Reservation { addr, len }) };
         }
     }
@@ -408,14 +409,14 @@ fn unit_pages(frames: u32) -> usize {
     power.min(HUGE_RANGE_PAGES)
 }
 
-/// Pages of the widest window: a small part of the frames, so that windows of several
-/// streams do not take each other's.
+/// Pages of the widest window: a small part of the frames, so that the windows of several
+/// streams do not take each other's frames.
 fn widest(frames: u32) -> u32 {
     (frames / 64).min(WIDEST)
 }
 
-/// Who reads streams ahead. What is on its way is in memory, too: a lane is as long as a
-/// small part of the frames allows.
+/// Makes the read-ahead engines. Their buffers are memory, too, so a lane's length is limited
+/// to a small part of the frames.
 fn readers(
     store: Option<&dyn Store>,
     frames: u32,
@@ -428,8 +429,8 @@ fn readers(
     (0..READERS).map(reader).collect()
 }
 
-/// Frames to keep unused: as many as make an eviction a rare thing, none where frames are so
-/// few that each counts.
+/// Frames to keep unused: enough to make an eviction rare, none if the domain has so few
+/// frames that each counts.
 pub(crate) fn spare_frames(frames: u32) -> u32 {
     if frames < 64 {
         0

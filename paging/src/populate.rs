@@ -1,4 +1,4 @@
-//! Bringing pages in because someone asks, not because they were touched.
+//! Populating: pages are brought in on request, before any access.
 
 use crate::entry::Attempt;
 use crate::evict::NoFrame;
@@ -11,33 +11,33 @@ use frames::Frame;
 use rate::thread_counters::ThreadKey;
 use wired::PAGE;
 
-/// A page to be brought in, and what else may come with it.
+/// A page to populate, and what else may come with it.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     /// Its number in its stretch.
     pub(crate) page: usize,
-    /// It is to stay until it is unnailed.
+    /// True if it stays until it is unnailed.
     pub(crate) nail: bool,
-    /// The pages after it are wanted, too, so many with it.
+    /// How many of the pages after it are wanted with it.
     pub(crate) window: usize,
-    /// Tells callers apart: who goes through pages in order uses one number.
+    /// Distinguishes callers: a caller that goes through pages in order uses one number.
     pub(crate) caller: u32,
-    /// Whose faults it counts among, where it does.
+    /// The thread whose faults it counts among, if any.
     pub(crate) task: Option<ThreadKey>,
 }
 
-/// Why a page was not brought in.
+/// Why a page was not populated.
 #[derive(Debug)]
 pub(crate) enum NotBrought {
-    /// There is no such stretch any more.
+    /// The stretch no longer exists.
     Gone,
-    /// It cannot be.
+    /// The page cannot be brought in.
     Failed(Failure),
 }
 
 impl Pager {
-    /// Brings a page in, waiting for what that takes. `locate` finds the stretch, each
-    /// time anew: nobody keeps it alive while this waits.
+    /// Brings a page in and waits for what that takes. `locate` finds the stretch again for
+    /// each attempt: no reference keeps it alive while this waits.
     pub(crate) fn bring<'a>(
         &'a self,
         locate: &dyn Fn() -> Option<&'a Inner>,
@@ -70,7 +70,7 @@ impl Pager {
             match outcome {
                 Outcome::Success | Outcome::Busy => {}
                 Outcome::Retry if more > 0 => {
-                    // Once: a second time the unit is split.
+                    // Once only: the second attempt splits the unit.
                     self.obtain_room(more);
                     whole = !std::mem::replace(&mut asked, true);
                 }

@@ -1,16 +1,15 @@
-//! Read-ahead: pages of a stream on their way from the store before anyone asks.
+//! Read-ahead: pages of a stream are read from the store before the program faults on them.
 //!
-//! What is read ahead lies in buffers, not in frames, and the page table knows nothing of
-//! it: a page is still `Stored`, whoever faults on it finds it so, and may read it itself.
-//! So nothing waits for a speculation but the stream it is for, none has to be undone, and
-//! one that was wrong has cost a read. When the stream's own fault comes, contents that
-//! have arrived are used if the page still has the handle they were read for *and* their
-//! checksum is that handle's: the page may have been changed and written elsewhere
-//! meanwhile, and a handle can be used again.
+//! Read-ahead fills buffers, not frames, and the page table does not record it: a page stays
+//! `Stored`, and a thread that faults on it may read it itself. So only the stream that a
+//! speculative read is for waits for it, no speculation has to be undone, and a wrong one
+//! costs a read. When the stream's own fault comes, it uses contents that have arrived if the
+//! page still has the handle they were read for *and* their checksum is that handle's: the
+//! page may have been changed and written elsewhere meanwhile, and a handle can be used again.
 //!
 //! A lane belongs to one stream. It is a ring of buffers for consecutive positions of the
-//! stream, so that neighbours in memory are neighbours in the ring, and one ioctl maps
-//! them all; the ring of a stream that runs backwards is turned round.
+//! stream, so that neighbours in memory are neighbours in the ring, and one ioctl maps them
+//! all. The ring of a stream that runs backwards is reversed.
 
 use crate::page::State;
 use crate::page_table::Table;
@@ -18,7 +17,7 @@ use crate::stream_detector::{Advice, WIDEST};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 
-/// Streams one reader reads ahead for at once.
+/// Streams that one reader reads ahead for at once.
 const LANES: usize = 4;
 
 /// Reads of a disk that a reader has under way at once.
@@ -37,29 +36,29 @@ enum Buffer {
     /// Nothing of use.
     #[default]
     Free,
-    /// The copy under this handle is on its way.
+    /// The read of this handle is under way.
     Coming(PageHandle),
-    /// It has come.
+    /// The contents have arrived.
     Here(PageHandle),
-    /// It could not be had.
+    /// The read failed.
     Failed,
-    /// It is on its way, and nobody wants it any more.
+    /// The read is under way, but its contents are no longer wanted.
     Dropped,
 }
 
 #[derive(Clone, Copy)]
 struct Lane {
-    /// 0 where there is none.
+    /// 0 if the lane is unused.
     stream: u32,
     stretch: u32,
     /// The page at position 0.
     origin: usize,
     stride: isize,
-    /// Positions from here on are in the ring.
+    /// The ring holds positions from here on.
     tail: usize,
-    /// Positions from here on were not asked for yet.
+    /// Positions from here on have not been requested yet.
     end: usize,
-    /// Whether the stream's pages come from a disk: only then is there a reason to read
+    /// True if the stream's pages come from a disk: only then is there a reason to read
     /// farther than the window.
     slow: bool,
     used: u32,
@@ -86,17 +85,17 @@ impl Lane {
     }
 }
 
-/// What became of what was read ahead, since last asked.
+/// Read-ahead statistics since the last query.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tally {
-    /// Pages asked for.
+    /// Pages requested.
     pub(crate) read: u64,
-    /// Pages dropped without having been used.
+    /// Pages dropped unused.
     pub(crate) unused: u64,
 }
 
-/// A channel to the store, and lanes for several streams: for one thread at a time, and in
-/// time for whichever has the stream.
+/// A channel to the store, and lanes for several streams. One thread at a time uses it: the
+/// one that has the stream.
 pub(crate) struct Ahead {
     channel: Box<dyn Channel>,
     lanes: Box<[Lane; LANES]>,
@@ -119,7 +118,7 @@ pub(crate) struct Place {
 }
 
 impl Ahead {
-    /// Lanes of up to `length` pages each. Memory is taken as they are used.
+    /// Lanes of up to `length` pages each. Memory is populated on first use.
     pub(crate) fn new(store: &dyn Store, length: usize) -> Result<Self, crate::DomainError> {
         let length = 1 << length.clamp(1, LONGEST).ilog2();
         Ok(Self {
@@ -134,17 +133,17 @@ impl Ahead {
         })
     }
 
-    /// Another process now: its own channel, and nothing on its way.
+    /// Switches to the child process: its own channel, and no reads under way.
     pub(crate) fn become_child(&mut self, store: &dyn Store) -> Result<(), StoreError> {
-        // A channel inherited by a fork knows it: dropping it closes nothing of this
-        // process's.
+        // A channel that a fork inherited detects the fork: dropping it closes no descriptor
+        // of this process.
         self.channel = store.channel(DEPTH)?;
         *self.lanes = [Lane::NONE; LANES];
         Ok(())
     }
 
-    /// Takes what has come; waits for something to come where that is asked. False where
-    /// nothing has, or can.
+    /// Reaps completions; waits for one if `wait` says so. Returns false if none came or none
+    /// can come.
     fn collect(&mut self, wait: Wait) -> bool {
         let Some(completion) = self.channel.complete(wait) else {
             return false;
@@ -156,8 +155,8 @@ impl Ahead {
         true
     }
 
-    /// Waits until the page at `place` has come, or cannot. `before` is called first if it
-    /// is still on its way.
+    /// Waits until the page at `place` has arrived or failed. Calls `before` first if the read
+    /// is still under way.
     pub(crate) fn wait_for(&mut self, place: Place, before: impl FnOnce()) {
         self.collect(Wait::No);
         if self.is_coming(place) {
@@ -179,8 +178,8 @@ impl Ahead {
         };
     }
 
-    /// The lane of a stream that is at page `index` of a stretch now; what it passed by is
-    /// dropped.
+    /// The lane of a stream that is now at page `index` of a stretch. Drops what the stream
+    /// has passed.
     pub(crate) fn place(&mut self, advice: &Advice, stretch: u32, index: usize) -> Place {
         self.clock = self.clock.wrapping_add(1);
         let known = self.lanes.iter().position(|lane| {
@@ -189,7 +188,7 @@ impl Ahead {
         if let Some(lane) = known
             && let Some(position) = self.lanes[lane].position(index)
         {
-            // Pages that were there already can take the program past all that was read.
+            // Resident pages can take the program past all that was read.
             self.drop_until(lane, position);
             self.lanes[lane].end = self.lanes[lane].end.max(position);
             self.lanes[lane].used = self.clock;
@@ -248,9 +247,9 @@ impl Ahead {
         self.memory.as_ptr().wrapping_add(page * PAGE)
     }
 
-    /// Asks for the pages of a stream from `place` on: the window, and as much again
-    /// and more where they come from a disk. `faulting` is the handle of the page at
-    /// `place`, which is being filled now.
+    /// Requests the pages of a stream from `place` on: the window, and up to [`WINDOWS`]
+    /// windows if they come from a disk. `faulting` is the handle of the page at `place`,
+    /// which is being filled now.
     pub(crate) fn read(
         &mut self,
         place: Place,
@@ -268,8 +267,8 @@ impl Ahead {
         Ok(())
     }
 
-    /// Asks for what is stored of the positions up to `until` that were not asked for
-    /// yet. How many pages are on their way.
+    /// Requests what is stored of the positions up to `until` that have not been requested
+    /// yet. Returns how many pages are on their way.
     fn extend(
         &mut self,
         place: Place,
@@ -282,7 +281,7 @@ impl Ahead {
         let Lane { origin, stride, .. } = self.lanes[lane];
         for at in self.lanes[lane].end..until {
             let slot = self.slot(lane, at);
-            // The buffer waits for a read that nobody wants any more: no farther now.
+            // A read whose contents are no longer wanted still occupies the buffer: stop here.
             if matches!(self.lanes[lane].buffers[slot], Buffer::Dropped) {
                 break;
             }
@@ -321,7 +320,7 @@ impl Ahead {
         submitted
     }
 
-    /// Whether the page at `place` is on its way.
+    /// Returns true if the page at `place` is on its way.
     fn is_coming(&self, place: Place) -> bool {
         let slot = self.slot(place.lane, place.position);
         matches!(
@@ -330,8 +329,8 @@ impl Ahead {
         )
     }
 
-    /// The contents read for page `index` under this handle, if they are here: still to be
-    /// compared with the handle's checksum.
+    /// The contents read for page `index` under this handle, if they have arrived. The caller
+    /// still compares them with the handle's checksum.
     pub(crate) fn contents(
         &self,
         place: Place,
@@ -352,7 +351,7 @@ impl Ahead {
         }
     }
 
-    /// The buffer of page `index` was used, or is of no use.
+    /// Releases the buffer of page `index`: its contents were used, or are of no use.
     pub(crate) fn release(&mut self, place: Place, index: usize) {
         let Some(position) = self.lanes[place.lane].position(index) else {
             return;
@@ -364,7 +363,7 @@ impl Ahead {
         }
     }
 
-    /// The window from `place` on is done with: reads on, as far as the lane has room.
+    /// Continues reading after the window from `place` on, as far as the lane has room.
     pub(crate) fn read_on(
         &mut self,
         place: Place,
@@ -375,7 +374,7 @@ impl Ahead {
             return Ok(());
         }
         let position = place.position + window as usize;
-        // Only what was used leaves the ring: the window may have been cut short.
+        // Only used buffers leave the ring: the window may have been cut short.
         let used = (place.position..position.min(self.lanes[place.lane].end))
             .take_while(|at| {
                 matches!(

@@ -1,14 +1,15 @@
-//! The standby list: pages taken from the program, not yet given up.
+//! The standby list: pages taken from the program, but not yet evicted.
 //!
-//! `mremap(MREMAP_DONTUNMAP)` moves all pages of a unit into a *slot* of the staging
-//! area in one shootdown (0.26 us a page at 64 of 512 present with two running threads,
-//! against 12 us page by page). A slot's contents never change, so they can be read by
-//! the writer that stores them and by a fault that brings one back, at the same time.
-//! A staged page keeps its frame: standby counts in n.
+//! `mremap(MREMAP_DONTUNMAP)` moves all pages of a unit into a *slot* of the staging area in
+//! one shootdown (0.26 us a page at 64 of 512 present with two running threads, against 12 us
+//! page by page). A slot's contents never change, so the writeback that stores them and a
+//! fault that brings one back can read them at the same time. A staged page keeps its frame:
+//! standby counts in n.
 //!
-//! Slots are used in the order they were staged; the oldest is written out and emptied
-//! first, piece by piece ([`ring`]). A page that faults meanwhile comes back by a copy: that
-//! is the list's second chance, and why the order among ranges can be as plain as first
+//! Slots are used in the order they were staged; the oldest is written out and emptied first,
+//! piece by piece ([`ring`]). A page that faults meanwhile comes back by a copy: that is the
+//! list's second chance, and the reason why plain first in, first out suffices as the order
+//! among ranges.
 //! in, first out.
 
 #[cfg(all(test, loom))]
@@ -69,20 +70,20 @@ impl Places {
 
 /// The slots: their memory, and which frame is at each page of them.
 ///
-/// A slot's words belong to who fills it (under the stager's lock) until it is pushed, and
-/// then to whoever claims the piece that they are in.
+/// A slot's words belong to the thread that fills it (under the stager's lock) until it is
+/// pushed, and then to the thread that claims the piece they are in.
 pub(crate) struct Staging {
     base: usize,
-    /// Where pages that no device holds are moved in careful mode: as large as the
-    /// slots, made when first needed.
+    /// Where careful mode moves pages that no device holds: as large as the slots, made when
+    /// first needed.
     sieve: AtomicU64,
     unit_pages: usize,
     slots: usize,
     /// `slots * unit_pages` words: the frame at each page of each slot, plus one.
     frames: WiredMemory,
-    /// Slots whose memory is one huge page, as far as is known: to be used again whole.
+    /// Slots whose memory is one huge page, as far as is known: to be reused whole.
     whole: Box<[AtomicBool]>,
-    /// Slots that are several mappings of the kernel's, as far as is known.
+    /// Slots that the kernel keeps as several mappings, as far as is known.
     split: Box<[AtomicBool]>,
     /// Frames in all slots.
     standby: AtomicU32,
@@ -127,22 +128,22 @@ impl Staging {
         self.base + slot * self.slot_bytes()
     }
 
-    /// Whether a slot's memory is to be used again whole.
+    /// Returns true if a slot's memory is to be reused whole.
     pub(crate) fn is_whole(&self, slot: usize) -> bool {
         self.whole[slot].load(Ordering::Acquire)
     }
 
-    /// Says whether it is.
+    /// Sets whether it is.
     pub(crate) fn set_whole(&self, slot: usize, whole: bool) {
         self.whole[slot].store(whole, Ordering::Release);
     }
 
-    /// Whether a slot is several mappings; from now on `split`.
+    /// Sets whether a slot is several mappings; returns what it was.
     pub(crate) fn replace_split(&self, slot: usize, split: bool) -> bool {
         self.split[slot].swap(split, Ordering::AcqRel)
     }
 
-    /// The sieve's address for a slot, where there is a sieve.
+    /// The sieve's address for a slot, if there is a sieve.
     pub(crate) fn sieve(&self, slot: usize) -> Option<usize> {
         match self.sieve.load(Ordering::Acquire) as usize {
             0 => None,
@@ -150,7 +151,7 @@ impl Staging {
         }
     }
 
-    /// From now on there is a sieve at `base`.
+    /// Sets the sieve's base.
     pub(crate) fn set_sieve(&self, base: usize) {
         self.sieve.store(base as u64, Ordering::Release);
     }
@@ -172,7 +173,7 @@ impl Staging {
         Some((slot, offset % self.slot_bytes() / PAGE))
     }
 
-    /// The slot given by `free_slot` holds pages, as its words say.
+    /// Queues the slot given by `free_slot`, which now holds pages as its words describe.
     pub(crate) fn push(&self, slot: usize) {
         let words = self.frames(slot);
         let piece_pages = self.piece_pages();
@@ -190,7 +191,7 @@ impl Staging {
         self.standby.load(Ordering::Relaxed)
     }
 
-    /// Notes frames that came or went.
+    /// Adjusts the number of frames on the list.
     pub(crate) fn count(&self, came: u32, went: u32) {
         self.standby.fetch_add(came, Ordering::Relaxed);
         self.standby.fetch_sub(went, Ordering::Relaxed);

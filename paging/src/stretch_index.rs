@@ -1,8 +1,8 @@
 //! From an address to its stretch, in a signal handler, without a lock.
 //!
-//! A sorted array under a sequence count: readers search and look again if a writer was
-//! there meanwhile. Writers hold the domain's lock and never touch a stretch, so a
-//! reader in a signal handler never interrupts the writer it waits for.
+//! A sorted array under a sequence count: readers search, and search again if a writer changed
+//! it meanwhile. Writers hold the domain's lock and never touch a stretch, so a reader in a
+//! signal handler never interrupts the writer it waits for.
 
 use crate::stretch::Inner;
 use std::ptr::null_mut;
@@ -20,8 +20,8 @@ pub(crate) struct Directory {
     inners: WiredMemory,
     /// By id, modulo the table's size.
     by_id: WiredMemory,
-    /// Live stretches that found their place by id taken, by one that is so many younger or
-    /// older.
+    /// Live stretches whose place by id is taken by a stretch that is a multiple of the
+    /// table's size younger or older.
     displaced: AtomicUsize,
 }
 
@@ -58,7 +58,8 @@ impl Directory {
         }
     }
 
-    /// The stretch with this id, for who evicts: evictions are halted before a stretch goes.
+    /// The stretch with this id, for the evictor: evictions are halted before a stretch is
+    /// removed.
     pub(crate) fn by_id(&self, id: u32) -> Option<&Inner> {
         // SAFETY: a pointer there is to a live stretch, and the caller keeps it alive.
         let there = unsafe { self.place(id).load(Ordering::Acquire).as_ref() };
@@ -70,13 +71,13 @@ impl Directory {
         }
     }
 
-    /// Stretches now.
+    /// The number of stretches.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The stretch that holds `addr`. The caller is inside the domain's gate, which a
-    /// stretch must close before it goes.
+    /// The stretch that holds `addr`. The caller is inside the domain's gate, which must close
+    /// before a stretch is removed.
     pub(crate) fn find(&self, addr: usize) -> Option<&Inner> {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
@@ -120,7 +121,7 @@ impl Directory {
         unsafe { self.inners()[n].load(Ordering::Acquire).as_ref() }
     }
 
-    /// The first stretch that ends behind `addr`: the one that holds it, or the next. The
+    /// The first stretch that ends after `addr`: the one that holds it, or the next. The
     /// caller holds the domain's lock.
     pub(crate) fn first_after(&self, addr: usize) -> Option<&Inner> {
         let bases = &self.bases()[..self.len()];
@@ -131,7 +132,7 @@ impl Directory {
             .or_else(|| self.nth(next))
     }
 
-    /// Puts a stretch in. False where the directory is full. The caller holds the
+    /// Inserts a stretch. Returns false if the directory is full. The caller holds the
     /// domain's lock.
     pub(crate) fn insert(&self, inner: &'static Inner) -> bool {
         let count = self.count.load(Ordering::Relaxed);
@@ -162,7 +163,7 @@ impl Directory {
         true
     }
 
-    /// Takes a stretch out. The caller holds the domain's lock.
+    /// Removes a stretch. The caller holds the domain's lock.
     pub(crate) fn remove(&self, inner: &Inner) {
         let count = self.count.load(Ordering::Relaxed);
         let Some(at) = self.inners()[..count]

@@ -1,8 +1,9 @@
-//! Ending a batch: words settled, memory discarded, frames put back, in this order.
+//! Completing a batch: words updated, memory discarded, frames released, in this order.
 //!
-//! A page whose write is done is the store's, unless a fault was quicker. One that the store
-//! refused returns to the program. One that a fault has in hand this moment, or that the
-//! kernel would not put back, keeps its place in the slot, and its piece has another turn.
+//! A page whose write has completed is `Stored`, unless a fault was quicker. A page that the
+//! store refused returns to the program. A page that a fault is filling at this moment, or
+//! that the kernel refused to put back, keeps its place in the slot, and its piece gets
+//! another turn.
 
 use super::writeback::{Cleaning, Load, Page, nap};
 use crate::page::State;
@@ -14,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use wired::PAGE;
 
-/// How often, and how long each time, a page in a fault's hands is waited for. A copy takes
-/// two microseconds; a fault that was preempted in it takes its time.
+/// How often, and how long each time, to wait for a page that a fault is filling. A copy takes
+/// two microseconds; a fault that was preempted in it takes longer.
 const LOOKS: u32 = 200;
 const NAPS: u32 = 4;
 const NAP: Duration = Duration::from_micros(50);
@@ -25,15 +26,15 @@ const NAP: Duration = Duration::from_micros(50);
 enum Fate {
     /// It is elsewhere; its frame is unused.
     Gone,
-    /// It is the program's again, in its frame.
+    /// It is mapped in the program again, in its frame.
     Back,
     /// It is still in the slot.
     Kept,
 }
 
 impl Pager {
-    /// Settles every page of a load whose writes are done, discards the memory of those
-    /// that are elsewhere and puts their frames back.
+    /// Completes every page of a load whose writes are done, discards the memory of evicted
+    /// pages and releases their frames.
     pub(super) fn settle(&self, load: &mut Load, freed: &mut [Frame; CLAIM]) -> Cleaning {
         let mut done = Cleaning {
             freed: 0,
@@ -55,7 +56,8 @@ impl Pager {
                 Fate::Kept => kept += 1,
             }
         }
-        // A slot's page tables go with its last piece: they are freed for 2 MiB at once only.
+        // A slot's page tables go with its last piece: the kernel frees them for 2 MiB at once
+        // only.
         let swept = kept == 0 && self.staging.ring.is_last(&claim);
         let piece_pages = self.staging.piece_pages();
         let span = claim.span();
@@ -81,7 +83,7 @@ impl Pager {
         done
     }
 
-    /// Ends a claim: what its slot's words still say is kept.
+    /// Releases a claim: pages that its slot's words still name are kept.
     pub(super) fn release(&self, claim: &Claim, swept: bool) {
         let piece_pages = self.staging.piece_pages();
         let words = self.staging.frames(claim.slot);
@@ -98,12 +100,12 @@ impl Pager {
         }
     }
 
-    /// Discards all of a slot. One whose pages came in several moves is made one mapping again:
-    /// the kernel lets a program have so many.
+    /// Discards all of a slot. A slot whose pages came in several moves becomes one mapping
+    /// again: the kernel limits a program's mappings.
     fn empty_slot(&self, slot: usize) {
         let bytes = self.staging.slot_bytes();
         if self.staging.replace_split(slot, false) {
-            // SAFETY: everything there has gone elsewhere.
+            // SAFETY: all its contents are elsewhere.
             let _ = unsafe { translation::renew(self.staging.address(slot), bytes) };
         }
         self.discard_staged(slot, 0..bytes);
@@ -112,13 +114,13 @@ impl Pager {
     fn discard_staged(&self, slot: usize, bytes: std::ops::Range<usize>) {
         let areas = [Some(self.staging.address(slot)), self.staging.sieve(slot)];
         for base in areas.into_iter().flatten() {
-            // SAFETY: everything there has gone elsewhere.
+            // SAFETY: all its contents are elsewhere.
             let _ = unsafe { translation::discard(base + bytes.start, bytes.len()) };
         }
     }
 
-    /// Makes the copy just written the page, if it still is one that is staged; a page that
-    /// was not written returns to the program.
+    /// Makes the copy just written the page, if it is still staged; a page that was not
+    /// written returns to the program.
     fn settle_page(&self, page: &mut Page) -> Fate {
         let fate = match self.home(page.frame) {
             Some((stretch, index)) => self.settle_at(stretch, index, page),
@@ -139,7 +141,7 @@ impl Pager {
                 return Fate::Gone;
             }
             match (seen.state(), page.copy) {
-                // A fault is copying it back this moment.
+                // A fault is copying it back at this moment.
                 (State::Filling, _) if looks == LOOKS + NAPS => return Fate::Kept,
                 (State::Filling, _) => {
                     looks += 1;
@@ -154,7 +156,7 @@ impl Pager {
                         return Fate::Gone;
                     }
                 }
-                // Refused, or in a fault's hands when it was judged, and given back since.
+                // Refused, or being filled by a fault when it was checked, and released since.
                 (State::Staged, None) => {
                     let unit = stretch.table().unit_of(index);
                     let gate = stretch.table().gate(unit);
@@ -175,7 +177,7 @@ impl Pager {
     }
 }
 
-/// Waits a moment: a spin at first, then a nap.
+/// Waits briefly: a spin at first, then a nap.
 fn pause(looks: u32) {
     if looks <= LOOKS {
         std::hint::spin_loop();

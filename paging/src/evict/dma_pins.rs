@@ -1,9 +1,9 @@
-//! Pages that a device may hold, told apart before they leave.
+//! Pages that a device may hold are detected before they are evicted.
 //!
-//! A page that a device holds and that was copied out and discarded would lose what the
-//! device writes later. So in careful mode staged pages are moved on to a *sieve*, which
-//! the kernel refuses for pages that are pinned; those go back to the program, the same
-//! pages of memory, and are nailed until it is time to look again.
+//! If a page that a device holds were copied out and discarded, what the device writes later
+//! would be lost. So in careful mode staged pages are moved on to a *sieve*, which the kernel
+//! refuses for pinned pages. Those go back to the program, the same pages of memory, and stay
+//! nailed until the next check.
 
 use crate::counters::Counter;
 use crate::page::State;
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use translation::{MapError, TranslationError};
 use wired::PAGE;
 
-/// How long a page that a device held is left alone: a registered buffer is held for good,
-/// and each look costs two mappings changed.
+/// How long to leave a page alone that a device held: a registered buffer is held for good,
+/// and each check changes two mappings.
 const HELD: Duration = Duration::from_secs(1);
 
-/// How often a copy that meets a change of the address space is tried again.
+/// How often to retry a copy that meets a change of the address space.
 const TRIES: usize = 1000;
 
 /// Why a page did not go back to its place.
@@ -50,7 +50,7 @@ impl HeldByDevices {
         }
     }
 
-    /// Notes a page. False where there is no room.
+    /// Records a page. Returns false if there is no room.
     fn note(&mut self, page: usize) -> bool {
         let room = self.pages.len() < self.pages.capacity();
         if room {
@@ -60,7 +60,7 @@ impl HeldByDevices {
         room
     }
 
-    /// One page whose time is over.
+    /// One page that is due for a check.
     fn due(&mut self) -> Option<usize> {
         if self.since?.elapsed() < HELD {
             return None;
@@ -72,13 +72,13 @@ impl HeldByDevices {
         page
     }
 
-    /// Strikes a page off the list. False where it is not on it.
+    /// Removes a page from the list. Returns false if it is not on it.
     fn strike(&mut self, page: usize) -> bool {
         let at = self.pages.iter().rposition(|noted| *noted == page);
         at.map(|at| self.pages.swap_remove(at)).is_some()
     }
 
-    /// Strikes off all pages of a range of addresses.
+    /// Removes all pages of a range of addresses.
     fn strike_all(&mut self, range: &Range<usize>) {
         self.pages.retain(|page| !range.contains(page));
     }
@@ -86,8 +86,8 @@ impl HeldByDevices {
 
 impl Pager {
     /// Careful mode: pages that a device holds go back to the program, the others to the
-    /// sieve, where they are known not to be held (new pins cannot arise after
-    /// staging). Under the unit's closed gate, while the words still say resident.
+    /// sieve, where they are known not to be held (new pins cannot arise after staging). Under
+    /// the unit's closed gate, while the words are still `Resident`.
     pub(super) fn return_pinned(
         &self,
         stretch: &Inner,
@@ -98,11 +98,12 @@ impl Pager {
     ) {
         let table = stretch.table();
         let Some(sieve) = self.sieve(slot) else {
-            // Without one nothing is known of any page: all go back.
+            // Without a sieve no page is known to be free of pins: all go back.
             return self.return_all(stretch, frames, span, staged);
         };
         let sieve = sieve + table.offset_in_unit(span.start);
-        // Said as soon as it is so: whatever fails later, each page is where its place says.
+        // Record the new location immediately, so that a later failure leaves each page where
+        // its place says.
         let moved = |pages: Range<usize>| {
             for page in pages {
                 let slot_word = &frames[table.offset_in_unit(span.start + page) / PAGE];
@@ -139,13 +140,13 @@ impl Pager {
                     return moved(at..span.len());
                 };
                 self.complain(format_args!("pinned pages could not be told apart: {stop}"));
-                // What was moved on is known not to be pinned; the rest goes back.
+                // The pages moved on are known not to be pinned; the rest goes back.
                 let rest = at + stop.done / PAGE;
                 moved(at..rest);
                 let left = span.start + rest..span.end;
                 return self.return_all(stretch, frames, left, staged + rest * PAGE);
             };
-            // What comes behind it, an error too, comes again.
+            // The remainder, an error included, is retried.
             moved(at..page);
             self.try_again(
                 stretch,
@@ -158,9 +159,9 @@ impl Pager {
         }
     }
 
-    /// Looks again at a page that would not move to the sieve: it was refused as pinned, or as
-    /// shared with a child since a fork. A write that changes nothing gives this process a page
-    /// of its own in the second case; a pinned page is never shared.
+    /// Retries a page that would not move to the sieve: the kernel refused it as pinned, or as
+    /// shared with a child since a fork. In the second case a write that changes nothing gives
+    /// this process a page of its own; a pinned page is never shared.
     fn try_again(
         &self,
         stretch: &Inner,
@@ -175,7 +176,8 @@ impl Pager {
             return;
         };
         if slot_word.load(Ordering::Relaxed) == 0 {
-            // No page of ours: a mark, which no access may meet, and which goes with the slot.
+            // Not a page of the pager's: a mark, which no access may meet, and which goes with
+            // the slot.
             return;
         }
         // SAFETY: staged and mapped.
@@ -199,8 +201,8 @@ impl Pager {
         }
     }
 
-    /// Nails a page that a device holds, until it is time to look again. Under the unit's
-    /// closed gate. A page is on the list as long as one of its nails is the list's.
+    /// Nails a page that a device holds, until the next check. Under the unit's closed gate. A
+    /// page is on the list as long as one of its nails is the list's.
     fn leave_to_device(&self, stretch: &Inner, index: usize) {
         let word = stretch.table().word(index);
         if self
@@ -213,10 +215,10 @@ impl Pager {
         }
     }
 
-    /// Lets pages go that were left to devices for long enough: the next eviction looks
-    /// at them again.
+    /// Unnails pages that were left to devices for long enough: the next eviction checks them
+    /// again.
     pub(crate) fn revisit_devices(&self) {
-        // Keeps the stretches where they are, and stagers from noting pages.
+        // Keeps the stretches in place, and stagers from recording pages.
         let Some(_stager) = self.stager.try_lock() else {
             return;
         };
@@ -231,20 +233,21 @@ impl Pager {
             let gate = table.gate(table.unit_of(table.index(page)));
             gate.close();
             if self.held_by_devices.lock().strike(page) {
-                // The unit is left to be found by the search for those in no queue.
+                // The search for unqueued units finds the unit.
                 self.unnail_page(stretch, table.index(page));
             }
             gate.open();
         }
     }
 
-    /// The contents of pages were given up, nails and all. Under the unit's closed gate.
+    /// Drops the records of pages whose contents were discarded, nails included. Under the
+    /// unit's closed gate.
     pub(crate) fn forget_held(&self, range: &Range<usize>) {
         self.held_by_devices.lock().strike_all(range);
     }
 
-    /// A page has moved, and its nails with it, to another address. Whether a device holds it.
-    /// Under both units' closed gates.
+    /// Moves the record of a page, and its nails, to another address. Returns true if a device
+    /// holds it. Under both units' closed gates.
     pub(crate) fn move_held(&self, from: usize, to: usize) -> bool {
         let mut held = self.held_by_devices.lock();
         held.strike(from) && held.note(to)
@@ -255,17 +258,18 @@ impl Pager {
         for index in span.clone() {
             let slot_word = &frames[table.offset_in_unit(index) / PAGE];
             let staged = staged + (index - span.start) * PAGE;
-            // Each may be held; without a pause the next fault would take and return them again.
+            // Each may be held; without a pause the next fault would take and return them
+            // again.
             if self.put_back(stretch, index, slot_word, staged, true) {
                 self.leave_to_device(stretch, index);
             }
         }
     }
 
-    /// Puts one page that was taken back where it was, in its frame. One that a device may hold
+    /// Puts one staged page back at its address, in its frame. A page that a device may hold
     /// goes back as the same page of memory, with the slot's rights; a copy of any other comes
-    /// under the rights and the key that its place has. Under the unit's closed gate; the word
-    /// is the caller's business. False where there was none, or the kernel would not.
+    /// under the rights and the key of its address. Under the unit's closed gate; the caller
+    /// updates the word. Returns false if there was no page, or the kernel refused.
     fn put_back(
         &self,
         stretch: &Inner,
@@ -289,7 +293,7 @@ impl Pager {
                 self.mark(word - 1, FrameState::Mapped);
                 true
             }
-            // The address space is changing: it keeps its place until the next turn.
+            // The address space is changing: the page keeps its place until the next turn.
             Err(NotBack::Later) => false,
             Err(error) => {
                 self.complain(format_args!(
@@ -300,8 +304,8 @@ impl Pager {
         }
     }
 
-    /// A page that a device holds is lost if it stays, so it waits for a mapping as long as it
-    /// takes.
+    /// A page that a device holds is lost if it stays, so this waits for a mapping as long as
+    /// it takes.
     fn move_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
         loop {
             // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
@@ -330,9 +334,8 @@ impl Pager {
         Err(NotBack::Later)
     }
 
-    /// Puts a page of the standby list back where it was, unless a fault has it already.
-    /// Under the unit's closed gate, by who has claimed
-    /// its piece.
+    /// Puts a page of the standby list back at its address, unless a fault is filling it
+    /// already. Under the unit's closed gate, by the thread that has claimed its piece.
     pub(super) fn put_back_staged(&self, stretch: &Inner, index: usize, frame: u32) -> bool {
         let word = stretch.table().word(index);
         let seen = word.load();
@@ -356,8 +359,8 @@ impl Pager {
         back
     }
 
-    /// The sieve for a slot, made when first needed: where staged pages are moved that no
-    /// device holds. Registered, since `UFFDIO_MOVE` wants its destination so.
+    /// The sieve for a slot, made when first needed: the destination of staged pages that no
+    /// device holds. Registered, since `UFFDIO_MOVE` requires that of its destination.
     fn sieve(&self, slot: usize) -> Option<usize> {
         if let Some(at) = self.staging.sieve(slot) {
             return Some(at);

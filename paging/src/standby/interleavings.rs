@@ -1,4 +1,4 @@
-//! Every interleaving of who fills slots and two who empty them, by loom.
+//! Every interleaving of one thread that fills slots and two that empty them, by loom.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p selfpage --lib interleavings`.
 //! A cell for each piece stands for its pages, its slot words and its memory: loom

@@ -1,17 +1,17 @@
-//! The order of the slots, and who has which piece of them in hand.
+//! The order of the slots, and which thread has claimed which piece of them.
 //!
-//! A slot consists of *pieces* of [`PIECE`] pages, so that several threads can empty one
-//! slot at the same time, and whoever waits for a frame waits for a piece, not for 2 MiB.
-//! One word a piece says who may touch its pages:
+//! A slot consists of *pieces* of [`PIECE`] pages, so that several threads can empty one slot
+//! at the same time, and a thread that waits for a frame waits for a piece, not for 2 MiB. One
+//! word a piece records which thread may touch its pages:
 //!
 //! | word | the pages are |
 //! |---|---|
 //! | `EMPTY` | none |
-//! | a count, maybe `KEPT` | there, for whoever claims the piece |
-//! | `BUSY` | its claimer's: nobody else writes the slot's words or discards memory |
+//! | a count, maybe `KEPT` | there, for any thread that claims the piece |
+//! | `BUSY` | its claimer's: no other thread writes the slot's words or discards memory |
 //!
-//! Slots are filled by one thread at a time, in turn. A slot leaves the ring when its
-//! pieces are empty and what was the last of them has been swept, in order.
+//! One thread at a time fills slots, in turn. A slot leaves the ring, in order, when its
+//! pieces are empty and the thread that emptied the last of them has swept it.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64};
@@ -21,18 +21,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-/// Pages of a piece: what one thread judges and writes before it gives frames back. The
-/// flush at the end, 11 us with a second thread running, is shared by as many.
+/// Pages of a piece: what one thread checks and writes before it releases frames. The flush at
+/// the end, 11 us with a second thread running, is amortised over as many.
 pub(crate) const PIECE: usize = 64;
 
-/// Pages of a claim at most: those of a unit that has little more than a piece's go in one,
-/// with one flush, not two. Where pages are wanted in no order a unit has as many as there
-/// are frames to pages: 64 of 512 and some where it is one to eight.
+/// Pages of a claim at most: the pages of a unit that has little more than a piece go in one
+/// claim, with one flush instead of two. If pages are accessed in no order, a unit has as many
+/// resident as the ratio of frames to pages: 64 of 512 and some if it is one to eight.
 pub(crate) const CLAIM: usize = PIECE + PIECE / 2;
 
 const EMPTY: u32 = 0;
 const BUSY: u32 = 1 << 31;
-/// Claimed once, and not all of it could go.
+/// Claimed once, and not all of it could be evicted.
 const KEPT: u32 = 1 << 30;
 const COUNT: u32 = KEPT - 1;
 
@@ -42,14 +42,13 @@ const SWEEP: u32 = 1;
 /// Which pieces to claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Those that nobody has claimed yet.
+    /// Pieces that have not been claimed yet.
     First,
-    /// Those of which something was kept: the store refused it, or a fault had it.
+    /// Pieces of which something was kept: the store refused it, or a fault had it.
     Again,
 }
 
-/// Neighbouring pieces of one slot in its holder's hands, until given to
-/// [`Ring::release`].
+/// Neighbouring pieces of one slot that one thread has claimed, until [`Ring::release`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -91,7 +90,7 @@ pub(crate) struct Ring {
     slots: usize,
     pieces_each: usize,
     pieces: Box<[AtomicU32]>,
-    /// For each slot: pieces not empty, and the sweep; 0 is out of use.
+    /// For each slot: pieces not empty, and the sweep; 0 if the slot is not in use.
     left: Box<[AtomicU32]>,
     /// Slots from `oldest` to `next` are in use. Never wrap.
     oldest: AtomicU64,
@@ -122,7 +121,7 @@ impl Ring {
         &self.pieces[slot * self.pieces_each + piece]
     }
 
-    /// The next slot to fill, where one is out of use. For one thread at a time.
+    /// The next slot to fill, if one is not in use. For one thread at a time.
     pub(crate) fn free_slot(&self) -> Option<usize> {
         self.advance();
         let next = self.next.load(Relaxed);
@@ -142,7 +141,7 @@ impl Ring {
         self.next.fetch_add(1, SeqCst);
     }
 
-    /// Whether no slot is in use.
+    /// Returns true if no slot is in use.
     pub(crate) fn is_empty(&self) -> bool {
         self.advance();
         self.oldest.load(SeqCst) == self.next.load(SeqCst)
@@ -175,7 +174,7 @@ impl Ring {
                     claim.mine |= 1 << (piece - claim.first);
                     claim.pages += now & COUNT;
                 }
-                // What is between two pieces of a claim must be empty.
+                // The pieces between two pieces of a claim must be empty.
                 Some(_) => break,
                 None if mine => claim = Some(Claim::new(slot, piece, now & COUNT)),
                 None => {}
@@ -184,7 +183,7 @@ impl Ring {
         claim
     }
 
-    /// Claims one piece, whatever its turn. None where it is empty or another's.
+    /// Claims one piece, whatever its turn. None if it is empty or claimed.
     pub(crate) fn claim_piece(&self, slot: usize, piece: usize) -> Option<Claim> {
         let word = self.word(slot, piece);
         let now = word.load(Relaxed);
@@ -193,13 +192,13 @@ impl Ring {
             .then(|| Claim::new(slot, piece, now & COUNT))
     }
 
-    /// Whether the claim is all that is left of its slot.
+    /// Returns true if the claim is all that is left of its slot.
     pub(crate) fn is_last(&self, claim: &Claim) -> bool {
         self.left[claim.slot].load(SeqCst) == claim.mine.count_ones() + SWEEP
     }
 
-    /// Ends a claim; `kept` says how many pages are still in a piece. True where it was the
-    /// slot's last: the caller sweeps it and then calls [`Ring::vacate`].
+    /// Ends a claim; `kept` returns how many pages are still in a piece. Returns true if it
+    /// was the slot's last: the caller sweeps the slot and then calls [`Ring::vacate`].
     pub(crate) fn release(&self, claim: &Claim, kept: impl Fn(usize) -> u32) -> bool {
         let mut emptied = 0;
         for piece in claim.each() {
@@ -213,13 +212,13 @@ impl Ring {
         emptied > 0 && self.left[claim.slot].fetch_sub(emptied, SeqCst) == emptied + SWEEP
     }
 
-    /// The slot has been swept: it may be filled again in its turn.
+    /// Releases a slot that has been swept, to be filled again in its turn.
     pub(crate) fn vacate(&self, slot: usize) {
         self.left[slot].store(0, SeqCst);
         self.advance();
     }
 
-    /// Takes slots out of use that have been swept, oldest first.
+    /// Retires slots that have been swept, oldest first.
     fn advance(&self) {
         loop {
             let oldest = self.oldest.load(SeqCst);
@@ -227,7 +226,7 @@ impl Ring {
             {
                 return;
             }
-            // Fails where another was quicker: then there may be more to do.
+            // Fails if another thread advanced it first: then there may be more to do.
             let _ = self
                 .oldest
                 .compare_exchange(oldest, oldest + 1, AcqRel, Relaxed);
