@@ -43,7 +43,7 @@ fn work(share: Share, bytes: usize) -> Result<(), Box<dyn Error>> {
     let stretch = domain.allocate(bytes)?;
     stretch.bind(Paged)?;
     for page in 0..bytes / PAGE {
-        // SAFETY: the first word of a page of the stretch, which nobody else uses.
+        // SAFETY: the first word of a page of the stretch, which no other code uses.
         unsafe {
             stretch
                 .as_ptr()

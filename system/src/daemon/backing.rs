@@ -138,8 +138,8 @@ fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
     Ok(kept.figures)
 }
 
-/// Makes `path` a file with this text, whatever it was before. A link that somebody has put
-/// there is replaced, and not followed.
+/// Makes `path` a file with this text, whatever it was before. A symbolic link there is
+/// replaced, and not followed.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut name = path.file_name().unwrap_or_default().to_os_string();
@@ -172,8 +172,7 @@ pub fn calibrate_disk(
     Ok((measure(disk, &mut swap)?, calibration_file(disk)))
 }
 
-/// A file that somebody brings, to be read and written by the disk's thread as its
-/// descriptor allows.
+/// A client's file, to be read and written by the disk's thread as its descriptor allows.
 ///
 /// The file's own file system is asked nothing before it is known to be the disk's: one that
 /// is served by a program need not answer.

@@ -3,7 +3,7 @@
 //! A contract that is given back leaves processes behind, which are not to stay in a group of
 //! the daemon's: the next daemon ends what it finds in groups of tenants that there are not.
 //! Where they came from is noted on the group itself, as an attribute, since that outlives the
-//! daemon. Who came from a group that is not there any more goes to the root.
+//! daemon. If the original group is gone, the process moves to the root group.
 
 use crate::membership;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -19,7 +19,7 @@ const ATTRIBUTE: &str = "user.selfpage.origin";
 /// Longest path that is noted.
 const LONGEST: usize = 4096;
 
-/// How long processes that start others without end are run after.
+/// How long to follow processes that start others without end.
 pub(super) const LAST: Duration = Duration::from_secs(10);
 /// How often.
 const LOOK: Duration = Duration::from_millis(1);
@@ -54,7 +54,7 @@ pub(super) fn restore(mount: &Path, group: &Path, limit: Duration) {
             return;
         }
         for pid in there.lines() {
-            // One that fails has ended, or its home has: the root takes everybody.
+            // On failure the process or its original group is gone: the root takes any process.
             if fs::write(home.join("cgroup.procs"), pid).is_err() {
                 let _ = fs::write(mount.join("cgroup.procs"), pid);
             }

@@ -1,8 +1,8 @@
 //! The daemon's configuration: a TOML file, checked whole before any of it is used.
 //!
-//! Everything has a default but the swap file, which is somebody's disk space. What a
-//! running daemon can take over from a file that has changed is [`Config::differs`]'s to
-//! say; the rest needs a new daemon, and tenants live through that.
+//! Everything has a default but the swap file, whose disk space the operator has to choose.
+//! [`Config::differs`] decides what a running daemon can take over from a file that has changed;
+//! the rest needs a restart, which tenants survive.
 
 use super::policy::Rule;
 use crate::contract_spec::{DiskTerms, FrameTerms, Terms, from_text, parse_time};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 use wired::Bytes;
 
-/// Where the daemon listens if nothing else is said.
+/// The default path of the control socket.
 pub const SOCKET: &str = "/run/selfpage/system.sock";
 
 /// Why a configuration is not used.
@@ -26,7 +26,7 @@ pub enum ConfigError {
         /// Why.
         why: std::io::Error,
     },
-    /// The file is not a configuration, or says something that cannot be.
+    /// The file is not a configuration, or has an invalid value.
     #[error("{}:{line}:{column}: {why}", path.display())]
     Text {
         /// Which file.
@@ -48,7 +48,7 @@ pub enum ConfigError {
     },
 }
 
-/// Something that cannot be: where it is said, as `table.key` or `table.number`, and why.
+/// An invalid value: its place, as `table.key` or `table.number`, and the reason.
 type Nonsense = (String, String);
 
 /// A size in bytes, written as `512M`.
@@ -101,10 +101,10 @@ pub struct Config {
     /// How fast page faults may come.
     #[serde(default)]
     pub faults: Faults,
-    /// What those get who do not say.
+    /// Defaults for requests that name no terms.
     #[serde(default)]
     pub default: Defaults,
-    /// Who may ask, and for how much. Without any: root and the daemon's own user.
+    /// Rules of access, with their bounds. Without any: root and the daemon's own user.
     #[serde(default)]
     pub allow: Vec<Rule>,
 }
@@ -113,9 +113,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Memory {
-    /// All there is to promise; half of the machine's memory if not said.
+    /// All there is to promise; half of the machine's memory where `None`.
     pub managed: Option<Size>,
-    /// How long a tenant has to give back what it is asked for.
+    /// How long a tenant has to complete a revocation.
     pub revocation: Span,
     /// How long a lowered guarantee still holds.
     pub notice: Span,
@@ -142,24 +142,24 @@ impl Default for Memory {
 pub struct Disk {
     /// A partition, or a file to make and keep.
     pub swap: PathBuf,
-    /// Bytes; the whole of a partition if not said.
+    /// Bytes; the whole of a partition where `None`.
     pub size: Option<Size>,
     /// Share of the disk's time that may be promised.
     #[serde(default = "capacity")]
     pub capacity: f64,
-    /// Requests at a time: 1 is the paper's way. As many as calibration finds useful if not
-    /// said.
+    /// Requests at a time: 1 is the paper's way. Where `None`, as many as calibration finds
+    /// useful.
     pub depth: Option<u32>,
-    /// How long the disk's thread looks for work before it sleeps, at least; 0 if it is never
-    /// to. While it is awake, a client that waits for one page looks for that, too.
+    /// How long the disk's thread polls for work before it sleeps, at least; 0 if it never
+    /// polls. While it is awake, a client that waits for one page polls for that, too.
     #[serde(default = "spin")]
     pub spin: Span,
     /// Where the figures of the device are kept.
     pub calibration: Option<PathBuf>,
 }
 
-/// How fast page faults may come: what is left beside reservations, shared out among those
-/// who ask for it.
+/// The rate of page faults: the processor time beside reservations, shared out among the
+/// tenants that request a share.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
@@ -167,7 +167,7 @@ pub struct Faults {
     pub share: f64,
     /// system.fault_period.
     pub period: Span,
-    /// What a fault is taken to cost until tenants say what it does.
+    /// The assumed cost of a fault until tenants report it.
     pub unit: Span,
 }
 
@@ -182,7 +182,7 @@ impl Default for Faults {
     }
 }
 
-/// What those get who do not say.
+/// Defaults for requests that name no terms.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Defaults {
@@ -192,7 +192,7 @@ pub struct Defaults {
     /// Disk.
     #[serde(deserialize_with = "from_text")]
     pub disk: DiskTerms,
-    /// Swap; four times the most frames if not said.
+    /// Swap; four times the most frames where `None`.
     pub swap: Option<Size>,
 }
 
@@ -221,7 +221,7 @@ impl Defaults {
             .map_or(u64::from(x) * wired::PAGE as u64 * 4, |size| size.0)
     }
 
-    /// What is asked for, with what was not said filled in.
+    /// The requested terms, with defaults for those that are `None`.
     pub fn terms(
         &self,
         frames: Option<FrameTerms>,
@@ -241,7 +241,7 @@ fn socket() -> PathBuf {
     SOCKET.into()
 }
 
-/// The rest is for what the scheduler cannot plan: its own time, a device's bad moments.
+/// The rest is headroom for scheduler overhead and device latency outliers.
 fn capacity() -> f64 {
     0.95
 }
@@ -262,7 +262,7 @@ impl Config {
         Self::parse(&text, path)
     }
 
-    /// Reads its text; `path` is for what is said of it.
+    /// Parses its text; `path` is for error messages.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let wrong = |at: usize, why: String| {
             let before = &text.as_bytes()[..at.min(text.len())];

@@ -1,7 +1,7 @@
-//! What arrives at the control socket.
+//! Dispatch of requests that arrive at the control socket.
 //!
-//! Any bytes from anybody: who asks is known from the kernel, what he asks is checked against
-//! that, and what makes no sense ends the connection.
+//! Input is untrusted: identity comes from SO_PEERCRED, requests are validated against the
+//! policy, and an invalid message ends the connection.
 
 use super::listener::Connection;
 use super::tenant::Phase;
@@ -71,7 +71,7 @@ impl Daemon {
         }
     }
 
-    /// What there is, for whoever asks; as often as one may.
+    /// Answers a query, within the rate limit of the user.
     fn question(&mut self, token: u64, ask: &Ask) {
         let uid = self.connections.get(&token).map(|c| c.asker.uid);
         if let Some(why) = uid.and_then(|uid| self.curious(uid)) {
@@ -108,7 +108,7 @@ impl Daemon {
             ends.bell.as_fd(),
             ends.server_bell.as_fd(),
         ];
-        // One that cannot be told of it does not get it: it would have it without knowing.
+        // A channel whose announcement cannot be sent is closed: the client would not know it.
         if !self.say_at(token, &Say::Opened { cookie, channel }, &fds) {
             return;
         }
@@ -146,7 +146,7 @@ impl Daemon {
         }
     }
 
-    /// The weight of who is at a connection, against others, in sharing out faults.
+    /// The weight of a connection's peer, against others, in sharing out faults.
     pub(super) fn fault_weight(&self, token: u64) -> u32 {
         let asker = self.connections.get(&token).map(|c| &c.asker);
         asker.map_or(1, |asker| policy::fault_weight(&self.config.allow, asker))
@@ -158,7 +158,7 @@ impl Daemon {
         self.connections.get(&token).is_some_and(may)
     }
 
-    /// Everybody may see his own contracts, and some all.
+    /// Lists the contracts of the peer's own user, and for administrators all.
     fn may_see(&self, token: u64, number: TenantNumber) -> bool {
         let uid = self.connections.get(&token).map(|c| c.asker.uid);
         let own = self.tenants.get(&number).map(|t| t.record.uid);
@@ -178,7 +178,7 @@ impl Daemon {
         self.say_at(token, &Say::End, &[]);
     }
 
-    /// What there is to promise: nobody's secret, since a refusal says as much.
+    /// What there is to promise: no secret, since a refusal has the same figures.
     fn books(&self) -> Books {
         let usage = self.swap.usage();
         let promised = self.tenants.values().filter(|t| t.client.is_some());
@@ -310,11 +310,11 @@ impl Daemon {
         terms.disk = disk.unwrap_or(was);
         let own = rustix::process::getuid().as_raw();
         if let Some(connection) = self.connections.get(&token) {
-            // Whoever may set it, what is held counts by whose it is.
+            // The bounds are those of the contract's owner, also where an administrator sets it.
             let held = self.held(tenancy.record.uid, Some(number));
             policy::check(&self.config.allow, own, &connection.asker, held, &terms)?;
         }
-        // Whatever may refuse comes before anything is changed.
+        // All checks come before any change.
         if let Some(asked) = frames {
             let may = self
                 .allocator
@@ -351,7 +351,7 @@ impl Daemon {
         self.remember(number)
     }
 
-    /// Writes down what the next daemon must know of a tenant.
+    /// Persists a tenant for the next daemon.
     pub(super) fn remember(&mut self, number: TenantNumber) -> Result<(), String> {
         let Some(tenancy) = self.tenants.get(&number) else {
             return Ok(());

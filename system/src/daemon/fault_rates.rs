@@ -1,13 +1,13 @@
 //! The fault rates of all tenants: the resource manager of RAPHA (Ko and Yoo, section 4.1) for
 //! a machine.
 //!
-//! Each tree says when it comes whether it has a reservation of processor time, and is told
-//! how many faults it may have in a period. When a reservation comes or goes, or faults turn
-//! out to cost more or less, all are told anew.
+//! Each tree reports its reservation of processor time, if any, when it joins, and receives
+//! its number of faults in a period. When a reservation comes or goes, or the measured cost of
+//! faults changes, the daemon sends new shares to all.
 //!
-//! Rule: nobody's word moves another's limit far. What a fault costs is the median of what
-//! tenants report, each taken for an eighth of the configured unit at least and eight times
-//! it at most.
+//! Rule: the report of one tenant moves another's limit only little. The cost of a fault is the
+//! median of the tenants' reports, each clamped to an eighth of the configured unit at least and
+//! eight times it at most.
 
 use super::Daemon;
 use super::config::Faults;
@@ -25,15 +25,15 @@ const BELIEVED: Nanos = 8;
 /// A tenant that is on the roster.
 struct Entry {
     task: TaskId,
-    /// As it said it: runtime and period.
+    /// As reported: runtime and period.
     reservation: Option<(Duration, Duration)>,
-    /// What its faults cost, as it says; the configured unit until it does.
+    /// The cost of its faults, as reported; the configured unit until then.
     unit: Nanos,
-    /// What it was told.
+    /// The share last sent to it.
     told: Option<FaultShare>,
 }
 
-/// Who is on the roster, and what each has.
+/// The tenants on the roster, with their shares.
 pub(super) struct FaultRates {
     config: Faults,
     roster: ReservationTable,
@@ -45,7 +45,7 @@ fn nanos(time: Duration) -> Nanos {
 }
 
 impl FaultRates {
-    /// Nobody yet.
+    /// An empty roster.
     pub(super) fn new(config: Faults) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let share = Utilization::new(config.share).unwrap_or_default();
@@ -57,7 +57,7 @@ impl FaultRates {
         }
     }
 
-    /// Other figures of the configuration: whoever is there stays.
+    /// New figures of the configuration: tenants on the roster stay.
     fn reconfigure(&mut self, config: Faults) {
         let mut new = Self::new(config);
         for (number, entry) in &self.entries {
@@ -138,7 +138,7 @@ impl FaultRates {
         (self.roster.fault_limit(), self.config.period.0)
     }
 
-    /// What is to be said where less is to be shared out now than was promised.
+    /// The warning where less is to be shared out now than was promised.
     fn over(&self) -> Option<String> {
         let (reserved, whole) = (self.roster.pc(), self.roster.total());
         self.roster.is_overcommitted().then(|| {
@@ -167,7 +167,7 @@ impl FaultRates {
         }
     }
 
-    /// What tenants are to be told that have not been.
+    /// The shares that have changed and were not sent yet.
     fn news(&mut self) -> Vec<(TenantNumber, FaultShare)> {
         let mut news = Vec::new();
         let shares: Vec<_> = (self.entries.iter())
@@ -192,7 +192,7 @@ impl FaultRates {
 }
 
 impl Daemon {
-    /// A tenant says what it reserved and asks for its share of the faults.
+    /// A tenant reports its reservation and requests its share of the faults.
     pub(super) fn faults(
         &mut self,
         token: u64,
@@ -206,7 +206,7 @@ impl Daemon {
             Err(why) => return self.refuse(token, why),
         };
         let weight = self.fault_weight(token);
-        // Only who lives through a restart of the daemon is known.
+        // Only a tenant that survives a restart of the daemon is known.
         let known = known && self.tenants.get(&number).is_some_and(|t| t.rejoined);
         match self
             .fault_rates
@@ -217,12 +217,12 @@ impl Daemon {
         }
     }
 
-    /// A tenant says what its faults cost.
+    /// A tenant reports the cost of its faults.
     pub(super) fn fault_unit(&mut self, number: TenantNumber, unit: Nanos) {
         self.fault_rates.report(number, unit);
     }
 
-    /// A tenant has ended: the others have its part.
+    /// A tenant has ended: the others get its part.
     pub(super) fn leave_fault_rates(&mut self, number: TenantNumber) {
         if self.fault_rates.leave(number) {
             self.tell_fault_shares();
@@ -240,7 +240,7 @@ impl Daemon {
         }
     }
 
-    /// Tells every tenant its share that has another now.
+    /// Sends its share to every tenant whose share has changed.
     pub(super) fn tell_fault_shares(&mut self) {
         for (number, share) in self.fault_rates.news() {
             let there = self.tenants.get(&number);

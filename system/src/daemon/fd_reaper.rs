@@ -1,12 +1,12 @@
-//! Descriptors that others made, closed beside the daemon's loop.
+//! Closes descriptors that clients made, beside the daemon's loop.
 //!
 //! Closing may wait: for the server of a FUSE file system, for a TCP peer that acknowledges
 //! nothing (SO_LINGER), for the space of a large file to be freed; and with a socket the
-//! kernel closes what was sent there and never read. What is closed here was chosen by a
-//! client, who can make it wait for ever.
+//! kernel closes what was sent there and never read. The client chooses the descriptor, and can
+//! make its close() block for ever.
 //!
-//! Rule: each user has a thread of his own for it, while there is something to close. So
-//! whoever hands over such things waits for nobody but himself.
+//! Rule: one closing thread per user, while there is something to close. So a slow close()
+//! delays only the user that sent the descriptor.
 
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::fcntl_get_seals;
@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Descriptors of one user that may wait to be closed. Then no more are received from him.
+/// Descriptors of one user that may wait to be closed. Beyond it the daemon receives no more
+/// from that user.
 const MOST: usize = 512;
 
 /// How long a thread with nothing to do waits for more.
@@ -46,14 +47,14 @@ impl Closer {
         };
         let line = Line::start();
         if let Err(fd) = line.give(fd) {
-            // No thread can be had: one descriptor stays open, and nobody waits.
+            // No thread can be started: one descriptor stays open, and nothing blocks.
             let _ = fd.into_raw_fd();
             return;
         }
         self.0.insert(uid, line);
     }
 
-    /// Whether so much of this user's waits to be closed that nothing more is wanted of him.
+    /// Returns true if this user's queue is full, so that nothing more is to be received.
     pub fn is_behind(&self, uid: u32) -> bool {
         let waiting = |line: &Line| line.waiting.load(Ordering::Relaxed);
         self.0.get(&uid).map_or(0, waiting) >= MOST
@@ -65,7 +66,7 @@ impl Line {
         let (sender, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
         let counted = waiting.clone();
-        // Where there is no thread, nobody receives, and `give` gives back.
+        // Where there is no thread, the channel has no receiver, and `give` fails.
         let _ = std::thread::Builder::new()
             .name("selfpage-closer".into())
             .spawn(move || {
@@ -91,8 +92,8 @@ fn close_all(receiver: &Receiver<OwnedFd>, waiting: &AtomicUsize) {
     }
 }
 
-/// Whether closing it never waits: bells and memory, which is what honest clients send. Told
-/// without asking a file system anything, since one may not answer.
+/// Returns true if its close() never blocks: bells and memory, which is what honest clients
+/// send. Decided without a call to a file system, since one may not answer.
 fn is_quick(fd: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let Ok(link) = link else {

@@ -1,4 +1,4 @@
-//! What takes long, done beside the daemon's loop: ending tenants, counting their memory.
+//! Jobs that take long, run beside the daemon's loop: killing tenants, measuring their RSS.
 
 use super::scrub::Wiped;
 use super::urgent;
@@ -17,9 +17,9 @@ pub enum Done {
     Emptied(TenantNumber),
     /// A tenant's processes have ended.
     Killed(TenantNumber),
-    /// Bytes that one who wants to leave has resident, counted for that.
+    /// Resident bytes of a tenant that requested to leave, counted exactly.
     Weighed(TenantNumber, u64),
-    /// The processes of one who leaves are in no group of ours any more.
+    /// The processes of a leaving tenant are in no group of ours any more.
     Released(TenantNumber),
     /// Nothing of a tenant's is in flight any more.
     Left(TenantNumber),
@@ -27,10 +27,10 @@ pub enum Done {
     Counted(TenantNumber, u64),
 }
 
-/// Work that is done once, by whichever thread is had for it.
+/// Work that is done once, on any thread.
 type Work = Arc<Mutex<Option<Box<dyn FnOnce() -> Done + Send>>>>;
 
-/// Where it is said what was done.
+/// The sending end for completions.
 #[derive(Clone)]
 pub struct Teller {
     sender: Sender<Done>,
@@ -38,19 +38,19 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Says that something was done.
+    /// Sends a completion.
     pub fn tell(&self, done: Done) {
-        // The daemon ends: nobody needs to know.
+        // The daemon ends: no receiver is left.
         let _ = self.sender.send(done);
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 
-/// Errands under way.
+/// The jobs in progress.
 pub struct Errands {
     teller: Teller,
     receiver: Receiver<Done>,
-    /// Those that no thread could be had for.
+    /// Jobs that wait for a thread: none could be started.
     late: RefCell<Vec<Work>>,
 }
 
@@ -66,12 +66,12 @@ impl Errands {
         })
     }
 
-    /// Starts one on a thread of its own; later, where none can be had now.
+    /// Starts a job on a thread of its own; later, where no thread can be started now.
     pub fn start(&self, work: impl FnOnce() -> Done + Send + 'static) {
         self.try_start(Arc::new(Mutex::new(Some(Box::new(work)))));
     }
 
-    /// Starts those that no thread could be had for.
+    /// Starts the jobs that wait for a thread.
     pub fn retry(&self) {
         for work in self.late.take() {
             self.try_start(work);
@@ -92,22 +92,22 @@ impl Errands {
         }
     }
 
-    /// One that needs nothing to be done.
+    /// An already completed job.
     pub fn done(&self, done: Done) {
         self.teller.tell(done);
     }
 
-    /// Where others say what they did.
+    /// A sending end for completions of other threads.
     pub fn teller(&self) -> Teller {
         self.teller.clone()
     }
 
-    /// Readable when one is done.
+    /// Readable when a job is done.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.teller.bell.as_fd()
     }
 
-    /// The next that is done.
+    /// The next completion.
     pub fn next(&self) -> Option<Done> {
         let next = self.receiver.try_recv().ok();
         if next.is_none() {

@@ -1,9 +1,9 @@
-//! The control socket: who comes, what is said to them, and their leaving.
+//! The control socket: connections, messages to them, and their end.
 //!
 //! Rule: connections without a contract have at most a fifth of the loop's time, all of them
 //! together, and are served when tenants have been: however many there are and whatever they
 //! send, no tenant waits for them longer than a turn takes ([`SHARE`]). Of descriptors they have
-//! at most half, one person's at most a quarter. Nothing is waited for that a peer is to do.
+//! at most half, one person's at most a quarter. The daemon never blocks on a peer.
 
 use super::peer::Peer;
 use super::policy::Asker;
@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Connections taken in, and messages heard of one, in a turn of the loop.
+/// Connections accepted, and messages received from one, in a turn of the loop.
 const TURN: usize = 16;
 
 /// After strangers were served for a time, they wait for so many times that.
@@ -132,8 +132,8 @@ impl Daemon {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 Err(errno) => {
-                    // No descriptor is free, most likely. Whoever waits at the door rings on,
-                    // so it is not heard for a while.
+                    // No descriptor is free, most likely. Pending connections keep the socket
+                    // readable, so it is not polled for a while.
                     self.log(format_args!("nobody is let in for a second: {errno}"));
                     let _ = epoll::delete(&self.strangers.epoll, &self.listener);
                     self.deaf = true;
@@ -143,7 +143,7 @@ impl Daemon {
         }
     }
 
-    /// Hears the door again.
+    /// Re-arms the listening socket.
     pub(super) fn listen_again(&mut self) {
         if self.deaf {
             let data = epoll::EventData::new_u64(LISTENER);
@@ -185,7 +185,7 @@ impl Daemon {
         self.connections.insert(token, connection);
     }
 
-    /// Reads what a connection says.
+    /// Receives from a connection.
     pub(super) fn at_connection(&mut self, token: u64) {
         for _ in 0..TURN {
             let Some(connection) = self.connections.get(&token) else {
@@ -231,7 +231,7 @@ impl Daemon {
         }
     }
 
-    /// Ends a connection that nobody of ours would have, and the tenant that has it.
+    /// Ends a connection that violates the protocol, and the tenant that has it.
     pub(super) fn cut_off(&mut self, token: u64, why: &str) {
         let Some(connection) = self.connections.get(&token) else {
             return;
@@ -241,7 +241,7 @@ impl Daemon {
         let pid = pid.as_raw_nonzero();
         match tenant {
             Some(number) => self.log(format_args!("tenant {number} is cut off: {why}")),
-            // As often as it may be: who comes again and again does not fill the log.
+            // Rate-limited: a client that reconnects again and again does not fill the log.
             None if self.hasty(uid).is_none() => self.log(format_args!(
                 "process {pid} of user {uid} is cut off: {why}"
             )),
@@ -250,8 +250,8 @@ impl Daemon {
         self.hung_up(token);
     }
 
-    /// Says something to a tenant, if it is there. One that does not read what it is told
-    /// loses it, and nobody waits.
+    /// Sends a message to a tenant, if it is connected. A tenant that does not read loses the
+    /// message; the daemon does not block.
     pub(super) fn say(&self, number: TenantNumber, say: &Say) {
         let tenancy = self.tenants.get(&number);
         if let Some(token) = tenancy.and_then(|tenancy| tenancy.connection) {
@@ -259,7 +259,7 @@ impl Daemon {
         }
     }
 
-    /// Says something at a connection; whether it will be there to be read.
+    /// Sends a message on a connection. Returns true if it was queued.
     pub(super) fn say_at(&self, token: u64, say: &Say, fds: &[BorrowedFd<'_>]) -> bool {
         let (Some(connection), Ok(bytes)) = (self.connections.get(&token), encode(say)) else {
             return false;
@@ -282,7 +282,7 @@ impl Daemon {
     }
 }
 
-/// Listens at `path`. A socket that nobody listens at any more is taken away.
+/// Listens at `path`. A stale socket, without a listener, is removed.
 pub(super) fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
     let fail = |why: String| DaemonError::Listen {
         path: path.into(),
@@ -310,8 +310,8 @@ pub(super) fn listen(path: &Path) -> Result<OwnedFd, DaemonError> {
         );
         let socket = rustix::net::socket_with(family, kind, flags, None)?;
         let address = rustix::net::SocketAddrUnix::new(path)?;
-        // Who may ask is decided by who he is, not by the file's rights. They are given as the
-        // file is made: changed later, by its name, they could be another file's by then.
+        // Authorisation is by SO_PEERCRED, not by the socket's mode. The mode is set as the
+        // file is made: a later change by name could hit another file.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o111));
         let bound = rustix::net::bind(&socket, &address);
         rustix::process::umask(mask);

@@ -8,20 +8,20 @@
 //! | file | what it does |
 //! |---|---|
 //! | `config`, `policy` | what there is to give out, and to whom |
-//! | `listener`, `peer`, `user_limits`, `fd_reaper` | who comes, and how little he can do there |
-//! | `dispatch`, `admission` | what tenants ask: contracts, channels |
-//! | `recovery`, `leave` | tenants that come back, and that go |
-//! | `fault_rates` | how fast the faults of each may come |
-//! | `frame_actions` | what the frames allocator orders |
-//! | `tenant_cgroup`, `cgroup_origin`, `stall` | what the kernel says; control groups |
-//! | `urgent` | how soon the daemon has a processor |
-//! | `signals`, `systemd` | what the machine's operator wants |
+//! | `listener`, `peer`, `user_limits`, `fd_reaper` | connections, credentials and per-user limits |
+//! | `dispatch`, `admission` | requests of tenants: contracts, channels |
+//! | `recovery`, `leave` | tenants that come back, and that leave |
+//! | `fault_rates` | fault limits of all tenants |
+//! | `frame_actions` | execution of the frames allocator's actions |
+//! | `tenant_cgroup`, `cgroup_origin`, `stall` | control groups, RSS, processor stalls |
+//! | `urgent` | scheduling priority of the daemon's threads |
+//! | `signals`, `systemd` | the machine's operator |
 //! | `persisted_tenants`, `scrub`, `jobs` | what outlives the daemon; what takes long |
 //! | `backing` | the swap filesystem, the device's figures and the disk's thread |
 //!
 //! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
-//! what it must know again is in the swap filesystem and in their hands. Whatever a tenant
-//! sends or writes into memory it shares, the others notice nothing.
+//! the state that a new daemon needs is in the swap filesystem and with the tenants. Whatever a
+//! tenant sends or writes into memory it shares, the others notice nothing.
 
 mod admission;
 mod backing;
@@ -74,8 +74,8 @@ use user_limits::Guests;
 /// How often what is resident is compared with what is owned.
 const COUNT: Duration = Duration::from_secs(1);
 
-/// Frames a tenant may have resident beyond its own before it is asked: what the kernel
-/// counts and what a ledger says are never of one moment.
+/// Frames a tenant may have resident beyond its own before the daemon requests them: the
+/// kernel's count and the ledger are never of one moment.
 const ALLOWANCE: u32 = 2048;
 
 /// The listener and connections without a contract, which are served after everything else.
@@ -101,13 +101,13 @@ pub enum DaemonError {
     /// The disk.
     #[error("the disk cannot be used: {0}")]
     Disk(String),
-    /// What tenants of an earlier daemon were promised.
+    /// The contract of a tenant of an earlier daemon.
     #[error(
         "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
          its process {pid}"
     )]
     Promised {
-        /// Who.
+        /// The tenant.
         tenant: String,
         /// Its process.
         pid: i32,
@@ -124,7 +124,7 @@ pub enum DaemonError {
         /// Why.
         why: String,
     },
-    /// A call failed that nothing can be done without.
+    /// A system call failed that the daemon cannot do without.
     #[error("cannot {what}: {errno}")]
     Call {
         /// What it was for.
@@ -144,7 +144,7 @@ pub struct Daemon {
     listener: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
-    /// Nobody can be let in for now.
+    /// True while the listener is disarmed, after EMFILE.
     deaf: bool,
     guests: Guests,
     closer: Closer,
@@ -171,13 +171,13 @@ fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 
 impl Daemon {
     /// Reads the configuration, opens the disk, finds the tenants there were, and listens.
-    /// `told` hears what takes long.
+    /// `told` is called before each step that takes long.
     pub fn start(path: &Path, told: &mut dyn FnMut(&str)) -> Result<Self, DaemonError> {
         let config = Config::read(path)?;
         config.check_memory(total_memory())?;
-        // Before there are threads, which then hear none of them.
+        // Before there are threads, so that all of them block these signals.
         let signals = Signals::open().map_err(call("hear signals"))?;
-        // SAFETY: the program's first doing; systemd passes the descriptor or nobody has it.
+        // SAFETY: at the program's start; systemd passes the descriptor, or it is not open.
         let passed = unsafe { systemd::listener() };
         let wrong =
             "use the socket that was passed (ListenSequentialPacket= makes one that can be)";
@@ -319,13 +319,13 @@ impl Daemon {
         }
     }
 
-    /// Has deadlines put off by what threads waited for a processor until now.
+    /// Extends deadlines by the time that threads have waited for a processor until now.
     fn count_stall(&mut self) {
         let total = self.stall.total();
         self.allocator.on_stalled(total);
     }
 
-    /// Does what signals ask for; whether that is to end.
+    /// Handles signals. Returns true if the daemon is to end.
     fn signalled(&mut self) -> bool {
         while let Some(signal) = self.signals.next() {
             match signal {
@@ -423,14 +423,13 @@ impl Daemon {
         }
     }
 
-    /// A tenant's processes have ended, or it has given its frames back. They are free at
-    /// once: who waits for them does not wait for its disk, too. Of the disk nothing is given
-    /// to others while I/O of this one is under way, which is waited for beside the loop.
+    /// A tenant's processes have ended, or it has given its frames back. The frames are free at
+    /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
+    /// released only when none of its I/O is in flight, which a job thread waits for.
     ///
-    /// The allocator hears of it for the second time: since [`Daemon::weighed`], or
-    /// [`Daemon::emptied`], it does not know that tenant any more. But whenever it is told
-    /// something it also judges what the others have reported since, so the second time is not
-    /// for nothing.
+    /// The allocator receives this event for the second time: since [`Daemon::weighed`], or
+    /// [`Daemon::emptied`], it has no record of that tenant. But each event also makes it evaluate
+    /// what the other tenants have reported since, so the second one has an effect.
     fn part(&mut self, number: TenantNumber) {
         let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.carry_out(orders);
@@ -452,7 +451,7 @@ impl Daemon {
         tenancy.is_none_or(|tenancy| tenancy.phase == Phase::Ending)
     }
 
-    /// A tenant has ended or left: gives everything back that was its.
+    /// A tenant has ended or left: releases all that it had.
     fn forget(&mut self, number: TenantNumber) {
         let Some(tenancy) = self.tenants.remove(&number) else {
             return;
@@ -477,13 +476,13 @@ impl Daemon {
             frames.group.remove();
         }
         self.leave_fault_rates(number);
-        // Last: who hears it may ask for all of it.
+        // Last: a client that receives this may request all of it.
         if let Some(token) = tenancy.connection.filter(|_| left) {
             self.let_go(token);
         }
     }
 
-    /// Ends tenants whose process has gone without their connection telling, and those that
+    /// Kills tenants whose process has ended while their connection stayed open, and those that
     /// did not come back to this daemon in time.
     fn end_the_lost(&mut self) {
         // A daemon's tenants are away from its start on, which is the stall's, too.
@@ -509,7 +508,7 @@ pub fn total_memory() -> u64 {
     info.totalram as u64 * u64::from(info.mem_unit)
 }
 
-/// What particular frames this machine has.
+/// The particular frames that this machine has.
 fn places() -> MachineTopology {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(1, |all| {

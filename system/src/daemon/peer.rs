@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection, by the kernel's word.
+//! The peer of a connection, as the kernel reports it.
 //!
 //! Rule: a process's number is not its name. Its owner may end, and the number be another's,
 //! before it is looked at; so the process is held by a descriptor from when it connected, and
@@ -26,7 +26,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Who connected. One whom this machine's process numbers do not name is nobody.
+    /// The peer of a connection. A process outside this pid namespace has no pid here, and is
+    /// refused.
     pub fn of(socket: impl AsFd) -> Result<Self, Errno> {
         let mut found = libc::ucred {
             pid: 0,
@@ -104,7 +105,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let held = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         child.wait().unwrap();
-        // Its number may be anybody's by now: here it is ours.
+        // Its pid may be any process's by now: here it is ours.
         let ended = Peer {
             held: Some(held),
             ..peer

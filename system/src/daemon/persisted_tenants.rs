@@ -7,7 +7,7 @@ use disk::swapfs::{FileName, MAX_BLOB};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
-/// Version of this record; one of another version is nobody's.
+/// Version of this record; a record of another version names no tenant.
 const VERSION: u8 = 1;
 
 /// A tenant as it is remembered.
@@ -79,7 +79,7 @@ fn printable(name: &str) -> String {
         .collect()
 }
 
-/// The name of a tenant's swap file: nobody can guess it, so whoever knows it is the tenant.
+/// The name of a tenant's swap file: it cannot be guessed, so it authenticates the tenant.
 pub fn file_name(ticket: &Ticket) -> FileName {
     // A ticket is as long as the shortest name.
     FileName::new(&ticket.0).unwrap_or_else(|_| unreachable!("a ticket is a name"))

@@ -1,9 +1,9 @@
-//! Who may ask for what.
+//! The policy: which peers may request which contracts.
 //!
-//! The kernel says who is at the other end of a connection (SO_PEERCRED: user, group,
+//! The kernel names the peer of a connection (SO_PEERCRED: user, group,
 //! process); the first rule that fits bounds what the contracts of one user may have together.
 //!
-//! A user and a group are what the kernel says. The file that a process runs is compared by
+//! User and group are the kernel's. The file that a process runs is compared by
 //! what it is, not by its path, which means something else in another mount namespace. It
 //! tells programs of one user apart that mean well, and is no boundary between them: a user can
 //! have an allowed program do anything (a debugger, a preloaded library), and a connection
@@ -19,7 +19,7 @@ use wired::Bytes;
 /// What sums of shares may be off by.
 const ROUNDING: f64 = 1e-9;
 
-/// Who, and the most that the contracts of one of them may have together.
+/// The peers that a rule names, and the most that the contracts of one of them may have together.
 #[derive(Clone, Debug, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rule {
@@ -35,13 +35,13 @@ pub struct Rule {
     pub disk: Option<f64>,
     /// Largest swap file.
     pub swap: Option<Size>,
-    /// Its part in page faults against others': 1 if not said.
+    /// Its part in page faults against others': 1 where `None`.
     pub fault_weight: Option<u32>,
     /// Whether contracts of others may be shown and set.
     pub admin: bool,
 }
 
-/// A process that asks.
+/// A process that sends a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// Its user.
@@ -91,7 +91,7 @@ impl Held {
 }
 
 impl Asker {
-    /// Who is at the other end of a connection.
+    /// The peer of a connection.
     pub(super) fn of(peer: &Peer) -> Self {
         let found = FileNumber::of(format!("/proc/{}/exe", peer.pid.as_raw_nonzero()));
         Self {
@@ -169,7 +169,7 @@ pub fn fault_weight(rules: &[Rule], asker: &Asker) -> u32 {
     rule.and_then(|rule| rule.fault_weight).unwrap_or(1)
 }
 
-/// Says whether `asker`, whose contracts have `held`, may have `terms` as well; if not, why.
+/// Checks that `asker`, whose contracts have `held`, may have `terms` as well; if not, why.
 pub fn check(
     rules: &[Rule],
     own: u32,

@@ -1,12 +1,13 @@
 //! Wipes newcomers' swap files, without taking the disk from those who have contracts.
 //!
-//! A swap file was somebody else's before, so it is overwritten before it is given out. That
-//! is disk time nobody was promised: it comes from what admission leaves over (see
+//! A swap file may hold another tenant's data, so it is overwritten before it is given out. That
+//! is disk time outside all contracts: it comes from what admission leaves over (see
 //! `disk.capacity` in the configuration).
 //!
 //! Rule: one thread wipes, a step of each file in turn. While others have the disk do
 //! transactions, all wiping together takes one part in twenty of the time, however many files
-//! wait for it and however slow the disk is. While nobody does it takes all of it.
+//! wait for it and however slow the disk is. While the disk is otherwise idle, wiping takes all
+//! of it.
 
 use super::jobs::{Done, Teller};
 use super::urgent;

@@ -45,7 +45,7 @@ pub fn notify(state: &str) {
     };
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None);
     if let (Ok(socket), Ok(address)) = (socket, address) {
-        // Nobody listens: nobody waits to hear it.
+        // Without a listener no service manager waits for it.
         let _ = rustix::net::sendto(&socket, state.as_bytes(), SendFlags::NOSIGNAL, &address);
     }
 }

@@ -28,8 +28,8 @@ pub enum Phase {
     /// It wants to give its contract back, or has hung up before it began, and what it has is
     /// being counted.
     Asking,
-    /// It has given its frames back, or never had any, and its I/O is waited for. Nobody is
-    /// killed any more.
+    /// It has given its frames back, or never had any, and its I/O is draining. Its processes
+    /// are not killed any more.
     Leaving,
     /// It is being killed.
     Ending,
@@ -55,7 +55,7 @@ pub struct Frames {
 pub struct Tenancy {
     /// What is remembered of it.
     pub record: Record,
-    /// Shows that it is the one it says.
+    /// Its resume token.
     pub ticket: Ticket,
     /// What it is doing.
     pub phase: Phase,
@@ -102,8 +102,8 @@ impl Tenancy {
         shared.map_err(|why| why.to_string())
     }
 
-    /// Whether it may have had anything of its contract yet: until it has shown its ledger it
-    /// has no frame. One that an earlier daemon had may have shown it to that.
+    /// Returns true if it may have owned frames: until it has attached its ledger it has none. A
+    /// tenant inherited from an earlier daemon may have attached its ledger there.
     pub fn has_begun(&self) -> bool {
         let is_new = matches!(self.phase, Phase::Wiping | Phase::Admitted) && !self.rejoined;
         let frames = self.frames.as_ref();

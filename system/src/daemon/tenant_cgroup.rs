@@ -1,4 +1,4 @@
-//! What the kernel says a tenant has, and its end.
+//! A tenant's control group: its processes, its RSS, and its end.
 //!
 //! A tenant's processes are put in a control group of their own, where the daemon may make
 //! one: the kernel then knows them all, whatever they do, and ends them at one stroke
@@ -6,8 +6,8 @@
 //! were found below it before and live: its end does not set free what it leaves behind. Of
 //! what it starts between the last count and its end nothing is known there.
 //!
-//! Rule: what is resident is counted by the kernel and never believed; whoever is killed is
-//! helped to give its memory back at once (`process_mrelease`).
+//! Rule: the kernel counts resident memory, a tenant's word for it is not trusted; the memory of
+//! a killed process is freed at once (`process_mrelease`).
 
 use super::cgroup_origin;
 use super::persisted_tenants::Record;
@@ -29,7 +29,7 @@ const OURS: &str = "selfpage";
 /// How long one is looked after that was put into a group by mistake.
 const SHORT: Duration = Duration::from_millis(100);
 
-/// How often a killed tenant is looked at until its memory has come back.
+/// How often a killed tenant is polled until its memory has come back.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes by which the kernel's count of a process may be behind: each processor keeps some
@@ -85,7 +85,7 @@ impl Groups {
             cgroup_origin::note(mount_of(&path)?, &path, leader);
             let pid = leader.as_raw_nonzero().to_string();
             match fs::write(path.join("cgroup.procs"), pid) {
-                // If it ended meanwhile, its number may be another's, who is not to die for it.
+                // If it ended meanwhile, its pid may be another process's, which must live.
                 Ok(()) if is_alive(leader, start) => Some(path),
                 _ => {
                     cgroup_origin::restore(mount_of(&path)?, &path, SHORT);
@@ -153,7 +153,7 @@ impl Drop for Groups {
 }
 
 impl Group {
-    /// Whether the process that asked still runs.
+    /// Returns true if the process that requested the contract still runs.
     pub fn is_alive(&self) -> bool {
         is_alive(self.leader, self.start)
     }
@@ -192,8 +192,8 @@ impl Group {
     }
 
     /// Bytes of anonymous memory resident, by the kernel's count, less `own` for the pager of
-    /// each process. Pages that several processes share after a fork count in each: so it is
-    /// never less than it is, and cheap, and nobody is waited for.
+    /// each process. Pages that several processes share after a fork count in each: so the sum
+    /// is an upper bound, cheap, and does not block.
     pub fn resident(&self, own: u64) -> u64 {
         let pids = self.processes();
         let own = own * pids.len() as u64;
@@ -201,8 +201,8 @@ impl Group {
         pids.iter().map(quick).sum::<u64>().saturating_sub(own)
     }
 
-    /// The same with shared pages counted once. It waits for each process to let go of its
-    /// address space, which one may not do: not for the daemon's loop.
+    /// The same with shared pages counted once. It waits for the lock of each address space,
+    /// which a process may hold for ever: not for the daemon's loop.
     pub fn resident_exactly(&self, own: u64) -> u64 {
         let pids = self.processes();
         let own = own * pids.len() as u64;
@@ -212,8 +212,8 @@ impl Group {
     }
 
     /// Kills all of it and waits, at most `limit`, until nothing anonymous of it is resident.
-    /// It may yet be some time before the last process has ended, which nobody needs to wait
-    /// for who waits for the memory.
+    /// The last process may end some time later, which a caller that needs only the memory
+    /// does not wait for.
     pub fn empty(&self, limit: Duration) {
         self.kill_until(limit, |pid| {
             anonymous(pid).is_none_or(|bytes| bytes <= BEHIND)
@@ -260,7 +260,7 @@ impl Group {
         }
     }
 
-    /// Its processes are nobody's tenants any more: they go back to where they came from.
+    /// Its processes belong to no tenant any more: they go back to where they came from.
     pub fn release(&self) {
         if let Some(path) = &self.path
             && let Some(mount) = mount_of(path)

@@ -1,15 +1,15 @@
-//! What one user may take of the daemon itself, whatever contracts he has.
+//! Per-user limits on the daemon's own resources (descriptors, request rate).
 //!
 //! Contracts bound frames and disk time. Beside those every connection, contract and channel
 //! takes descriptors and mappings of the daemon's, and every change of a contract a write of
-//! the swap filesystem's tables, which nobody is charged for.
+//! the swap filesystem's tables, which no contract is charged for.
 //!
-//! One person may have many users' numbers: those that /etc/subuid gives him for containers.
+//! One person may have many uids: those that /etc/subuid assigns to a user for containers.
 //! They count as one.
 //!
-//! Rule: nobody but those who could end the daemon anyway, root and its own user, takes more
-//! than a quarter of its descriptors, changes contracts faster than [`RATE`], or asks what
-//! there is faster than [`ASKING`]. All without a contract have half of the descriptors.
+//! Rule: no user but root and the daemon's own, which could end the daemon anyway, takes more
+//! than a quarter of its descriptors, changes contracts faster than [`RATE`], or sends queries
+//! faster than [`ASKING`]. All connections without a contract have half of the descriptors.
 
 use super::Daemon;
 use super::listener::Connection;
@@ -26,14 +26,14 @@ const MOST: usize = 16_384;
 
 /// Changes a second that a user may make for long.
 const RATE: f64 = 20.0;
-/// Times a second that he may ask what there is, for long: each is a walk through all contracts.
+/// Queries a second that a user may send for long: each is a walk through all contracts.
 const ASKING: f64 = 100.0;
 /// How many seconds' worth of either may come at once.
 const BURST: f64 = 3.2;
 
-/// Which users' numbers are whose besides his own.
+/// Subordinate uids of each user.
 const SUBORDINATE: &str = "/etc/subuid";
-/// Whose name is which number.
+/// The uid of each name.
 const NAMES: &str = "/etc/passwd";
 
 /// Descriptors of a connection: itself, and its process.
@@ -41,7 +41,7 @@ const CONNECTION: usize = 2;
 /// Descriptors of a tenant, beside its channels': bells, a file.
 const TENANT: usize = 4;
 
-/// What users took lately.
+/// The recent use of each user.
 pub struct Guests {
     descriptors: usize,
     changes: Paces,
@@ -49,7 +49,7 @@ pub struct Guests {
     persons: Vec<Subordinate>,
 }
 
-/// Users' numbers that are somebody's besides his own.
+/// A range of uids that belong to a person beside the person's own.
 struct Subordinate {
     start: u32,
     count: u32,
@@ -68,14 +68,14 @@ struct Pace {
 }
 
 impl Guests {
-    /// Nobody took anything. The daemon may have as many descriptors as the kernel lets it.
+    /// No use yet. Raises the daemon's descriptor limit to the hard limit.
     pub fn new() -> Self {
         let limit = getrlimit(Resource::Nofile);
         let raised = Rlimit {
             current: limit.maximum,
             maximum: limit.maximum,
         };
-        // With fewer it does with fewer.
+        // On failure the soft limit holds.
         let _ = setrlimit(Resource::Nofile, raised);
         let most = getrlimit(Resource::Nofile).current;
         let mut it = Self {
@@ -88,13 +88,13 @@ impl Guests {
         it
     }
 
-    /// Reads whose which users' numbers are.
+    /// Reads the subordinate uids of each user.
     pub fn read_persons(&mut self) {
         let text = |path| std::fs::read_to_string(path).unwrap_or_default();
         self.persons = subordinates(&text(SUBORDINATE), &text(NAMES));
     }
 
-    /// Whose a user's number is, as a number that is nobody else's.
+    /// The person that a uid belongs to, as a number unique to that person.
     pub fn person(&self, uid: u32) -> u32 {
         let holds = |range: &&Subordinate| uid.wrapping_sub(range.start) < range.count;
         self.persons
@@ -142,8 +142,8 @@ impl Paces {
     }
 }
 
-/// Reads lines `NAME:START:COUNT`, and whose names are which numbers. Who has a name that is
-/// not known is named by the first number that is his.
+/// Reads lines `NAME:START:COUNT`, and the uid of each name. A person whose name is not
+/// known is identified by the first uid of the range.
 fn subordinates(text: &str, names: &str) -> Vec<Subordinate> {
     let number = |name: &str| {
         let known = |line: &&str| line.split(':').next() == Some(name);

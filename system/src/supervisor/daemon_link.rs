@@ -1,12 +1,12 @@
-//! The tree's side of its contract with the system's daemon: what the keeper does about it.
+//! The supervisor's side of a tree's contract with the daemon.
 //!
-//! Processes of the tree know their keeper only. It gets their IO channels for them, has the
-//! frames that the daemon asks back collected from them (*Self-Paging*, section 6.2:
-//! intrusive revocation), and brings the tree through a restart of the daemon.
+//! Processes of the tree connect to their supervisor only. It opens their IO channels for them,
+//! collects the frames that the daemon revokes (*Self-Paging*, section 6.2: intrusive
+//! revocation), and brings the tree through a restart of the daemon.
 //!
-//! Rule: nothing here waits. Who asked for a channel while the daemon is away is answered
-//! when it is back; a dead process's channels count as busy until the daemon says that
-//! nothing of them is under way.
+//! Rule: nothing here blocks. A channel that is requested while the daemon is away opens when
+//! it is back; a dead process's channels count as busy until the daemon reports that none of
+//! their I/O is in flight.
 
 use crate::contract_spec::Terms;
 use crate::handshake::{Answer, Slot};
@@ -21,8 +21,8 @@ use rustix::net::SendFlags;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-/// The keeper's own way to the disk: it moves no pages, and retires a process only when
-/// [`Upstream::is_quiet`] says that nothing of it is under way.
+/// The supervisor's own way to the disk: it moves no pages, and retires a process only when
+/// [`Upstream::is_quiet`] returns true.
 pub(crate) struct NoPages;
 
 impl store::DiskTransport for NoPages {
@@ -33,13 +33,13 @@ impl store::DiskTransport for NoPages {
     fn wait_for_io(&self) {}
 }
 
-/// Who waits for a channel.
+/// The waiter for a channel.
 struct Waiting {
     slot: Slot,
     reply: OwnedFd,
 }
 
-/// The contract with the daemon, as the keeper keeps it.
+/// The contract with the daemon, on the supervisor's side.
 pub(crate) struct Upstream {
     steward: Steward<Waiting>,
     channels: BTreeMap<ChannelNumber, Slot>,
@@ -66,7 +66,7 @@ impl Upstream {
         self.faults.take()
     }
 
-    /// Says what a fault costs.
+    /// Reports the measured cost of a fault.
     pub fn fault_unit(&self, unit: u64) {
         self.steward.fault_unit(unit);
     }
@@ -97,7 +97,7 @@ impl Upstream {
         self.steward.open(depth, Waiting { slot, reply });
     }
 
-    /// The process in `slot` has gone: whether nothing of it is under way any more.
+    /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
     pub fn is_quiet(&mut self, slot: Slot) -> bool {
         self.gone.insert(slot);
         let own = |(channel, of): (&ChannelNumber, &Slot)| (*of == slot).then_some(*channel);
@@ -110,7 +110,7 @@ impl Upstream {
         channels.is_empty() && self.steward.waiting().all(|waiting| waiting.slot != slot)
     }
 
-    /// Does what is to be done, and tells what happened.
+    /// Handles pending messages, and returns the events.
     pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<Event>) {
         for one in self.steward.dispatch(ledger) {
             match one {

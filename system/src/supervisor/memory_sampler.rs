@@ -1,9 +1,9 @@
-//! What the kernel says a tree takes, sampled.
+//! Samples the memory of a tree, as the kernel counts it.
 //!
 //! Rule: sampling costs less than a hundredth of a processor. Walking a process's page
 //! tables takes about 12 us a resident megabyte, so the pause between two samples is a
 //! hundred times what the last one took, and no less than a tenth of a second. What
-//! counts is processor time: the walk also waits for evictions, which costs nobody.
+//! counts is processor time: the walk also waits for evictions, which takes no processor time.
 //!
 //! A walk may take a second (80 GB), so a thread of the sampler's own takes the samples: the
 //! supervisor's loop only starts them.

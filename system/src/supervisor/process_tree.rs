@@ -1,11 +1,11 @@
-//! The processes below one, as /proc tells, and their end.
+//! The processes below one, by /proc, and their end.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::HashMap;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// What /proc/PID/stat says of a process.
+/// The fields of /proc/PID/stat.
 #[derive(Clone, Copy, Debug)]
 pub struct Stat {
     /// One letter: R, S, D, T, t, Z, X.
@@ -42,12 +42,12 @@ impl Stat {
         })
     }
 
-    /// Whether it runs nothing any more: stopped, traced, or dead.
+    /// Returns true if it runs nothing any more: stopped, traced, or dead.
     pub fn is_still(&self) -> bool {
         matches!(self.state, b'T' | b't' | b'Z' | b'X')
     }
 
-    /// Whether it has ended and waits to be reaped.
+    /// Returns true if it has ended and waits to be reaped.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -147,7 +147,7 @@ pub fn below(root: Pid) -> Vec<Pid> {
 pub fn signal_all(pids: &[Pid], signal: Signal) {
     let us = rustix::process::getpid();
     for pid in pids {
-        // The number may be another process's by now: hold it fast, then look again.
+        // The pid may be another process's by now: open a pidfd, then check again.
         let Ok(held) = pidfd_open(*pid, PidfdFlags::empty()) else {
             continue;
         };
@@ -175,7 +175,7 @@ pub fn kill_below(limit: Duration) -> usize {
     }
 }
 
-/// Reaps every child that has ended, whoever's child it was.
+/// Reaps every child that has ended, orphans of other processes included.
 fn reap() {
     use rustix::process::{WaitOptions, wait};
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}

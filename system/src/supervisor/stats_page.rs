@@ -1,11 +1,11 @@
 //! The board: figures and flags of every process of the tree, in shared memory.
 //!
 //! Each process counts in a block of its own. The memory is the system domain's too,
-//! so what a process killed at any instruction had counted is not lost, and reading it
-//! disturbs nobody. The header carries what is for the whole tree: the flag *careful*, and
+//! so the counts of a process killed at any instruction are not lost, and reading them
+//! disturbs no process. The header carries what is for the whole tree: the flag *careful*, and
 //! the limits of its fault rate with the count that they hold against.
 //!
-//! Rule: each word is written by whoever it describes; nothing here is a lock.
+//! Rule: each word is written by the process it describes; nothing here is a lock.
 
 use crate::handshake::Slot;
 use rustix::fd::{AsFd, OwnedFd};

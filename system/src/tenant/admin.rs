@@ -1,4 +1,4 @@
-//! What is asked of the daemon without a contract: who has one, what is free, and changes.
+//! Queries and administration without a contract: the contracts, what is free, and changes.
 
 use super::TenantError;
 use super::connection::{converse, hear, reach};

@@ -1,4 +1,4 @@
-//! A connection to the daemon: one message, one answer.
+//! A connection to the daemon: one request, one reply.
 
 use super::TenantError;
 use crate::protocol::{Ask, Say, decode, encode};
@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take to answer who asks for a contract: the swap file of a newcomer
+/// How long a daemon may take to reply to a request for a contract: the swap file of a newcomer
 /// is wiped first.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -22,7 +22,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The same, for who asks for something there.
+/// The same, with an error type for requests.
 pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
     connect(path).map_err(|why| TenantError::Nobody {
         path: path.into(),
@@ -43,7 +43,7 @@ pub(crate) fn send(
 /// An answer, and the first descriptors with it.
 type Answer = (Say, [Option<OwnedFd>; 3]);
 
-/// Says something and waits for the answer.
+/// Sends a request and waits for the reply.
 pub(crate) fn converse(
     connection: &OwnedFd,
     ask: &Ask,
@@ -56,11 +56,11 @@ pub(crate) fn converse(
 /// How long a daemon that ends before it has answered may take to be started again.
 pub(crate) const RETURN: Duration = Duration::from_secs(10);
 
-/// How often it is looked for.
+/// Pause between two attempts to connect to it.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Asks the daemon at `path`, by a connection to it, and the next where that ends before it
-/// answers. The connection that was answered on, and the answer.
+/// Sends a request to the daemon at `path`, and to the next where that ends before it replies.
+/// Returns the connection of the reply, and the reply.
 pub(crate) fn ask(
     path: &Path,
     mut connection: OwnedFd,
@@ -106,7 +106,7 @@ fn wait(connection: &OwnedFd, deadline: Instant) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A deadline beyond what the kernel's times can say is none.
+        // A deadline beyond the range of the kernel's times means no timeout.
         let limit = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(connection, PollFlags::IN)];
         match poll(&mut fds, limit.as_ref()) {

@@ -1,11 +1,11 @@
-//! What a tenant hears from the daemon.
+//! Events that a tenant receives from the daemon.
 
 use crate::contract_spec::Terms;
 use crate::protocol::{ChannelNumber, FaultShare};
 use rustix::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// What the daemon wants, or what has come of what it was asked.
+/// A request of the daemon, or the result of a request to it.
 #[derive(Debug)]
 pub enum Heard {
     /// A channel that was asked for.
@@ -53,7 +53,7 @@ pub enum Heard {
     Back,
     /// The daemon does not take this tenant back.
     Refused(String),
-    /// The contract was given back: the connection may end, and nobody with it.
+    /// The contract was given back: the connection may end, and no process is killed for it.
     Left,
     /// It cannot be given back, and why: it holds as before.
     Stays(String),

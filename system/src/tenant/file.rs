@@ -51,7 +51,7 @@ pub struct Over<'a> {
 }
 
 impl ReservedFile {
-    /// Asks the daemon at `socket` for disk time for `file`, with `depth` requests at a time
+    /// Requests disk time for `file` of the daemon at `socket`, with `depth` requests at a time
     /// of up to `pages` pages each ([`MAX_RUN`] at most).
     pub fn open(
         socket: &Path,
@@ -128,8 +128,8 @@ impl ReservedFile {
         }
         let most = self.pieces[slot].len() * PAGE;
         let start = slot * most;
-        // SAFETY: the request is over, so nobody writes there until it is begun again, which
-        // takes this file mutably.
+        // SAFETY: the request is over, so the disk's thread writes there only after it is begun
+        // again, which takes this file mutably.
         let data = unsafe {
             let at = self.memory.as_ptr().add(start);
             std::slice::from_raw_parts(at, (result as usize).min(most))

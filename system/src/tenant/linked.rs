@@ -32,10 +32,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rules: the thread touches no stretch. Who opens a channel waits for it, which is when the
+//! Rules: the thread touches no stretch. Opening a channel blocks, which happens when the
 //! domain is made and not in a fault. The contract ends when it was left, or with the process:
-//! a tenant that hangs up without leaving is ended by the system domain, whatever it is doing.
-//! Until it has shown its ledger it has nothing, and may hang up.
+//! the system domain kills a tenant that disconnects without leaving, whatever it is doing.
+//! Until it has attached its ledger it owns nothing, and may disconnect.
 
 use super::session_driver::{Happened, Revocation, Steward};
 use super::{Tenant, TenantError, Wanted};
@@ -60,13 +60,13 @@ pub const LEAST_FRAMES: u32 = 4;
 /// Holders that the store has room for: none, and the one domain.
 const HOLDERS: u16 = 2;
 
-/// How often an eager tenant says that it wants more.
+/// How often an eager tenant requests more.
 const EAGER: Duration = Duration::from_millis(2);
 
-/// Who has the line while no store does: the tenant and its thread.
+/// References to the line while no store has one: those of the tenant and its thread.
 const NO_STORE: usize = 2;
 
-/// Why a linked program does not come in, or does not leave.
+/// Why a linked program cannot join, or cannot leave.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkedError {
     /// The daemon.
@@ -106,15 +106,15 @@ pub enum LinkedError {
 /// What is heard of before frames are given back.
 pub type OnRevocation = Box<dyn FnMut(Revocation) + Send>;
 
-/// How a tenant goes about its frames; by default it wants them when its pager finds none,
-/// and gives them back when it is asked.
+/// Revocation policy; by default a tenant requests frames when its pager finds none, and
+/// gives them back on revocation.
 #[derive(Default)]
 pub struct Manners {
     /// It wants all that the contract may ever give, at any time.
     pub eager: bool,
-    /// Called when frames are asked back: the program may give up what it can best do without.
-    /// What is still missing when this returns its pager evicts. Runs on the tenant's own
-    /// thread, touches no stretch, and is quick: until it returns nothing is answered.
+    /// Called on a revocation: the program may give up what it can best do without. Its pager
+    /// evicts what is still missing when this returns. Runs on the tenant's own thread,
+    /// touches no stretch, and is quick: until it returns no message is answered.
     pub on_revocation: Option<OnRevocation>,
 }
 
@@ -129,10 +129,10 @@ pub struct Share {
     pub store: SharedStore,
 }
 
-/// Somebody who waits for a channel.
+/// The reply end of a pending channel open.
 type Waits = Sender<Result<ChannelClient, Errno>>;
 
-/// What the thread is asked for.
+/// A request to the thread.
 enum Wish {
     Channel { depth: u16, reply: Waits },
     Leave(Sender<Result<(), LinkedError>>),
@@ -145,14 +145,14 @@ struct Line {
 }
 
 impl Line {
-    /// Asks the thread; fails where it has ended.
+    /// Sends a request to the thread; fails where it has ended.
     fn ask(&self, wish: Wish) -> Result<(), Errno> {
         self.wishes.send(wish).map_err(|_| Errno::PIPE)?;
         rustix::io::write(&self.bell, &1u64.to_ne_bytes()).map(|_| ())
     }
 }
 
-/// A store's end of it. It goes with the store, and the last of its channels.
+/// The store's handle to the tenant thread. Dropped with the store and the last of its channels.
 struct Way(Arc<Line>);
 
 impl DiskTransport for Way {
@@ -163,7 +163,7 @@ impl DiskTransport for Way {
         answer.recv().map_err(|_| Errno::PIPE)?
     }
 
-    /// One process, which does not fork: nobody's requests outlive him.
+    /// One process, which does not fork: no request outlives its sender.
     fn wait_for_io(&self) {}
 }
 
@@ -298,7 +298,7 @@ struct Thread {
     view: Ledger,
     line: Arc<Line>,
     wanted: Receiver<Wish>,
-    /// Who waits until the contract was given back.
+    /// The reply end of a pending request to leave.
     leaves: Option<Sender<Result<(), LinkedError>>>,
     manners: Manners,
     revocations: Arc<AtomicU64>,
@@ -324,8 +324,8 @@ impl Thread {
                     }
                 };
                 let leaves = self.leaves.take();
-                // Whoever asks from now on finds nobody, and not a thread that has not quite
-                // ended.
+                // A later request fails at once, and does not reach a thread that is still
+                // ending.
                 drop(self);
                 return answer(leaves, over);
             }
@@ -380,7 +380,7 @@ impl Thread {
         }
     }
 
-    /// Until something is said, somebody wants something, or it is time to look.
+    /// Blocks until a message or a request arrives, or the next poll is due.
     fn wait(&self) {
         let eager = self.manners.eager.then_some(EAGER);
         let patience = self.steward.patience().into_iter().chain(eager).min();
@@ -391,7 +391,7 @@ impl Thread {
             .flatten()
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        // Interrupted or not: everything is looked at.
+        // Interrupted or not: all sources are checked.
         let _ = poll(&mut fds, limit.as_ref());
         let _ = rustix::io::read(&self.line.bell, &mut [0; 8]);
     }
@@ -399,7 +399,7 @@ impl Thread {
 
 fn answer(who: Option<Sender<Result<(), LinkedError>>>, result: Result<(), LinkedError>) {
     if let Some(who) = who {
-        // Who does not wait any more need not know.
+        // The receiver may have given up waiting.
         let _ = who.send(result);
     }
 }

@@ -1,8 +1,8 @@
 //! A tenant's side of its contract with the daemon.
 //!
-//! A tenant is what holds one contract: a tree of processes, for which its keeper speaks,
-//! or one program that links the library. It asks once, gets frames by the limit of its
-//! ledger and disk time by its IO channels, and is then asked for frames back now and then.
+//! A tenant holds one contract: a tree of processes, represented by its supervisor,
+//! or one program that links the library. It sends one request, gets frames by the limit of its
+//! ledger and disk time by its IO channels, and then receives revocations now and then.
 //!
 //! Rule: it outlives the daemon. The tenant holds the memory of its ledger and of its
 //! channels; a daemon that was started again is handed them and goes on where the first
@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `linked` | **the way in for a linked program**: [`LinkedTenant`] |
 //! | `file` | disk time for a file of one's own |
-//! | `admin`, `trace` | what is asked without a contract |
+//! | `admin`, `trace` | requests without a contract |
 //! | `session`, `event`, `connection` | the messages, and coming back to a daemon |
 //! | `session_driver` | pending channel opens and the revocation in progress, for a tree and for a linked program alike |
 //! | `numa` | frames of one NUMA node |
@@ -41,7 +41,7 @@ use crate::contract_spec::{DiskTerms, FrameTerms, Place};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
-/// What a tenant asks for; what is `None` is by the daemon's default.
+/// The contract that a tenant requests; a field that is `None` takes the daemon's default.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// What it is called, for people.
@@ -52,15 +52,15 @@ pub struct Wanted {
     pub disk: Option<DiskTerms>,
     /// Bytes of swap.
     pub swap: Option<u64>,
-    /// Which frames; any if not said. The daemon says whether the machine has such; to get
-    /// them of the kernel is the tenant's ([`bind_to_node`], `allocate_huge`).
+    /// Which frames; any where `None`. The daemon checks that the machine has such; the tenant
+    /// gets them from the kernel ([`bind_to_node`], `allocate_huge`).
     pub place: Option<Place>,
 }
 
 /// Why there is no contract.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error(
         "no system domain listens at {}: {why}; start one (selfpage system --config FILE), or name its socket",
         path.display()
@@ -71,16 +71,16 @@ pub enum TenantError {
         /// What the kernel says.
         why: Errno,
     },
-    /// It said no.
+    /// The daemon refused.
     #[error("the system domain refuses: {0}")]
     Refused(String),
-    /// It says what this build does not understand.
+    /// The daemon's message is not of this build's protocol.
     #[error("the system domain at the socket is of another version: install both from one build")]
     OtherBuild,
-    /// It went away, or does not answer.
+    /// The daemon disconnected, or does not reply.
     #[error("the system domain stopped answering: {0}")]
     Silent(Errno),
-    /// It ended while it was asked, and the next has another contract to give.
+    /// The daemon ended before its reply, and the next admits another contract.
     #[error(
         "the system domain was started again while it was asked for {asked}, and now gives {given}: ask again"
     )]

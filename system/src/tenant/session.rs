@@ -1,4 +1,4 @@
-//! One contract, as its holder has it: the messages, and coming back.
+//! The client side of one contract: its messages, and resuming after a restart of the daemon.
 
 use super::connection::{self, RETURN, connect, converse, reach, reach_next, send};
 use super::{Heard, TenantError, Wanted};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often a daemon that has gone is looked for.
+/// Pause between two attempts to reconnect.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A channel's descriptors, kept for a daemon that is started again.
@@ -45,16 +45,16 @@ pub struct Tenant {
     /// It asked for a share of the faults, with this reservation.
     faults: Option<Option<Reservation>>,
     looked: Instant,
-    /// What was heard before anybody asked for news.
+    /// Events received before the first [`Tenant::dispatch`].
     early: Option<Heard>,
-    /// It was asked to be let go.
+    /// The tenant requested to leave.
     leaving: bool,
-    /// There is no contract any more.
+    /// The contract has ended.
     over: bool,
 }
 
 impl Tenant {
-    /// Asks for a contract, and waits for the answer.
+    /// Requests a contract, and waits for the reply.
     pub fn join(path: &Path, wanted: &Wanted) -> Result<Self, TenantError> {
         let ticket = Ticket::draw().map_err(TenantError::Silent)?;
         let join = Ask::Join {
@@ -188,7 +188,7 @@ impl Tenant {
         }
     }
 
-    /// Says what a fault costs by now, in nanoseconds of processor time.
+    /// Reports the measured cost of a fault, in nanoseconds of processor time.
     pub fn fault_unit(&self, unit: u64) {
         if self.faults.is_some() {
             self.say(&Ask::FaultUnit(unit));
@@ -200,7 +200,7 @@ impl Tenant {
         self.terms
     }
 
-    /// What it does not promise, in words; empty mostly.
+    /// A note on what the contract does not promise; mostly empty.
     pub fn note(&self) -> &str {
         &self.note
     }
@@ -255,7 +255,7 @@ impl Tenant {
         self.say(&Ask::Leave);
     }
 
-    /// Does what is to be done, without waiting, and tells what happened.
+    /// Handles pending messages, without blocking, and returns the events.
     pub fn dispatch(&mut self) -> Vec<Heard> {
         let mut heard: Vec<_> = self.early.take().into_iter().collect();
         if self.connection.is_none() && !self.over && self.looked.elapsed() >= LOOK {
@@ -265,7 +265,7 @@ impl Tenant {
                 Ok(false) => {}
                 Err(why) => {
                     self.over = true;
-                    // The daemon before let it go, and could not say so any more.
+                    // The daemon before released it, and ended before it could reply.
                     heard.push(match self.leaving {
                         true => Heard::Left,
                         false => Heard::Refused(why),
@@ -330,7 +330,7 @@ impl Tenant {
                 Heard::Changed { terms, notice }
             }
             Say::Left => {
-                // Nothing that the daemon says or asks is for this contract any more.
+                // Further messages of the daemon are not for this contract.
                 (self.connection, self.over) = (None, true);
                 Heard::Left
             }
@@ -369,7 +369,7 @@ impl Tenant {
         self.closing.retain(|closing| *closing != channel);
     }
 
-    /// Finds a daemon and shows the ticket. False while there is none.
+    /// Connects to a daemon and presents the ticket. Returns false while there is none.
     fn come_back(&mut self) -> Result<bool, String> {
         let Ok(connection) = connect(&self.path) else {
             return Ok(false);

@@ -1,11 +1,11 @@
-//! Who waits for channels of a contract, and which frames are asked back.
+//! Pending channel opens and the revocation in progress, for one contract.
 //!
 //! From *Self-Paging in the Nemesis Operating System*, section 6.2: intrusive revocation, the
-//! asked one's side. The keeper of a tree and the thread of a linked program both answer the
-//! daemon by this; they differ in who waits for a channel, and in what else they do.
+//! tenant's side. The supervisor of a tree and the thread of a linked program both reply to the
+//! daemon by this; they differ in the type of a channel's waiter, and in what else they do.
 //!
-//! Rule: nothing here waits. Who asked for a channel while the daemon is away is answered
-//! when it is back.
+//! Rule: nothing here blocks. A channel that is requested while the daemon is away opens when
+//! it is back.
 
 use super::{Heard, Tenant};
 use crate::contract_spec::Terms;
@@ -18,23 +18,24 @@ use std::time::{Duration, Instant};
 /// How often frames that are to be given back are counted.
 const COUNT: Duration = Duration::from_millis(1);
 
-/// Frames that are asked back.
+/// The revocation in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revocation {
     /// Its number.
     pub round: u32,
     /// Frames that may be kept.
     pub keep: u32,
-    /// Until when the others have to be unused, on a machine with processors to spare: the
-    /// daemon puts it off by what threads wait for one. Who is late is killed.
+    /// Deadline for the others to be unused, on a machine with processors to spare: the daemon
+    /// extends it by the time that threads wait for a processor. The tenant is killed if it is
+    /// missed.
     pub deadline: Instant,
 }
 
-/// What happened, for who waits: `W`.
+/// An event of the session, with the waiter `W` that it is for.
 pub(crate) enum Happened<W> {
     /// A channel is there.
     Opened {
-        /// Who waited.
+        /// The waiter.
         who: W,
         /// Its number.
         channel: ChannelNumber,
@@ -45,14 +46,14 @@ pub(crate) enum Happened<W> {
     },
     /// A channel cannot be had.
     NotOpened {
-        /// Who waited.
+        /// The waiter.
         who: W,
         /// Why.
         why: String,
     },
     /// Nothing of a channel is under way any more.
     Closed(ChannelNumber),
-    /// Frames are asked back, which [`Steward::shed`] gives.
+    /// A revocation, which [`Steward::shed`] serves.
     Asked(Revocation),
     /// It may have so many faults from now on.
     Faults(FaultShare),
@@ -70,7 +71,7 @@ pub(crate) enum Happened<W> {
     Stays(String),
 }
 
-/// One contract, with who waits for what of it.
+/// One contract, with its pending requests.
 pub(crate) struct Steward<W> {
     tenant: Tenant,
     waiting: HashMap<u64, W>,
@@ -132,7 +133,7 @@ impl<W> Steward<W> {
         self.tenant.close(channel);
     }
 
-    /// Says what a fault costs.
+    /// Reports the measured cost of a fault.
     pub fn fault_unit(&self, unit: u64) {
         self.tenant.fault_unit(unit);
     }
@@ -142,7 +143,7 @@ impl<W> Steward<W> {
         self.tenant.leave();
     }
 
-    /// Does what is to be done, and tells what happened.
+    /// Handles pending messages, and returns the events.
     pub fn dispatch(&mut self, ledger: &Ledger) -> Vec<Happened<W>> {
         let mut happened = Vec::new();
         for heard in self.tenant.dispatch() {
@@ -194,7 +195,7 @@ impl<W> Steward<W> {
             }
             Heard::Faults(share) => Happened::Faults(share),
             Heard::Gone => {
-                // The next daemon asks anew, and counts its rounds anew.
+                // The next daemon revokes anew, and counts its rounds anew.
                 self.round = None;
                 Happened::Gone
             }
@@ -205,17 +206,17 @@ impl<W> Steward<W> {
         })
     }
 
-    /// Has frames given back until there are few enough, and says so then.
+    /// Has frames given back until there are few enough, and reports the revocation as done then.
     pub fn shed(&mut self, ledger: &Ledger) {
         let Some(Revocation { round, keep, .. }) = self.round else {
             return;
         };
-        // Asked every time: processes come and go, and what one promised another may give.
+        // Requested each time: processes come and go, and another process may serve it.
         ledger.reclaim_to(keep);
         if ledger.reclaim_done(keep) {
             self.tenant.answered(round);
             self.round = None;
         }
-        // Past the deadline, too: the daemon may have put it off.
+        // Past the deadline, too: the daemon may have extended it.
     }
 }

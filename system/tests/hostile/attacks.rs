@@ -1,4 +1,4 @@
-//! What hostile clients do, each in a process of its own.
+//! Attacks of hostile clients, each in a process of its own.
 
 use crate::machine::count;
 use iochannel::{ChannelClient, IoVec};
@@ -203,7 +203,7 @@ pub fn scribble(path: &Path, seed: u64) {
         swap: Some(4 << 20),
         place: None,
     };
-    // Who made nonsense lately has to wait a little.
+    // A user whose connection was cut off lately has to wait a little.
     let (terms, bells) = loop {
         ask(&connection, &join, &[]);
         if let Some((Say::Admitted { terms, .. }, bells)) = hear(&connection) {

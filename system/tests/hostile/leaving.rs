@@ -27,7 +27,7 @@ fn wanted() -> Wanted {
     }
 }
 
-/// Joins by `join`; who came and went often lately has to wait a little.
+/// Joins by `join`; a user that joined and left often lately has to wait a little.
 fn patiently<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
     let begin = Instant::now();
     loop {
@@ -62,8 +62,8 @@ fn domain(share: Share) -> Domain {
     builder.build().unwrap()
 }
 
-/// Has a contract and hangs up before it has shown a ledger, as one does that finds that it
-/// cannot go on. Nobody is killed who had nothing.
+/// Has a contract and disconnects before it has attached a ledger, as a program does that finds
+/// that it cannot go on. A tenant that owned no frame is not killed.
 fn resign(path: &Path) {
     drop(patiently(|| Tenant::join(path, &wanted())));
 }
@@ -110,7 +110,7 @@ pub fn linked(path: &Path) {
         leave(&mut tenant);
         assert!(matches!(tenant.leave(), Err(LinkedError::Over)));
         drop(tenant);
-        // Nobody is killed for a connection that has ended.
+        // No process is killed for a connection that has ended.
         std::thread::sleep(Duration::from_millis(100));
         count(1);
     }
@@ -154,7 +154,7 @@ fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
     (ledger, fd)
 }
 
-/// What it is told of a contract that it gives back; who asks too often has to wait.
+/// The reply to giving a contract back; a user that requests too often has to wait.
 fn leaves(connection: &OwnedFd) -> Say {
     loop {
         assert!(ask(connection, &Ask::Leave, &[]));
@@ -173,7 +173,7 @@ fn leaves(connection: &OwnedFd) -> Say {
 /// Leaves with frames, with memory, twice, and asks for things afterwards. It counts 1 if it
 /// was let go when it had nothing, and not before.
 pub fn hostile(path: &Path) {
-    // Who has no contract cannot give it back.
+    // A client without a contract cannot give one back.
     let connection = connect(path);
     assert!(matches!(leaves(&connection), Say::Refused(_)));
     let (ledger, fd) = enter(&connection);
@@ -244,7 +244,7 @@ pub fn hostile(path: &Path) {
         let heard = hear(&connection).map(|(say, _)| say);
         assert!(matches!(heard, Some(Say::Refused(_))), "{say:?} {heard:?}");
     }
-    // What it had is nobody's business any more: it lives, and has no limit.
+    // It is no tenant any more: it lives, and has no limit.
     drop(connection);
     std::thread::sleep(Duration::from_millis(300));
     // It may come again, leave without waiting, and go.

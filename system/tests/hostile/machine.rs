@@ -159,7 +159,7 @@ impl Machine {
         self.daemon = daemon(self.folder.path());
     }
 
-    /// Has whoever waits for it go on.
+    /// Lets the processes that wait for it go on.
     pub fn go_on(&self) {
         std::fs::write(self.folder.path().join("go"), "").unwrap();
     }

@@ -28,7 +28,7 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
     let honest = machine.honest();
     let before = machine.descriptors();
 
-    // Nonsense of all kinds: who makes it is cut off, or killed with its tenant.
+    // Invalid messages of all kinds: the sender is cut off, or killed with its tenant.
     let mut said = 0;
     for seed in 0..1000 {
         said += machine.play(Role::Fuzz, seed);
@@ -40,14 +40,14 @@ fn a_daemon_among_hostile_clients_serves_the_honest_and_loses_nothing() {
     for seed in 0..6 {
         machine.play(Role::Scribble, seed);
     }
-    // Who does not let go of what it says it gives back is not let go.
+    // A tenant that keeps what it claims to give back is not released.
     assert_eq!(machine.play(Role::Leaver, 0), 1, "{}", machine.log());
     machine.play(Role::Crowd, 0);
     machine.play(Role::Deaf, 0);
 
     machine.settles_at(before);
     assert!(machine.log().contains("is cut off"), "{}", machine.log());
-    // Whoever comes now can have all there is: no frame and no blok was lost.
+    // A newcomer can have all there is: no frame and no blok was lost.
     assert_eq!(machine.play(Role::Whole, 0), 1, "{}", machine.log());
 
     // What waits for ever when it is closed, in every way that it can come.

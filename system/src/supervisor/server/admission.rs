@@ -1,5 +1,5 @@
-//! Processes that come: each is admitted as a domain with its guarantee, is told what it works
-//! with, and is watched from then on.
+//! Admission of processes: each becomes a domain with its guarantee, receives the memory and
+//! descriptors it works with, and is watched by a pidfd from then on.
 //!
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
@@ -140,14 +140,14 @@ impl System {
         }
     }
 
-    /// Whether a process is the one it says.
+    /// Returns true if a process is the one it claims to be.
     fn is(&self, domain: Domain, pid: Pid) -> bool {
         self.members
             .get(slot_of(domain))
             .is_some_and(|m| m.domain.raw() == domain && (m.pid == pid || m.program == pid))
     }
 
-    /// The domain admitted for a child, if it is there and nobody has it.
+    /// The domain admitted for a child, if it is there and no process has it.
     fn claim(&self, child: Domain) -> Result<DomainId, String> {
         let domain = DomainId::from_raw(child);
         let free = self.members.get(slot_of(child)).is_none();
@@ -250,9 +250,9 @@ impl System {
     }
 }
 
-/// The program that a pager process joins for: itself or, as it says, its parent or the parent
-/// of that, where it has the user to end that program by a signal. For what a stranger says it
-/// answers for itself alone.
+/// The program that a pager process joins for: itself or, as it claims, its parent or the parent
+/// of that, where both have the same user, so that it may kill that program by a signal. A
+/// process with another user joins for itself alone.
 fn program_of(pid: Pid, above: u8) -> Pid {
     let mut program = pid;
     for _ in 0..above.min(2) {
