@@ -201,19 +201,19 @@ impl Keeper {
             serde_json::to_string(order).map_err(|e| ExperimentError::Worker(e.to_string()))?;
         text.push('\n');
         let Some(orders) = line.orders.as_mut() else {
-            return Err(ExperimentError::Worker("the keeper is gone".into()));
+            return Err(ExperimentError::Worker("the keeper has exited".into()));
         };
         orders
             .write_all(text.as_bytes())
-            .map_err(while_doing("tell the keeper"))?;
+            .map_err(while_doing("send to the keeper"))?;
         let mut answer = String::new();
         let got = line
             .answers
             .read_line(&mut answer)
-            .map_err(while_doing("hear the keeper"))?;
+            .map_err(while_doing("receive from the keeper"))?;
         match answer.trim() {
             "" if got > 0 => Ok(()),
-            "" => Err(ExperimentError::Worker("the keeper is gone".into())),
+            "" => Err(ExperimentError::Worker("the keeper has exited".into())),
             failure => Err(ExperimentError::Worker(failure.to_owned())),
         }
     }

@@ -38,7 +38,9 @@ impl Process {
         };
         match process.hear()?.as_str() {
             READY => Ok(process),
-            other => Err(ExperimentError::Worker(format!("it said {other:?}"))),
+            other => Err(ExperimentError::Worker(format!(
+                "expected the ready line, got {other:?}"
+            ))),
         }
     }
 
@@ -74,7 +76,7 @@ impl Process {
     pub fn hear_as<T: DeserializeOwned>(&mut self) -> Result<T, ExperimentError> {
         let line = self.hear()?;
         serde_json::from_str(&line)
-            .map_err(|why| ExperimentError::Worker(format!("it said {line:?}: {why}")))
+            .map_err(|why| ExperimentError::Worker(format!("invalid answer {line:?}: {why}")))
     }
 
     /// Its output until it ends, and its exit status. The status is part of the check, since a

@@ -39,10 +39,9 @@ impl Swap {
                 "no zram device can be made here (needs CONFIG_ZRAM and root): {e}"
             ))
         })?;
-        let number: u32 = number
-            .trim()
-            .parse()
-            .map_err(|_| ExperimentError::Unavailable(format!("zram-control said {number:?}")))?;
+        let number: u32 = number.trim().parse().map_err(|_| {
+            ExperimentError::Unavailable(format!("zram-control returned {number:?}"))
+        })?;
         let under = keeper.owe(Debt::Zram(number))?;
         let set = |name: &str, value: String| {
             std::fs::write(format!("/sys/block/zram{number}/{name}"), &value)

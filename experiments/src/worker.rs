@@ -62,7 +62,7 @@ pub fn ready() -> Result<(), ExperimentError> {
     let _ = std::io::stdin().lock().read_line(&mut word);
     match word.trim() {
         "go" => Ok(()),
-        _ => Err(ExperimentError::Worker("was not told to go".into())),
+        _ => Err(ExperimentError::Worker("no start line".into())),
     }
 }
 

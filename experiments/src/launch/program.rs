@@ -52,8 +52,8 @@ impl Name {
         ((mib << 20) * self.part() / 100).next_multiple_of(PAGE as u64)
     }
 
-    /// Of 100 parts of what it is told to fill, those that are its contract: less than it
-    /// needs, so that it pages.
+    /// The contract, in percent of the memory that it fills: less than it needs, so that it
+    /// pages.
     fn part(self) -> u64 {
         match self {
             Self::Python => 75,

@@ -19,7 +19,7 @@ const TITLE: u32 = 44;
 const LEFT: u32 = 480;
 
 /// The paper's two time scales, in seconds, and one more: transactions of today's disks are
-/// hundreds of times shorter, and can be told apart in the last only.
+/// hundreds of times shorter, and are distinct in the last only.
 const SCALES: [f64; 3] = [4.0, 1.0, 0.02];
 
 /// From the smallest guarantee to the largest, as the paper has them.

@@ -217,6 +217,7 @@ fn share(
     Ok(Shared {
         charged: charged.to_vec(),
         bytes: bytes.collect(),
-        first: first.ok_or_else(|| ExperimentError::Worker("the newcomer said nothing".into()))?,
+        first: first
+            .ok_or_else(|| ExperimentError::Worker("the newcomer sent no latencies".into()))?,
     })
 }

@@ -212,7 +212,7 @@ impl Running {
         let orders = self.child.stdin.take();
         orders
             .map_or(Ok(()), |mut pipe| pipe.write_all(b"go\n"))
-            .map_err(while_doing("tell the program to go"))
+            .map_err(while_doing("send the start line to the program"))
     }
 
     /// What it put out next; nothing at its end.

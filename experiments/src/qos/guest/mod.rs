@@ -63,7 +63,7 @@ pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
             }
             Order::Asked => answer(&place.asked())?,
             Order::Claim(pages) => answer(&guest.claim(place.domain()?, pages)?)?,
-            Order::Rest => return Err(ExperimentError::Worker("was told to rest at rest".into())),
+            Order::Rest => return Err(ExperimentError::Worker("order to rest at rest".into())),
         }
     }
     Ok(())

@@ -56,7 +56,7 @@ impl FromStr for Order {
 
     fn from_str(text: &str) -> Result<Self, ExperimentError> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let wrong = || ExperimentError::Worker(format!("was told {text:?}"));
+        let wrong = || ExperimentError::Worker(format!("invalid order {text:?}"));
         let number = |word: &str| word.parse().map_err(|_| wrong());
         let time = |word: &str| number(word).map(Duration::from_millis);
         Ok(match words.as_slice() {
