@@ -247,12 +247,12 @@ impl Daemon {
             if let Some(status) = self.ended() {
                 self.child = None;
                 return failed(format!(
-                    "the daemon ended with {status}; it said:\n{}",
+                    "the daemon ended with {status}; its output:\n{}",
                     self.said()
                 ));
             }
             ensure(begin.elapsed() < PATIENCE, || {
-                format!("the daemon does not listen; it said:\n{}", self.said())
+                format!("the daemon does not listen; its output:\n{}", self.said())
             })?;
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -296,7 +296,7 @@ impl Daemon {
                 return Ok(status);
             }
             ensure(begin.elapsed() < PATIENCE, || {
-                format!("the daemon does not end; it said:\n{}", self.said())
+                format!("the daemon does not end; its output:\n{}", self.said())
             })?;
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -388,9 +388,7 @@ impl Daemon {
         // A wrapper that starts the daemon may log, too.
         let own = |line: &&str| self.through.is_empty() && !line.starts_with("selfpage");
         let strange = log.lines().find(own);
-        ensure(strange.is_none(), || {
-            format!("among what it said: {strange:?}")
-        })?;
+        ensure(strange.is_none(), || format!("in its log: {strange:?}"))?;
         let begin = Instant::now();
         loop {
             let books = self.books()?;

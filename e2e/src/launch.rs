@@ -308,7 +308,7 @@ impl Outcome {
         };
         ensure(self.status.code() == Some(code), || {
             format!(
-                "{whose} it ended with {how}, not {code}; it said:\n{}",
+                "{whose} it ended with {how}, not {code}; its output:\n{}",
                 tail(&self.stderr)
             )
         })?;
@@ -325,7 +325,7 @@ impl Outcome {
         };
         let Some(stats) = &self.stats else {
             return failed(format!(
-                "no statistics were written; it said:\n{}",
+                "no statistics were written; its output:\n{}",
                 tail(&self.stderr)
             ));
         };

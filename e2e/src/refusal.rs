@@ -31,12 +31,17 @@ pub fn of_options(sandbox: &Sandbox, options: &[&str]) -> Verdict<String> {
 pub fn insist(asked: &str, output: &Output) -> Verdict<String> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure(output.status.code() == Some(STATUS), || {
-        format!("{asked}: {:?}, not {STATUS}; it said {said}", output.status)
+        format!(
+            "{asked}: {:?}, not {STATUS}; its output: {said}",
+            output.status
+        )
     })?;
     ensure(output.stdout.is_empty(), || {
         format!("{asked}: the program was started")
     })?;
     let is_sentence = said.trim().len() > SENTENCE && !said.contains("panicked");
-    ensure(is_sentence, || format!("{asked}: it said only {said:?}"))?;
+    ensure(is_sentence, || {
+        format!("{asked}: its only output: {said:?}")
+    })?;
     Ok(said)
 }

@@ -96,7 +96,7 @@ fn figures(comparison: &Comparison) {
     };
     line("without the pager", &comparison.bare);
     let Some(paged) = &comparison.paged else {
-        println!("  (only without the pager, as asked)");
+        println!("  (only without the pager, on request)");
         return;
     };
     line("under the contract", paged);

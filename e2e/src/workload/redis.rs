@@ -214,7 +214,9 @@ impl<'a> Server<'a> {
 
     fn digest(&self) -> Verdict<String> {
         let said = self.cli(&["DEBUG", "DIGEST"])?.trim().to_owned();
-        ensure(said.len() == 40, || format!("DEBUG DIGEST said {said:?}"))?;
+        ensure(said.len() == 40, || {
+            format!("DEBUG DIGEST printed {said:?}")
+        })?;
         Ok(said)
     }
 

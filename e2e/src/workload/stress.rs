@@ -46,7 +46,7 @@ impl Workload for Stress {
         let said = format!("{}{}", outcome.text(), outcome.stderr);
         ensure(
             !said.contains("fail:") && said.contains("successful run"),
-            || format!("stress-ng is not content:\n{said}"),
+            || format!("stress-ng failed:\n{said}"),
         )?;
         // It counts its work in a given time: only its verdict is comparable.
         Ok(Product {

@@ -78,7 +78,7 @@ fn not_found() -> Verdict {
             .run(&contract())?
             .ended_with(127)?;
         ensure(outcome.stderr.contains(program), || {
-            format!("it said only {:?}", outcome.stderr)
+            format!("its only output: {:?}", outcome.stderr)
         })?;
     }
     sandbox.check_clean()
@@ -222,7 +222,10 @@ fn killed() -> Verdict {
         use std::os::unix::process::ExitStatusExt;
         let (code, signal) = (outcome.status.code(), outcome.status.signal());
         ensure(code == Some(128 + number) || signal == Some(number), || {
-            format!("SIG{name}: {code:?} {signal:?}; it said {}", outcome.stderr)
+            format!(
+                "SIG{name}: {code:?} {signal:?}; its output: {}",
+                outcome.stderr
+            )
         })?;
     }
     sandbox.check_clean()
@@ -254,7 +257,7 @@ fn static_program() -> Verdict {
         "it was started all the same".into()
     })?;
     ensure(outcome.stderr.contains("static"), || {
-        format!("it said only {:?}", outcome.stderr)
+        format!("its only output: {:?}", outcome.stderr)
     })?;
     sandbox.check_clean()
 }
@@ -281,7 +284,7 @@ fn static_descendant() -> Verdict {
     let outcome = shell(&sandbox, &script, &contract())?;
     ensure(!outcome.text().contains("static ran"), || {
         format!(
-            "a static descendant ran unpaged without leave; it said {}",
+            "a static descendant ran unpaged without leave; its output: {}",
             outcome.stderr
         )
     })?;
@@ -311,7 +314,7 @@ fn setuid_descendant() -> Verdict {
     let outcome = shell(&sandbox, &script, &contract())?;
     ensure(!outcome.text().contains("setuid ran"), || {
         format!(
-            "a setuid descendant ran unpaged without leave; it said {}",
+            "a setuid descendant ran unpaged without leave; its output: {}",
             outcome.stderr
         )
     })?;
@@ -373,10 +376,10 @@ fn small_store() -> Verdict {
         let outcome = launch.run(&Under::Contract(contract))?;
         let code = outcome.status.code();
         ensure(code != Some(0) && code != Some(1), || {
-            format!("it ended with {code:?}; it said {}", outcome.stderr)
+            format!("it ended with {code:?}; its output: {}", outcome.stderr)
         })?;
         ensure(outcome.stderr.contains("store"), || {
-            format!("it said only {:?}", outcome.stderr)
+            format!("its only output: {:?}", outcome.stderr)
         })?;
         ensure(outcome.left.is_empty(), || {
             format!("these outlived it: {:?}", outcome.left)

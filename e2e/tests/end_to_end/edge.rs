@@ -143,7 +143,7 @@ fn sanitizers() -> Verdict {
             paged.status.success() && paged.stdout == bare.stdout,
             || {
                 format!(
-                    "{name}: {:?} {:?}; it said:\n{said}",
+                    "{name}: {:?} {:?}; its output:\n{said}",
                     paged.status, paged.stdout
                 )
             },
@@ -173,7 +173,10 @@ fn killed_pager() -> Verdict {
     )?;
     let killed = output.status.signal() == Some(9) || output.status.code() == Some(137);
     ensure(killed && output.stdout.is_empty(), || {
-        format!("{:?} {:?}; it said:\n{said}", output.status, output.stdout)
+        format!(
+            "{:?} {:?}; its output:\n{said}",
+            output.status, output.stdout
+        )
     })?;
     sandbox.check_clean()
 }
@@ -307,7 +310,7 @@ fn no_place() -> Verdict {
     }
     ensure(
         output.status.success() && output.stdout == b"started\n",
-        || format!("{:?}; it said {said}", output.status),
+        || format!("{:?}; its output: {said}", output.status),
     )?;
     ensure(
         said.contains("compressed RAM alone") && said.contains("--store"),
@@ -329,7 +332,7 @@ fn file_fails() -> Verdict {
     )?;
     ensure(
         output.status.success() && output.stdout == b"started\n",
-        || format!("{:?}; it said {said}", output.status),
+        || format!("{:?}; its output: {said}", output.status),
     )?;
     let free = rustix::fs::statvfs(sandbox.path()).map_or(0, |fs| fs.f_bavail * fs.f_frsize);
     if free < 17 << 30 {
@@ -423,7 +426,7 @@ fn pagers_own() -> Verdict {
         number(stats, "/memory/unpaged")?,
     );
     ensure(pagers > 128 << 10, || {
-        format!("the pager itself is said to hold {pagers} bytes")
+        format!("the figures count {pagers} bytes for the pager itself")
     })?;
     ensure(unpaged < 2 * MIB, || {
         format!("{unpaged} bytes count as not paged, {pagers} as the pager's own")
@@ -445,7 +448,7 @@ fn pagers_own() -> Verdict {
 fn careful(stats: Option<&serde_json::Value>) -> Verdict<bool> {
     match stats.and_then(|stats| stats["direct_io"].as_bool()) {
         Some(careful) => Ok(careful),
-        None => failed("the figures do not say it"),
+        None => failed("the figures have no direct_io"),
     }
 }
 
@@ -511,7 +514,7 @@ fn mounted_before() -> Verdict {
         return skipped(said.trim());
     }
     ensure(output.status.success(), || {
-        format!("{:?}; it said {said}", output.status)
+        format!("{:?}; its output: {said}", output.status)
     })?;
     sandbox.check_clean()
 }
@@ -535,7 +538,7 @@ fn mounted_meanwhile() -> Verdict {
         return skipped(said.trim());
     }
     ensure(output.status.success(), || {
-        format!("{:?}; it said {said}", output.status)
+        format!("{:?}; its output: {said}", output.status)
     })?;
     ensure(was_careful(&sandbox)?, || {
         "a file system was mounted, and pages were not checked".into()
@@ -570,7 +573,7 @@ assert len(fds) == 1";
         return skipped("this file system has no direct I/O");
     }
     ensure(output.status.success(), || {
-        format!("{:?}; it said {said}", output.status)
+        format!("{:?}; its output: {said}", output.status)
     })?;
     ensure(was_careful(&sandbox)?, || {
         "the program had a descriptor for direct I/O, and pages were not checked".into()
@@ -622,7 +625,9 @@ fn partial_core_dump() -> Verdict {
             format!("{size} bytes of 64 MiB are in the core dump, {frames}: {said}")
         })?;
         let told = said.contains("zeros for the pages that were paged out");
-        ensure(told != whole, || format!("with {frames} it says: {said}"))?;
+        ensure(told != whole, || {
+            format!("with {frames} its output: {said}")
+        })?;
     }
     Ok(())
 }

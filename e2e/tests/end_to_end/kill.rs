@@ -211,7 +211,10 @@ fn survivors(size: Size) -> Verdict {
         }
         std::thread::sleep(Duration::from_millis(noise.below(40)));
         ensure(!running.ended(), || {
-            format!("the storm ended by itself; it said:\n{}", running.stderr())
+            format!(
+                "the storm ended by itself; its output:\n{}",
+                running.stderr()
+            )
         })?;
     }
     end(&running);

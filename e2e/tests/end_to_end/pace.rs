@@ -80,7 +80,7 @@ fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     let paced = figure(&outcome, "/figures/paced")?;
     ensure(paced > 0, || "nothing was paced".into())?;
     ensure(outcome.stderr.contains("faults paced"), || {
-        format!("the line does not say so: {}", outcome.stderr)
+        format!("the line does not count paced faults: {}", outcome.stderr)
     })?;
     sandbox.check_clean()
 }
@@ -174,7 +174,7 @@ fn refused() -> Verdict {
     for (option, value, part) in wrong {
         let said = refusal::of_options(&sandbox, &["--frames", "8M", option, value])?;
         ensure(said.contains(part), || {
-            format!("{option} {value}: it does not say {part:?}: {said}")
+            format!("{option} {value}: the message does not contain {part:?}: {said}")
         })?;
     }
     Ok(())
@@ -201,7 +201,7 @@ fn reserved() -> Verdict {
             format!("{by}: the policy is {found}")
         })?;
         ensure(said.contains(&format!("of processor time by {by}")), || {
-            format!("{by}: it does not say what is held: {said}")
+            format!("{by}: the message does not name the reservation: {said}")
         })?;
     }
     match had {

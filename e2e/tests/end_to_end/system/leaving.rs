@@ -39,7 +39,7 @@ fn comes_and_goes(disks: &Arc<Disks>, size: Size) -> Verdict {
     let count = |text: &str| log.matches(text).count() as u64;
     ensure(
         count("(member) has frames") == times + 1 && count("has left") == times,
-        || format!("the daemon said:\n{}", daemon.said()),
+        || format!("the log of the daemon:\n{}", daemon.said()),
     )?;
     daemon.has_everything_back()
 }

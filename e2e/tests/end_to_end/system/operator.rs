@@ -36,7 +36,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(8, 96).lending(16 * MIB);
     let mut running = for_ever(&sandbox, &program, 48).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
-    wait_until("it has what is lent", || {
+    wait_until("it has its optimistic frames", || {
         Ok(field(&daemon, 1, "n")? > Some(12 * FRAMES))
     })?;
     let shown = daemon.contract(&["show"])?.unwrap_or_default();
@@ -52,7 +52,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
             .is_ok_and(|text| text.contains("50ms/250ms")),
         || format!("{changed:?}"),
     )?;
-    wait_until("it has given back", || {
+    wait_until("its frames are released", || {
         Ok(field(&daemon, 1, "n")? <= Some(6 * FRAMES))
     })?;
     // More again, up to the admitted maximum.
@@ -69,7 +69,7 @@ fn set(disks: &Arc<Disks>, _: Size) -> Verdict {
         let refused = daemon.contract(&asked)?;
         ensure(
             refused.as_ref().is_err_and(|text| text.contains(word)),
-            || format!("{asked:?}: {refused:?} does not say {word:?}"),
+            || format!("{asked:?}: {refused:?} does not contain {word:?}"),
         )?;
     }
     ensure(!running.ended(), || {
@@ -86,7 +86,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     let contract = daemon.terms(16, 96).lending(32 * MIB);
     let mut running = for_ever(&sandbox, &program, 64).spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
-    wait_until("it has what is lent", || {
+    wait_until("it has its optimistic frames", || {
         Ok(field(&daemon, 1, "n")? > Some(32 * FRAMES))
     })?;
     let managed = |daemon: &Daemon| Ok(daemon.books()?["managed"].as_u64());
@@ -101,7 +101,7 @@ fn reload(disks: &Arc<Disks>, _: Size) -> Verdict {
     reread(&Settings::new(24), stays)?;
     let set = daemon.contract(&["set", "1", "--frames", "16M"])?;
     ensure(set.is_ok(), || format!("{set:?}"))?;
-    wait_until("it has given back", || {
+    wait_until("its frames are released", || {
         Ok(field(&daemon, 1, "n")? <= Some(16 * FRAMES))
     })?;
     reread(&Settings::new(24), "was read again")?;
@@ -206,7 +206,7 @@ fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
         let refused = daemon.check()?;
         ensure(
             refused.as_ref().is_err_and(|why| why.contains(word)),
-            || format!("{swap} of {size}: {refused:?} does not say {word:?}"),
+            || format!("{swap} of {size}: {refused:?} does not contain {word:?}"),
         )?;
     }
     daemon.configure_text(&format!("[disk]\nswap = \"{new}\"\nsize = \"64M\"\n"))?;

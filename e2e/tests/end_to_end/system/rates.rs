@@ -194,7 +194,7 @@ fn too_much(disks: &Arc<Disks>, _: Size) -> Verdict {
             .ended_with(125)?;
         for word in ["0.9", "can be reserved"] {
             ensure(refused.stderr.contains(word), || {
-                format!("it does not say {word:?}: {}", refused.stderr)
+                format!("it does not contain {word:?}: {}", refused.stderr)
             })?;
         }
         ensure(refused.text().is_empty(), || "it was started".into())?;
@@ -258,7 +258,7 @@ fn at_once(disks: &Arc<Disks>, _: Size) -> Verdict {
         }
         for one in running {
             let said = one.wait()?.succeeded()?.text();
-            ensure(said == "started\n", || format!("it said {said:?}"))?;
+            ensure(said == "started\n", || format!("its output: {said:?}"))?;
         }
     }
     daemon.has_everything_back()

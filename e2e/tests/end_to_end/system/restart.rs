@@ -68,7 +68,7 @@ fn successor(disks: &Arc<Disks>, _: Size) -> Verdict {
         format!("it printed {said:?}, alone {expected:?}")
     })?;
     ensure(outcome.stderr.contains("is there again"), || {
-        format!("it said {}", outcome.stderr)
+        format!("its output: {}", outcome.stderr)
     })?;
     daemon.has_everything_back()
 }
@@ -141,7 +141,7 @@ fn lowered(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.kill()?;
     daemon.configure(&settings("notice = \"100ms\""))?;
     daemon.again()?;
-    wait_until("it has given back", || {
+    wait_until("its frames are released", || {
         Ok(field(&daemon, 1, "n")?.is_some_and(|n| (1..=16 * FRAMES).contains(&n)))
     })?;
     // The daemon is killed during or just after the revocation: the next one continues it.
@@ -228,7 +228,7 @@ fn less_than_owned(disks: &Arc<Disks>, size: Size) -> Verdict {
     let rounds = sandbox.join("rounds");
     let done = || std::fs::metadata(&rounds).map_or(0, |file| file.len());
     for round in 1..=size.scale(10, 2) {
-        wait_until("it is lent frames", || {
+        wait_until("it has optimistic frames", || {
             Ok(field(&daemon, 1, "n")? > Some(64 * FRAMES))
         })?;
         daemon.kill()?;

@@ -34,7 +34,7 @@ fn borrower<'a>(
     let contract = daemon.terms(8, 192).lending(64 * MIB).with(disk);
     let running = launch.spawn(&Under::Contract(contract))?;
     daemon.says("has frames", 1)?;
-    wait_until("it is lent frames", || {
+    wait_until("it has optimistic frames", || {
         Ok(field(daemon, 1, "n")? > Some(56 * FRAMES))
     })?;
     Ok((running, launch))
@@ -68,7 +68,7 @@ fn stopped(disks: &Arc<Disks>, _: Size) -> Verdict {
     wait_until("it has ended", || Ok(running.ended()))?;
     ensure(
         running.stderr().contains("a contract that was not kept"),
-        || format!("its user was told only {:?}", running.stderr()),
+        || format!("the only message to its user: {:?}", running.stderr()),
     )?;
     drop(running);
     daemon.has_everything_back()

@@ -27,10 +27,10 @@ fn ready(disks: &Arc<Disks>, _: Size) -> Verdict {
     daemon.variable("NOTIFY_SOCKET", &path.display().to_string());
     let hear = |what: &str| {
         let mut text = [0; 256];
-        let len = heard.recv(&mut text).doing(|| format!("hear {what}"))?;
+        let len = heard.recv(&mut text).doing(|| format!("receive {what}"))?;
         let text = String::from_utf8_lossy(&text[..len]).into_owned();
         let said = text.lines().any(|line| line == what);
-        ensure(said, || format!("heard {text:?}, not {what:?}"))
+        ensure(said, || format!("received {text:?}, not {what:?}"))
     };
     daemon.again()?;
     hear("READY=1")?;
