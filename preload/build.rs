@@ -1,4 +1,4 @@
-//! Compiles the functions Rust cannot define, and asks the loader to run us first.
+//! Compiles the functions Rust cannot define, and has the loader run this library first.
 
 fn main() {
     println!("cargo:rerun-if-changed=src/variadic.c");

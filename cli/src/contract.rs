@@ -130,7 +130,7 @@ fn in_words(faults: &FaultsHeld) -> String {
 fn free(books: &Books) {
     let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
     println!(
-        "frames  {} to promise, {} guaranteed, {} owned by nobody\nswap    {} in all, {} free\n\
+        "frames  {} to promise, {} guaranteed, {} unowned\nswap    {} in all, {} free\n\
          disk    {:.1} % of its time to promise, {:.1} % promised, {} channels\n\
          cpu     {:.3} processors for reservations and faults, {:.3} reserved: {} faults in {}\ntenants {}",
         size(books.managed),

@@ -143,7 +143,7 @@ fn processor_time() -> Vec<String> {
     lines
 }
 
-/// Returns true if a seccomp filter can be installed; tries it in a process of its own.
+/// Checks that a seccomp filter can be installed, in a process of its own.
 fn seccomp() -> Result<String, String> {
     // SAFETY: this process has one thread; the child makes system calls and exits.
     let child = unsafe { libc::fork() };

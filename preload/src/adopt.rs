@@ -1,5 +1,5 @@
-//! Memory the program had before we came: its zero-initialised data, a heap of the
-//! loader's.
+//! Takes over memory that exists before the constructor: the program's zero-initialised data,
+//! a heap of the loader's.
 //!
 //! What the kernel or the pager itself needs at any moment stays as it is: stacks, the
 //! main thread's control block, the library's own tables, and mappings so small that
@@ -13,16 +13,16 @@ use rustix::fs::{Mode, OFlags, open};
 /// A byte of the library's own data: the mapping that holds it is not adopted.
 static OWN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
-/// Most mappings taken over; a program has a handful that are large enough.
+/// Most mappings adopted; a program has a handful that are large enough.
 const MOST: usize = 64;
 
-/// What may be adopted.
+/// The mappings that may be adopted.
 pub struct Candidates {
     spans: [(usize, usize); MOST],
     count: usize,
 }
 
-/// Finds what is there. First thing in the constructor: the library's own tables are
+/// Finds the mappings to adopt. The constructor's first step: the library's own tables are
 /// mapped later and look the same.
 pub fn look() -> Candidates {
     let keep_out = [
@@ -44,7 +44,7 @@ pub fn look() -> Candidates {
     found
 }
 
-/// Adopts what was found.
+/// Adopts the mappings found.
 pub fn take(found: &Candidates) {
     for (start, end) in &found.spans[..found.count] {
         let span = *start..*end;

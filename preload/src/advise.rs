@@ -1,8 +1,8 @@
 //! `madvise`, `mlock`, `mincore` and `msync` over arenas.
 //!
-//! Advice that takes contents away is the engine's to carry out. Advice about the
-//! kernel's own paging (cold, huge, mergeable) has nothing to act on and is taken as
-//! done: it would split mappings the engine must be able to move in one piece.
+//! The engine carries out advice that discards contents. Advice about the kernel's own
+//! paging (cold, huge, mergeable) succeeds without effect: the kernel would split mappings that
+//! the engine must be able to move in one piece.
 
 use crate::mappings::{Kind, Locked, Piece, Span, Traits, What};
 use crate::raw::{self, Answer, error};
@@ -14,15 +14,15 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::PAGE;
 
-/// What to do with a piece of paged memory.
+/// The effect of advice on a piece of paged memory.
 enum Act {
     /// Contents become zero.
     Discard,
     /// Only the map changes.
     Note(fn(&mut Traits)),
-    /// The kernel does it; faults it meets are resolved.
+    /// The kernel carries it out; the pager resolves its faults.
     Kernel,
-    /// Contents come in.
+    /// The pages are brought in.
     Fetch,
     /// Nothing, of memory that is not locked.
     Cool,
@@ -32,7 +32,7 @@ enum Act {
     Refuse(c_int),
 }
 
-/// What `advice` asks for; `None` for advice nobody knows.
+/// The effect of `advice`; `None` for unknown advice.
 fn act(advice: c_int) -> Option<Act> {
     Some(match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => Act::Discard,
@@ -177,7 +177,7 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
             }
             What::Used(traits, _) => lock_held(space, &piece.span, traits),
         };
-        // The kernel goes on as far as there are mappings, and tells at the end.
+        // The kernel continues over holes, and reports them at the end.
         if raw::failed(answer) {
             result = answer;
         }
@@ -185,18 +185,18 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
     result
 }
 
-/// Whether the process's limit lets it lock more.
+/// The answer of the process's RLIMIT_MEMLOCK to a further lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// It does.
+    /// The limit allows it.
     Yes,
-    /// Not so much.
+    /// The limit is lower.
     No,
-    /// Nothing at all.
+    /// The limit forbids any lock.
     Never,
 }
 
-/// Whether `more` bytes can be locked on top of what is.
+/// Checks if `more` bytes can be locked beyond those that are.
 pub fn room_for_locked(space: &Space, more: usize) -> Room {
     let Some(limit) = getrlimit(Resource::Memlock).current else {
         return Room::Yes;
@@ -300,7 +300,7 @@ pub fn munlockall() -> Answer {
     unsafe { raw::call3(libc::SYS_munlockall, 0, 0, 0) }
 }
 
-/// Paged memory is not locked any more.
+/// Unlocks all paged memory.
 pub fn unlock_all(space: &mut Space) {
     let locked: Vec<_> = space
         .map
@@ -416,7 +416,7 @@ pub fn process_madvise(
     done as Answer
 }
 
-/// Whether a process's descriptor is of this one.
+/// Returns true if a pidfd is of this process.
 fn is_own(process: c_int) -> bool {
     /// linux/pidfd.h: this thread, this process.
     const SELF: [c_int; 2] = [-10_000, -10_001];

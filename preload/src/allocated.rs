@@ -1,7 +1,7 @@
 //! Which pages of the arenas the program has mapped, for a thread that resolves faults.
 //!
 //! A fault on an arena's free addresses is the program's error and must be a SIGSEGV.
-//! The thread that meets it may not wait for the map's lock: whoever holds that lock may
+//! The thread that handles it must not wait for the map's lock: the lock's holder may
 //! itself be waiting for a fault. So the answer is here, in words read without a lock.
 //!
 //! Per 2 MiB there is one byte, none, all or mixed, and bits only for the mixed: a
@@ -90,7 +90,7 @@ impl Marks {
         }
     }
 
-    /// Gives a range bits of its own, saying what its byte said.
+    /// Gives a range bits of its own, set as its byte was.
     fn spell_out(&self, range: usize) {
         let coarse = &self.coarse()[range];
         let bits = match coarse.load(Ordering::Acquire) {
@@ -132,7 +132,7 @@ pub fn add(span: &Span) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Parts of a span, each in one arena, with the arena's marks, up to where there are none.
+/// Parts of a span, each in one arena, with the arena's marks, up to the first without marks.
 fn parts(span: &Span) -> impl Iterator<Item = (&'static Marks, Span)> {
     let (mut at, end) = (span.start, span.end);
     std::iter::from_fn(move || {
@@ -150,14 +150,14 @@ pub fn mark(span: &Span, mapped: bool) {
     }
 }
 
-/// Whether the program has mapped the page at `addr`. For the threads that resolve
+/// Returns true if the program has mapped the page at `addr`. For the threads that resolve
 /// faults: no lock, no allocation, wired memory only.
 pub fn allocated(addr: usize) -> bool {
     find(addr).is_none_or(|marks| marks.is_mapped(marks.page(addr)))
 }
 
-/// A thread that resolves faults met the free page at `addr`: it is shut, so that the program
-/// gets the SIGSEGV of an address where nothing is. The place stays taken: whatever else the
+/// Closes the free page at `addr`, on which a thread handled a fault, so that the program gets
+/// the SIGSEGV of an unmapped address. The address stays taken: any other mapping that the
 /// kernel put there would be lost when the page is mapped again.
 pub fn close(addr: usize) {
     let Some(marks) = find(addr) else { return };
@@ -182,7 +182,7 @@ fn advise(page: usize, advice: usize) -> bool {
     !raw::failed(unsafe { raw::call3(libc::SYS_madvise, page, PAGE, advice) })
 }
 
-/// Whether a page was ever closed by its access: the kernel would not mark it.
+/// True once a page was closed by its access rights, since the kernel refused to mark it.
 static PROTECTED: AtomicBool = AtomicBool::new(false);
 
 fn shut(page: usize) {
@@ -207,7 +207,7 @@ pub fn reopen(span: &Span) {
 }
 
 fn reopen_in(marks: &Marks, span: &Span) {
-    // Whoever closes pages does not wait for us.
+    // A thread that closes pages does not wait for this one.
     while CLOSING.load(Ordering::SeqCst) != 0 {
         std::hint::spin_loop();
     }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
     use std::sync::{Mutex, PoisonError};
 
-    /// Stands for the map's lock, which whoever adds an arena holds.
+    /// Stands for the map's lock, which a thread that adds an arena holds.
     static MAP: Mutex<()> = Mutex::new(());
 
     fn add_one(span: &Span) {
@@ -257,7 +257,7 @@ mod tests {
         assert!(allocated(page(512)) && !allocated(page(513)) && allocated(page(514)));
     }
 
-    /// Whether a page can be used, as far as the kernel sees.
+    /// Returns true if the kernel lets a page be accessed.
     fn usable(page: usize) -> bool {
         advise(page, libc::MADV_POPULATE_READ as usize)
     }

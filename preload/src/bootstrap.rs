@@ -1,4 +1,4 @@
-//! What is allocated before the library has started: a pool whose blocks are never given back.
+//! Allocations made before the library has started: a pool whose blocks are never freed.
 //!
 //! The dynamic loader switches to the program's `malloc` before any constructor runs.
 
@@ -9,7 +9,7 @@ use wired::{PAGE, WiredMemory};
 /// kilobytes; untouched pages cost nothing.
 const POOL: usize = 4 << 20;
 
-/// Every block starts behind its size.
+/// Bytes of a block's header, which holds its size.
 const HEADER: usize = 16;
 
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -57,13 +57,13 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     }
 }
 
-/// Whether a block came from here.
+/// Returns true if a block is of this pool.
 pub fn owns(ptr: *const u8) -> bool {
     let start = START.load(Ordering::Relaxed);
     start != 0 && (ptr as usize).wrapping_sub(start) < POOL
 }
 
-/// The size a block was asked with.
+/// The size requested for a block.
 ///
 /// # Safety
 /// The block came from [`allocate`].

@@ -1,7 +1,7 @@
-//! `brk` and `sbrk`: the heap that grows, continued in paged memory.
+//! `brk` and `sbrk`: the program break, continued in paged memory.
 //!
-//! The kernel's break stays where it was when the program started. What lies above it is
-//! reserved once and becomes a stretch; the emulated break moves within it.
+//! The kernel's break stays where it was when the program started. The addresses above it are
+//! reserved once and become a stretch; the emulated break moves within it.
 
 use crate::mappings::Traits;
 use crate::raw::{self, Answer, error};
@@ -10,10 +10,10 @@ use crate::{allocated, pager};
 use std::ops::Range;
 use wired::PAGE;
 
-/// Most that is reserved above the kernel's break; halved until it fits.
+/// Most bytes reserved above the kernel's break; halved until they fit.
 const ROOM: usize = 8 << 30;
 
-/// The least.
+/// Least bytes reserved.
 const LEAST: usize = 1 << 20;
 
 /// The emulated break.
@@ -26,7 +26,7 @@ pub struct Break {
 }
 
 impl Break {
-    /// Nothing reserved yet.
+    /// No addresses are reserved yet.
     pub const fn new() -> Self {
         Self {
             start: 0,
@@ -76,13 +76,13 @@ pub fn sbrk(by: isize) -> Answer {
     }
 }
 
-/// Reserves what the break may grow into, once.
+/// Reserves the addresses that the break may grow into, once.
 fn prepare(space: &mut Space) {
     if space.brk.tried {
         return;
     }
     space.brk.tried = true;
-    // SAFETY: asks, changes nothing.
+    // SAFETY: a query without effect.
     let now = unsafe { raw::call3(libc::SYS_brk, 0, 0, 0) } as usize;
     let first = now.next_multiple_of(PAGE);
     space.brk.start = now;

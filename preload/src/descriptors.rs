@@ -1,15 +1,15 @@
 //! The one descriptor of ours in the program's table: the port, by which its children
-//! come in. And descriptors that come into it by a message.
+//! join the tree. And descriptors that the program receives by a message.
 //!
-//! Everything else the pager holds is in a descriptor table of its own. A program that
-//! closes all it does not know leaves the port open and is told that it was not.
+//! The pager's other descriptors are in a table of its own. The port stays open when
+//! the program closes all descriptors: `close` gets EBADF for it, `close_range` skips it.
 
 use crate::link::guarded_fd;
 use crate::raw::{self, Answer, error, give};
 use crate::space;
 use std::ffi::{c_int, c_uint};
 
-/// Ends a `close_range` over everything.
+/// The last descriptor of a `close_range` over all.
 const LAST: u32 = u32::MAX;
 
 fn ours(fd: c_int) -> bool {
@@ -96,8 +96,8 @@ pub fn raw_recvmsg(socket: c_int, message: usize, flags: c_int) -> Answer {
     answer
 }
 
-/// A message has come. If a descriptor with it lets the kernel hold pages, one that a process
-/// outside of the tree opened, the tree's pagers are to know before the program uses it.
+/// Handles a received message. If one of its descriptors lets the kernel hold pages, one that a
+/// process outside of the tree opened, the tree's pagers must be notified before the program uses it.
 ///
 /// # Safety
 /// The kernel has filled the message.
@@ -111,7 +111,7 @@ unsafe fn received(message: *const libc::msghdr) {
                 let len = head.cmsg_len - libc::CMSG_LEN(0) as usize;
                 let mut all = (0..len / size_of::<c_int>()).map(|n| fds.add(n).read_unaligned());
                 if space::active() && all.any(system::direct_io_filter::received_may_hold_pages) {
-                    // It stops at the filter until every pager knows; then it is an error.
+                    // It stops at the filter until every pager is notified; then it fails.
                     raw::call3(libc::SYS_io_setup, 0, 0, 0);
                     return;
                 }
@@ -131,7 +131,7 @@ mod exports {
     /// As in C.
     #[cfg_attr(not(test), unsafe(no_mangle))]
     unsafe extern "C" fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-        // SAFETY: the caller's; what came is the kernel's.
+        // SAFETY: the caller's; the kernel filled the message.
         unsafe {
             let length = super::recvmsg(socket, message, flags);
             if length >= 0 {

@@ -1,4 +1,4 @@
-//! This process's pager: made in the constructor, made anew in the child of a fork.
+//! This process's pager: created in the constructor, and again in the child of a fork.
 
 use crate::outlet::Outlet;
 use crate::traps::{self, Traps};
@@ -17,7 +17,7 @@ use system::stats_page::Figure;
 use translation::{Capabilities, EntryKind, Userfault};
 use wired::futex;
 
-/// What lives as long as the process, and goes on in its children.
+/// State that lives as long as the process, and continues in its children.
 pub struct Engine {
     /// The pager.
     pub process: &'static Process,
@@ -30,21 +30,21 @@ pub struct Engine {
     entries: [AtomicPtr<EntryThread>; pager_process::HANDLERS],
 }
 
-/// What a store has behind its compressed RAM.
+/// The disk behind a store's compressed RAM.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disk {
-    /// Nothing.
+    /// No disk.
     None,
     /// A file, whose descriptor comes last.
     File,
-    /// The system's.
+    /// The daemon's disk.
     System,
 }
 
-/// How long a parent waits for its child at most: one that dies first does not say so.
+/// Longest wait of a parent for its child: a child that dies first sends no message.
 const CHILD: Duration = Duration::from_secs(2);
 
-/// How often it looks whether the child's domain is still there.
+/// Interval at which the parent checks that the child's domain still exists.
 const LOOK: Duration = Duration::from_millis(10);
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -54,7 +54,7 @@ pub fn get() -> Option<&'static Engine> {
     ENGINE.get()
 }
 
-/// What the pager asks and tells.
+/// The pager's callbacks.
 struct Hooks;
 
 impl selfpage::Hooks for Hooks {
@@ -173,9 +173,9 @@ pub fn again(fork: Fork, joined: Joined) -> Result<Connection, String> {
     Ok(joined.connection)
 }
 
-/// Whether a number is an open descriptor of the calling thread's table.
+/// Returns true if a number is an open descriptor of the calling thread's table.
 fn is_open(fd: i32) -> bool {
-    // SAFETY: asks, changes nothing.
+    // SAFETY: a query without effect.
     let asked = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_getfd(asked).is_ok()
 }
@@ -204,7 +204,7 @@ pub fn child_of(fork: &Fork) -> u32 {
     Process::child_of(fork).raw()
 }
 
-/// Whether the kernel lets the pager process count the faults that it handles by itself.
+/// True if the kernel lets the pager process count the faults that the kernel handles by itself.
 static COUNTS_KERNEL_FAULTS: AtomicBool = AtomicBool::new(false);
 
 /// Puts the handler of the signals in place that pace faults which the kernel handles by
@@ -236,7 +236,7 @@ impl Paced {
         Self(traps)
     }
 
-    /// Whether there are any to pace.
+    /// Returns true if such faults can be paced.
     pub fn is_any(&self) -> bool {
         self.0.is_some()
     }
@@ -263,9 +263,9 @@ impl Engine {
         Ok(fork)
     }
 
-    /// The parent of a fork pages again. Where a child was `born`, the parent waits until
-    /// that has what it inherits: until then its domain is its parent's, and would end with
-    /// it, and its memory is not yet what the parent may read and write there
+    /// Restarts the pager of a fork's parent. Where a child was `born`, the parent waits until
+    /// the child has what it inherits: until then the child's domain is its parent's, and would
+    /// end with it, and its memory is not yet what the parent may read and write there
     /// (`process_vm_readv`).
     pub fn open(&self, fork: Fork, born: bool) {
         let child = Process::child_of(&fork);
@@ -283,15 +283,15 @@ impl Engine {
         }
     }
 
-    /// The child of a fork has what it inherits.
+    /// Signals that the child of a fork has what it inherits.
     pub fn inherited(&self) {
         let inherited = self.board.block(slot_of(link::domain())).inherited();
         inherited.store(1, Ordering::Release);
         futex::wake_all(inherited);
     }
 
-    /// Whether the threads that read faults need rights of the pager process's to be made: those to
-    /// take descriptors of IO channels.
+    /// Returns true if creating the threads that read faults needs rights of the pager process's:
+    /// those to receive descriptors of IO channels.
     pub fn entries_need_rights(&self) -> bool {
         self.disk == Disk::System
     }

@@ -1,8 +1,7 @@
-//! Exec: what a program starts belongs to the tree, also where it makes an environment
-//! of its own.
+//! Exec: a program's children belong to the tree, even with an environment of their own.
 //!
-//! Rule: safe between vfork and exec. Nothing is allocated, on no heap: what must be
-//! built is built on the stack, or, where it is too large, in a mapping.
+//! Rule: safe between vfork and exec. This code allocates on no heap: it builds the environment on
+//! the stack, or, where that is too large, in a mapping.
 
 use crate::raw::{self, Answer, error, give};
 use crate::{limits, link, notice, space};
@@ -20,7 +19,7 @@ const ON_STACK: usize = 16 << 10;
 /// Longest path put together here, with its null byte.
 const PATH: usize = 4096;
 
-/// What must be in every environment.
+/// The variables that every environment must have.
 struct Ours {
     /// The library's own path, as LD_PRELOAD had it.
     library: CString,
@@ -36,7 +35,7 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const PREFIX: &[u8] = b"SELFPAGE_";
 const NAME: &[u8] = b"libselfpage_preload.so";
 
-/// Remembers what the environment has of ours. In the constructor.
+/// Copies our variables from the environment. In the constructor.
 ///
 /// # Safety
 /// `environment` is an array of C strings ended by null.
@@ -88,7 +87,7 @@ fn key(entry: &[u8]) -> &[u8] {
         .map_or(entry, |at| &entry[..=at])
 }
 
-/// Calls `go` with an environment that has ours in it.
+/// Calls `go` with an environment that includes our variables.
 ///
 /// # Safety
 /// `environment` is an array of C strings ended by null, or null.
@@ -169,13 +168,13 @@ unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R
     result
 }
 
-/// Whether a program may be started.
+/// The decision about a program to execute.
 enum Verdict {
-    /// In the tree.
+    /// It runs in the tree.
     Paged,
-    /// Beside it, as `--allow-unpaged` permits.
+    /// It runs unpaged, as `--allow-unpaged` permits.
     Unpaged,
-    /// Not at all.
+    /// It does not run.
     Refused,
 }
 
@@ -238,7 +237,7 @@ pub fn execve_answer(
     }
 }
 
-/// The same, telling a refusal of ours (`Err`) from an error of the kernel's.
+/// The same; `Err` is a refusal of ours, as opposed to an error of the kernel's.
 fn start(
     dir: c_int,
     path: *const c_char,
@@ -323,7 +322,7 @@ extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings
         }
         last = answer;
         denied |= answer == error(libc::EACCES);
-        // Errors that say this one is not it; any other says why it cannot be run.
+        // With these errors the search continues; any other is the reason of the failure.
         !matches!(
             -answer as c_int,
             libc::EACCES
@@ -340,7 +339,7 @@ extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings
     give(last) as c_int
 }
 
-/// Calls `take` for every place `name` may be at, until it says to stop.
+/// Calls `take` for every path that `name` may be at, until it returns true.
 fn along_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
     let bytes = name.to_bytes();
     if bytes.contains(&b'/') {
@@ -367,7 +366,7 @@ fn along_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
     }
 }
 
-/// A file of no known kind is a script of the shell's.
+/// Runs a file of an unknown format as a shell script.
 fn by_shell(path: &CStr, argv: Strings, envp: Strings) -> Answer {
     const ARGUMENTS: usize = 1024;
     let mut args = [null::<c_char>(); ARGUMENTS];

@@ -1,8 +1,8 @@
 //! Fork: the child must never see zeros where the parent had pages.
 //!
-//! A child inherits memory without its registration. So the pager stands still across
-//! the clone, and before anything else of the program runs in the child it comes in as
-//! a process of its own, registers every arena again and starts its own threads.
+//! A child inherits memory without its registration. So the pager pauses across the clone.
+//! Before other code of the program runs in the child, the child joins the tree as a process
+//! of its own, registers every arena again and starts its own threads.
 //!
 //! Rule: the gate closes in an atfork *prepare* handler registered before all others,
 //! so that it runs last: closing it in an interposed `fork`, or before another handler,
@@ -19,8 +19,8 @@ use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use wired::{Guard, Lock, PAGE};
 
-/// What a fork holds from before the clone until after it, in both processes. Fields
-/// are dropped in order.
+/// Resources that a fork holds from before the clone until after it, in both processes.
+/// Fields are dropped in order.
 struct Flight {
     /// None where the child has no room and must end.
     gate: Option<pager::Gate>,
@@ -34,7 +34,7 @@ struct Flight {
     errno: c_int,
 }
 
-/// Forks come one at a time.
+/// One fork at a time.
 static TURN: Lock<()> = Lock::new(());
 
 /// The fork under way; only its thread touches it, while it holds its turn.
@@ -271,8 +271,8 @@ fn single_threaded() -> bool {
     unsafe { std::ptr::from_ref(&__libc_single_threaded).read_volatile() != 0 }
 }
 
-/// Makes resident, and keeps so, what is touched while the gate is closed. False where
-/// that is not all of it.
+/// Nails the pages that are touched while the gate is closed. Returns false if some of them
+/// cannot be nailed.
 fn nail(library: bool, also: &[Span]) -> (Vec<Span>, bool) {
     let mut pages = BTreeSet::new();
     let mut want = |span: Span| {
@@ -289,8 +289,8 @@ fn nail(library: bool, also: &[Span]) -> (Vec<Span>, bool) {
     if library {
         roots::each(&space, &mut want);
     }
-    // Page by page: one that nobody may read needs no nail, and must not keep its
-    // neighbours from theirs. Nor does one that is not mapped: the program break itself is
+    // Page by page: an unreadable page needs no nail, and must not keep its
+    // neighbours from theirs. Nor does an unmapped one: the program break itself is
     // an address that the C library keeps.
     let mut nails: Vec<Span> = pages
         .into_iter()
@@ -312,7 +312,7 @@ fn pages_anchor() -> u8 {
     0
 }
 
-/// What the C library reaches in the heap from its own data while it forks.
+/// The heap memory that the C library reaches from its own data while it forks.
 mod roots {
     use super::{_IO_list_all, AtomicUsize, Ordering, PAGE, Space, Span};
     use crate::{pager_process, pthread};
@@ -411,7 +411,7 @@ mod roots {
         }
     }
 
-    /// Calls `want` for everything that may be reached.
+    /// Calls `want` for all memory that may be reached.
     pub fn each(space: &Space, want: &mut impl FnMut(Span)) {
         let mut reached = Vec::new();
         files(&mut reached);
@@ -473,8 +473,8 @@ fn take_refused() -> bool {
     })
 }
 
-/// What the program is told of a fork whose outcome is `pid`: EAGAIN where the contract
-/// had no room for the child.
+/// The result for the program of a fork that returned `pid`: EAGAIN where the contract had no
+/// room for the child.
 fn settle(pid: Answer) -> Answer {
     if pid == 0 || !take_refused() {
         return pid;
@@ -629,7 +629,7 @@ pub fn raw_clone3(args: usize, size: usize) -> Answer {
     gated(unsafe { raw::call3(libc::SYS_clone3, at, known, 0) })
 }
 
-/// What the child of `clone` starts with.
+/// The arguments of the child of `clone`.
 struct Cloned {
     entry: extern "C" fn(*mut c_void) -> c_int,
     arg: *mut c_void,

@@ -75,12 +75,12 @@ impl Heap {
     }
 }
 
-/// Nobody allocates while it lives.
+/// No thread allocates while it lives.
 pub struct HeldHeap(
     #[expect(dead_code, reason = "held, not read")] Guard<'static, Dlmalloc<Mapped>>,
 );
 
-/// The one heap.
+/// The library's heap.
 #[cfg_attr(not(test), global_allocator)]
 pub static HEAP: Heap = Heap::new();
 

@@ -1,6 +1,6 @@
 //! The C library's memory functions, as the program calls them.
 //!
-//! Every one is the system call it stands for, emulated in [`crate::map`],
+//! Each function is its system call, emulated in [`crate::map`],
 //! [`crate::advise`] and [`crate::brk`], with the result given the C way.
 
 use crate::raw::give;

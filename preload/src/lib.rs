@@ -3,22 +3,22 @@
 //! Loaded by LD_PRELOAD into every process that `selfpage run` starts. The program's
 //! heap and private anonymous mappings become stretches of its own domain, and its own
 //! threads resolve its faults (paper 000, sections 5 and 6: every application deals with
-//! its own faults). What Nemesis's applications did by linking the stretch drivers, an
-//! unmodified program gets by interposition.
+//! its own faults). Nemesis's applications linked the stretch drivers; an
+//! unmodified program gets them by interposition.
 //!
 //! - `malloc`: the C library's allocator, over mimalloc, over `map`
 //! - `map`, `advise`, `brk`: the memory calls as the kernel defines them, over
 //!   `space`, which keeps `mappings` and memory in step
-//! - `limits`: what the program may map, as it set it
-//! - `adopt`: what was mapped before we came
-//! - `fork`, `exec`, `pthread`, `descriptors`: what else a program does
-//!   that a pager must know
-//! - `processors`: where its threads run
-//! - `start`, `pager_process`, `link`: how a process comes in and what runs in it
+//! - `limits`: address space and data limits that the program sets
+//! - `adopt`: memory mapped before the constructor
+//! - `fork`, `exec`, `pthread`, `descriptors`: other calls of a program
+//!   that concern its pager
+//! - `processors`: the processors that its threads run on
+//! - `start`, `pager_process`, `link`: how a process joins the tree, and its pager process
 //! - `traps`: faults on files, counted and paced
-//! - `pager`: all that is asked of the `engine`
+//! - `pager`: the library's interface to the `engine`
 //!
-//! Rule: nothing of the library's own lies in memory it pages. Its heap (`heap`) and
+//! Rule: the library's own data never lies in memory it pages. Its heap (`heap`) and
 //! tables are raw mappings; it never calls the program's `malloc` or `mmap`.
 
 // The exported functions are left out of the test program, which must keep its own.

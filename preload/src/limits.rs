@@ -2,7 +2,7 @@
 //!
 //! The kernel counts what the library has reserved and the program has not mapped: free
 //! addresses of arenas, and the pager's own tables. A program that lowers RLIMIT_AS or RLIMIT_DATA
-//! to what it needs itself could map nothing any more (Chromium's sandbox sets 2 GiB of data).
+//! to what it needs itself could not map more memory (Chromium's sandbox sets 2 GiB of data).
 //! So the kernel gets the program's limit and that reserve, and the program reads the limit that
 //! it set. What it starts is given the limit itself, but for the hard one, which an ordinary
 //! user could not raise again where the exec fails.
@@ -32,7 +32,7 @@ enum Counted {
     Data = 1,
 }
 
-/// What the program set, and what the kernel got for it.
+/// The program's limit, and the kernel's limit for it.
 #[derive(Clone, Copy)]
 struct Set {
     asked: Limit,

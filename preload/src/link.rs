@@ -1,4 +1,4 @@
-//! The way to the system domain, as this process keeps it.
+//! This process's connection to the system domain.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,7 +10,7 @@ static DOMAIN: AtomicU32 = AtomicU32::new(0);
 static ALLOW_UNPAGED: AtomicBool = AtomicBool::new(false);
 static PACED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps the port, once, in the constructor.
+/// Stores the port, once, in the constructor.
 pub fn keep(port: Port) {
     let _ = PORT.set(port);
 }
@@ -30,17 +30,17 @@ pub fn domain() -> Domain {
     DOMAIN.load(Ordering::Acquire)
 }
 
-/// It has one now.
+/// Sets the process's domain.
 pub fn set_domain(domain: Domain) {
     DOMAIN.store(domain, Ordering::Release);
 }
 
-/// Whether programs that cannot be paged may run all the same.
+/// Returns true if programs that cannot be paged may run unpaged.
 pub fn allow_unpaged() -> bool {
     ALLOW_UNPAGED.load(Ordering::Acquire)
 }
 
-/// Whether the tree may have fault limits.
+/// Returns true if the tree may have fault limits.
 pub fn is_paced() -> bool {
     PACED.load(Ordering::Acquire)
 }

@@ -3,8 +3,8 @@
  *
  * A program may define functions of these names (a sanitizer's runtime does), and the loader
  * then binds every library's calls to the program's. They expect threads that the program
- * made, after its runtime has started; the constructor runs before that, and the pager's
- * threads are none of the program's.
+ * made, after its runtime has started; the constructor runs before that, and the program
+ * did not make the pager's threads.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -214,7 +214,7 @@ int sched_getscheduler(pid_t pid) {
     return (int)call(SYS_sched_getscheduler, pid, 0, 0, 0, 0);
 }
 
-/* The kernel fills in what it has, and tells how much. */
+/* The kernel fills in what it has, and returns its size. */
 int sched_getaffinity(pid_t pid, size_t n, cpu_set_t *to) {
     long filled = call(SYS_sched_getaffinity, pid, (long)n, (long)to, 0, 0);
     if (filled < 0) return -1;
@@ -263,7 +263,7 @@ int __xpg_strerror_r(int error, char *to, size_t n) {
     return 0;
 }
 
-/* Whether the calling thread is the program's, and has run its first instruction. */
+/* True if the calling thread is the program's, and the program has started. */
 extern int selfpage_in_program(void);
 
 /* The C library keeps such a destructor in memory of the program's allocator. The pager's threads

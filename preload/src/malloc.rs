@@ -1,7 +1,6 @@
 //! The C library's allocator, over mimalloc, whose memory is a stretch.
 //!
-//! With the C library's own allocator the heap would grow by calls the library makes to
-//! itself, which nothing can interpose.
+//! The C library's own allocator grows the heap by internal calls, which cannot be interposed.
 
 use crate::bootstrap;
 use crate::raw;
@@ -42,7 +41,7 @@ unsafe extern "C" {
     static mut _mi_process_is_initialized: bool;
 }
 
-/// From now on blocks come from mimalloc. Its first memory is `heap`, if any.
+/// Switches to mimalloc. Its first memory is `heap`, if any.
 ///
 /// # Safety
 /// Called once, by the constructor, while there is one thread; `heap` is the caller's,
@@ -247,7 +246,7 @@ unsafe extern "C" {
     fn mi_collect(force: bool);
 }
 
-/// `malloc_trim`: gives free memory back. It says that it did.
+/// `malloc_trim`: gives free memory back. Returns 1 once mimalloc runs.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn malloc_trim(_: usize) -> c_int {
     if early() {
@@ -258,13 +257,13 @@ extern "C" fn malloc_trim(_: usize) -> c_int {
     1
 }
 
-/// `mallopt`: every glibc parameter is about an allocator that is not there.
+/// `mallopt`: has no effect, since glibc's parameters are for glibc's allocator.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
     1
 }
 
-/// `mallinfo2`: nothing is known in glibc's terms.
+/// `mallinfo2`: all zero, since glibc's allocator is not in use.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn mallinfo2() -> libc::mallinfo2 {
     // SAFETY: a structure of integers.

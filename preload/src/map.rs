@@ -105,7 +105,7 @@ fn finish(space: &mut Space, start: Answer, len: usize, flags: c_int) -> Answer 
     start
 }
 
-/// A mapping at the address the program would like, if nothing is there.
+/// A mapping at the address that the program prefers, if that is free.
 fn at_hint(
     space: &mut Space,
     addr: usize,
@@ -221,7 +221,7 @@ fn hold_outside(pieces: &[Piece]) -> Option<Answer> {
     None
 }
 
-/// Anything else at a given address: the arena gives way.
+/// Any other mapping at a given address: the arena gives way.
 fn foreign(
     space: &mut Space,
     to: Span,
@@ -240,7 +240,7 @@ fn foreign(
             return answer;
         }
     }
-    // A mapping that cannot be made must not cost what is there: try it elsewhere first.
+    // A mapping that fails must not destroy the old one: try it elsewhere first.
     let trial = map(0, flags & !FIXED);
     if raw::failed(trial) {
         return trial;
@@ -259,7 +259,7 @@ fn foreign(
     answer
 }
 
-/// The arena's pieces become something else's place.
+/// Other mappings take the place of the arena's pieces.
 fn give_way(space: &mut Space, pieces: &[Piece]) {
     for piece in pieces {
         match piece.what {
@@ -454,8 +454,8 @@ pub fn mremap(old: usize, old_len: usize, new_len: usize, flags: c_int, new: usi
     }
 }
 
-/// Whether all of `from` is the kernel's, on addresses of ours and beside them: one mapping of
-/// its may lie over the edge.
+/// Returns true if all of `from` is the kernel's, on addresses of ours and beside them: one
+/// mapping of the kernel's may cross the edge.
 fn over_edge(space: &Space, from: &Span) -> bool {
     let pieces = space.map.pieces(from);
     pieces.iter().all(|piece| match piece.what {
@@ -616,7 +616,7 @@ fn inherit_unpaged(span: &Span, traits: Traits) {
     }
 }
 
-/// Something that is not ours moves; its new place may lie on an arena.
+/// Moves a mapping that is not ours; its target may lie on an arena.
 fn move_foreign(
     space: &mut Space,
     from: &Span,
@@ -631,7 +631,7 @@ fn move_foreign(
         false => None,
     };
     let Some(to) = to else { return through(new) };
-    // A move that cannot be made must not cost what is there: it goes elsewhere first.
+    // A move that fails must not destroy the target's mapping: move elsewhere first.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let scratch = space::map(0, to.len(), libc::PROT_NONE, flags, -1, 0);
     if raw::failed(scratch) {

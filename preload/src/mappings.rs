@@ -1,11 +1,11 @@
-//! What the program has mapped in memory that is ours to page: addresses, access, state.
+//! The program's mappings in paged memory: addresses, access, state.
 //!
-//! The kernel's own record says nothing here. An *arena* stays mapped and registered as
+//! The kernel's own record does not have them. An *arena* stays mapped and registered as
 //! long as the process lives, and the program's `mmap` and `munmap` within it only
 //! change this map. It holds what `mmap` promises: which addresses are free, where a
 //! mapping ends, which calls meet a hole.
 //!
-//! Rule: pure. It makes no system call; whoever changes it changes memory to match.
+//! Rule: pure. It makes no system call; the code that changes it changes memory to match.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,16 +14,16 @@ use wired::{HUGE_RANGE, PAGE};
 /// Addresses, both ends page aligned.
 pub type Span = Range<usize>;
 
-/// What lies at a used address.
+/// The kind of mapping at a used address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Private anonymous memory of ours: a stretch.
     Paged,
-    /// Something else the program put there with MAP_FIXED (a file, shared memory).
+    /// Another mapping that the program made there with MAP_FIXED (a file, shared memory).
     Foreign,
 }
 
-/// What `mlock` asked for. It does not nest.
+/// The lock that `mlock` requested. It does not nest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Locked {
     /// Nothing.
@@ -37,7 +37,7 @@ pub enum Locked {
 /// The state of used addresses, as far as the program can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Traits {
-    /// What lies there.
+    /// The kind of mapping.
     pub kind: Kind,
     /// PROT_READ | PROT_WRITE | PROT_EXEC as the program set them.
     pub prot: i32,
@@ -64,14 +64,14 @@ impl Traits {
         }
     }
 
-    /// What is not ours.
+    /// A mapping that is not ours.
     pub const FOREIGN: Self = Self {
         kind: Kind::Foreign,
         ..Self::paged(0)
     };
 }
 
-/// How an arena came to be ours.
+/// The origin of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Reserved by us: free addresses in it are handed out.
@@ -80,12 +80,12 @@ pub enum Origin {
     Adopted,
 }
 
-/// What the map knows of some addresses.
+/// The map's record of some addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// No arena: ask the kernel.
     Outside,
-    /// Inside an arena, not mapped as far as the program knows.
+    /// Inside an arena, not mapped in the program's view.
     Free,
     /// Mapped.
     Used(Traits, Origin),
@@ -116,7 +116,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// Nothing mapped.
+    /// An empty map.
     pub const fn new() -> Self {
         Self {
             arenas: BTreeMap::new(),
@@ -150,12 +150,12 @@ impl Mappings {
         self.put_used(span, traits);
     }
 
-    /// Whether an address lies in an arena.
+    /// Returns true if an address lies in an arena.
     pub fn contains(&self, addr: usize) -> bool {
         self.arena_at(addr).is_some()
     }
 
-    /// Whether any of some addresses does.
+    /// Returns true if some address of a span lies in an arena.
     pub fn touches(&self, span: &Span) -> bool {
         self.arenas
             .range(..span.end)
@@ -441,7 +441,7 @@ mod tests {
         ]
     }
 
-    /// What one page is, as the simplest thing that could be right.
+    /// The state of one page, in the simplest correct model.
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Plain {
         Outside,

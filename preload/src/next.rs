@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The address of the next `name` (ended by a null byte), looked up once. Null where
-/// nobody else defines it: then no program can have called it by name either.
+/// The address of the next `name` (ended by a null byte), looked up once. Null where no
+/// other library defines it: then no program can have called it by name either.
 pub fn find(slot: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     let known = slot.load(Ordering::Acquire);
     if !known.is_null() {

@@ -31,8 +31,8 @@ fn line(text: Arguments<'_>) -> Line {
     line
 }
 
-/// Says a line once by way of `run`, which has the user's terminal; by our own standard
-/// error where it cannot be reached.
+/// Prints a line once by way of `run`, which has the user's terminal; on this process's
+/// standard error where `run` cannot be reached.
 pub fn say(text: Arguments<'_>) {
     let line = line(text);
     let port = link::port();
@@ -41,7 +41,7 @@ pub fn say(text: Arguments<'_>) {
     }
 }
 
-/// Says why something is refused.
+/// Prints the reason of a refusal.
 pub fn refuse(text: Arguments<'_>) {
     let line = line(text);
     let port = link::port();
@@ -62,13 +62,13 @@ fn write(mut line: Line) {
     }
 }
 
-/// Says why the process cannot go on, and ends it: it would read wrong data otherwise.
+/// Prints why the process cannot continue, and ends it: it would read wrong data otherwise.
 pub fn die(text: Arguments<'_>) -> ! {
     refuse(text);
     pager_process::die()
 }
 
-/// The system domain has ended, and every process of its tree ends with it.
+/// Reports that the system domain has ended: every process of its tree ends with it.
 pub fn gone() -> ! {
     pager_process::die()
 }

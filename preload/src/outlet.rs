@@ -1,11 +1,11 @@
-//! This process's way to the system's disk: channels, which the keeper gets for it.
+//! This process's IO channels to the daemon's disk, which the keeper opens for it.
 
 use crate::{link, notice};
 use iochannel::ChannelClient;
 use rustix::io::Errno;
 use system::handshake::Domain;
 
-/// Of the process whose domain this is.
+/// For the process with this domain.
 pub struct Outlet(pub Domain);
 
 impl store::DiskTransport for Outlet {
@@ -24,6 +24,6 @@ impl store::DiskTransport for Outlet {
         })
     }
 
-    /// The keeper sees to it, before it takes a process's pages back.
+    /// The keeper does this before it reclaims a process's pages.
     fn wait_for_io(&self) {}
 }

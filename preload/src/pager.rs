@@ -1,4 +1,4 @@
-//! What the library asks of the engine, in one place.
+//! The library's interface to the engine.
 //!
 //! Everything here is a thin call into [`selfpage::process`]. In *plain* mode
 //! (`SELFPAGE_PORT=plain`) there is no engine: memory is mapped and never paged, and
@@ -21,7 +21,7 @@ pub fn start_plain() {
     PLAIN.store(true, Ordering::Release);
 }
 
-/// Whether there is no engine.
+/// Returns true in plain mode.
 pub fn plain() -> bool {
     PLAIN.load(Ordering::Acquire)
 }
@@ -51,8 +51,8 @@ pub fn reserve(len: usize) -> Result<Span> {
     }
 }
 
-/// A private anonymous mapping that is there already becomes paged, whatever was surrendered
-/// at its addresses before.
+/// An existing private anonymous mapping becomes paged, even where memory was surrendered at its
+/// addresses before.
 pub fn adopt(span: &Span) -> Result<()> {
     match engine::get() {
         Some(engine) => {
@@ -73,7 +73,7 @@ pub fn discard(span: &Span) {
     }
 }
 
-/// The addresses are no longer the engine's: the caller maps something else over them.
+/// Removes the addresses from the engine: the caller makes another mapping over them.
 pub fn surrender(span: &Span) {
     if let Some(engine) = engine::get() {
         engine.process.surrender(span.clone());
@@ -96,7 +96,7 @@ pub fn transfer(from: &Span, to: &Span) {
     }
 }
 
-/// The pages become resident and stay. They can be read.
+/// Nails the pages, which are readable.
 pub fn nail(span: &Span) -> Result<()> {
     match engine::get() {
         Some(engine) if engine.process.nail(span.clone()) => Ok(()),
@@ -107,7 +107,7 @@ pub fn nail(span: &Span) -> Result<()> {
 
 /// Bytes that may be nailed for the program at most.
 pub fn most_lockable() -> usize {
-    /// One part in so many is left for everything else.
+    /// One part in so many is left for all other pages.
     const REST: usize = 8;
     match engine::get() {
         Some(engine) => {
@@ -118,7 +118,7 @@ pub fn most_lockable() -> usize {
     }
 }
 
-/// They may be paged again.
+/// Removes the nails.
 pub fn unnail(span: &Span) {
     if let Some(engine) = engine::get() {
         engine.process.unnail(span.clone());
@@ -139,7 +139,7 @@ pub fn will_need(span: &Span) {
     }
 }
 
-/// A fork under way: the pager stands still.
+/// A fork in progress: the pager is paused.
 pub struct Gate(Option<selfpage::process::Fork>);
 
 impl Gate {
@@ -148,13 +148,13 @@ impl Gate {
         self.0.as_ref().map_or(0, engine::child_of)
     }
 
-    /// What the engine needs in the child.
+    /// The engine's state for the child.
     pub fn into_fork(self) -> Option<selfpage::process::Fork> {
         self.0
     }
 }
 
-/// Stops the pager for a fork, or says why the child has no room.
+/// Stops the pager for a fork, or returns the reason that the child has no room.
 pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
     engine::get()
         .map(engine::Engine::close)
@@ -162,7 +162,7 @@ pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
         .map(Gate)
 }
 
-/// The parent of a fork pages again. Returns the child's domain, which is the caller's to
+/// Restarts the pager of a fork's parent. Returns the child's domain, which is the caller's to
 /// release where no child was `born`.
 pub fn gate_open(gate: Gate, born: bool) -> Domain {
     let child = gate.child();
@@ -179,7 +179,7 @@ pub fn inherited() {
     }
 }
 
-/// Comes in: the engine of a new image, or, with a gate, of a fork's child.
+/// Joins the tree: the engine of a new image, or, with a gate, of a fork's child.
 pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<Connection, String> {
     match gate.and_then(Gate::into_fork) {
         Some(fork) => again(fork, joined),
@@ -187,7 +187,7 @@ pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<Connec
     }
 }
 
-/// The calling thread takes the signals that pace its faults, whatever its parent had blocked.
+/// Unblocks the signals that pace the calling thread's faults; its parent may have blocked them.
 pub fn let_signals_through() {
     if engine::get().is_some() {
         selfpage::process::Process::unblock_signals();
@@ -199,12 +199,12 @@ pub fn userfault() -> Option<std::os::fd::BorrowedFd<'static>> {
     engine::get().map(|engine| engine.process.userfault())
 }
 
-/// Whether [`prepare_entry`] must be called before the pager process gives up its rights.
+/// Returns true if [`prepare_entry`] must be called before the pager process gives up its rights.
 pub fn entries_need_rights() -> bool {
     engine::get().is_some_and(engine::Engine::entries_need_rights)
 }
 
-/// Makes what the `n`th thread that reads faults needs, before it runs.
+/// Creates the resources of the `n`th thread that reads faults, before it runs.
 pub fn prepare_entry(n: usize, cpu: usize) -> std::result::Result<(), String> {
     engine::get().map_or(Ok(()), |engine| engine.prepare_entry(n, cpu))
 }

@@ -2,8 +2,8 @@
 //! the pager needs: the userfaultfd, the rings, the threads that read faults and evict.
 //!
 //! It is a clone with CLONE_VM and nothing else in common, so the program does not show it: it
-//! is no thread of the program's (`unshare(CLONE_NEWUSER)`, leak checkers, seccomp's TSYNC and
-//! debuggers find the program's own threads only), and no child that `wait` finds. Its
+//! is not a thread of the program (`unshare(CLONE_NEWUSER)`, leak checkers, seccomp's TSYNC and
+//! debuggers find the program's own threads only), nor a child that `wait` finds. Its
 //! descriptors, credentials, root directory, session and signal dispositions are its own.
 //!
 //! - *Start.* The program clones a trampoline, the trampoline clones the pager process and
@@ -11,7 +11,7 @@
 //!   first process of a PID namespace is the subreaper of everything in it: there the
 //!   trampoline becomes the pager process itself, a child that `wait` does not find (its exit
 //!   signal is 0).
-//! - *End.* The pager process ends when the program has ended (a pidfd tells) or has replaced its
+//! - *End.* The pager process ends when the program has ended (by a pidfd) or has replaced its
 //!   image ([`program`]). The program is killed by the kernel when the pager process or the
 //!   supervisor ends first ([`lifeline`]); until it is dead the supervisor's copy of the
 //!   userfaultfd keeps its missing pages from reading as zeros.
@@ -41,7 +41,7 @@ pub use threads::{HANDLERS, is_pager, thread_pointer};
 /// program is `above` generations up.
 pub type Join = fn(Option<Gate>, above: u8) -> Result<Option<Connection>, String>;
 
-/// What the pager process starts with.
+/// The arguments of the pager process.
 struct Order {
     join: Join,
     gate: Option<Gate>,
@@ -53,15 +53,15 @@ unsafe impl Send for Order {}
 
 static ORDER: Lock<Option<Order>> = Lock::new(None);
 
-/// Why the pager process could not start.
+/// The reason that the pager process could not start.
 static FAILURE: Lock<Option<String>> = Lock::new(None);
 
-/// How far the start is: a step of [`STARTING`] and so on.
+/// The stage of the start: [`STARTING`] and so on.
 static STAGE: AtomicU32 = AtomicU32::new(STARTING);
 
 /// The pager process joins the tree.
 const STARTING: u32 = 0;
-/// It serves, or cannot.
+/// It serves, or has failed.
 const SERVING: u32 = 1;
 /// The program has the handler of the signals that pace its faults on files.
 const HANDLED: u32 = 2;
@@ -82,18 +82,18 @@ const CHILD: usize = 1;
 /// The trampoline is.
 const GRANDCHILD: usize = 2;
 
-/// How often one that waits for a stage looks whether the other still lives.
+/// Interval at which a process that waits for a stage checks that the other is alive.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often the pager process looks at what sends no event: whether the program has replaced
+/// Interval at which the pager process checks conditions without an event: whether the program has replaced
 /// its image, and the fault limits.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Starts the pager process; returns when it serves. In the constructor, or in the child of a
 /// fork: the program has one thread.
 ///
-/// Everything is done in the pager process, whose descriptor table is its own: not even
-/// for a moment does the program's hold one of ours, and it may be full.
+/// The pager process does all the work, in a descriptor table of its own: the program's table
+/// never holds a descriptor of ours, not even for a moment, and may be full.
 pub fn start(join: Join, gate: Option<Gate>) -> Result<(), String> {
     threads::prepare()?;
     STAGE.store(STARTING, Ordering::Release);
@@ -120,7 +120,7 @@ pub fn start(join: Join, gate: Option<Gate>) -> Result<(), String> {
     Ok(())
 }
 
-/// The start goes on with the next stage.
+/// Advances the start to the next stage.
 fn reach(stage: u32) {
     STAGE.store(stage, Ordering::Release);
     futex::wake_all(&STAGE);
@@ -234,7 +234,7 @@ extern "C" fn trampoline(_: usize) -> ! {
     }
 }
 
-/// The program learns why there is no pager.
+/// Passes the program the reason that it has no pager.
 fn fail(why: String) {
     FAILURE.lock().get_or_insert(why);
     reach(SERVING);
@@ -287,7 +287,7 @@ fn join(above: usize) -> Result<Watch, String> {
         None => None,
     };
     let paced = pager::Paced::begin(program.pid());
-    // What takes rights is done while there are any.
+    // Steps that need rights come before these are dropped.
     let urgent = threads::take_urgency(program.pid());
     let prepared = urgent || pager::entries_need_rights();
     if prepared {
@@ -307,7 +307,7 @@ fn join(above: usize) -> Result<Watch, String> {
     })
 }
 
-/// What the pager process's first thread waits for.
+/// The events that the pager process's first thread waits for.
 struct Watch {
     program: Program,
     connection: Option<std::os::fd::OwnedFd>,
@@ -318,7 +318,7 @@ struct Watch {
     urgent: bool,
 }
 
-/// How far the threads are that read faults.
+/// The state of the threads that read faults.
 #[derive(PartialEq)]
 enum Handlers {
     None,

@@ -1,12 +1,12 @@
-//! On which processor each thread of the program's runs.
+//! The processor that each thread of the program runs on.
 //!
-//! A fault should be answered on the processor that took it, and the kernel's message does
-//! not say which that is; to ask for a thread's takes 15 us. But the C library (glibc 2.35)
+//! A fault should be answered on the processor that took it, and the kernel's message
+//! does not name it; a query for a thread's takes 15 us. But the C library (glibc 2.35)
 //! gives each thread an area for restartable sequences (rseq), in its control block, where
-//! the kernel keeps the thread's processor. So a look there is one load.
+//! the kernel keeps the thread's processor. So the query is one load.
 //!
 //! Threads that the C library did not make have no area here, nor those beyond
-//! [`THREADS`]: of these nothing is known.
+//! [`THREADS`]: their processor is unknown.
 //!
 //! Rule: an area is read only while its thread waits for a page, which is before it ends,
 //! and under the place's lock, which the thread takes to forget it. Control blocks are never
@@ -18,7 +18,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, Ordering};
 use wired::Lock;
 
-/// Threads that are kept account of: a look passes all, which takes 10 ns.
+/// Most threads recorded: a query scans them all, which takes 10 ns.
 const THREADS: usize = 64;
 
 /// Where the word lies in an area: `cpu_id` of the kernel's `struct rseq`.
@@ -79,7 +79,7 @@ pub fn ends() {
 pub fn forget_others() {
     for (number, word) in NUMBERS.iter().zip(&WORDS) {
         number.store(0, Ordering::Release);
-        // SAFETY: the only thread; whoever held the lock is not here.
+        // SAFETY: the only thread; the lock's holder was in the parent.
         unsafe { word.reset() };
         *word.lock() = 0;
     }

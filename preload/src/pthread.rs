@@ -1,8 +1,8 @@
-//! Threads of the program's, as far as the kernel writes into their memory behind the
-//! pager's back.
+//! Threads of the program, and the memory that the kernel writes when they end, unseen by the
+//! pager.
 //!
 //! When a thread ends the kernel clears a word in its control block and marks the robust
-//! mutexes it holds. It does not wait for a missing page then, it gives up silently:
+//! mutexes it holds. It does not wait for a missing page then, but fails silently:
 //! joins hang, and waiters never learn that the owner died. So the control block is
 //! nailed where the program supplied the stack, and held robust mutexes at the end.
 
@@ -18,7 +18,7 @@ use wired::{Lock, PAGE};
 /// list, rseq) lie in it.
 const CONTROL: usize = 2304;
 
-/// Robust mutexes looked at, as many as the kernel itself looks at.
+/// Most robust mutexes visited, as many as the kernel itself visits.
 const ROBUST: usize = 2048;
 
 /// Rounds of destructors the C library runs: others may lock in theirs.
@@ -51,7 +51,7 @@ static KNOWN: Lock<Known> = Lock::new(Known {
 });
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// Whether the program has ever asked for a robust mutex.
+/// True once the program has requested a robust mutex.
 static ROBUST_USED: AtomicBool = AtomicBool::new(false);
 
 /// Makes the key whose destructor tells of a thread's end. In the constructor.
@@ -96,14 +96,14 @@ fn sweep() {
     });
 }
 
-/// Whether a thread of the process has ended.
+/// Returns true if a thread of the process has ended.
 fn is_gone(tid: i32) -> bool {
     // SAFETY: signal 0 only asks.
     let answer = unsafe { raw::call3(libc::SYS_tgkill, raw::pid() as usize, tid as usize, 0) };
     answer == raw::error(libc::ESRCH)
 }
 
-/// The memory is being given up: nothing in it needs keeping. The space is held.
+/// Drops the nails in memory that is being unmapped. The caller holds the space.
 pub fn forget_nails(span: &Span) {
     with_known(|known| {
         known.nails.retain(|nail| {
@@ -118,7 +118,7 @@ pub fn forget_nails(span: &Span) {
 
 /// The child of a fork has one thread.
 pub fn forget_others() {
-    // SAFETY: the only thread; whoever held the lock is not here. Its value is whole
+    // SAFETY: the only thread; the lock's holder was in the parent. Its value is whole
     // enough: it is made new.
     unsafe { KNOWN.reset() };
     let own = pager_process::thread_pointer();

@@ -50,17 +50,17 @@ pub unsafe fn call3(number: c_long, a: usize, b: usize, c: usize) -> Answer {
     unsafe { call(number, [a, b, c, 0, 0, 0]) }
 }
 
-/// Whether an answer is an error.
+/// Returns true if a result is an error.
 pub fn failed(answer: Answer) -> bool {
     (-MAX_ERRNO..0).contains(&answer)
 }
 
-/// The answer that says `errno`.
+/// The result for `errno`.
 pub const fn error(errno: c_int) -> Answer {
     -(errno as isize)
 }
 
-/// The answer as a C function gives it: -1 and `errno`, or the value.
+/// The result as a C function returns it: -1 and `errno`, or the value.
 pub fn give(answer: Answer) -> isize {
     if failed(answer) {
         set_errno(-answer as c_int);
@@ -82,8 +82,8 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// While it lives no signal handler runs on this thread: what it does must not be
-/// entered again by a handler that calls `mmap` or allocates.
+/// While it lives no signal handler runs on this thread: a handler that calls `mmap` or
+/// allocates must not enter the same code again.
 pub struct Quiet(u64);
 
 impl Quiet {
@@ -119,7 +119,7 @@ pub fn set_mask(mask: u64) -> u64 {
     before
 }
 
-/// Whether `len` bytes, at least a word and at most a page of them, can be read.
+/// Returns true if `len` bytes, at least a word and at most a page, are readable.
 pub fn is_readable(addr: usize, len: usize) -> bool {
     /// No such way to change a mask: the kernel reads the mask and refuses.
     const HOW: usize = usize::MAX;
@@ -144,7 +144,7 @@ pub fn pid() -> i32 {
     unsafe { call3(libc::SYS_getpid, 0, 0, 0) as i32 }
 }
 
-/// Ends the process at once, by a signal nobody can catch.
+/// Ends the process at once, by a signal that it cannot catch.
 pub fn die() -> ! {
     loop {
         // SAFETY: signals only this process.

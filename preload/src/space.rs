@@ -42,7 +42,7 @@ pub static UNPAGED: AtomicU64 = AtomicU64::new(0);
 
 /// Map and memory together.
 pub struct Space {
-    /// What is mapped where.
+    /// The program's mappings.
     pub map: Mappings,
     /// The emulated program break.
     pub brk: crate::brk::Break,
@@ -70,7 +70,7 @@ impl std::ops::DerefMut for Held {
     }
 }
 
-/// Whether memory is emulated.
+/// Returns true if memory is emulated.
 pub fn active() -> bool {
     // What libraries map for the pager's own threads is the pager's: those run while a fork
     // holds the space.
@@ -83,7 +83,7 @@ extern "C" fn selfpage_in_program() -> std::ffi::c_int {
     active().into()
 }
 
-/// From now on memory is emulated.
+/// Starts the emulation of memory.
 pub fn activate() {
     STAGE.store(ACTIVE, Ordering::Release);
 }
@@ -207,7 +207,7 @@ impl Space {
                 pager::discard(span);
                 self.plain_access(span, traits);
                 if pager::plain() {
-                    // Nobody is there to close a free page when it is touched.
+                    // No pager closes a free page when it is touched.
                     protect(span, libc::PROT_NONE);
                 }
                 self.map.clear(span);
@@ -282,7 +282,7 @@ impl Space {
         if traits.keyed {
             pager::access_changed(span);
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
-            // SAFETY: the contents are given up; only the kernel's record changes.
+            // SAFETY: the contents are discarded; only the kernel's record changes.
             unsafe { raw::call(libc::SYS_pkey_mprotect, args) };
         } else if traits.prot != RW {
             protect_paged(span, RW);

@@ -1,4 +1,4 @@
-//! The constructor: a new image comes in; and again in the child of a fork.
+//! The constructor: a new image joins the tree; and again in the child of a fork.
 
 use crate::mappings::What;
 use crate::{
@@ -59,7 +59,7 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
     space::activate();
 }
 
-/// Where the environment leads.
+/// The mode that the environment selects.
 enum Door {
     None,
     Plain,
@@ -84,7 +84,7 @@ impl Door {
     }
 }
 
-/// The child of a fork, before anything else in it.
+/// Starts the child of a fork, before other code runs in it.
 pub fn again(gate: pager::Gate) {
     if let Err(why) = pager_process::start(come_in, Some(gate)) {
         notice::die(format_args!(

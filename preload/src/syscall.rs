@@ -48,7 +48,7 @@ unsafe extern "C" fn syscall() -> c_long {
         "jmp 4f",
         "3: cmp rdi, {vfork}",
         "je 5f",
-        // Everything else goes through Rust, which knows which calls are emulated.
+        // All other calls go through Rust, which selects the emulated ones.
         "4: push [rsp + 8]",
         "call {route}",
         "add rsp, 8",

@@ -1,7 +1,7 @@
 //! Faults on files, too, are counted and paced while a fault rate is in force.
 //!
 //! Each of the program's threads has an event that sends it a signal after every batch of its
-//! faults; what the handler does is the pager's ([`selfpage::process::Process`]). One event is
+//! faults; the handler is the pager's ([`selfpage::process::Process`]). One event is
 //! opened before the program's first instruction, for the first thread, and every thread that
 //! is started from then on inherits it, raw clones too. A fork's child opens its own. The
 //! event is the pager process's, opened before that gives up its rights, and switched off as
@@ -9,7 +9,7 @@
 //!
 //! What is not counted: children of vfork until they exec, programs that run unpaged. Programs of Go's runtime, which takes each
 //! signal by system calls of its own, would die of ours, and are left alone. Any other program
-//! that sets SIGTRAP's action by a bare system call cannot be told, and dies of the next batch.
+//! that sets SIGTRAP's action by a bare system call goes undetected, and dies of the next batch.
 //! A debugger stops at each signal.
 
 use selfpage::process::Process;
@@ -24,13 +24,13 @@ const ANY: u32 = 1009;
 /// The text of this library: start and end.
 static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Whether the program takes signals in ways that cannot be seen.
+/// True if the program takes signals in ways that cannot be seen.
 static PRIVATE_SIGNALS: AtomicBool = AtomicBool::new(false);
 
-/// The note by which programs of Go are known.
+/// The ELF note that identifies programs in Go.
 const GO: &[u8] = b"Go\0\0";
 
-/// Looks at what is loaded. In the constructor.
+/// Inspects the loaded objects. In the constructor.
 pub fn start() {
     let mut first = true;
     // SAFETY: the callback fits, and the flag lives through the call.
@@ -64,7 +64,7 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, first: *mut c
     0
 }
 
-/// Whether one of the notes in a loaded segment has this owner.
+/// Returns true if one of the notes in a loaded segment has this owner.
 fn has_note(span: &Range<usize>, owner: &[u8]) -> bool {
     /// Lengths of the owner and of the note, and a type, each of four bytes.
     const HEAD: usize = 12;
@@ -88,7 +88,7 @@ fn has_note(span: &Range<usize>, owner: &[u8]) -> bool {
 pub struct Traps {
     process: &'static Process,
     event: FaultEvent,
-    /// Faults in a batch; none where nothing is counted.
+    /// Faults in a batch; `None` where no faults are counted.
     batch: Option<u32>,
 }
 
@@ -111,7 +111,7 @@ impl Traps {
         })
     }
 
-    /// Does what the limits ask for now. The program has the handler of the signals.
+    /// Applies the current limits. The program has the handler of the signals.
     pub fn follow(&mut self) {
         let batch = self.process.limits().snapshot().limits.batch();
         if batch == self.batch {

@@ -1,4 +1,4 @@
-//! What the pager process does without: an attacker that takes over the program reaches the pager
+//! Drops the pager process's rights: an attacker that takes over the program reaches the pager
 //! process by their common memory, and must find no rights there that the program lacks.
 //!
 //! It starts with the program's own. Before it reads a fault it leaves the program's descriptors,
@@ -11,11 +11,11 @@
 use crate::raw::{self, Answer};
 use crate::{link, pager_process::threads};
 
-/// The first of the numbers from which a user and a group are drawn that own nothing and run
-/// nothing else. `nobody` does: its processes could trace this one, and reach the program's
-/// memory.
+/// The first of the numbers from which a user and a group are drawn that own no file and run no
+/// other process. The user of number 65534 does run some: its processes could trace this one, and
+/// reach the program's memory.
 const UNUSED: u32 = 0x6000_0000;
-/// How many there are.
+/// Count of these numbers.
 const UNUSED_COUNT: u32 = 0x1000_0000;
 
 fn call(number: std::ffi::c_long, args: [usize; 5]) -> Answer {
@@ -28,7 +28,7 @@ fn call(number: std::ffi::c_long, args: [usize; 5]) -> Answer {
 /// messages go through it.
 pub fn leave_program() {
     threads::name(c"selfpage-pager");
-    // What it would dump is the program's memory.
+    // Its core dump would hold the program's memory.
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -38,7 +38,7 @@ pub fn leave_program() {
         libc::SYS_setrlimit,
         [libc::RLIMIT_CORE as usize, none, 0, 0, 0],
     );
-    // A signal to the program's process group or terminal is none to this process.
+    // Signals to the program's process group or terminal do not reach this process.
     call(libc::SYS_setsid, [0; 5]);
     call(libc::SYS_chdir, [c"/".as_ptr() as usize, 0, 0, 0, 0]);
     let close = |first: u32, last: u32| {
@@ -71,8 +71,8 @@ fn occupy_standard_streams() {
     }
 }
 
-/// Gives up what the pager process does not need to serve. What cannot be given up is not
-/// there: an ordinary user keeps the user, a container without filters the calls.
+/// Gives up what the pager process does not need to serve. A step that is not
+/// available is skipped: an ordinary user keeps the user, a container without filters the calls.
 pub fn give_up_rights() {
     let dumpable = call(
         libc::SYS_prctl,

@@ -1,12 +1,12 @@
 //! The lifeline: the kernel kills the program when its pager process, or the supervisor, ends
 //! first.
 //!
-//! A page that was missing when the userfaultfd closes reads as zeros from then on. So no code
-//! of ours is trusted to run in time. Two sockets have the program as their owner and SIGKILL as
+//! A page that was missing when the userfaultfd closes reads as zeros from then on. So the kill
+//! must not depend on code of ours running in time. Two sockets have the program as their owner and SIGKILL as
 //! their signal (F_SETOWN, F_SETSIG, O_ASYNC): the kernel sends it when a socket's peer closes,
 //! whatever the program's threads wait for.
 //!
-//! | socket | who holds it | its peer closes when |
+//! | socket | holder | its peer closes when |
 //! |---|---|---|
 //! | the connection | the pager process | the supervisor ends |
 //! | one end of a pair | the supervisor | the pager process, which holds the other, ends |

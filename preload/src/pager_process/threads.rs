@@ -20,7 +20,7 @@ pub const HANDLERS: usize = 8;
 /// builds need the room, and the first thread runs the handshake.
 const STACK: usize = 512 << 10;
 
-/// What a thread does.
+/// The task of a thread.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 pub enum Task {
@@ -97,7 +97,7 @@ fn handlers() -> usize {
     HANDLER_COUNT.load(Ordering::Acquire)
 }
 
-/// Makes what the threads that read faults need.
+/// Creates the resources of the threads that read faults.
 pub fn prepare_handlers() -> Result<(), String> {
     for (n, processor) in PROCESSORS[..handlers()].iter().enumerate() {
         pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
@@ -187,7 +187,7 @@ fn make_storage(blocks: &[AtomicUsize]) -> Option<()> {
     Some(())
 }
 
-/// Whether the calling thread is one of the pager process's.
+/// Returns true if the calling thread is one of the pager process's.
 pub fn is_pager() -> bool {
     let own = thread_pointer();
     STORAGE
@@ -284,7 +284,7 @@ pub fn name(name: &CStr) {
 /// for that. There is at most one fault of each of its threads at a time. The calling thread
 /// takes that class for those that it starts. Returns true where it has it.
 pub fn take_urgency(program: i32) -> bool {
-    // SAFETY: asks.
+    // SAFETY: a query without effect.
     let answer = unsafe { raw::call3(libc::SYS_sched_getscheduler, program as usize, 0, 0) };
     let policy = answer as i32 & !libc::SCHED_RESET_ON_FORK;
     // Without the right to it the threads are ordinary ones.
