@@ -127,7 +127,7 @@ impl Arm {
         choice::about(&self)
     }
 
-    /// Whether it is ours.
+    /// Returns true if it is ours.
     pub fn ours(self) -> bool {
         self.medium().is_some()
     }

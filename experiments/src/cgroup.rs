@@ -58,7 +58,7 @@ impl Hierarchy {
         two
     }
 
-    /// As the report's header says it.
+    /// Its name in the report's header.
     pub fn name(&self) -> &'static str {
         match self {
             Self::One(_) => "cgroup v1",

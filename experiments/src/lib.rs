@@ -5,9 +5,9 @@
 //! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`trial`],
 //! [`worker`]) is apart from judging it ([`report`], [`target`], [`real::goal`]).
 //!
-//! Rules: what cannot run here says why; the configuration in force is printed with the
-//! figures; contents are verified while they are read, because a fast pager that loses a
-//! page has no figure at all; whatever is switched on (swap, zram, cgroups, files) is
+//! Rules: an arm that cannot run here prints the reason; the configuration in force is printed
+//! with the figures; contents are verified while they are read, because a fast pager that
+//! loses a page has no figure at all; whatever is switched on (swap, zram, cgroups, files) is
 //! switched off by a [`keeper`] that outlives this process.
 //!
 //! [`Bench`] is a set of subcommands for the `selfpage` command; [`run`] does one.

@@ -1,4 +1,4 @@
-//! The configuration in force: without it a figure says nothing.
+//! The configuration in force: without it a figure has no meaning.
 
 use crate::cgroup::Hierarchy;
 use serde::Serialize;

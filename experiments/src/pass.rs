@@ -49,7 +49,7 @@ impl Pass {
         }
     }
 
-    /// Whether every page is visited once, by threads that have a block of them each.
+    /// Returns true if every page is visited once, by threads that have a block of them each.
     pub fn in_order(self) -> bool {
         matches!(
             self,
@@ -57,7 +57,7 @@ impl Pass {
         )
     }
 
-    /// Whether as many accesses as there are frames come before the clock starts: what
+    /// Returns true if as many accesses as there are frames come before the clock starts: what
     /// the pass before left in memory, and whether it was dirty, is then gone. A pass in
     /// order replaces the memory several times over by itself.
     pub fn warms_up(self) -> bool {

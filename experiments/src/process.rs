@@ -59,7 +59,7 @@ impl Process {
         told.map_err(|_| self.failure())
     }
 
-    /// Whether it has ended by itself, or was killed.
+    /// Returns true if it has ended by itself, or was killed.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }

@@ -24,7 +24,7 @@ pub struct Series {
     pub passes: Vec<Pass>,
     /// Its runs, in order.
     pub runs: Vec<Figures>,
-    /// Why there are no more of them.
+    /// The failure that ended the runs.
     pub failure: Option<ExperimentError>,
 }
 
@@ -126,7 +126,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether there was wrong data, or an arm of ours failed though this machine has what
+    /// Returns true if there was wrong data, or an arm of ours failed though this machine has what
     /// it needs. What an alternative lacks is said in its row.
     pub fn failed(&self) -> bool {
         self.series.iter().any(|series| match &series.failure {
@@ -168,7 +168,7 @@ impl Report {
         statistics::of_ratio(&times(arm)?, &times(rival)?)
     }
 
-    /// What became of every target that has to do with what was run.
+    /// The verdict on every target that concerns the runs.
     pub fn verdicts(&self) -> Vec<Verdict> {
         let asked = |target: &&Target| {
             let ours = self.series(target.ours, target.threads);

@@ -44,7 +44,7 @@ impl Bound {
         }
     }
 
-    /// Whether a ratio keeps it.
+    /// Returns true if a ratio keeps it.
     pub fn met(self, ratio: f64) -> bool {
         match self {
             Self::TimeAtMost(most) => ratio <= most,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What runs take: binaries and patience.
+/// The settings of runs: binaries and time limits.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The interpreter, or a program written out in C.
@@ -40,7 +40,7 @@ pub struct Run {
     pub log: BTreeMap<String, Vec<String>>,
     /// How it ended.
     pub end: End,
-    /// What it printed to its standard error.
+    /// Its standard error.
     pub errors: String,
 }
 

@@ -17,7 +17,7 @@ const PRESENT: usize = 64;
 const RANGES: usize = 256;
 /// Times all of them are evicted.
 const ROUNDS: u32 = 3;
-/// Pages asked for at once, and timed.
+/// Pages per timed request.
 const PIECE: u32 = 1_024;
 
 /// What the pages hold.
@@ -110,9 +110,9 @@ fn zero(stretch: &Stretch, page: usize) -> Result<(), ExperimentError> {
     }
 }
 
-/// Has the domain give up every frame, piece by piece. Nanoseconds a page of each.
+/// Releases every frame of the domain, piece by piece. Returns nanoseconds a page of each.
 fn evict_all(domain: &Domain) -> Vec<u64> {
-    // Frames that nothing is in cost nothing to give up.
+    // Empty frames cost nothing to release.
     domain.relinquish(domain.n() - domain.in_use());
     let mut each_ns = Vec::new();
     while domain.in_use() > 0 {
@@ -123,7 +123,7 @@ fn evict_all(domain: &Domain) -> Vec<u64> {
             0 => break,
             evicted => each_ns.push(elapsed / u64::from(evicted)),
         }
-        // More than was asked for may have been freed: that is not in use any more.
+        // The domain may have released more frames than requested: those are no longer in use.
         domain.relinquish(domain.n() - domain.in_use());
     }
     each_ns

@@ -1,5 +1,5 @@
-//! Whether a scan drives out what is used often: a thread reads pages by Zipf's law, alone
-//! and then while another reads other pages in order, once each. A hit is an access that
+//! Scan resistance: a thread reads pages by Zipf's law, alone and then while another thread
+//! reads other pages in order, once each. A hit is an access that
 //! needs no read from the store: its page was there, or on the standby list.
 
 use super::{Plan, figure, paged, sample};

@@ -1,5 +1,5 @@
-//! What the pager remembers, in bytes: the process's own memory that is neither a page of
-//! the program's nor the store.
+//! The size of the pager's tables: the process's own memory that is neither a page of the
+//! program nor the store.
 //!
 //! All frames are given up before it is read, so that no page of a stretch or of the
 //! standby list is left; what the process had before there was a domain is taken off. The
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_are_told_apart_by_name() {
+    fn mappings_are_distinguished_by_name() {
         let smaps = "7f00-7f10 rw-p 00000000 00:00 0 \nRss: 12 kB\nAnonymous: 8 kB\n\
                      7f10-7f20 rw-s 00000000 00:01 9 /memfd:selfpage-ledger (deleted)\nRss: 16 kB\nAnonymous: 0 kB\n\
                      7f20-7f30 rw-s 00000000 00:01 9 /memfd:selfpage-store (deleted)\nRss: 99 kB\nAnonymous: 0 kB\n";

@@ -61,17 +61,17 @@ impl Arm {
         Self::OursLimited,
     ];
 
-    /// As reports and the command line have it.
+    /// Its name in reports and on the command line.
     pub fn name(self) -> String {
         name(&self)
     }
 
-    /// Whether the programs run under `selfpage run`.
+    /// Returns true if the programs run under `selfpage run`.
     pub fn ours(self) -> bool {
         !matches!(self, Self::Alone | Self::Stock | Self::Swap)
     }
 
-    /// Whether there is a neighbour.
+    /// Returns true if there is a neighbour.
     pub fn launches(self) -> bool {
         self != Self::Alone
     }

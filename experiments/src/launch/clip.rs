@@ -77,7 +77,7 @@ impl Clip {
         width * height * 3 / 2
     }
 
-    /// As the report's header says it.
+    /// Its description in the report's header.
     pub fn about(&self) -> String {
         let (width, height) = SIZE;
         format!(

@@ -204,7 +204,7 @@ impl Scene {
     }
 }
 
-/// What the kernel's arms fail at is theirs: no failure of the benchmark.
+/// A failure in an arm of the kernel is no failure of the benchmark.
 fn lacking(arm: Arm, why: ExperimentError) -> ExperimentError {
     match arm.ours() {
         true => why,
@@ -239,7 +239,7 @@ fn sample(round: &Round) -> Sample {
     }
 }
 
-/// Table 1 of the paper: what the neighbours are made of, and what they need.
+/// Table 1 of the paper: the executables of the neighbours, and their memory.
 pub fn programs(neighbours: &[Neighbour], scenes: &[Scene]) -> String {
     let mut text = String::from("\ntable 1: the neighbours (bytes; on stock Linux)\n");
     let _ = writeln!(

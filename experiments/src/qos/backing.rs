@@ -66,7 +66,7 @@ impl Housed {
 }
 
 impl Backing {
-    /// Whether the pages of a domain go anywhere.
+    /// Returns true if the pages of a domain go anywhere.
     pub fn is_some(&self) -> bool {
         self.store.is_some() || self.system.is_some()
     }

@@ -65,7 +65,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Whether every rule was.
+    /// Returns true if every rule was.
     pub fn all(&self, contract: &Contract) -> bool {
         self.longest_lax <= contract.laxity && self.broken == 0
     }

@@ -26,7 +26,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Whether a value is as it must be.
+    /// Returns true if a value is as it must be.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Self::AtMost(most) => value <= most,
@@ -153,7 +153,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether a row has no figure though this machine has what it needs. A target that was
+    /// Returns true if a row has no figure though this machine has what it needs. A target that was
     /// missed is a figure.
     fn failed(&self) -> bool {
         self.rows

@@ -21,7 +21,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// As the row of a report says it, of ours and of the kernel's.
+    /// Its name in the rows of a report, of ours and of the kernel's.
     pub fn names(self) -> [&'static str; 2] {
         match self {
             Self::Ram => ["compressed RAM", "kernel swap on zram lz4"],

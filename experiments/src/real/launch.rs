@@ -232,7 +232,7 @@ impl Running {
         }
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }

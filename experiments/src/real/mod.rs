@@ -210,7 +210,7 @@ fn case(
     })
 }
 
-/// All repeats of one pair. What cannot be had here is the row's failure.
+/// All repeats of one pair. A feature that this machine lacks is the row's failure.
 fn measure(name: Name, options: &Options, grounds: &Grounds<'_>) -> Result<Row, ExperimentError> {
     let shown = crate::choice::name(&name);
     progress(&format!("{shown}: its input"));

@@ -29,7 +29,7 @@ impl Arm {
         choice::about(&self)
     }
 
-    /// Whether it is ours.
+    /// Returns true if it is ours.
     pub fn ours(self) -> bool {
         matches!(self, Self::System | Self::Run)
     }
