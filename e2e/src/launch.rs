@@ -183,7 +183,7 @@ impl Running {
             .unwrap_or_default()
     }
 
-    /// Whether it has ended.
+    /// Returns true if it has ended.
     pub fn ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }

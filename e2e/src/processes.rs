@@ -48,7 +48,7 @@ impl Process {
         stat(self.pid).is_some_and(|s| s.process == *self && !s.dead)
     }
 
-    /// Whether it is the process beside a program that resolves that one's faults.
+    /// Returns true if it is the process beside a program that resolves that one's faults.
     pub fn is_pager(&self) -> bool {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", self.pid));
         name.is_ok_and(|name| name.trim_end() == "selfpage-pager")

@@ -28,7 +28,7 @@ pub trait Workload: Sync {
     fn prepare(&self, sandbox: &Sandbox, size: Size) -> Verdict;
     /// Does the work, and returns the results that must be the same with and without the pager.
     fn run(&self, sandbox: &Sandbox, size: Size, under: &Under) -> Verdict<Product>;
-    /// Whether the work touches several times its frames, so that its memory must show it.
+    /// Returns true if the work touches several times its frames, so that its memory must show it.
     fn outgrows_its_frames(&self) -> bool {
         true
     }

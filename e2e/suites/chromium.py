@@ -12,7 +12,7 @@ BROWSER = [
     "--disable-background-networking", "--disable-component-update", "--user-data-dir={folder}/tmp/profile",
     "--timeout=30000", "--dump-dom", "file://{folder}/page.html",
 ]
-# Sorts, lays out and draws, and writes down what came out.
+# Sorts, lays out and draws, and writes the results into the page.
 PAGE = """<!doctype html><title>page</title><p id="sum"></p><canvas id="c" width="600" height="400"></canvas>
 <script>
 let x = 1n, rows = [];

@@ -30,7 +30,7 @@ class Skip(Exception):
 
 @dataclasses.dataclass
 class Run:
-    """What one run of a unit left."""
+    """The result of one run of a unit."""
 
     folder: pathlib.Path
     log: str

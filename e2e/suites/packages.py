@@ -10,11 +10,11 @@ SOURCES = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
 
 
 def output(command, **options):
-    """What a command prints; a command that fails is a reason to skip."""
+    """The output of a command; a command that fails skips the suite."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, **options)
     except FileNotFoundError:
-        raise Skip(f"there is no {command[0]}") from None
+        raise Skip(f"{command[0]} is not installed") from None
     if done.returncode != 0:
         raise Skip(f"`{' '.join(map(str, command))}` fails: {done.stderr.strip()[-300:]}")
     return done.stdout
@@ -26,7 +26,7 @@ def is_installed(package):
 
 
 def install(*wanted):
-    """Installs what is missing of these packages."""
+    """Installs those of these packages that are missing."""
     missing = [package for package in wanted if not is_installed(package)]
     if not missing:
         return
@@ -69,7 +69,7 @@ def source(package, folder):
 
 
 def with_sources(folder):
-    """Options of the package manager by which it knows sources, with lists of its own."""
+    """Options that give the package manager source lists, in folders of its own."""
     if not SOURCES.exists():
         raise Skip(f"there is no {SOURCES}, by which sources are fetched")
     (folder / "lists/partial").mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def unit(name):
 
 
 def outcome(run):
-    """A stressor that cannot run here is skipped: the exit status or the log tells."""
+    """A stressor that cannot run here is skipped: the exit status or the log shows it."""
     if run.status in (3, 4) or re.search(r"skipped: [1-9]|No stress workers invoked", run.log):
         return SKIPPED
     return run.outcome()

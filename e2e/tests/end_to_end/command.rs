@@ -203,7 +203,7 @@ fn signals() -> Verdict {
     sandbox.check_clean()
 }
 
-/// Whether this process ignores a signal, as everything it starts then does (`nohup`).
+/// Returns true if this process ignores a signal, as everything it starts then does (`nohup`).
 fn ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));

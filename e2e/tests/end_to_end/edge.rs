@@ -444,7 +444,7 @@ fn pagers_own() -> Verdict {
     sandbox.check_clean()
 }
 
-/// Whether pages were checked before they were evicted, at the end.
+/// Returns true if pages were checked before they were evicted, at the end.
 fn careful(stats: Option<&serde_json::Value>) -> Verdict<bool> {
     match stats.and_then(|stats| stats["direct_io"].as_bool()) {
         Some(careful) => Ok(careful),
@@ -493,7 +493,7 @@ fn noticed() -> Verdict {
     sandbox.check_clean()
 }
 
-/// Whether pages are checked here whatever a program does.
+/// Returns true if pages are checked here whatever a program does.
 fn reads_in_place(sandbox: &Sandbox) -> Verdict<bool> {
     let outcome = shell(sandbox, ":", &contract())?.succeeded()?;
     careful(outcome.stats.as_ref())
@@ -546,7 +546,7 @@ fn mounted_meanwhile() -> Verdict {
     sandbox.check_clean()
 }
 
-/// Whether the run that left its figures in a sandbox checked pages before they were evicted.
+/// Returns true if the run that left its figures in a sandbox checked pages before eviction.
 fn was_careful(sandbox: &Sandbox) -> Verdict<bool> {
     let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
     let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
