@@ -43,8 +43,8 @@ enum What {
         #[arg(long, value_name = "COUNT", default_value_t = 1)]
         pages: usize,
 
-        /// Read it over and over for so long, and print nothing but the bytes read so far,
-        /// each interval
+        /// Read it repeatedly for this time, and print only the bytes read so far, each
+        /// interval
         #[arg(long, value_name = "TIME", value_parser = parse_time)]
         repeat: Option<Duration>,
 

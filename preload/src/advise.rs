@@ -94,7 +94,7 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> Answer {
             What::Used(traits, _) => on_paged(space, &piece.span, traits, &act, advice, kernel),
         };
         match -answer as c_int {
-            // Populating stops at a hole. Other advice goes on past it, and the kernel reports
+            // Populating stops at a hole. Other advice continues past it, and the kernel reports
             // it at the end.
             libc::ENOMEM if raw::failed(answer) && !matches!(act, Act::Kernel) => hole = true,
             _ if raw::failed(answer) => return answer,
@@ -127,8 +127,8 @@ fn on_paged(
     0
 }
 
-/// `mlock` and `mlock2`: nails. `on_fault` asks for less than `mlock` does, and gets
-/// nothing: pages that come in may leave.
+/// `mlock` and `mlock2`: nails pages. `on_fault` requests less than `mlock`, and has no
+/// effect: pages that are brought in may be evicted.
 pub fn mlock(addr: usize, len: usize, on_fault: bool) -> Answer {
     let kernel = |s: &Span| {
         let flags = usize::from(on_fault);
@@ -219,7 +219,7 @@ pub fn room_for_locked(space: &Space, more: usize) -> Room {
 /// the contract has no frames for that.
 pub fn lock_held(space: &mut Space, span: &Span, traits: Traits) -> Answer {
     let (locked, answer) = match traits.locked {
-        // As the kernel: locked, though nothing could be brought in.
+        // As the kernel: locked, though no page could be brought in.
         Locked::No if traits.prot == libc::PROT_NONE => (Locked::OnFault, error(libc::ENOMEM)),
         before if traits.prot == libc::PROT_NONE => (before, error(libc::ENOMEM)),
         Locked::Nailed => (Locked::Nailed, 0),
@@ -363,7 +363,7 @@ pub fn msync(addr: usize, len: usize, flags: c_int) -> Option<Answer> {
             _ => kernel(piece.span.start, piece.span.len()),
         };
         match -answer as c_int {
-            // The kernel goes on past a hole and reports it at the end.
+            // The kernel continues past a hole and reports it at the end.
             libc::ENOMEM if raw::failed(answer) => hole = true,
             _ if raw::failed(answer) => return Some(answer),
             _ => {}
@@ -394,7 +394,7 @@ pub fn process_madvise(
         // SAFETY: the program asked for exactly this.
         unsafe { raw::call(libc::SYS_process_madvise, args) }
     };
-    // Without parts the kernel looks at everything else.
+    // Without parts the kernel checks the other arguments.
     let valid = kernel(0);
     if !space::active() || count > MOST || raw::failed(valid) || !is_own(process) {
         return kernel(count);

@@ -97,7 +97,8 @@ pub fn raw_recvmsg(socket: c_int, message: usize, flags: c_int) -> Answer {
 }
 
 /// Handles a received message. If one of its descriptors lets the kernel hold pages, one that a
-/// process outside of the tree opened, the tree's pagers must be notified before the program uses it.
+/// process outside of the tree opened, the tree's pagers must be notified before the program uses
+/// it.
 ///
 /// # Safety
 /// The kernel has filled the message.

@@ -45,12 +45,12 @@ pub fn is_paced() -> bool {
     PACED.load(Ordering::Acquire)
 }
 
-/// As the welcome has it.
+/// Sets it, from the welcome message.
 pub fn set_paced(paced: bool) {
     PACED.store(paced, Ordering::Release);
 }
 
-/// As told in the welcome.
+/// Sets it, from the welcome message.
 pub fn set_allow_unpaged(allow: bool) {
     ALLOW_UNPAGED.store(allow, Ordering::Release);
 }

@@ -143,7 +143,7 @@ fn at_hint(
     })
 }
 
-/// The flags for memory that is to be adopted: nothing in it yet, see [`finish`].
+/// The flags for memory to be adopted: not yet populated, see [`finish`].
 fn own_flags(len: usize, flags: c_int) -> c_int {
     match len >= WORTH_ADOPTING {
         true => flags & !(libc::MAP_POPULATE | libc::MAP_LOCKED),
@@ -660,7 +660,7 @@ fn leave_arena(
     len: usize,
     through: impl Fn(usize) -> Answer,
 ) -> Answer {
-    // Free addresses behind it look taken to the kernel: it is to see that they are not.
+    // To the kernel the free addresses behind it are in use: unmap them first.
     let more = from.end..from.start + len.max(from.len());
     let pieces = space.map.pieces(&more);
     let room = flags & libc::MREMAP_FIXED == 0 && pieces.iter().all(|p| p.what == What::Free);

@@ -28,7 +28,7 @@ pub enum Kind {
 pub enum Locked {
     /// Nothing.
     No,
-    /// Pages that come in stay: locked as far as the program can tell, and not nailed.
+    /// Pages stay once brought in: locked in the program's view, and not nailed.
     OnFault,
     /// The pages are nailed.
     Nailed,
@@ -126,7 +126,7 @@ impl Mappings {
         }
     }
 
-    /// Addresses of ours from now on: free ones.
+    /// Adds an arena of free addresses.
     pub fn add_reserved(&mut self, span: Span) {
         self.arenas.insert(span.start, (span.end, Origin::Reserved));
         self.add_free(span);
@@ -179,7 +179,7 @@ impl Mappings {
             .or(first)
     }
 
-    /// Sets the state of addresses inside arenas, whatever was there.
+    /// Sets the state of addresses inside arenas, used or free.
     pub fn set(&mut self, span: Span, traits: Traits) {
         self.cut_used(&span);
         self.cut_free(&span);

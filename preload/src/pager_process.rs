@@ -85,8 +85,8 @@ const GRANDCHILD: usize = 2;
 /// Interval at which a process that waits for a stage checks that the other is alive.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Interval at which the pager process checks conditions without an event: whether the program has replaced
-/// its image, and the fault limits.
+/// Interval at which the pager process checks conditions without an event: whether the program has
+/// replaced its image, and the fault limits.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Starts the pager process; returns when it serves. In the constructor, or in the child of a
@@ -126,7 +126,7 @@ fn reach(stage: u32) {
     futex::wake_all(&STAGE);
 }
 
-/// The number of a clone, or why there is none.
+/// The number of a clone, or the error.
 fn started(clone: Answer) -> Result<i32, String> {
     if !raw::failed(clone) {
         return Ok(clone as i32);
@@ -251,7 +251,7 @@ fn lead(above: usize) -> ! {
             exit()
         }
     };
-    // The program goes on meanwhile: what it asks of the evictor waits for that.
+    // The program continues meanwhile: its requests to the evictor wait for that.
     pager::threads_run();
     reach(SERVING);
     confine::give_up_rights();

@@ -54,7 +54,7 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 /// True once the program has requested a robust mutex.
 static ROBUST_USED: AtomicBool = AtomicBool::new(false);
 
-/// Makes the key whose destructor tells of a thread's end. In the constructor.
+/// Makes the key whose destructor reports a thread's end. In the constructor.
 pub fn start() {
     let mut key = 0;
     // SAFETY: a fresh key; the destructor lives as long as the process.
@@ -209,7 +209,7 @@ mod exports {
     }
 }
 
-/// Where a thread of the program's starts. It goes on in the program's function without
+/// The start of a program's thread. It continues in the program's function without
 /// a frame of ours below: `pthread_exit` and cancellation unwind the stack, and must
 /// not meet one.
 #[unsafe(naked)]

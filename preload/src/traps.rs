@@ -7,10 +7,10 @@
 //! event is the pager process's, opened before that gives up its rights, and switched off as
 //! long as there is no limit. The pager process also follows the limits, within a second.
 //!
-//! What is not counted: children of vfork until they exec, programs that run unpaged. Programs of Go's runtime, which takes each
-//! signal by system calls of its own, would die of ours, and are left alone. Any other program
-//! that sets SIGTRAP's action by a bare system call goes undetected, and dies of the next batch.
-//! A debugger stops at each signal.
+//! What is not counted: children of vfork until they exec, programs that run unpaged. Programs of
+//! Go's runtime, which takes each signal by system calls of its own, would die of ours, and are
+//! left alone. Any other program that sets SIGTRAP's action by a bare system call goes undetected,
+//! and dies of the next batch. A debugger stops at each signal.
 
 use selfpage::process::Process;
 use std::ffi::{c_int, c_void};
@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use translation::FaultEvent;
 
-/// Faults in a batch while no limit says how many: the event is switched off.
+/// Faults in a batch while no limit is set: the event is switched off.
 const ANY: u32 = 1009;
 
 /// The text of this library: start and end.

@@ -29,7 +29,7 @@ pub enum Limit {
         /// Open at the start.
         open: u64,
     },
-    /// `ulimit -f`, below the size of a swap file that was asked for.
+    /// `ulimit -f`, below the size of a requested swap file.
     #[error(
         "`ulimit -f` allows files of at most {} here, less than the swap file of {} that --store asks for: raise \
          it (ulimit -f unlimited), or ask for less",

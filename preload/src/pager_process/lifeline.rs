@@ -2,9 +2,9 @@
 //! first.
 //!
 //! A page that was missing when the userfaultfd closes reads as zeros from then on. So the kill
-//! must not depend on code of ours running in time. Two sockets have the program as their owner and SIGKILL as
-//! their signal (F_SETOWN, F_SETSIG, O_ASYNC): the kernel sends it when a socket's peer closes,
-//! whatever the program's threads wait for.
+//! must not depend on code of ours running in time. Two sockets have the program as their owner and
+//! SIGKILL as their signal (F_SETOWN, F_SETSIG, O_ASYNC): the kernel sends it when a socket's peer
+//! closes, whatever the program's threads wait for.
 //!
 //! | socket | holder | its peer closes when |
 //! |---|---|---|

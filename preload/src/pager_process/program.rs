@@ -1,10 +1,10 @@
 //! The program, as its pager process sees it: alive, ended, or with another image.
 //!
 //! A pidfd reports the end. No event reports an exec to another process: the pager process has the
-//! old memory, which lives until it ends. Where the new image joins the tree, the supervisor ends the pager
-//! process of the old one. Where it does not (a program that runs unpaged), the word in which
-//! the kernel clears the first thread's number does: at exec, too, since the memory has another
-//! user.
+//! old memory, which lives until it ends. Where the new image joins the tree, the supervisor ends
+//! the pager process of the old one. Where it does not (a program that runs unpaged), the word in
+//! which the kernel clears the first thread's number does: at exec, too, since the memory has
+//! another user.
 
 use crate::raw;
 use rustix::fs::{Mode, OFlags, open};
