@@ -180,7 +180,7 @@ pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, String> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
     let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS).map_err(|errno| errno.to_string())?;
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
-        return Err("only a regular file can be read under a contract: that is none".into());
+        return Err("not a regular file: only regular files can be opened under a contract".into());
     }
     let disk = fstat(swap.medium()).map_err(|errno| errno.to_string())?;
     let device = match FileType::from_raw_mode(disk.st_mode) {

@@ -234,7 +234,7 @@ impl Daemon {
         if !self.is_admin(token) {
             return self.refuse(
                 token,
-                "the trace shows what everybody does: a rule with admin = true lets a user see it",
+                "the trace shows all tenants' disk use: reading it needs a rule with admin = true",
             );
         }
         let seen = self.usd.trace().since(from);

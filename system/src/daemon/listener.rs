@@ -134,7 +134,9 @@ impl Daemon {
                 Err(errno) => {
                     // No descriptor is free, most likely. Pending connections keep the socket
                     // readable, so it is not polled for a while.
-                    self.log(format_args!("nobody is let in for a second: {errno}"));
+                    self.log(format_args!(
+                        "accept: {errno}; no connection is accepted for a second"
+                    ));
                     let _ = epoll::delete(&self.strangers.epoll, &self.listener);
                     self.deaf = true;
                     return;

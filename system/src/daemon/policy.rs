@@ -118,10 +118,12 @@ impl Rule {
     /// What is wrong with the rule, if anything.
     pub fn nonsense(&self) -> Option<String> {
         if self.uid.is_none() && self.gid.is_none() && self.executable.is_none() {
-            return Some("it names nobody: give it uid, gid or executable".into());
+            return Some("it names no peer: give it uid, gid or executable".into());
         }
         if self.fault_weight == Some(0) {
-            return Some("fault_weight is 0: nobody could go on; the least is 1".into());
+            return Some(
+                "fault_weight is 0: its faults would never proceed; the least is 1".into(),
+            );
         }
         let share = self.disk.filter(|share| !(0.0..=1.0).contains(share))?;
         Some(format!("disk is {share}: a share is between 0.0 and 1.0"))

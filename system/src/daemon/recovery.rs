@@ -252,9 +252,7 @@ impl Daemon {
         let server = match ChannelServer::attach(memory, bell) {
             Ok(server) => server,
             Err(why) => {
-                self.log(format_args!(
-                    "tenant {number} hands over a channel that is none: {why}"
-                ));
+                self.log(format_args!("tenant {number}: invalid channel: {why}"));
                 return self.kill(number);
             }
         };

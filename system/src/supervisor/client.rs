@@ -1,10 +1,10 @@
-//! How a process of the tree comes in: called in a preloaded library's constructor and
-//! in the child of a fork.
+//! The client side of the supervisor: a process of the tree joins in a preloaded library's
+//! constructor and in the child of a fork.
 //!
 //! Rule: raw system calls only; nothing here allocates, takes a lock, or calls a
 //! function of the C library.
 //!
-//! A process asks for its connection through the tree's seccomp filter (`connector`): that
+//! A process requests its connection through the tree's seccomp filter (`connector`): that
 //! needs neither a descriptor nor a name, and no process outside the tree can do it.
 //!
 //! Where the kernel allows no filter (a listener is installed already) there are two sockets
@@ -26,7 +26,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Set to [`BY_FILTER`] where processes come in through the filter.
+/// Set to [`BY_FILTER`] where processes join through the filter.
 pub const CONNECT_VARIABLE: &str = "SELFPAGE_CONNECT";
 
 /// The one value of [`CONNECT_VARIABLE`].
@@ -55,16 +55,16 @@ pub struct Port {
     by_filter: bool,
 }
 
-/// Why a process did not come in.
+/// Why a process did not join.
 #[derive(Clone, Copy, Debug)]
 pub enum JoinError {
     /// The environment names no system domain: this process is not of a tree.
     Nowhere,
-    /// The system domain has gone, or neither of its doors can be reached.
+    /// The system domain has ended, or neither of its sockets can be reached.
     Unreachable(Errno),
-    /// It said no; the text says why.
+    /// It refused; the text has the reason.
     Refused(Text),
-    /// It answered with something this build does not understand.
+    /// Its reply is not of this build's protocol.
     OtherBuild,
 }
 
@@ -123,13 +123,13 @@ impl std::fmt::Debug for Text {
     }
 }
 
-/// What a process has once it is in. All descriptors are close-on-exec.
+/// The resources of a process that has joined. All descriptors are close-on-exec.
 #[derive(Debug)]
 pub struct Joined {
-    /// What it was told.
+    /// The supervisor's reply.
     pub welcome: Welcome,
     /// Its connection. Open for as long as the image lives: when the system domain sees
-    /// it end it takes everything back. Keep it where the program cannot close it.
+    /// it end it reclaims everything. Keep it where the program cannot close it.
     pub connection: Connection,
     /// The ledger's memory.
     pub ledger: OwnedFd,
@@ -139,7 +139,7 @@ pub struct Joined {
     pub store: [Option<OwnedFd>; 12],
     /// /dev/userfaultfd, where `run` could open it.
     pub userfaultfd: Option<OwnedFd>,
-    /// What is rung when the tree wants more frames, where it has them of the system.
+    /// The bell to ring when the tree wants more frames, where the daemon grants them.
     pub hunger: Option<OwnedFd>,
 }
 
@@ -184,7 +184,7 @@ impl Connection {
         seqpacket::send(&self.0, bytes.as_slice(), fds, SendFlags::empty())
     }
 
-    /// Says something. Never waits: a full queue loses the line, not the program's time.
+    /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
     pub fn say(&self, what: Say) -> io::Result<()> {
         seqpacket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)
     }
@@ -245,17 +245,17 @@ impl Port {
     }
 
     /// The descriptor number the port was inherited at, for a library that wants to keep
-    /// the program from closing it; none where processes come in through the filter.
+    /// the program from closing it; none where processes join through the filter.
     pub fn raw_fd(&self) -> Option<RawFd> {
         (self.fd >= 0).then_some(self.fd)
     }
 
-    /// Whether it leads to a system domain that still runs.
+    /// Returns true if it leads to a system domain that still runs.
     pub fn is_open(&self) -> bool {
         self.port().is_some() || self.connect().is_ok()
     }
 
-    /// Comes in: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
+    /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
         let (connection, answer) = self.ask(hello)?;
         match Answer::decode(answer.as_slice()).ok_or(JoinError::OtherBuild)? {
@@ -265,8 +265,8 @@ impl Port {
         }
     }
 
-    /// Asks, before a fork, for the child's domain. The process's pager is not involved, so
-    /// the thread that forks may ask.
+    /// Requests, before a fork, the child's domain. The process's pager is not involved, so
+    /// the thread that forks may call it.
     pub fn reserve_child(&self, parent: Domain) -> Result<Domain, JoinError> {
         let (_, answer) = self.ask(Hello::Reserve { parent })?;
         match Answer::decode(answer.as_slice()) {
@@ -298,7 +298,7 @@ impl Port {
         }
     }
 
-    /// Says something before, or without, coming in.
+    /// Sends a message before, or without, joining.
     pub fn say(&self, what: Say) -> Result<(), JoinError> {
         let bytes = what.encode();
         if let Some(port) = self.port()
@@ -377,7 +377,7 @@ fn parse_port(value: &[u8]) -> Option<(RawFd, u64)> {
     Some((fd.parse().ok().filter(|fd| *fd >= 0)?, inode.parse().ok()?))
 }
 
-/// Puts each descriptor where its role says.
+/// Assigns each descriptor by its role.
 fn sort<const N: usize>(
     welcome: Welcome,
     connection: Connection,

@@ -7,13 +7,12 @@
 //! filter and wait for the system domain: it sets the board's flag, waits until every
 //! pager has seen it, and lets the call go on. Every other system call pays 32 to 55 ns.
 //!
-//! Rule: a call goes on only when every pager that could be evicting checks. One that
-//! cannot be waited for long enough is answered with the error of a kernel without
-//! it and does not go on.
+//! Rule: a call goes on only when every pager that could be evicting checks. A call whose wait
+//! exceeds its bound gets the error of a kernel without the call, and does not go on.
 //!
 //! A file system whose plain reads go straight into memory (FUSE, where its server wants that)
-//! cannot be told by a call on its files. So the tree is careful once one is mounted: mounts are
-//! read before the program starts, when the tree mounts one, and when the kernel reports that
+//! cannot be detected by a call on its files. So the tree is careful once one is mounted: mounts
+//! are read before the program starts, when the tree mounts one, and when the kernel reports that
 //! they have changed ([`Notifier::settle`]).
 //!
 //! Not seen: the 32-bit system call table of a 64-bit program, processes outside of the tree
@@ -142,8 +141,8 @@ const fn rows<const OWN: usize, const ALL: usize>(
 }
 
 /// What a pager process gives as the sixth argument of io_uring_setup, which the kernel ignores: its
-/// rings reach the store and never the program's memory. A program that does the same deceives itself
-/// alone.
+/// rings reach the store and never the program's memory. A program that does the same harms only
+/// itself.
 pub const RING_OF_PAGER: u64 = connector::TAG;
 
 /// linux/socket.h.
@@ -330,7 +329,7 @@ impl Notifier {
         self.listener.as_fd()
     }
 
-    /// Whether calls wait for pagers: [`Notifier::settle`] must be called again soon.
+    /// Returns true if calls wait for pagers: [`Notifier::settle`] must be called again soon.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -371,8 +370,7 @@ impl Notifier {
     }
 
     /// Lets calls go on if every pager of `members` checks by now, and refuses those
-    /// that have waited too long. Returns how many were refused. Looks at what has been mounted,
-    /// too.
+    /// that have waited too long. Returns how many were refused. Checks new mounts, too.
     pub fn settle(&mut self, board: &Board, members: impl Iterator<Item = (Slot, Pid)>) -> usize {
         if self.mounts.changed() && mounted_in_place().is_some() {
             be_careful(board);
@@ -404,7 +402,7 @@ impl Notifier {
     }
 }
 
-/// Whether a call that has stopped can bring about that pages are held.
+/// Returns true if a call that has stopped can make the kernel hold pages.
 fn can_hold_pages(call: &libc::seccomp_notif) -> bool {
     /// Mounts that ask for no file system.
     const MOVES: libc::c_ulong = libc::MS_BIND
@@ -458,10 +456,10 @@ fn text_of(thread: u32, at: u64) -> Option<Vec<u8>> {
     None
 }
 
-/// Bytes of a file system's kind that are looked at.
+/// Bytes of a file system's kind that are compared.
 const LONGEST_KIND: usize = 64;
 
-/// The mounts that are seen from here, and whether there are others since the last look.
+/// The mounts in this namespace, and whether they changed since the last check.
 struct Mounts(Option<std::fs::File>);
 
 impl Mounts {
@@ -490,13 +488,13 @@ fn mounted_in_place() -> Option<String> {
     })
 }
 
-/// Tells every pager of the tree to check for pinned pages, for good.
+/// Makes every pager of the tree check for pinned pages, for good.
 pub fn be_careful(board: &Board) {
     board.careful().store(CAREFUL, Ordering::SeqCst);
     wired::futex::wake_all(board.careful());
 }
 
-/// Whether no pager evicts without the check. One that is stopped or dead evicts nothing.
+/// Returns true if no pager evicts without the check. A stopped or dead pager evicts nothing.
 fn all_careful(board: &Board, mut members: impl Iterator<Item = (Slot, Pid)>) -> bool {
     members.all(|(slot, pid)| {
         board.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL

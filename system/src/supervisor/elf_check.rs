@@ -1,10 +1,9 @@
-//! Whether a program can be given a pager at all, told before it starts.
+//! Checks, before a program starts, that it can be given a pager at all.
 //!
-//! A pager comes in by preloading, and the dynamic loader of the C library we are built
-//! for must be there to do it, in a process the kernel trusts to be steered by its
-//! environment.
+//! A pager is preloaded, which needs the dynamic loader of the C library we are built
+//! for, in a process that the kernel does not start in secure-execution mode.
 //!
-//! Rule: nothing here allocates or locks: a preloaded library asks between vfork and
+//! Rule: nothing here allocates or locks: a preloaded library calls it between vfork and
 //! exec.
 
 use rustix::fd::OwnedFd;
@@ -127,8 +126,8 @@ impl std::fmt::Debug for Name {
 }
 
 /// Whether the program at `path`, started now by this process, can page itself. Of a
-/// script its interpreter counts. A file that cannot be read is let through: whether it
-/// can run is for exec to say.
+/// script its interpreter counts. A file that cannot be read passes: exec decides whether it
+/// can run.
 pub fn pageable(path: &CStr) -> Result<(), Unpageable> {
     let mut line = [0u8; LINE + 1];
     let mut at = path;
@@ -219,7 +218,7 @@ fn is_glibc(path: &[u8]) -> bool {
     name.starts_with(b"ld-linux") || name.starts_with(b"ld-2.")
 }
 
-/// Whether the kernel would start it in secure-execution mode.
+/// Returns true if the kernel would start it in secure-execution mode.
 fn changes_identity(file: &OwnedFd) -> Result<(), Unpageable> {
     let Ok(stat) = fstat(file) else { return Ok(()) };
     let mode = Mode::from_raw_mode(stat.st_mode);

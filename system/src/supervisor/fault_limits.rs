@@ -1,5 +1,5 @@
-//! How fast the faults of a tree are handled: what was asked for, and the limits that come of
-//! it, on the tree's board.
+//! The rate of a tree's faults: the requested rate, and the limits that result from it, on the
+//! tree's board.
 //!
 //! RAPHA (Ko and Yoo), section 4. `200/10ms` is task.fault_limit and task.fault_period of each
 //! thread, `200/10ms,tree=1000` of all together, too. `auto` is what equation (4) leaves beside
@@ -18,16 +18,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The period where none is given: a third of a frame's time at 30 frames a second, so that
-/// what a burst takes of one frame is little.
+/// The default period: a third of a frame's time at 30 frames a second, so that
+/// a burst takes little of one frame.
 pub const PERIOD: Duration = Duration::from_millis(10);
 
-/// What a fault is taken to cost before any was measured: what one entry thread takes for a
+/// The assumed cost of a fault before any was measured: the time of one entry thread for a
 /// fault and its part of an eviction, rounded up.
 pub const FIRST_UNIT: Nanos = 10_000;
 
-/// Shortest and longest period: below, waking who sleeps is most of the work; above, a program
-/// looks dead while it waits.
+/// Shortest and longest period: below, most of the work is waking throttled threads; above, a
+/// program looks dead while it waits.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ pub enum FaultRate {
     },
 }
 
-/// What is wrong with what was written.
+/// Why a text is no fault rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// Not a rate.
@@ -270,13 +270,13 @@ impl Pace {
         put(board, setting)
     }
 
-    /// What was asked for.
+    /// The requested rate.
     pub fn rate(&self) -> Option<FaultRate> {
         self.rate
     }
 }
 
-/// Puts limits in force on a board, and wakes who sleeps by others.
+/// Puts limits in force on a board, and wakes the threads throttled by others.
 pub fn put(board: &Board, setting: FaultLimits) -> bool {
     let limits = board.limits();
     let changed = limits.set(setting, wired::clock::now());

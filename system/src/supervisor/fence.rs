@@ -3,7 +3,7 @@
 //! A process that is killed may have writes to the swap file in flight, and the kernel
 //! lets them finish after the process, and its descriptors, are gone. Bloks taken back
 //! before that and given to another process would be overwritten: its pages would be
-//! lost, and its checksums could only say so.
+//! lost, and its checksums could only detect it.
 //!
 //! So each process gets an open file description of its own, with a lock on a byte of
 //! its own, far past the end of the file. The lock belongs to the description, and ends
@@ -43,7 +43,7 @@ impl Fence {
         (locked == 0).then_some(own)
     }
 
-    /// Whether the process that was in `slot` writes no more.
+    /// Returns true if no write of the process that was in `slot` is in flight.
     pub fn is_quiet(&self, slot: Slot) -> bool {
         let mut byte = byte(slot);
         // SAFETY: asks for a lock as the structure says, and fills it.

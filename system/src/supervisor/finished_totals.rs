@@ -2,16 +2,16 @@
 
 use crate::stats_page::{Block, Figure, Fold};
 
-/// What processes that have ended had counted.
+/// The totals of processes that have ended.
 #[derive(Default)]
 pub(crate) struct Past {
     figures: std::collections::HashMap<&'static str, u64>,
-    /// Processes that came in, in all.
+    /// Processes that joined, in all.
     pub processes: u64,
 }
 
 impl Past {
-    /// Keeps what a process that ends had counted. Its levels end with it.
+    /// Adds the counts of a process that ends. Its levels end with it.
     pub fn keep(&mut self, block: Block<'_>) {
         for figure in Figure::ALL
             .iter()

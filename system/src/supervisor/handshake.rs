@@ -1,8 +1,8 @@
-//! What a process and the system domain say to each other, as bytes.
+//! The messages between a process and the system domain, as bytes.
 //!
 //! Fixed-size messages over a SOCK_SEQPACKET socket: one datagram each, no framing, no
 //! allocation. Both ends come from one build on one machine, so numbers are in native
-//! byte order; the version says so when they do not.
+//! byte order; the version differs when they do not.
 
 /// First word of every message: "SPG" and the version. Another number means another
 /// build of the library or of `selfpage`.
@@ -31,7 +31,7 @@ pub fn slot_of(domain: Domain) -> Slot {
     (domain & 0xfff) as Slot
 }
 
-/// What a process says first on a connection of its own.
+/// The first message of a process on a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// A new image, started by exec: it holds nothing.
@@ -50,13 +50,13 @@ pub enum Hello {
         /// As for an image.
         above: u8,
     },
-    /// A process about to fork asks for its child's domain. The connection ends with the
+    /// A process about to fork requests its child's domain. The connection ends with the
     /// answer.
     Reserve {
         /// The asking process's domain.
         parent: Domain,
     },
-    /// A process asks for an IO channel to the system's disk. The connection ends with the
+    /// A process requests an IO channel to the system's disk. The connection ends with the
     /// answer.
     Channel {
         /// The asking process's domain.
@@ -73,7 +73,7 @@ pub enum Hello {
     },
 }
 
-/// What a process says later.
+/// Later messages of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say<'a> {
     /// A line for the user, printed once on the standard error of `run`.
@@ -90,7 +90,7 @@ pub enum Say<'a> {
 /// What is in force for the whole tree, as a process needs to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How much to say: 0 nothing, 1 what is chosen, 2 each event.
+    /// Verbosity: 0 nothing, 1 what is chosen, 2 each event.
     pub verbosity: u8,
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
@@ -114,7 +114,7 @@ pub enum Role {
     Store = 3,
     /// /dev/userfaultfd, opened while `run` was allowed to.
     Userfaultfd = 4,
-    /// What is rung when the tree wants more frames of the system.
+    /// The bell to ring when the tree wants more frames of the daemon.
     Hunger = 5,
 }
 
@@ -149,7 +149,7 @@ pub struct Welcome {
 /// The answer to a first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// Come in.
+    /// The process is admitted.
     Welcome(Welcome),
     /// The child's domain.
     Reserved(Domain),
@@ -157,7 +157,7 @@ pub enum Answer<'a> {
     Released,
     /// A channel: its memory, the doorbell and the client's bell come along.
     Channel,
-    /// No, and why: the text says what was asked, what there is and what to do.
+    /// Refused: the text names what was asked, what there is and what to do.
     Refused(&'a [u8]),
 }
 
@@ -204,7 +204,7 @@ impl Bytes {
     }
 }
 
-/// Reads a message from another process: any bytes, so every read may fail.
+/// Decodes a message from another process: any bytes, so every read may fail.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -20,7 +20,7 @@ pub(crate) struct Member {
     /// the program's missing pages missing until then.
     lifeline: Option<OwnedFd>,
     _userfault: Option<OwnedFd>,
-    /// Since when its connection has hung up.
+    /// When its connection hung up.
     leaving: Option<Instant>,
 }
 

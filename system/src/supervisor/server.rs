@@ -1,4 +1,4 @@
-//! The system domain's side: admits processes, watches them, takes back what they held.
+//! The system domain's side: admits processes, watches them, reclaims what they held.
 //!
 //! One descriptor to poll ([`System::fd`]) and one call when it is readable
 //! ([`System::dispatch`]), so that it fits into any loop. A process is watched twice, by
@@ -40,7 +40,7 @@ use unclaimed::Unclaimed;
 /// its death cannot be waited for.
 const LAST_STEPS: Duration = Duration::from_millis(20);
 
-/// How often domains whose process never came in are looked for.
+/// How often the supervisor checks for domains whose process never joined.
 const SWEEP: Duration = Duration::from_secs(1);
 
 const PORT: u64 = 0;
@@ -56,11 +56,11 @@ pub struct Settings {
     pub frames: u32,
     /// Where its pages go; `None` for none (what is evicted must then be zeros).
     pub store: Option<StoreConfig>,
-    /// What every process is told.
+    /// The options that every process receives.
     pub options: Options,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
-    /// Whether processes of other users than this one's are given the store, too.
+    /// True if processes of other users than this one's get the store, too.
     pub share_store: bool,
     /// The contract with the system's daemon that the tree lives on; `frames` are then the
     /// most of it, and the store's disk is the daemon's.
@@ -70,7 +70,7 @@ pub struct Settings {
 /// Why the system domain could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A call failed that nothing can be done without.
+    /// A system call failed that the supervisor cannot do without.
     #[error("cannot {what}: {errno}")]
     Call {
         /// What it was for.
@@ -122,17 +122,17 @@ fn kib(frames: u32) -> String {
     format!("{} KiB", u64::from(frames) * wired::PAGE as u64 / 1024)
 }
 
-/// What happened.
+/// An event of the tree.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A process came in.
+    /// A process joined.
     Joined {
         /// Its slot.
         slot: Slot,
         /// Its process id.
         pid: Pid,
     },
-    /// A process ended, or began another image; what it held is taken back.
+    /// A process ended, or began another image; what it held is reclaimed.
     Left {
         /// Its slot.
         slot: Slot,
@@ -141,7 +141,7 @@ pub enum Event {
         /// Frames it still held.
         frames: u32,
     },
-    /// A process says a line to the user.
+    /// A process sends a line for the user.
     Notice {
         /// Who.
         pid: Pid,
@@ -155,7 +155,7 @@ pub enum Event {
         /// Why.
         text: String,
     },
-    /// The system's daemon is there again.
+    /// The daemon is there again.
     Back,
 }
 
@@ -191,8 +191,8 @@ pub struct System {
     board_fd: OwnedFd,
     members: Members,
     fence: Option<Fence>,
-    /// Domains not yet taken back, and since when: a write of theirs is in flight, or
-    /// another dead process has a page of theirs in its hands.
+    /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
+    /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
     unclaimed: Vec<Unclaimed>,
     strangers: BTreeMap<u64, Stranger>,
@@ -206,7 +206,7 @@ pub struct System {
 }
 
 impl System {
-    /// Makes the shared memory and the store, and the sockets that processes come in by.
+    /// Makes the shared memory and the store, and the sockets by which processes join.
     pub fn start(mut settings: Settings) -> Result<Self, StartError> {
         if settings.frames < MIN_FRAMES {
             return Err(StartError::TooFew {
@@ -357,7 +357,7 @@ impl System {
         &self.settings
     }
 
-    /// Lets processes come in through the filter whose listener this is: from then on
+    /// Lets processes join through the filter whose listener this is: from then on
     /// [`System::connect`] serves them.
     pub fn serve_filter(&mut self, listener: OwnedFd) -> std::io::Result<()> {
         self.connector = Some(Connector::start(listener)?);
@@ -372,7 +372,7 @@ impl System {
         }
     }
 
-    /// Lets processes come in by the name, too: where there is no filter.
+    /// Lets processes join by the name, too: where there is no filter.
     pub fn listen(&mut self) -> io::Result<()> {
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::add(
@@ -423,7 +423,7 @@ impl System {
         self.members.iter().any(beside)
     }
 
-    /// How many processes came in, in all.
+    /// How many processes joined, in all.
     pub fn processes(&self) -> u64 {
         self.past.processes
     }
@@ -437,7 +437,7 @@ impl System {
         self.past.with(figure, now)
     }
 
-    /// Does what is to be done, without waiting, and tells what happened.
+    /// Handles pending messages, without blocking, and returns the events.
     pub fn dispatch(&mut self) -> Vec<Event> {
         let mut happened = Vec::new();
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
@@ -499,7 +499,7 @@ impl System {
             let Some((connection, peer)) = self.doors.accept() else {
                 return;
             };
-            // The name is no secret; only our own tree may come in.
+            // The name is no secret; only our own tree may join.
             if is_of_tree(peer) {
                 self.add_stranger(connection, Some(peer));
             }
@@ -565,7 +565,7 @@ impl System {
         )
     }
 
-    /// Lets in a process that this one speaks for.
+    /// Admits a process on behalf of this one.
     #[doc(hidden)]
     pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
         let peer = Peer {
@@ -576,8 +576,8 @@ impl System {
     }
 }
 
-/// Whether a process that connected by the name is below this one. The user is looked at first:
-/// only root's processes become another's.
+/// Returns true if a process that connected by the name is below this one. The user is checked
+/// first: only root's processes become another's.
 fn is_of_tree(peer: Peer) -> bool {
     let us = rustix::process::getpid();
     let own = rustix::process::geteuid();

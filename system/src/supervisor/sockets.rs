@@ -1,4 +1,4 @@
-//! The sockets by which processes come in where there is no filter: see [`crate::client`].
+//! The sockets by which processes join where there is no filter: see [`crate::client`].
 
 use crate::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
 use crate::seqpacket;
@@ -47,7 +47,7 @@ impl Doors {
     }
 
     /// From now on the name can be connected to. Every user of the machine can: so it is not
-    /// done where processes come in through the filter.
+    /// done where processes join through the filter.
     pub fn listen(&mut self) -> io::Result<BorrowedFd<'_>> {
         let listener: &OwnedFd = self.listener.insert(listen(&self.name)?);
         Ok(listener.as_fd())
@@ -62,7 +62,7 @@ impl Doors {
     }
 }
 
-/// The variable by which processes come in through the filter.
+/// The variable by which processes join through the filter.
 pub(crate) fn filter_environment() -> Vec<(&'static str, OsString)> {
     vec![(CONNECT_VARIABLE, BY_FILTER.into())]
 }

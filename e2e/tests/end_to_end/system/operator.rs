@@ -152,7 +152,7 @@ fn broken(disks: &Arc<Disks>, _: Size) -> Verdict {
         ("[disk]\nswap = \"/x\"\ncapacity = 7.5\n", "between"),
         (
             "[disk]\nswap = \"/x\"\n[[allow]]\nframes = \"1G\"\n",
-            "names nobody",
+            "names no peer",
         ),
         ("[disk", "config.toml:1:"),
         ("", "disk"),

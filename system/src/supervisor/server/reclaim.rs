@@ -1,5 +1,5 @@
-//! Processes that end: what they held, frames and pages, is taken back, now or as soon as nothing
-//! of theirs is in flight any more.
+//! Reclaims the frames and pages of processes that end, now or as soon as none of their I/O is in
+//! flight any more.
 
 use super::{Event, System};
 use crate::handshake::{Slot, slot_of};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use store::{SharedStore, Store};
 
 /// How long to wait for a dead process's last writes. A device that takes longer has
-/// failed; what it then overwrites, checksums tell.
+/// failed; checksums detect what it then overwrites.
 const LAST_WRITES: Duration = Duration::from_secs(30);
 
-/// How often, at most, the store is looked at because a process ends: a look takes milliseconds
+/// How often, at most, the store is scanned because a process ends: a scan takes milliseconds
 /// for a store of gigabytes.
 const OFTEN: Duration = Duration::from_millis(200);
 
 impl System {
-    /// A process has ended: keeps its figures, takes everything else back.
+    /// A process has ended: keeps its totals, reclaims everything else.
     pub(super) fn retire(&mut self, slot: Slot, happened: &mut Vec<Event>) {
         let Some(member) = self.members.remove(slot) else {
             return;
@@ -50,8 +50,8 @@ impl System {
         }
     }
 
-    /// Takes back what a domain held, of frames and of pages, now or as soon as it can be.
-    /// Returns how many frames.
+    /// Reclaims the frames and pages of a domain, now or as soon as possible. Returns how many
+    /// frames.
     pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
         let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
         self.board.block(slot_of(domain.raw())).clear();
@@ -65,7 +65,7 @@ impl System {
     fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
         let slot = slot_of(domain.raw());
         let quiet = match &mut self.upstream {
-            // The daemon may be away for as long as it likes: it still has the requests.
+            // The daemon may be away for any time: it still has the requests.
             Some(upstream) => upstream.is_quiet(slot),
             None => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
         };
@@ -83,7 +83,7 @@ impl System {
         self.unfinished = unfinished;
     }
 
-    /// Takes back domains whose process is gone without ever having come in: children
+    /// Reclaims domains whose process is gone without having joined: children
     /// that died between fork and their first message, or that were never forked.
     pub(super) fn sweep(&mut self) {
         self.swept = Instant::now();
