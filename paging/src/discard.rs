@@ -1,4 +1,5 @@
-//! Contents dropped, moved, kept in place: what a program's own calls do to its stretches.
+//! Contents dropped, moved, kept in place: the effects of a program's own calls on its
+//! stretches.
 
 use crate::page::{Busy, State};
 use crate::pager::Pager;
@@ -8,7 +9,7 @@ use std::ops::Range;
 use translation::{RelocateError, StageError, TranslationError};
 use wired::PAGE;
 
-/// Why a transfer stops on its way.
+/// Why a transfer stops before its end.
 enum Stop {
     /// The page at this address is being filled.
     InTransit(usize),
@@ -16,19 +17,19 @@ enum Stop {
     NoRoom,
 }
 
-/// What pages are once their contents are given up.
+/// The state of pages whose contents were discarded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
     /// The domain's, and zeros.
     Empty,
-    /// The program's to map something else over.
+    /// The program's, to map something else over.
     Foreign,
 }
 
 impl Pager {
     /// Drops the contents of `range`: its pages are zeros again, their frames unused, their
-    /// stored copies gone. What `munmap` and `madvise(MADV_DONTNEED)` do to a program.
-    /// The caller is inside the domain's gate, and has nothing in `Filling`.
+    /// stored copies released. This is what `munmap` and `madvise(MADV_DONTNEED)` do to a
+    /// program. The caller is inside the domain's gate, and has no page in `Filling`.
     pub(crate) fn discard(&self, range: Range<usize>) {
         self.for_each_unit(range, &mut |stretch, unit, pages| {
             if stretch.table().touched(unit) {
@@ -45,7 +46,7 @@ impl Pager {
         });
     }
 
-    /// What was mapped over `range` is gone, and anonymous memory is registered there
+    /// The foreign mapping over `range` is gone, and anonymous memory is registered there
     /// again.
     pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
         self.for_each_unit(range, &mut |stretch, unit, pages| {
@@ -120,10 +121,10 @@ impl Pager {
         }
     }
 
-    /// Moves the contents of `from` to `to`, a range of the same length that nobody uses yet.
-    /// Nothing is copied: of pages that can be staged the words move, of those that cannot
-    /// (a device holds them, or they are nailed) the memory. Nails stay behind, but for those
-    /// of devices.
+    /// Moves the contents of `from` to `to`, a range of the same length that the program does
+    /// not use yet. Nothing is copied: of pages that can be staged the words move; of those
+    /// that cannot (a device holds them, or they are nailed) the memory moves. Nails stay
+    /// behind, except those of devices.
     pub(crate) fn transfer(&self, from: Range<usize>, to: usize) {
         let distance = to.wrapping_sub(from.start);
         self.for_each_unit(from, &mut |stretch, unit, pages| {
@@ -137,7 +138,7 @@ impl Pager {
                 if self.make_room(&mut halted) {
                     self.stage_unit(halted.stager(), stretch, unit);
                 }
-                // What staging left in its place needs a slot to go through.
+                // Pages that staging left in place move through a slot.
                 let slot = match self.make_room(&mut halted) {
                     true => self.staging.ring.free_slot(),
                     false => None,
@@ -156,16 +157,16 @@ impl Pager {
                             table.word(table.index(page)).wait_settled();
                         }
                     }
-                    // Nothing may be lost: until the store takes a page, or the kernel a
-                    // mapping, the program's call does not return.
+                    // Nothing may be lost: until the store takes a page, or the kernel grants
+                    // a mapping, the program's call does not return.
                     Some(Stop::NoRoom) => self.await_room(),
                 }
             }
         });
     }
 
-    /// Moves pages until one cannot be moved now. How far it came, and why not farther. Nobody
-    /// else evicts, and the gate of the pages' unit is closed.
+    /// Moves pages until one cannot be moved now. Returns how far it came, and why it stopped.
+    /// No other thread evicts, and the gate of the pages' unit is closed.
     fn move_pages(
         &self,
         stretch: &Inner,
@@ -256,7 +257,7 @@ impl Pager {
             let (word, seen) = (table.word(at + page), table.word(at + page).load());
             let target = to.address(there + page);
             if !word.take(seen) {
-                // A fault has it in hand, of a page that is not resident.
+                // A fault is filling it, and its page is not resident.
                 return Err(Stop::InTransit(table.address(at + page)));
             }
             if matches!(seen.state(), State::Resident | State::Staged) {
@@ -281,8 +282,8 @@ impl Pager {
         Ok(run)
     }
 
-    /// Moves the memory of resident pages. How many: fewer where they are several mappings of
-    /// the kernel's.
+    /// Moves the memory of resident pages. Returns how many: fewer if the kernel has several
+    /// mappings for them.
     fn carry(
         &self,
         from: usize,
@@ -295,8 +296,8 @@ impl Pager {
         let write_protect = self.registers_write_protected();
         let mut run = run;
         loop {
-            // SAFETY: the slot is empty and the stager's, who is the caller; the gates keep
-            // the pager's other threads from both places.
+            // SAFETY: the slot is empty and belongs to the stager, which is the caller; the
+            // gates keep the pager's other threads from both places.
             let carried = unsafe {
                 let userfault = self.userfault();
                 translation::relocate(from, slot, to, run * PAGE, userfault, write_protect)
@@ -315,8 +316,8 @@ impl Pager {
         }
     }
 
-    /// Pages are in a slot and in none of their places: they are what the program has, so
-    /// nothing goes on until the kernel has a mapping for them.
+    /// The pages are in a slot and at no address: they are the program's data, so nothing
+    /// continues until the kernel grants a mapping for them.
     fn unstick(&self, from: usize, slot: usize, to: usize, run: usize, why: &TranslationError) {
         self.complain(format_args!(
             "memory at {from:#x} cannot be moved yet: {why}"
@@ -337,8 +338,8 @@ impl Pager {
         }
     }
 
-    /// Empties a page that nobody uses yet: a window may have brought it in beside a fault.
-    /// Behind its unit's closed gate.
+    /// Empties a page that the program does not use yet: a window may have brought it in
+    /// beside a fault. Behind its unit's closed gate.
     fn clear(&self, stretch: &Inner, index: usize) -> Result<(), Busy> {
         let table = stretch.table();
         let word = table.word(index);
@@ -358,8 +359,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Makes the pages of `range` resident and keeps them so, or says why not. In a
-    /// linked program the caller's own access has faulted them in first.
+    /// Makes the pages of `range` resident and keeps them so. Returns false if a page could
+    /// not be kept. In a linked program the caller's own access has faulted them in first.
     pub(crate) fn nail(&self, range: Range<usize>) -> bool {
         let mut all = true;
         self.for_each_unit(range, &mut |stretch, unit, pages| {

@@ -1,4 +1,4 @@
-//! The page-state word: where a page's contents are, and who is changing that.
+//! The page-state word: where a page's contents are, and which thread is changing that.
 //!
 //! One 64-bit word for each page of a stretch, changed by compare-and-swap alone. It is
 //! what Nemesis keeps in the translation and the stretch driver (*Self-Paging in the
@@ -12,13 +12,13 @@
 //! | `Resident` | in the program's memory | its own | an earlier copy, maybe stale |
 //! | `Staged` | in a staging slot: the standby list | its own | an earlier copy, maybe stale |
 //! | `Stored` | in the store | none | the copy |
-//! | `Poisoned` | lost, and the program is told at each access | none | none |
-//! | `Foreign` | not ours: something else was mapped there | none | none |
+//! | `Poisoned` | lost, and each access fails | none | none |
+//! | `Foreign` | not the domain's: something else was mapped there | none | none |
 //!
 //! # How races are settled
 //!
-//! - *Fill against fill.* Only who changes a settled word to `Filling` fills the page; the
-//!   others wait on the word, or are woken by the kernel when it is mapped.
+//! - *Fill against fill.* Only the thread that changes a settled word to `Filling` fills the
+//!   page; the others wait on the word, or are woken by the kernel when it is mapped.
 //! - *Fill against staging.* A filled page is mapped and its word made `Resident` inside
 //!   the range's [`RangeGate`]; staging moves the range's memory away and makes its words
 //!   `Staged` with the gate closed. So no page becomes resident while its range is taken,
@@ -60,14 +60,14 @@ pub enum State {
     Staged,
     /// Only in the store.
     Stored,
-    /// Lost; each access is told.
+    /// Lost; each access fails.
     Poisoned,
-    /// Not ours: something else was mapped over it.
+    /// Not the domain's: something else was mapped over it.
     Foreign,
 }
 
-// Codes of the state field. `Filling` has two, so that an interrupted fill knows what to
-// go back to: with a frame it was staged, else stored if there is a handle, else empty.
+// Codes of the state field. `Filling` has two, so that an aborted fill can restore the earlier
+// state: with a frame it was staged, else stored if there is a handle, else empty.
 const EMPTY: u64 = 0;
 const FILLING: u64 = 1;
 const REFILLING: u64 = 2;
@@ -102,13 +102,13 @@ impl Field {
 }
 
 const STATE: Field = Field { shift: 0, bits: 3 };
-/// Someone sleeps until the page is settled.
+/// A thread sleeps until the page is settled.
 const WAITERS: Field = STATE.after(1);
-/// It was brought in before it was wanted, and not used since as far as is known.
+/// The page was brought in before any access, and none is known since.
 const AHEAD: Field = WAITERS.after(1);
 /// How often it came back from the standby list, up to 3.
 const HOT: Field = AHEAD.after(2);
-/// How many want it to stay where it is.
+/// Pin count.
 const NAILS: Field = HOT.after(3);
 const FRAME: Field = NAILS.after(26);
 const HANDLE: Field = FRAME.after(PageHandle::BITS);
@@ -123,7 +123,7 @@ const _: () = assert!(NAILS.shift + NAILS.bits <= 32 && cfg!(target_endian = "li
 pub struct PageState(u64);
 
 impl PageState {
-    /// What [`PageState::frame`] says of a page without one; no frame has this number.
+    /// Result of [`PageState::frame`] for a page without one; no frame has this number.
     pub const NO_FRAME: u32 = u32::MAX;
 
     /// Where the contents are.
@@ -139,8 +139,8 @@ impl PageState {
         }
     }
 
-    /// The page's frame: of a resident or staged page, and of one that is filled from
-    /// staging the frame it had there. Else [`PageState::NO_FRAME`].
+    /// The page's frame: of a resident or staged page; of a page that is filled from staging,
+    /// the frame it had there. Otherwise [`PageState::NO_FRAME`].
     pub fn frame(self) -> u32 {
         match STATE.get(self.0) {
             RESIDENT | STAGED | REFILLING => FRAME.get(self.0) as u32,
@@ -148,32 +148,33 @@ impl PageState {
         }
     }
 
-    /// The stored copy; of a page that is not `Stored` maybe a stale one.
+    /// The stored copy; for a page that is not `Stored` maybe a stale one.
     pub fn handle(self) -> Option<PageHandle> {
         PageHandle::new(HANDLE.get(self.0) as u32)
     }
 
-    /// How many want the page to stay where it is.
+    /// The pin count: how many nails keep the page in place.
     pub fn nails(self) -> u32 {
         NAILS.get(self.0) as u32
     }
 
-    /// How often the page came back from the standby list of late, up to 3.
+    /// How often the page recently came back from the standby list, up to 3.
     pub fn hot(self) -> u32 {
         HOT.get(self.0) as u32
     }
 
-    /// Whether it came in before it was wanted, and was not wanted since.
+    /// Returns true if the page was brought in before any access, and had none since.
     pub fn ahead(self) -> bool {
         AHEAD.get(self.0) != 0
     }
 
-    /// Whether a sweep may pass over the page: what is there is ours, and not nailed.
+    /// Returns true if a sweep may take the page's unit: the page is the domain's and not
+    /// nailed.
     pub fn may_stage(self) -> bool {
         self.nails() == 0 && STATE.get(self.0) != FOREIGN
     }
 
-    /// What the page was before its fill began; itself, if it is not being filled.
+    /// The state before the page's fill began; the same state if it is not being filled.
     pub fn before_fill(self) -> PageState {
         let settled = match STATE.get(self.0) {
             REFILLING => STAGED,
@@ -184,7 +185,7 @@ impl PageState {
         PageState(WAITERS.put(STATE.put(self.0, settled), 0))
     }
 
-    /// The word of a fill of this page; none, if the page is not one to fill.
+    /// The word for a fill of this page; None if the page cannot be filled.
     fn filling(self) -> Option<u64> {
         match STATE.get(self.0) {
             EMPTY | STORED => Some(STATE.put(self.0, FILLING)),
@@ -215,19 +216,19 @@ impl std::fmt::Debug for PageState {
     }
 }
 
-/// What a page had that its former owner must see to.
+/// Resources of a page that the caller must release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released {
-    /// The frame of a resident page: to be put back once the memory is gone. The frame of
-    /// a staged page is not here: it is in its slot until that is discarded.
+    /// The frame of a resident page: to be released once the memory is gone. The frame of a
+    /// staged page is not here: its slot keeps it until the slot is discarded.
     pub frame: Option<u32>,
-    /// The stored copy, which nobody refers to any more.
+    /// The stored copy, to which no page refers any more.
     pub handle: Option<PageHandle>,
-    /// Whether it was nailed; it is not any more.
+    /// True if the page was nailed; it no longer is.
     pub nailed: bool,
 }
 
-/// The page is being filled: wait, and try again.
+/// The page is being filled: wait, and retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -248,8 +249,8 @@ impl PageWord {
         PageState(self.word.load(Acquire))
     }
 
-    /// Claims the fill of an empty, staged or stored page that was seen so. False when
-    /// the word changed meanwhile, or the page is not one to fill.
+    /// Claims the fill of an empty, staged or stored page that was in the state `seen`.
+    /// Returns false if the word has changed, or the page cannot be filled.
     pub fn begin_fill(&self, seen: PageState) -> bool {
         seen.filling().is_some_and(|filling| {
             self.word
@@ -258,27 +259,27 @@ impl PageWord {
         })
     }
 
-    /// The page was mapped in `frame`, for an access. Called inside the range's gate by
-    /// who claimed the fill; a stored copy is kept as long as it is known to be the same.
-    /// Wakes those who wait; whether there were any.
+    /// The page was mapped in `frame`, for an access. The thread that claimed the fill calls
+    /// this inside the range's gate; a stored copy is kept as long as it is known to be the
+    /// same. Wakes the waiters; returns true if there were any.
     pub fn finish_fill(&self, frame: u32) -> bool {
         self.finish(|word| AHEAD.put(Self::filled(word, frame), 0))
     }
 
-    /// As [`PageWord::finish_fill`], of a page that nobody has accessed yet: coming back from
-    /// the standby list will be its first use, and says nothing of a second.
+    /// As [`PageWord::finish_fill`], for a page that had no access yet: coming back from the
+    /// standby list will be its first use, and is no evidence of a second.
     pub fn finish_ahead(&self, frame: u32) -> bool {
         self.finish(|word| AHEAD.put(Self::filled(word, frame), 1))
     }
 
-    /// A staged page was put back where it was, in the frame it had, by who claimed its
-    /// fill and holds its slot: with the gate closed.
+    /// A staged page was put back at its address, in the frame it had. The thread that claimed
+    /// its fill and holds its slot calls this, with the gate closed.
     pub fn finish_in_place(&self) {
         self.finish(|word| STATE.put(word, RESIDENT));
     }
 
-    /// The fill could not be done: the page is again what was seen before. Wakes those
-    /// who wait; whether there were any.
+    /// Aborts the fill: the page is again in the state `seen`. Wakes the waiters; returns true
+    /// if there were any.
     pub fn abort_fill(&self, seen: PageState) -> bool {
         debug_assert_eq!(
             self.load().before_fill(),
@@ -288,16 +289,16 @@ impl PageWord {
         self.finish(|word| PageState(word).before_fill().0)
     }
 
-    /// The contents are lost: who claimed the fill could not read them. Every access is
-    /// told from now on. The stored copy is the caller's to forget.
+    /// The contents are lost: the thread that claimed the fill could not read them. Every
+    /// access fails from now on. The caller releases the stored copy.
     pub fn poison_fill(&self) -> Option<PageHandle> {
         let handle = self.load().handle();
         self.finish(|_| POISONED);
         handle
     }
 
-    /// Makes a resident page staged: with the gate closed, after its memory was moved to
-    /// the slot. Its frame; none when it is not resident or is nailed.
+    /// Makes a resident page staged: with the gate closed, after its memory was moved to the
+    /// slot. Returns its frame; None if it is not resident or is nailed.
     pub fn stage(&self) -> Option<u32> {
         self.change(|now| {
             let stages = now.state() == State::Resident && now.nails() == 0;
@@ -305,9 +306,9 @@ impl PageWord {
         })
     }
 
-    /// The copy just written of the page staged in `frame` becomes the page. The stale
-    /// copy it had, if any, is the caller's to forget; None when the page was faulted on
-    /// or discarded meanwhile, and then the copy just written is.
+    /// Makes the copy just written of the page staged in `frame` the page. The caller releases
+    /// the stale copy it had, if any. None if the page was faulted on or discarded meanwhile:
+    /// then the caller releases the copy just written.
     pub fn write_done(&self, frame: u32, copy: PageHandle) -> Option<Option<PageHandle>> {
         self.change(|now| {
             let stored = HANDLE.put(STATE.put(now.without_frame(), STORED), copy.get().into());
@@ -315,8 +316,8 @@ impl PageWord {
         })
     }
 
-    /// The page staged in `frame` is the same as its stored copy, which becomes the page.
-    /// False when there is none, or the page was faulted on or discarded meanwhile.
+    /// Makes the stored copy of the page staged in `frame`, which is the same, the page.
+    /// Returns false if there is none, or the page was faulted on or discarded meanwhile.
     pub fn clean_drop(&self, frame: u32) -> bool {
         self.change(|now| {
             let clean = now.is(STAGED, frame) && now.handle().is_some();
@@ -325,34 +326,33 @@ impl PageWord {
         .is_some()
     }
 
-    /// The page staged in `frame` is all zeros: it becomes empty. The stored copy it had,
-    /// if any, is the caller's to forget; None when the page was faulted on or discarded
-    /// meanwhile.
+    /// Makes the page staged in `frame`, which is all zeros, empty. The caller releases the
+    /// stored copy it had, if any; None if the page was faulted on or discarded meanwhile.
     pub fn drop_zero(&self, frame: u32) -> Option<Option<PageHandle>> {
         self.change(|now| now.is(STAGED, frame).then(|| (EMPTY, now.handle())))
     }
 
-    /// Makes the page empty, whatever it was: the program gave up its contents. With the
-    /// gate closed and the memory discarded. A page that is not ours stays so.
+    /// Makes the page empty, whatever its state: the program discarded its contents. With the
+    /// gate closed and the memory discarded. A foreign page stays foreign.
     pub fn discard(&self) -> Result<Released, Busy> {
         self.settle_as(EMPTY)
     }
 
-    /// Something else will be mapped there: the page is none of ours. With the gate closed
-    /// and the memory discarded.
+    /// Makes the page foreign, before something else is mapped there. With the gate closed and
+    /// the memory discarded.
     pub fn become_foreign(&self) -> Result<Released, Busy> {
         self.settle_as(FOREIGN)
     }
 
-    /// Plain memory of ours is mapped there again, where something else was: the page is
-    /// empty. False when nothing else was there.
+    /// Makes a foreign page empty: plain memory of the domain's is mapped there again. Returns
+    /// false if the page was not foreign.
     pub fn reclaim(&self) -> bool {
         self.change(|now| (now.state() == State::Foreign).then_some((EMPTY, ())))
             .is_some()
     }
 
-    /// Separates a resident or staged page from its stored copy, which is the caller's to
-    /// forget: when it is known to be stale, or the store needs the room.
+    /// Separates a resident or staged page from its stored copy: when it is known to be stale,
+    /// or the store needs the room. The caller releases the copy.
     pub fn take_handle(&self) -> Option<PageHandle> {
         self.change(|now| {
             let elsewhere = matches!(now.state(), State::Resident | State::Staged);
@@ -362,7 +362,7 @@ impl PageWord {
     }
 
     /// Gives a resident or staged page another frame: in a child, whose pages are in the
-    /// frames its parent reserved for it. The frame it had.
+    /// frames its parent reserved for it. Returns the frame it had.
     pub fn renumber(&self, frame: u32) -> Option<u32> {
         self.change(|now| {
             let framed = matches!(now.state(), State::Resident | State::Staged);
@@ -370,9 +370,9 @@ impl PageWord {
         })
     }
 
-    /// Takes a page with contents away, or one that lost them, to be put elsewhere
-    /// ([`PageWord::put`]): the page is empty. With the gate closed; false when the word
-    /// changed.
+    /// Takes the contents of a page, or the record of their loss, to be put elsewhere
+    /// ([`PageWord::put`]); the page becomes empty. With the gate closed. Returns false if the
+    /// word has changed.
     pub fn take(&self, seen: PageState) -> bool {
         let settled = !matches!(seen.state(), State::Empty | State::Filling | State::Foreign);
         settled
@@ -382,17 +382,17 @@ impl PageWord {
                 .is_ok()
     }
 
-    /// Makes an empty page what [`PageWord::take`] took, nailed once or not at all. With the
-    /// gate closed; false when the page is not empty any more.
+    /// Gives an empty page what [`PageWord::take`] took, nailed once or not at all. With the
+    /// gate closed. Returns false if the page is no longer empty.
     pub fn put(&self, taken: PageState, nailed: bool) -> bool {
         let word = NAILS.put(WAITERS.put(taken.0, 0), nailed.into());
         self.change(|now| (now.0 == EMPTY).then_some((word, ())))
             .is_some()
     }
 
-    /// Keeps a resident page where it is until as many [`PageWord::unnail`]. Inside the
-    /// range's gate, so that it is not being staged. False when it is not resident, or
-    /// already nailed 7 times.
+    /// Keeps a resident page in place until as many [`PageWord::unnail`]. Inside the range's
+    /// gate, so that it is not being staged. Returns false if it is not resident, or already
+    /// nailed 7 times.
     pub fn nail(&self) -> bool {
         self.change(|now| {
             let nails = u64::from(now.nails()) + 1;
@@ -402,7 +402,7 @@ impl PageWord {
         .is_some()
     }
 
-    /// Ends one [`PageWord::nail`]. False when there was none.
+    /// Ends one [`PageWord::nail`]. Returns false if there was none.
     pub fn unnail(&self) -> bool {
         self.change(|now| {
             let nails = u64::from(now.nails()).checked_sub(1)?;
@@ -411,7 +411,7 @@ impl PageWord {
         .is_some()
     }
 
-    /// Sleeps until nobody is filling the page.
+    /// Sleeps until no thread is filling the page.
     pub fn wait_settled(&self) -> PageState {
         loop {
             let now = self.load();
@@ -433,14 +433,14 @@ impl PageWord {
     fn filled(word: u64, frame: u32) -> u64 {
         let from = PageState(word);
         debug_assert_ne!(from.frame(), frame, "the staged frame stays with its slot");
-        // Coming back from the standby list is the only reference bit there is for free.
+        // Coming back from the standby list is the only reference bit that costs nothing.
         let back = STATE.get(word) == REFILLING && AHEAD.get(word) == 0;
         let hot = (HOT.get(word) + u64::from(back)).min((1 << HOT.bits) - 1);
         let word = STATE.put(FRAME.put(word, frame.into()), RESIDENT);
         HOT.put(word, hot)
     }
 
-    /// Ends a fill. Only waiters may change the word meanwhile, to say so.
+    /// Ends a fill. Meanwhile only waiters may change the word, to announce themselves.
     fn finish(&self, settled: impl Fn(u64) -> u64) -> bool {
         let mut now = self.word.load(Relaxed);
         loop {
@@ -480,7 +480,7 @@ impl PageWord {
         .ok_or(Busy)
     }
 
-    /// Changes the word as `next` says of what it is; None when `next` has nothing to say.
+    /// Changes the word as `next` computes from its state; None if `next` returns None.
     fn change<T>(&self, next: impl Fn(PageState) -> Option<(u64, T)>) -> Option<T> {
         let mut now = self.load();
         loop {

@@ -2,21 +2,21 @@
 //!
 //! RAPHA (Ko and Yoo), section 4.2: a task past its limit is suspended in its own fault until
 //! its next period; past the system's limit the swapper is called. The logic is
-//! [`rate::Limiter`]; here are the clock, the words of this process's tasks, what was counted,
-//! and the cost of faults, measured.
+//! [`rate::Limiter`]; this module has the clock, the words of this process's tasks, the
+//! statistics, and the measured cost of faults.
 //!
-//! What counts: each fault once, however often it is tried, and each page that comes with
+//! What counts: each fault once, however often it is retried, and each page that comes with
 //! another, in a window or a huge frame. A window takes what the period has left, and never
-//! waits. Pages that a program asks for by a call (pinning, binding) do not count: it waits
+//! waits. Pages that a program requests by a call (pinning, binding) do not count: it waits
 //! for them as it would for any work. Faults that the kernel handles by itself are counted by
 //! [`kernel_faults`](crate::entry::kernel_faults), which sleeps for them.
 //!
-//! What a fault costs is the processor time of the thread that handles it, one in
-//! [`SAMPLED`] of them, eviction included where that thread evicts. What the kernel takes to
-//! deliver the fault is not seen.
+//! A fault's cost is the processor time of the thread that handles it, measured for one in
+//! [`SAMPLED`] of them, eviction included if that thread evicts. The kernel's own time to
+//! deliver the fault is not visible.
 //!
-//! Rules: who is to wait is outside the domain's gate and holds no frame, lock or context.
-//! Where nothing is limited a fault has one load.
+//! Rules: a task that must wait is outside the domain's gate and holds no frame, lock or
+//! context. If nothing is limited, a fault costs one load.
 
 use crate::counters::{Counter, Counters};
 use crate::pager::Pager;
@@ -27,10 +27,10 @@ use std::time::Duration;
 use wired::clock::thread_time;
 use wired::{WiredMemory, clock, futex};
 
-/// Now, on the clock that the limits' periods are of.
+/// The current time, on the clock of the limits' periods.
 pub(crate) use wired::clock::now;
 
-/// Words for tasks: threads that fault within one period. Beyond that they share.
+/// Words for tasks: threads that fault within one period. Further threads share words.
 const TASKS: usize = 4096;
 
 /// One fault in so many has its cost measured: reading a thread's time is a system call.
@@ -39,34 +39,34 @@ const SAMPLED: Nanos = 32;
 /// Bits of the clock below those that choose: clocks may step by some tens of nanoseconds.
 const COARSE: u32 = 6;
 
-/// What a domain's faults pass.
+/// The limits that a domain's faults pass.
 pub(crate) struct Pace {
     limits: SharedLimits<'static>,
     tasks: WiredMemory,
-    /// Frames to make room for: the swapper was called.
+    /// Frames to free, since the swapper was called.
     swap: AtomicU32,
 }
 
-/// Where a fault stands with the limits.
+/// The state of a fault with respect to the limits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Standing {
     token: ChargeToken,
-    /// When it was suspended first; zero if it was not.
+    /// When it was first suspended; zero if it never was.
     since: Nanos,
 }
 
-/// What a fault is told.
+/// Throttle decision.
 pub(crate) enum Told {
-    /// Go on. The time, where anything is limited.
+    /// Proceed. The time, if anything is limited.
     Handle(Option<Nanos>),
-    /// Come again then.
+    /// Retry at that time.
     Suspend(Suspended),
 }
 
-/// A fault that is to wait.
+/// A delayed fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Suspended {
-    /// Until when.
+    /// When to retry.
     pub(crate) until: Nanos,
     generation: u32,
 }
@@ -84,9 +84,9 @@ impl Suspended {
 /// How a fault was handled, for its cost.
 #[derive(Clone, Copy)]
 pub(crate) struct Handled {
-    /// From where.
+    /// The source of the page.
     pub(crate) class: FaultClass,
-    /// Pages that came.
+    /// Pages brought in.
     pub(crate) pages: u32,
 }
 
@@ -99,7 +99,7 @@ impl Default for Handled {
     }
 }
 
-/// Notes what a period has counted by now, where it is the most so far.
+/// Raises a maximum to what a period has counted by now.
 fn raise(counters: Counters, task: u32, tree: u32) {
     for (counter, count) in [
         (Counter::most_task_faults, task),
@@ -130,12 +130,12 @@ impl Pace {
         self.limits
     }
 
-    /// What faults cost.
+    /// The measured cost of faults.
     pub(crate) fn units(&self) -> FaultUnits<'static> {
         self.limits.units()
     }
 
-    /// A fault of a task asks whether it is to be handled.
+    /// Decides whether a fault of a task may be handled now.
     pub(crate) fn ask(&self, task: ThreadKey, standing: &mut Standing, counters: Counters) -> Told {
         let before = standing.since;
         let told = self.judge(self.limiter(), task, standing, counters);
@@ -149,8 +149,8 @@ impl Pace {
         told
     }
 
-    /// The kernel has handled `batch` faults of a task by itself. One of them asks whether it
-    /// fits the period; who is suspended is to wait, and to ask again.
+    /// The kernel has handled `batch` faults of a task by itself. Decides whether they fit the
+    /// period; a suspended task waits, and asks again.
     pub(crate) fn ask_after(
         &self,
         batch: u32,
@@ -165,7 +165,7 @@ impl Pace {
         told
     }
 
-    /// How many of `want` more of the batch fit the period.
+    /// How many of the `want` remaining faults of the batch fit the period.
     pub(crate) fn more_after(
         &self,
         batch: u32,
@@ -215,7 +215,8 @@ impl Pace {
         Told::Handle(Some(now))
     }
 
-    /// How many pages may come with the one of a task's fault, of `want`, and when that was.
+    /// How many of `want` further pages may come with a task's fault, and the time of the
+    /// decision.
     pub(crate) fn more(
         &self,
         task: Option<ThreadKey>,
@@ -232,48 +233,48 @@ impl Pace {
         (more.granted, now)
     }
 
-    /// Pages of [`Pace::more`] that did not come.
+    /// Returns pages granted by [`Pace::more`] that were not brought in.
     pub(crate) fn give_back(&self, task: Option<ThreadKey>, when: Nanos, count: u32) {
         if let Some(task) = task.filter(|_| when != 0 && count != 0) {
             self.limiter().refund(task, when, count);
         }
     }
 
-    /// The thread's time so far, where the fault that begins is one whose cost is measured.
-    /// `came` is when, by [`Told::Handle`].
+    /// The thread's time so far, if the fault that begins is one whose cost is measured.
+    /// `came` is the time in [`Told::Handle`].
     pub(crate) fn begin_sample(&self, came: Option<Nanos>) -> Option<Nanos> {
         let chosen = |came: Nanos| (came >> COARSE).is_multiple_of(SAMPLED);
         came.filter(|came| chosen(*came))
             .and_then(|_| thread_time())
     }
 
-    /// What the thread has used since [`Pace::begin_sample`].
+    /// The time that the thread has used since [`Pace::begin_sample`].
     pub(crate) fn used_since(&self, begin: Nanos) -> Nanos {
         thread_time().map_or(0, |now| now.saturating_sub(begin))
     }
 
-    /// A fault took so much processor time.
+    /// Records the processor time of a fault.
     pub(crate) fn sample(&self, handled: Handled, used: Nanos) {
         let pages = Nanos::from(handled.pages.max(1));
         self.units().sample(handled.class, used / pages);
     }
 
-    /// Whether the swapper was called since this was last asked: for how many frames.
+    /// Takes the swapper's call since the last query: the number of frames it wants.
     pub(crate) fn swapper_called(&self) -> Option<u32> {
-        // Looked at first: it is asked often.
+        // A load first: the query is frequent.
         let called = self.swap.load(Ordering::Relaxed) != 0;
         let frames = called.then(|| self.swap.swap(0, Ordering::Acquire));
         frames.filter(|frames| *frames != 0)
     }
 
-    /// Whether a call of the swapper waits.
+    /// Returns true if a call of the swapper is pending.
     pub(crate) fn calls_swapper(&self) -> bool {
         self.swap.load(Ordering::Relaxed) != 0
     }
 }
 
 impl Pager {
-    /// Puts other limits in force, and wakes who sleeps by the old ones.
+    /// Sets new limits, and wakes the threads that sleep by the old ones.
     pub(crate) fn set_fault_rate(&self, setting: FaultLimits) {
         let _one = self.control.lock();
         if self.pace.limits.set(setting, now()) {
@@ -283,12 +284,12 @@ impl Pager {
 }
 
 impl Standing {
-    /// Whether it was ever told to wait.
+    /// Returns true if the fault was ever suspended.
     pub(crate) fn was_suspended(&self) -> bool {
         self.since != 0
     }
 
-    /// Microseconds since it was.
+    /// Microseconds since it was suspended.
     fn slept_us(&self, now: Nanos) -> u64 {
         now.saturating_sub(self.since) / 1000
     }
@@ -309,8 +310,8 @@ impl Standing {
 }
 
 impl Suspended {
-    /// Sleeps until it is time, or the limits change, or a signal comes: the caller asks
-    /// again. Holds nothing but the words of the limits, which outlive every domain.
+    /// Sleeps until the fault is due, or the limits change, or a signal comes; the caller then
+    /// asks again. Holds nothing but the words of the limits, which outlive every domain.
     pub(crate) fn sleep(&self, limits: SharedLimits<'static>) {
         let left = self.until.saturating_sub(now());
         if left > 0 {

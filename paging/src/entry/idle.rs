@@ -1,29 +1,30 @@
-//! Which entry threads wait for faults.
+//! Selection of the entry threads that wait for faults; the others idle.
 //!
-//! A fault should be answered on the processor that took it: there, no idle processor has
-//! to be woken (9 us and 40 us a fault, measured by `examples/latency`). But every fault
-//! wakes all entries that wait on the userfaultfd, and which of them reads it is a race
-//! that a distant one may win. So only those wait on whose processors program threads run;
-//! the others *doze* until they are called.
+//! A fault should be served on the processor that took it: there, no idle processor has to be
+//! woken (9 us against 40 us a fault, measured by `examples/latency`). But every fault wakes
+//! all entries that wait on the userfaultfd, and they race to read it; a distant one may win.
+//! So only those entries wait on whose processors program threads run; the others *doze* until
+//! they are called.
 //!
-//! Where a thread runs, the domain's surroundings may know
-//! ([`Hooks::processor_of`](crate::Hooks::processor_of)); else the kernel says so in the
-//! thread's stat file, which takes it 15 us, and an entry asks for one in [`LOOK`] of the
-//! faults it serves:
-//! - it is here: entries that served nothing in [`LOOK`] faults are told to doze;
-//! - it is elsewhere: the entry of that processor is called, and this one dozes when it has
-//!   been so [`ELSEWHERE`] times, or when it is known that the thread it served moved there.
+//! The pager's host may know where a thread runs
+//! ([`Hooks::processor_of`](crate::Hooks::processor_of)). Otherwise the kernel reports it in
+//! the thread's stat file, which takes 15 us, and an entry reads one in [`LOOK`] of the faults
+//! it serves:
+//! - The thread runs here: entries that served nothing in [`LOOK`] faults are told to doze.
+//! - It runs elsewhere: the entry of that processor is called, and this one dozes after
+//!   [`ELSEWHERE`] such answers in a row, or at once if it is known that the thread it served
+//!   moved there.
 //!
-//! The scheduler moves a thread that an entry wakes to a processor that is idle, once in 20
-//! to 100 faults. A move costs a few faults from afar where the processor is known, and some
-//! twenty where it is looked up: 8.7 us an access instead of 9.3 (`selfpage bench paging
-//! --arms run-ram --passes random-read`, the other with `GLIBC_TUNABLES=glibc.pthread.rseq=0`).
+//! The scheduler moves a thread that an entry wakes to a processor that is idle, once in 20 to
+//! 100 faults. A move costs a few remote faults if the processor is known, and some twenty if
+//! it is looked up: 8.7 us an access instead of 9.3 (`selfpage bench paging --arms run-ram
+//! --passes random-read`, the other with `GLIBC_TUNABLES=glibc.pthread.rseq=0`).
 //!
-//! (How long the entry slept would tell more cheaply, but is wrong too often where several
-//! threads fault: half of the gain was lost.)
+//! (The time that the entry slept would be a cheaper indication, but is wrong too often if
+//! several threads fault: half of the gain was lost.)
 //!
-//! One is always awake, and one that is about to wait for a device calls all. Where there is
-//! no stat file nobody dozes.
+//! At least one entry is always awake, and an entry that is about to wait for a device calls
+//! all. Without stat files no entry dozes.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -32,30 +33,31 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 use wired::futex;
 
-/// Faults from one look to the next.
+/// Faults from one check to the next.
 const LOOK: u32 = 16;
 
-/// Faults from the end of a doze to the first look.
+/// Faults from the end of a doze to the first check.
 const SOON: u32 = 4;
 
-/// Answers in a row that say elsewhere, after which an entry is of no use where it is.
+/// Consecutive answers that name another processor, after which an entry is of no use on its
+/// own.
 const ELSEWHERE: u32 = 4;
 
-/// How long a doze lasts at most.
+/// Longest doze.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// Entries that are looked after.
+/// Entries in the table.
 const SEATS: usize = 64;
 
-/// What the others know of an entry.
+/// What the other entries know of an entry.
 struct Seat {
-    /// Tells it to doze; -1 where there is no entry, or it dozes already.
+    /// Doorbell that tells it to doze; -1 if there is no entry, or it dozes already.
     bell: AtomicI32,
     /// Its processor.
     cpu: AtomicU32,
     /// Faults it served.
     served: AtomicU32,
-    /// Counts calls: what it sleeps on while it dozes.
+    /// Counts calls: the futex word that it sleeps on while it dozes.
     calls: AtomicU32,
 }
 
@@ -89,7 +91,7 @@ impl Seat {
 }
 
 impl Entries {
-    /// In the child of a fork: there is none.
+    /// Clears the table in the child of a fork.
     pub(crate) fn forget(&self) {
         self.awake.store(0, Ordering::SeqCst);
         self.dozing.store(0, Ordering::SeqCst);
@@ -99,14 +101,14 @@ impl Entries {
         }
     }
 
-    /// Wakes those who doze: the caller may not be back soon.
+    /// Wakes the dozing entries: the caller may not be back soon.
     pub(crate) fn call(&self) {
         if self.dozing.load(Ordering::SeqCst) > 0 {
             self.seats.iter().for_each(Seat::call);
         }
     }
 
-    /// Wakes the entry of a processor, if it dozes. Whether there is one.
+    /// Wakes the entry of a processor, if it dozes. Returns true if there is one.
     fn call_to(&self, cpu: u32) -> bool {
         let seat = self
             .seats
@@ -121,24 +123,24 @@ impl Entries {
     }
 }
 
-/// One entry's part in this.
+/// One entry's own state.
 pub(crate) struct Alertness {
     bell: OwnedFd,
     cpu: u32,
     seat: Option<usize>,
-    /// Faults served since the last look.
+    /// Faults served since the last check.
     since: u32,
     elsewhere: u32,
     /// The thread that faulted here last.
     here: u32,
     /// The stat file of the thread looked at last.
     stat: Option<(u32, OwnedFd)>,
-    /// What the others had served when this one last looked.
+    /// What the others had served at this entry's last check.
     seen: [u32; SEATS],
 }
 
 impl Alertness {
-    /// Of an entry on this processor, that does not wait yet. Opens a descriptor.
+    /// For an entry on this processor that does not wait yet. Opens a descriptor.
     pub(crate) fn new(cpu: usize) -> rustix::io::Result<Self> {
         Ok(Self {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -176,13 +178,13 @@ impl Alertness {
         entries.awake.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Readable when the entry is to doze.
+    /// Readable if the entry should doze.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// The entry serves a fault of a thread, which runs on processor `known`, if that is
-    /// known.
+    /// Records that the entry serves a fault of a thread, which runs on processor `known`, if
+    /// that is known.
     pub(crate) fn serves(&mut self, entries: &Entries, thread: u32, known: Option<u32>) {
         let Some(mine) = self.seat else { return };
         entries.seats[mine].served.fetch_add(1, Ordering::Relaxed);
@@ -215,7 +217,7 @@ impl Alertness {
         }
     }
 
-    /// Tells entries to doze that served nothing since the last time.
+    /// Tells entries to doze that served nothing since the last check.
     fn look_after(&mut self, entries: &Entries, mine: usize) {
         for (at, seat) in entries.seats.iter().enumerate() {
             if at == mine || seat.bell.load(Ordering::SeqCst) < 0 {
@@ -228,7 +230,7 @@ impl Alertness {
         }
     }
 
-    /// On which processor a thread of this process is, or was last.
+    /// The processor on which a thread of this process runs, or last ran.
     fn processor_of(&mut self, thread: u32) -> Option<u32> {
         if self.stat.as_ref().is_none_or(|(of, _)| *of != thread) {
             self.stat = Some((thread, open_stat(thread)?));
@@ -238,14 +240,14 @@ impl Alertness {
         let read = rustix::io::pread(stat, &mut text[..], 0);
         let found = read.ok().and_then(|len| processor_in(&text[..len]));
         if found.is_none() {
-            // The thread is gone; its number may be another's one day.
+            // The thread has exited; its number may be reused.
             self.stat = None;
         }
         found
     }
 
-    /// The bell was rung. The entry has nothing under way: it dozes, unless it is the last, no
-    /// longer than `limit`.
+    /// The bell was rung. The entry has nothing under way: it dozes for at most `limit`,
+    /// unless it is the last one awake.
     pub(crate) fn doze(&mut self, entries: &Entries, limit: Option<Duration>) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut count);
@@ -262,7 +264,7 @@ impl Alertness {
             futex::wait(&seat.calls, calls, Some(limit));
             entries.dozing.fetch_sub(1, Ordering::SeqCst);
             entries.awake.fetch_add(1, Ordering::SeqCst);
-            // Whoever was of use until now may be of none.
+            // An entry that was of use until now may no longer be.
             self.since = LOOK - SOON;
             for (seen, seat) in self.seen.iter_mut().zip(&entries.seats) {
                 *seen = seat.served.load(Ordering::Relaxed);
@@ -304,8 +306,8 @@ fn open_stat(thread: u32) -> Option<OwnedFd> {
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// The processor in the text of a stat file: field 39, counted behind the name, in which
-/// there may be anything.
+/// The processor in the text of a stat file: field 39, counted after the name, which may
+/// contain any bytes.
 fn processor_in(text: &[u8]) -> Option<u32> {
     let after = text.len() - text.iter().rev().position(|b| *b == b')')?;
     let mut fields = text[after..].split(|b| *b == b' ').skip(1);
@@ -352,7 +354,7 @@ mod tests {
             one.serves(&entries, thread, None);
         }
         assert!(rung(&other) && !rung(&one));
-        // It is called when it is needed, and then the one elsewhere is told.
+        // The entry is called when it is needed, and then the one elsewhere is told to doze.
         std::thread::scope(|scope| {
             let dozer = scope.spawn(|| other.doze(&entries, None));
             while entries.dozing.load(Ordering::SeqCst) == 0 {
@@ -366,7 +368,7 @@ mod tests {
         }
         assert!(rung(&other), "its threads are all elsewhere");
         other.go(&entries);
-        // Alone, one does not doze whatever it is told.
+        // The only entry does not doze even if it is told to.
         one.doze(&entries, None);
         assert_eq!(entries.awake.load(Ordering::SeqCst), 1);
     }

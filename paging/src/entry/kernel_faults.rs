@@ -1,25 +1,26 @@
-//! Faults that the kernel handles by itself: counted by signals, paced in their handler.
+//! Faults that the kernel handles by itself: counted by signals, throttled in their handler.
 //!
 //! RAPHA (Ko and Yoo), section 4.2, limits every page fault of a task. A launch faults mostly
-//! on text and data in files, which userfaultfd does not tell of. So each thread has an event
-//! of the kernel's ([`translation::fault_event`]) that sends it a SIGTRAP after every *batch*
-//! of faults. The handler counts the batch for the task, with what the pager handles for it,
-//! and past a limit it sleeps until the rest of the batch fits a period.
+//! on text and data in files, which userfaultfd does not report. So each thread has a perf
+//! event ([`translation::fault_event`]) that sends it a SIGTRAP after every *batch* of faults.
+//! The handler counts the batch for the task, together with the faults that the pager handles
+//! for it, and past a limit it sleeps until the rest of the batch fits a period.
 //!
-//! The event counts faults on paged memory, too, which the pager has counted. Which kind a
-//! batch was the address of its last fault says: one fault in a batch is a sample, and stands
-//! for all. Batches are prime, so that memory of both kinds used in turns is sampled fairly.
+//! The event also counts faults on paged memory, which the pager has counted already. The
+//! address of a batch's last fault decides which kind the batch was: one fault in a batch is a
+//! sample, and stands for all. Batches are prime, so that memory of both kinds used in turns
+//! is sampled fairly.
 //!
 //! A batch is counted after its faults were handled. So a thread whose faults are all of this
 //! kind has no more than its limit in a period, since the handler leaves room for one batch
-//! ([`rate::Limiter::in_batches`]); one with both kinds may have a batch more, and all threads
-//! together a batch each more than theirs. What a thread faults after its last whole batch,
-//! and what a process does before its pager runs, is not counted.
+//! ([`rate::Limiter::in_batches`]); a thread with both kinds may have a batch more, and all
+//! threads together a batch each more than theirs. Faults of a thread after its last whole
+//! batch, and faults of a process before its pager runs, are not counted.
 //!
 //! Rules: the handler sleeps under the program's own mask, so its signals are handled
-//! meanwhile, and holds nothing. It does nothing where the pager's own code was interrupted,
-//! which may hold a lock. It runs on the thread's own stack: see [`signals`](super::signals).
-//! Signals that are not of our events go to the program's handler.
+//! meanwhile, and holds nothing. It does nothing if it interrupted the pager's own code, which
+//! may hold a lock. It runs on the thread's own stack: see [`signals`](super::signals).
+//! Signals that do not come from these events go to the program's handler.
 
 use super::signals;
 use crate::counters::Counter;
@@ -30,10 +31,10 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What the handler knows.
+/// The handler's state.
 struct Traps {
     pager: &'static Pager,
-    /// Code that must not be stopped.
+    /// Code in which the handler must not sleep.
     code: Range<usize>,
 }
 
@@ -42,18 +43,19 @@ static TRAPS: OnceLock<Traps> = OnceLock::new();
 /// Faults in a batch.
 static BATCH: AtomicU32 = AtomicU32::new(1);
 
-/// The number that our events' signals carry: an address of ours, which no other's can be.
+/// The number that these events' signals carry: an address in this library, which no other
+/// event uses.
 pub(crate) fn number() -> u64 {
     std::ptr::from_ref(&BATCH) as u64
 }
 
-/// Puts the handler in place. `code` is the text of the pager's library.
+/// Installs the handler. `code` is the text of the pager's library.
 pub(crate) fn install(pager: &'static Pager, code: Range<usize>) -> std::io::Result<()> {
     TRAPS.get_or_init(|| Traps { pager, code });
     signals::install(libc::SIGTRAP, on_sigtrap)
 }
 
-/// So many faults come with a signal from now on.
+/// Sets how many faults come with a signal.
 pub(crate) fn set_batch(batch: u32) {
     BATCH.store(batch.max(1), Ordering::Release);
 }
@@ -105,7 +107,8 @@ impl Pager {
     /// The calling thread has had a batch of faults, the last of them at `addr`. Returns when
     /// all of them fit the limits.
     fn batch_of_faults(&self, addr: usize) {
-        // No gate is entered, a fork may have closed it: stretches of a process are never freed.
+        // No gate is entered, since a fork may have closed it: stretches of a process are
+        // never freed.
         if self.directory.find(addr).is_some() {
             return;
         }

@@ -1,8 +1,8 @@
-//! Pages whose access failed for now.
+//! Pages whose access failed temporarily.
 //!
-//! A faulting thread is told by a mark in the kernel's page table, which every later access
-//! meets, too. Where the contents may come at a later try (the store was busy, frames were
-//! short) the mark is taken away after a moment, and the next access is a fault like any.
+//! A mark in the kernel's page table makes the faulting thread's access fail, and every later
+//! access, too. If the contents may come at a later attempt (the store was busy, frames were
+//! short), the mark is removed after a moment, and the next access is an ordinary fault.
 
 use crate::page::State;
 use crate::pager::Pager;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use translation::PoisonMethod;
 use wired::PAGE;
 
-/// How long a mark stays: a thread that was woken by it takes microseconds to meet it. One that
-/// takes longer faults again, and is told again if the page still cannot be had.
+/// How long a mark stays: a thread that it woke takes microseconds to meet it. A slower thread
+/// faults again, and the page is marked again if it still cannot be brought in.
 const STAYS: Duration = Duration::from_millis(100);
 
-/// Marks at once. One more takes the oldest away.
+/// Marks at once. A further mark removes the oldest.
 const MOST: usize = 4096;
 
 /// A page that is marked.
@@ -36,8 +36,8 @@ impl Marks {
 }
 
 impl Pager {
-    /// Tells who waits for a page, and whoever accesses it next, that the access fails. The
-    /// caller is inside the domain's gate.
+    /// Makes the access fail in the threads that wait for a page, and in any thread that
+    /// accesses it next. The caller is inside the domain's gate.
     pub(crate) fn mark_failed(&self, page: usize) {
         let method = match self.userfault().poison(page, PAGE) {
             Ok(method) => method,
@@ -65,9 +65,9 @@ impl Pager {
         }
     }
 
-    /// Takes the marks away whose time is over.
+    /// Removes the marks whose time is over.
     pub(crate) fn unmark_failed(&self) {
-        // Keeps the stretches where they are.
+        // Keeps the stretches in place.
         let Some(_stager) = self.stager.try_lock() else {
             return;
         };
@@ -97,7 +97,7 @@ impl Pager {
         let write_protect = self.registers_write_protected();
         gate.close();
         match table.word(index).load().state() {
-            // It came by itself; it is lost for good; it is something else's place.
+            // Resolved by another fault; lost for good; or foreign.
             State::Resident | State::Poisoned | State::Foreign => {}
             State::Empty | State::Filling | State::Staged | State::Stored => {
                 // SAFETY: marked by this method; behind the closed gate it stays missing.

@@ -30,33 +30,33 @@ use frames::Frame;
 use rate::thread_counters::ThreadKey;
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE};
 
-/// Numbers of units as the recogniser knows them, apart from those of pages.
+/// Namespace bit: unit numbers in the stream detector, apart from page numbers.
 const UNITS: usize = 1 << 60;
 
 /// A fault to attempt.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Attempt {
-    /// Where.
+    /// The faulting address.
     pub(crate) addr: usize,
     /// Whether the access was a write.
     pub(crate) write: bool,
-    /// May leave a read under way and answer `Pending`.
+    /// True if the fault may leave a read under way and return `Pending`.
     pub(crate) detached: bool,
-    /// What is known of the faults to come.
+    /// The predicted next faults.
     pub(crate) advice: Option<Advice>,
-    /// May bring in a whole unit, where the stretch has huge frames.
+    /// True if the fault may fill a whole unit, if the stretch has huge frames.
     pub(crate) whole: bool,
-    /// The program goes through the stretch's units in order.
+    /// True if the program goes through the stretch's units in order.
     pub(crate) in_order: bool,
-    /// Nobody has accessed the page: it is brought in because someone asks.
+    /// True if the program has not accessed the page: it is brought in on request.
     pub(crate) at_bind: bool,
-    /// The thread whose fault it is; none where nobody's faults are counted.
+    /// The thread whose fault it is; None if the fault is not counted.
     pub(crate) task: Option<ThreadKey>,
 }
 
 impl Pager {
-    /// What the faults so far say of those to come, at a fault of a thread on a page, each
-    /// a number.
+    /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
+    /// number.
     pub(crate) fn advice(&self, thread: usize, page: usize) -> Option<Advice> {
         match self.widest {
             0 | 1 => None,
@@ -64,8 +64,8 @@ impl Pager {
         }
     }
 
-    /// Whether a fault says that its thread goes through a stretch of huge frames in order:
-    /// it is at the edge of a unit, after one in the unit before.
+    /// Returns true if a fault shows that its thread goes through a stretch of huge frames in
+    /// order: it is at the edge of a unit, after one in the unit before.
     pub(crate) fn in_order(&self, stretch: &Inner, thread: usize, addr: usize) -> bool {
         if !stretch.huge() {
             return false;
@@ -79,8 +79,8 @@ impl Pager {
         })
     }
 
-    /// One attempt at a fault: the notification handler's with no frame in hand, a
-    /// worker's with one, or that of a binding. A frame that was not used is put back.
+    /// One attempt at a fault: the notification handler's with no frame in hand, a worker's
+    /// with one, or that of a binding. A frame that was not used is released.
     pub(crate) fn attempt(
         &self,
         stretch: &Inner,
@@ -123,7 +123,7 @@ impl Pager {
         outcome
     }
 
-    /// Tells whoever watches that an access cannot be satisfied.
+    /// Logs an unrecoverable fault.
     pub(crate) fn report(&self, stretch: &Inner, addr: usize, failure: &Failure) {
         self.counters().add(Counter::lost, 1);
         let store = self.store_name();

@@ -1,18 +1,20 @@
 //! Signal dispositions and masks, so that an upcall always arrives.
 //!
-//! A thread that faults while SIGBUS is blocked is killed by the kernel, handler or not,
-//! and worker threads often block all signals. So this library defines `sigprocmask`,
-//! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS
-//! while a domain with upcalls exists, and a program that installs a handler for SIGBUS
-//! or SIGSEGV gets those signals that are not the pager's. So it is with SIGTRAP where faults
-//! are counted by signals ([`kernel_faults`](super::kernel_faults)): blocked, one would wait, and be taken for
-//! the program's own by whoever waits for any signal. A program linked with this library gets
-//! these definitions because a static library's symbols go before a shared one's.
+//! A thread that faults while SIGBUS is blocked is killed by the kernel, handler or not, and
+//! worker threads often block all signals. So this library defines `sigprocmask`,
+//! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS while a
+//! domain with upcalls exists, and a program that installs a handler for SIGBUS or SIGSEGV
+//! gets those signals that are not the pager's. The same holds for SIGTRAP if faults are
+//! counted by signals ([`kernel_faults`](super::kernel_faults)): a blocked one would stay
+//! pending, and a thread that waits for any signal would take it for the program's own. A
+//! program linked with this library gets these definitions because a static library's symbols
+//! go before a shared one's.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use wired::Lock;
 
-/// Signals that have a handler of the pager's: masks and handlers are changed on their way.
+/// Signals with a handler of the pager's: masks and handlers of the program are adapted for
+/// them.
 static OURS: AtomicU64 = AtomicU64::new(0);
 
 /// Of those, the signals that no mask may block. (A program may block SIGSEGV, and then dies
@@ -24,7 +26,7 @@ fn passing() -> u64 {
 /// A handler with SA_SIGINFO. One of the program's may throw an exception past it.
 pub(crate) type Action = extern "C-unwind" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// What the program asked for.
+/// The disposition that the program requested.
 struct Previous {
     lock: Lock<()>,
     handler: AtomicUsize,
@@ -72,10 +74,10 @@ const RESTORER: u64 = 0x0400_0000;
 /// The signals the kernel counts: a set is 64 bits.
 const SET_BYTES: usize = 8;
 
-// Where a handler returns to. Who unwinds the stack (exceptions, `backtrace`, debuggers) has
-// to get past it to the interrupted frame, whose registers the kernel has put in a `ucontext`
-// at the stack pointer. Some know this function by its instructions, which are those of the C
-// library's; others by unwind information, which says of each register where it is: DWARF
+// Where a handler returns to. An unwinder (exceptions, `backtrace`, debuggers) has to get past
+// it to the interrupted frame, whose registers the kernel has put in a `ucontext` at the stack
+// pointer. Some unwinders recognise this function by its instructions, which are those of the
+// C library's; others use unwind information, which gives the location of each register: DWARF
 // number, offset from the stack pointer. A return address is looked up by the byte before it,
 // hence the `nop`.
 #[cfg(target_arch = "x86_64")]
@@ -148,7 +150,7 @@ fn bit(signal: i32) -> u64 {
 /// Installs a handler of the pager's in front of the program's.
 pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
     if signal == libc::SIGTRAP && OURS.load(Ordering::Acquire) & bit(signal) != 0 {
-        // A fork's child has it from its parent.
+        // A fork's child inherits it from its parent.
         return Ok(());
     }
     let mut old = KernelAction::default();
@@ -166,9 +168,9 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
                 0
             }) as u64,
         restorer: 0,
-        // No other handler may run while this one is inside a gate: it could fault, and
-        // wait at the same gate behind a closer that waits for this one.
-        // Who sleeps in a trap is in no gate, and the program's signals are not to wait for it.
+        // No other handler may run while this one is inside a gate: it could fault, and wait
+        // at the same gate behind a closer that waits for this one. A thread throttled in a
+        // trap holds no gate, and the program's signals must not wait for it.
         mask: match signal {
             libc::SIGTRAP => 0,
             _ => !(bit(libc::SIGBUS) | bit(libc::SIGSEGV)),
@@ -196,7 +198,7 @@ fn remember(previous: &Previous, action: &KernelAction) {
     previous.handler.store(action.handler, Ordering::Release);
 }
 
-/// Lets the pager's signals through on this thread.
+/// Unblocks the pager's signals on this thread.
 pub(crate) fn unblock_here() {
     let set = OURS.load(Ordering::Acquire);
     // SAFETY: one word of signals.
@@ -251,7 +253,7 @@ fn set_mask(mask: u64, old: Option<&mut u64>) {
     };
 }
 
-/// Gives a signal that is not the pager's to whom the program meant it for.
+/// Forwards a signal that is not the pager's to the program's disposition.
 ///
 /// # Safety
 /// The arguments are the kernel's, in the handler of `signal`.

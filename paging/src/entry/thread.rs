@@ -1,16 +1,16 @@
 //! Faults as messages: entry threads, one on each processor, all reading one userfaultfd.
 //!
-//! A fault must be answered on the processor that took it: an idle processor takes 20 us
-//! to wake, and one unpinned handler makes 35 to 55 us of a fault that pinned ones answer
-//! in 11. All entries wait on the same descriptor; the one on the faulting processor runs
-//! first, since the faulting thread has just gone to sleep there.
+//! A fault must be served on the processor that took it: an idle processor takes 20 us to
+//! wake, and one unpinned handler makes 35 to 55 us of a fault that pinned ones serve in 11.
+//! All entries wait on the same descriptor; the one on the faulting processor runs first,
+//! since the faulting thread has just gone to sleep there.
 //!
-//! The loop does what a notification handler may do, and leaves reads under way while it
-//! takes further faults; a fault that finds no frame makes it evict, on the faulter's
+//! The loop does what a notification handler may do, and leaves reads under way while it takes
+//! further faults; if a fault finds no frame, the entry evicts, on the faulting thread's
 //! processor.
 //!
-//! A fault whose task is past its limit sleeps ([`super::throttled`]) and is taken up when it
-//! is due; the entry goes on with others'.
+//! A fault whose task is past its limit sleeps ([`super::throttled`]) and is resumed when it
+//! is due; the entry continues with other threads' faults.
 //!
 //! Rule: an entry that has reads under way never waits for anything else.
 
@@ -45,13 +45,13 @@ const PARKED: usize = 64;
 /// `perf record -e sched:sched_switch`): a wait in between would return at once.
 const IN_A_ROW: u32 = 64;
 
-/// How often an entry looks for other limits while faults sleep.
+/// How often an entry checks for changed limits while faults sleep.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// How soon parked faults are looked at again.
+/// How soon parked faults are retried.
 const RETRY: Duration = Duration::from_micros(200);
 
-/// What one entry thread keeps.
+/// The state of one entry thread.
 pub(crate) struct Entry {
     context: Context,
     faults: [translation::Fault; 16],
@@ -59,7 +59,7 @@ pub(crate) struct Entry {
     parked_count: usize,
     /// Faults of tasks past their limits.
     asleep: Asleep,
-    /// The limits that these wait by.
+    /// The generation of the limits that they wait by.
     generation: u32,
     cpu: usize,
     alertness: Alertness,
@@ -79,8 +79,8 @@ impl Entry {
         })
     }
 
-    /// Serves faults until `stop` says so. `also` is a descriptor whose readability, too,
-    /// is a reason to ask `stop`.
+    /// Serves faults until `stop` returns true. `also` is a second descriptor whose
+    /// readability is a reason to call `stop`.
     pub(crate) fn serve(
         &mut self,
         pager: &Pager,
@@ -131,8 +131,8 @@ impl Entry {
         let unused = PollFd::from_borrowed_fd(userfault.as_fd(), PollFlags::empty());
         let mut fds = [unused.clone(), unused.clone(), unused.clone(), unused];
         let mut count = 0;
-        // What is not waited for is left out: each costs a fault its part. The userfaultfd
-        // is the first where it is in.
+        // Descriptors that are not waited for are left out: each adds to a fault's cost. The
+        // userfaultfd is the first if it is included.
         let bell = (!self.under_way()).then(|| self.alertness.bell());
         let wanted = [take_new.then_some(userfault.as_fd()), ring, bell, also];
         for fd in wanted.into_iter().flatten() {
@@ -144,7 +144,7 @@ impl Entry {
             true => Some(Duration::ZERO),
             false => (self.parked_count > 0 || !take_new).then_some(RETRY),
         };
-        // Limits that are raised are noticed by then.
+        // Raised limits are noticed by then.
         let due = self.asleep.first_due().map(|due| left(due).min(GLANCE));
         let limit = retry.into_iter().chain(due).min().map(|limit| Timespec {
             tv_sec: 0,
@@ -163,9 +163,9 @@ impl Entry {
         }
     }
 
-    /// Takes a fault, if another entry has not. Whether there was one.
+    /// Reads a fault, unless another entry has. Returns true if there was one.
     fn take(&mut self, pager: &Pager) -> bool {
-        // One at a time where reads are slow to come by: another entry may take the next.
+        // One at a time if reads are slow to complete: another entry may take the next.
         let Ok(count) = pager.userfault().read_faults(&mut self.faults[..1]) else {
             return false;
         };
@@ -191,7 +191,7 @@ impl Entry {
         count > 0
     }
 
-    /// Resolves a fault, or puts it off where its task, or all, are past their limit.
+    /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
     fn admit(&mut self, pager: &Pager, mut fault: Sleeper) {
         let task = ThreadKey::new(fault.thread);
         let told = pager.pace.ask(task, &mut fault.standing, pager.counters());
@@ -225,8 +225,8 @@ impl Entry {
         }
     }
 
-    /// Takes up the faults whose time has come, or all where the limits are others. None is
-    /// taken up while the domain's gate closes: they have waited, and a fork must not.
+    /// Resumes the faults that are due, or all if the limits have changed. None is resumed
+    /// while the domain's gate closes: they have waited already, and a fork must not.
     fn wake_sleepers<'a>(&mut self, pager: &'a Pager, inside: &mut Option<Inside<'a>>) {
         if self.asleep.is_empty() {
             return;
@@ -248,14 +248,14 @@ impl Entry {
         }
     }
 
-    /// Sends the faults back that sleep: their threads fault again.
+    /// Sends sleeping faults back: their threads fault again.
     fn send_all_back(&mut self, pager: &Pager) {
         while let Some(sleeper) = self.asleep.take_due(0, true) {
             let _ = pager.userfault().wake(Pager::page_of(sleeper.addr), PAGE);
         }
     }
 
-    /// Takes the faults that are there by now.
+    /// Reads the faults that have arrived by now.
     fn take_those_there(&mut self, pager: &Pager) {
         for _ in 0..IN_A_ROW {
             if self.under_way() || pager.gate.closing(self.cpu) || !self.take(pager) {
@@ -264,7 +264,7 @@ impl Entry {
         }
     }
 
-    /// Whether a fault that was taken is not answered yet.
+    /// Returns true if a fault that was taken is not resolved yet.
     fn under_way(&self) -> bool {
         self.context.flights() > 0 || self.parked_count > 0
     }
@@ -281,8 +281,8 @@ impl Entry {
         let mut in_order = false;
         loop {
             let Some(stretch) = pager.directory.find(addr) else {
-                // Registered, but no stretch of ours: it has just gone. The kernel says so
-                // itself when the access is repeated.
+                // Registered, but not in a stretch: the stretch has just been removed. The
+                // kernel reports that when the access is repeated.
                 let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
                 return Ended::Other;
             };
@@ -317,17 +317,17 @@ impl Entry {
                 task: Some(ThreadKey::new(thread)),
             };
             match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
-                // Whatever makes a fault a success wakes the threads that wait for the page.
+                // The thread that resolves a fault wakes all threads that wait for the page.
                 Outcome::Success => return Ended::Resolved,
                 Outcome::Pending => return Ended::Reading,
                 Outcome::Busy => {
-                    // Whoever has the page wakes the faulting thread by mapping it; if it
-                    // fails instead, the page must be tried again.
+                    // The thread that fills the page wakes the faulting thread by mapping it;
+                    // if it fails, this fault must be retried.
                     self.park(fault);
                     return Ended::Other;
                 }
                 Outcome::Retry if std::mem::take(&mut self.context.wanted) > 0 => {
-                    // Once: a second time the unit is split.
+                    // Once only: the second attempt splits the unit.
                     pager.obtain_room(HUGE_RANGE_PAGES as u32);
                     whole = !std::mem::replace(&mut asked, true);
                 }
@@ -356,8 +356,8 @@ impl Entry {
     }
 
     fn park(&mut self, fault: Parked) {
-        // Faults are not taken while the table is half full, so there is room; if not,
-        // the access is repeated and comes again.
+        // Faults are not taken while the table is half full, so there is room; if not, the
+        // access is repeated and faults again.
         if self.parked_count < PARKED {
             self.parked[self.parked_count] = fault;
             self.parked_count += 1;
@@ -393,8 +393,8 @@ impl Entry {
     }
 }
 
-/// A write met the protection under which a page is being copied out: when that is done
-/// the access finds the page missing, or writeable again.
+/// A write met the protection under which a page is being copied out: afterwards the access
+/// finds the page missing, or writeable again.
 fn wait_for_eviction(pager: &Pager, addr: usize) {
     if let Some(stretch) = pager.directory.find(addr) {
         let table = stretch.table();
@@ -405,22 +405,22 @@ fn wait_for_eviction(pager: &Pager, addr: usize) {
     let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
 }
 
-/// What came of a fault.
+/// Result of a fault.
 enum Ended {
-    /// Its page is there.
+    /// Its page is resident.
     Resolved,
     /// Its page is being read.
     Reading,
-    /// It is parked, or its thread is to be told.
+    /// It is parked, or its thread's access fails.
     Other,
 }
 
-/// How long it is until then, from now.
+/// The time from now until `due`.
 fn left(due: Nanos) -> Duration {
     Duration::from_nanos(due.saturating_sub(throttle::now()))
 }
 
-/// A fault that cannot be answered yet.
+/// A fault that cannot be resolved yet.
 #[derive(Clone, Copy, Default)]
 struct Parked {
     addr: usize,
@@ -429,16 +429,16 @@ struct Parked {
     thread: u32,
 }
 
-/// What there is to do.
+/// The events that a wait found.
 #[derive(Default)]
 struct Ready {
     faults: bool,
-    /// The entry is to doze.
+    /// The entry should doze.
     rung: bool,
     also: bool,
 }
 
-/// An address the program has not allocated: it shall have its natural SIGSEGV.
+/// An address that the program has not allocated: the access gets its natural SIGSEGV.
 fn refuse_access(pager: &Pager, addr: usize) {
     let page = Pager::page_of(addr);
     pager.hooks.close(page);

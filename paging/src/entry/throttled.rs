@@ -1,21 +1,21 @@
 //! Faults that an entry thread has put off: their tasks are past their limits and sleep.
 //!
-//! The entry takes other faults meanwhile, and comes back to each when it is due. A thread
-//! has one fault at a time, so it has one place; what it left there before, when another's
-//! fault brought its page, is forgotten. Where the kernel does not tell threads apart
+//! The entry takes other faults meanwhile, and resumes each when it is due. A thread has one
+//! fault at a time, so it has one place; an earlier fault of the thread, whose page another
+//! thread's fault brought, is overwritten. If the kernel does not tell threads apart
 //! ([`Feature::ThreadId`](translation::Feature::ThreadId)), a page has one place, for all
-//! that wait for it; what is forgotten too late is a page that is there by then.
+//! threads that wait for it; a fault that is resumed too late finds its page resident.
 //!
 //! Rule: a fault that sleeps holds nothing, neither the domain's gate nor a frame. A fork, the
-//! end of a stretch, the end of the entry do not wait for it.
+//! end of a stretch and the end of the entry do not wait for it.
 
 use crate::throttle::{Standing, Suspended};
 use rate::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wired::{PAGE, WiredMemory};
 
-/// Threads that one entry can have asleep. The fault of one more is sent back, so that its
-/// thread faults again.
+/// Threads that one entry can have asleep. The fault of a further thread is sent back, so that
+/// the thread faults again.
 const MOST: usize = 4096;
 
 const WORDS: usize = 6;
@@ -55,7 +55,7 @@ impl Asleep {
         self.count
     }
 
-    /// When to come back; none where none sleeps.
+    /// When the first is due; None if none sleeps.
     pub(crate) fn first_due(&self) -> Option<Nanos> {
         (self.count > 0).then_some(self.first)
     }
@@ -64,7 +64,7 @@ impl Asleep {
         self.words.slice(at * WORDS * size_of::<AtomicU64>(), WORDS)
     }
 
-    /// Puts a fault off. False where there is no room.
+    /// Puts a fault off. Returns false if there is no room.
     pub(crate) fn put(&mut self, sleeper: Sleeper, suspended: &Suspended) -> bool {
         let thread = u64::from(sleeper.thread) << 1;
         let page = (sleeper.addr / PAGE) as u64;
@@ -96,7 +96,7 @@ impl Asleep {
         true
     }
 
-    /// Takes one that is due. `all` are, where the limits have changed.
+    /// Takes a fault that is due; all are due if `all`, because the limits have changed.
     pub(crate) fn take_due(&mut self, now: Nanos, all: bool) -> Option<Sleeper> {
         if self.count == 0 || !(all || self.first <= now) {
             return None;

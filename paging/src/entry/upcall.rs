@@ -1,12 +1,12 @@
 //! Faults as upcalls: SIGBUS on the faulting thread is the activation.
 //!
-//! `UFFD_FEATURE_SIGBUS` makes the kernel deliver a fault on a registered missing page as
-//! a synchronous SIGBUS. It cannot be told from others by its code (`BUS_ADRERR`, as for
-//! a file's end), so a fault is ours by its address; every other SIGBUS and SIGSEGV goes
-//! to whoever had the handler before.
+//! `UFFD_FEATURE_SIGBUS` makes the kernel deliver a fault on a registered missing page as a
+//! synchronous SIGBUS. Its code does not distinguish it from others (`BUS_ADRERR`, as for a
+//! file's end), so the address decides whether a fault is the pager's; every other SIGBUS and
+//! SIGSEGV goes to the handler that was installed before.
 //!
-//! Rules: the handler allocates nothing, touches no stretch and no thread-local storage,
-//! and can be nested (a program's own handler may fault in its turn).
+//! Rules: the handler allocates nothing, touches no stretch and no thread-local storage, and
+//! can be nested (a program's own handler may fault in its turn).
 
 use super::{Attempt, signals};
 use crate::counters::Counter;
@@ -26,14 +26,15 @@ use wired::{Lock, PAGE};
 /// Domains that one process can have at once.
 pub const MOST_DOMAINS: usize = 64;
 
-/// A domain of the process's, for the handlers.
+/// A domain of this process, for the handlers.
 #[derive(Default)]
 struct Slot {
-    /// Null before the pager goes.
+    /// Null before the pager is freed.
     pager: AtomicPtr<Pager>,
-    /// Handlers are inside while they use the pager. Whatever takes it away closes and opens
-    /// this gate, and then knows that no handler does. A gate for each: an upcall may wait for
-    /// frames for a long time, and the other domains' faults and ends do not wait for it.
+    /// Handlers are inside while they use the pager. The code that removes the pager closes
+    /// and opens this gate, and then knows that no handler uses it. Each domain has its own
+    /// gate: an upcall may wait for frames for a long time, and the other domains' faults and
+    /// removals do not wait for it.
     handlers: DomainGate,
 }
 
@@ -43,33 +44,33 @@ static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
 /// Whether the handlers are installed.
 static INSTALLED: Lock<bool> = Lock::new(false);
 
-/// What a fault came to.
+/// Result of dispatching a signal.
 enum Verdict {
     /// Repeat the access.
     Resume,
-    /// Another domain's, or nobody's.
+    /// The address is in no stretch of this domain.
     NotOurs,
-    /// The program is to be told.
+    /// Forward the signal to the program's handler.
     Tell,
-    /// The program's own handler is to be asked, outside all gates: it may jump away.
+    /// Call the program's own handler, outside all gates: it may jump away.
     Ask(&'static Handler, FaultKind),
-    /// The thread is past its limit, or all are: it is to sleep outside all gates, under the
-    /// program's own mask, and come again.
+    /// The thread, or the system, is past its limit: sleep outside all gates, under the
+    /// program's own mask, and retry.
     Sleep(Suspended, SharedLimits<'static>),
 }
 
-/// An access that faulted, from its signal to its end.
+/// An access that faulted, from its signal to its resolution.
 struct Access {
     addr: usize,
     write: bool,
-    /// Whether the program's own handlers are still to be asked.
+    /// True if the program's own handlers have not been called yet.
     own_handlers: bool,
-    /// Whether it is among the figures.
+    /// True if it has been counted.
     counted: bool,
-    /// Whether the limits let it pass.
+    /// True if it has passed the limits.
     passed: bool,
     standing: Standing,
-    /// The thread's time at its beginning, where that is measured.
+    /// The thread's time at its start, if that is measured.
     sample: Option<Nanos>,
 }
 
@@ -87,8 +88,8 @@ impl Access {
     }
 }
 
-/// Puts a pager where the handlers find it, and installs them if they are not yet.
-/// False where the process has too many domains.
+/// Registers a pager with the handlers, and installs them if they are not installed yet.
+/// Returns false if the process has too many domains.
 ///
 /// # Safety
 /// The pager must live until [`detach`] has returned.
@@ -109,7 +110,7 @@ pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
     Ok(free)
 }
 
-/// Takes a pager away from the handlers. When it returns, none uses it.
+/// Removes a pager from the handlers. When it returns, no handler uses the pager.
 pub(crate) fn detach(pager: &Pager) {
     let mine = std::ptr::from_ref(pager).cast_mut();
     let _one = INSTALLED.lock();
@@ -159,7 +160,7 @@ unsafe fn dispatch(
             is_write(context),
         )
     };
-    // A signal that somebody sent has no address of a fault.
+    // A signal sent by `kill` or `sigqueue` has no fault address.
     if code > 0 {
         let mut access = Access::new(addr, write);
         loop {
@@ -186,14 +187,14 @@ unsafe fn dispatch(
     unsafe { signals::chain(signal, info, context) };
 }
 
-/// Asks each domain in turn.
+/// Tries each domain in turn.
 fn ask_pagers(access: &mut Access, resolve: fn(&Pager, &mut Access) -> Verdict) -> Verdict {
     let hint = thread_hint();
     for slot in DOMAINS.get().into_iter().flatten() {
         if slot.pager.load(Ordering::Acquire).is_null() {
             continue;
         }
-        // A gate that is closed is that of a pager that goes.
+        // A closed gate is that of a pager that is being removed.
         let Some(_inside) = slot.handlers.try_enter(hint) else {
             continue;
         };
@@ -329,7 +330,7 @@ impl Pager {
                     let wanted_by = stretch.table().word(index).load().state();
                     drop(inside);
                     if wanted > 0 {
-                        // Once: a second time the unit is split.
+                        // Once only: the second attempt splits the unit.
                         self.obtain_room(wanted);
                         whole = !std::mem::replace(&mut asked, true);
                         continue;
@@ -339,7 +340,7 @@ impl Pager {
                             held = Some(frame);
                             continue;
                         }
-                        // Only for those who have reads under way.
+                        // Only for threads that have reads under way.
                         Err(NoFrame::Busy) => continue,
                         Err(NoFrame::Never(failure)) => {
                             let inside = self.gate.enter(hint);
@@ -354,7 +355,7 @@ impl Pager {
                     }
                 }
                 Outcome::Failure(failure) => {
-                    // Once at a time: the gate may close in between.
+                    // One attempt at a time: the gate may close in between.
                     drop(inside);
                     failure
                 }
@@ -437,8 +438,8 @@ mod tests {
         }
     }
 
-    /// The gate closes while the fault is inside, and it is inside once: the closer waits for
-    /// it, and it for nothing.
+    /// The gate closes while the fault is inside, and the fault enters once: the closer waits
+    /// for it, and it waits for nothing.
     #[test]
     fn a_fault_that_fails_while_a_stretch_ends_keeps_neither_waiting() {
         let domain = Arc::new(

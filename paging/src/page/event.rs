@@ -6,8 +6,8 @@ pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Where those wait who wait for a word to change. Takes no room: the word itself is what
-/// the kernel looks at.
+/// The futex on which threads wait for a word to change. Takes no space: the kernel reads the
+/// word itself.
 #[cfg(not(loom))]
 #[derive(Default)]
 pub(crate) struct Event;
@@ -19,7 +19,7 @@ impl Event {
         wired::futex::wait(low_half(word), expected as u32, None);
     }
 
-    /// Wakes all who wait on the low half of `word`.
+    /// Wakes all threads that wait on the low half of `word`.
     pub(crate) fn wake_all(&self, word: &AtomicU64) {
         wired::futex::wake_all(low_half(word));
     }
@@ -29,7 +29,7 @@ impl Event {
         wired::futex::wait(word, expected, None);
     }
 
-    /// Wakes all who wait on `word`.
+    /// Wakes all threads that wait on `word`.
     pub(crate) fn wake_all32(&self, word: &AtomicU32) {
         wired::futex::wake_all(word);
     }
@@ -42,7 +42,7 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
     unsafe { &*std::ptr::from_ref(word).cast::<AtomicU32>() }
 }
 
-/// A futex as loom can explore it: the check of the word and going to sleep are one step.
+/// A futex as loom can explore it: the check of the word and the sleep are one step.
 #[cfg(loom)]
 #[derive(Default)]
 pub(crate) struct Event {

@@ -1,19 +1,20 @@
-//! The gate of a range: many may be inside, or one has it closed.
+//! The gate of a range: many threads may be inside, or one has it closed.
 //!
-//! Those who publish filled pages go inside; who takes the range's pages away closes it.
-//! Rule: nobody waits inside for anything that needs a closer, and signals that could
-//! fault on a stretch are blocked inside: a second entry by the same thread waits for a
-//! closer that waits for the first.
+//! Threads that publish filled pages enter; a thread that takes the range's pages away closes
+//! the gate. Rule: a thread inside waits for nothing that needs a closer, and signals whose
+//! handlers could fault on a stretch are blocked inside: a second entry by the same thread
+//! would wait for a closer that waits for the first.
 
 use super::event::{AtomicU32, Event};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 const CLOSED: u32 = 1 << 31;
-/// Someone sleeps until the word changes.
+/// A thread sleeps until the word changes.
 const WAITERS: u32 = 1 << 30;
 const INSIDE: u32 = WAITERS - 1;
 
-/// One word: how many are inside, whether it is closed. All-zero memory is an open gate.
+/// One word: how many threads are inside, and whether it is closed. All-zero memory is an open
+/// gate.
 #[derive(Default)]
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct RangeGate {
@@ -25,20 +26,20 @@ pub struct RangeGate {
 const _: () = assert!(size_of::<RangeGate>() == 4);
 
 impl RangeGate {
-    /// Goes inside; waits while the gate is closed.
+    /// Enters; waits while the gate is closed.
     pub fn enter(&self) {
         while !self.try_enter() {
             self.sleep(|word| word & CLOSED != 0);
         }
     }
 
-    /// Goes inside unless the gate is closed, or closing.
+    /// Enters unless the gate is closed, or closing. Returns true if it entered.
     pub fn try_enter(&self) -> bool {
         let enter = |word: u32| (word & CLOSED == 0).then_some(word + 1);
         self.word.fetch_update(Acquire, Relaxed, enter).is_ok()
     }
 
-    /// Whether the gate is closed, or closing.
+    /// Returns true if the gate is closed, or closing.
     pub fn closing(&self) -> bool {
         self.word.load(Relaxed) & CLOSED != 0
     }
@@ -52,7 +53,7 @@ impl RangeGate {
         }
     }
 
-    /// Keeps everyone out and waits until nobody is inside.
+    /// Keeps all threads out and waits until the gate is empty.
     pub fn close(&self) {
         let close = |word: u32| (word & CLOSED == 0).then_some(word | CLOSED);
         while self.word.fetch_update(Acquire, Relaxed, close).is_err() {
@@ -72,7 +73,7 @@ impl RangeGate {
         }
     }
 
-    /// Sleeps until the word changes, if it is such that there is something to wait for.
+    /// Sleeps until the word changes, if `wait` returns true for it.
     fn sleep(&self, wait: impl Fn(u32) -> bool) {
         let now = self.word.load(Relaxed);
         if !wait(now) {
