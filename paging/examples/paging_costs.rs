@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     stretch.bind(Paged)?;
     let pages = bytes / PAGE;
     println!("{pages} pages in {frames} frames, {store}, {entry:?}, {direct_io:?}");
-    // SAFETY: one thread, and nobody else has the stretch.
+    // SAFETY: one thread, and no other code uses the stretch.
     let memory = unsafe { stretch.bytes_mut() };
     let mut x = 1u64;
     let mut random = move || {

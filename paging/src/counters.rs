@@ -63,7 +63,7 @@ counters! {
     pinned,
     /// Pages that the store refused when they were written; they stay in memory.
     write_failures,
-    /// Pages that could not be read back or placed; the program was told.
+    /// Pages that could not be read back or placed; the access failed.
     lost,
     /// Protection faults dispatched.
     protection_faults,

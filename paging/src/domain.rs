@@ -1,7 +1,7 @@
 //! A domain of a linked program, and its stretches.
 //!
-//! The frames, the store and the threads are the domain's own; nothing is shared with
-//! another domain, of this program or another.
+//! The frames, the store and the threads are the domain's own; no other domain, of this
+//! program or another, shares them.
 
 mod builder;
 mod error;
@@ -29,21 +29,21 @@ use store::SharedStore;
 use translation::{Feature, Reservation};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
-/// A domain: a contract, a store, stretches, and the entry that deals with their faults.
+/// A domain: a contract, a store, stretches, and the entry that resolves their faults.
 ///
-/// It lives on while any of its stretches does. After `fork` a child has none of the stretches' memory:
-/// an access to it is a SIGSEGV, never silent zeros.
+/// It exists as long as any of its stretches does. After `fork` a child has none of the
+/// stretches' memory: an access to it is a SIGSEGV, never silent zeros.
 pub struct Domain {
     shared: Arc<Shared>,
 }
 
 impl Domain {
-    /// A domain to be described.
+    /// Starts the configuration of a domain.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// A stretch of at least `bytes` bytes, wherever there is room.
+    /// A stretch of at least `bytes` bytes, at any free address.
     pub fn allocate(&self, bytes: usize) -> Result<Stretch, StretchError> {
         self.allocate_at(None, bytes)
     }
@@ -58,9 +58,9 @@ impl Domain {
         self.make_in(reservation)
     }
 
-    /// As [`Domain::allocate`], of frames of 2 MiB: the stretch is aligned to them, faults
-    /// and is evicted by them, and is split into small ones where that is better. For data
-    /// that is gone through in order or used by large parts.
+    /// As [`Domain::allocate`], with frames of 2 MiB: the stretch is aligned to them, faults
+    /// and is evicted by them, and is split into small ones if that is better. For data that
+    /// is accessed in order or by large parts.
     ///
     /// # Errors
     /// [`StretchError::NoHugeFrames`] where the contract is too small for frames of 2 MiB or
@@ -84,14 +84,14 @@ impl Domain {
         }
         pager.prepare_huge()?;
         let reservation = translation::reserve_aligned(bytes)?;
-        // Else each fault makes a page table first, and a huge page is split.
+        // Otherwise each fault makes a page table first, and a huge page is split.
         let _ = translation::advise_huge(reservation.addr, reservation.len);
         let stretch = self.make_in(reservation)?;
         stretch.inner.set_huge();
         Ok(stretch)
     }
 
-    /// The stretch of a reservation, which goes where there can be none.
+    /// Makes the stretch of a reservation; unmaps the reservation if that fails.
     fn make_in(&self, reservation: Reservation) -> Result<Stretch, StretchError> {
         // A child of a fork must not see zeros where the parent has data.
         let _ = forget_at_fork(reservation.addr, reservation.len);
@@ -99,7 +99,7 @@ impl Domain {
         let pager = self.shared.pager();
         let pages = len / PAGE;
         let table = Table::new(base, pages, pager.unit_pages).map_err(|errno| {
-            // SAFETY: just reserved, and nobody knows of it.
+            // SAFETY: just reserved, and no other code refers to it.
             let _ = unsafe { translation::unmap_reservation(reservation) };
             StretchError::Table { pages, errno }
         })?;
@@ -112,7 +112,7 @@ impl Domain {
             pager.directory.insert(inner)
         };
         pager.counters().add(Counter::stretch_bytes, len as u64);
-        // From here on the stretch's end gives the addresses back.
+        // From here on dropping the stretch unmaps the addresses.
         let stretch = Stretch {
             shared: self.shared.clone(),
             inner,
@@ -140,7 +140,7 @@ impl Domain {
             .map(|s| s.table().base()..s.table().end())
     }
 
-    /// A handler for faults on addresses near the domain's stretches that belong to none.
+    /// Sets a handler for faults on addresses near the domain's stretches that belong to none.
     pub fn on_unallocated(&self, handler: impl Fn(&Fault) -> Handled + Send + Sync + 'static) {
         self.shared
             .pager()
@@ -152,13 +152,13 @@ impl Domain {
         self.shared.pager().frames().take()
     }
 
-    /// Puts a frame back that was taken and not mapped.
+    /// Releases a frame that was taken and not mapped.
     pub fn put_frame(&self, frame: Frame) {
         self.shared.pager().put(frame);
     }
 
-    /// Arranges for up to `k` frames to be unused, by cycling through the stretch drivers,
-    /// and gives them back: the inner half of a revocation. How many it were.
+    /// Makes up to `k` frames unused, by cycling through the stretch drivers, and releases
+    /// them: the inner half of a revocation. Returns how many.
     pub fn relinquish(&self, k: u32) -> u32 {
         let pager = self.shared.pager();
         let unused = pager.frames().unused();
@@ -188,31 +188,31 @@ impl Domain {
         frames.n().saturating_sub(frames.unused())
     }
 
-    /// SharedLimits the rate of the domain's faults from now on: of each thread, and of all. Who is
-    /// past a limit sleeps in its fault until the next period. Sleepers are judged by the new
-    /// limits at once.
+    /// Limits the rate of the domain's faults from now on: of each thread, and of all. A
+    /// thread past a limit sleeps in its fault until the next period. The new limits apply to
+    /// sleeping threads at once.
     pub fn set_fault_rate(&self, setting: FaultLimits) {
         self.shared.pager().set_fault_rate(setting);
     }
 
-    /// The limits in force, what has been counted, and what faults cost.
+    /// The limits in force, the statistics, and the measured cost of faults.
     pub fn limits(&self) -> SharedLimits<'_> {
         self.shared.pager().pace.limits()
     }
 
-    /// The figures.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         self.shared.pager().counters()
     }
 
-    /// What the store holds, where there is one.
+    /// The store's usage, if there is a store.
     pub fn store_usage(&self) -> Option<store::Usage> {
         self.shared.pager().store.map(|s| s.usage())
     }
 
-    /// The store, where there is one.
+    /// The store, if there is one.
     pub fn store(&self) -> Option<&SharedStore> {
-        // SAFETY: for as long as this is borrowed.
+        // SAFETY: borrowed no longer than `self`.
         self.shared
             .store
             .as_ref()
@@ -239,8 +239,8 @@ mod tests {
     use std::time::Duration;
     use translation::EntryKind;
 
-    /// A guard has no contents and is in the way of `UFFDIO_MOVE`: it goes with what is staged
-    /// around it, and is met where pins are told apart.
+    /// A guard has no contents and is in the way of `UFFDIO_MOVE`: it is staged with the pages
+    /// around it, and is found where pins are detected.
     #[test]
     fn a_guard_among_pages_keeps_none_of_them() {
         const PAGES: usize = 48;
@@ -280,8 +280,8 @@ mod tests {
         }
     }
 
-    /// What fails after a stretch has its addresses gives them back once: another thread may
-    /// have them by then.
+    /// A failure after a stretch has its addresses releases them once: another thread may have
+    /// them by then.
     #[test]
     fn a_stretch_that_cannot_be_registered_leaves_nothing_in_the_books() {
         let domain = Domain::builder()
@@ -305,8 +305,8 @@ mod tests {
         unsafe { translation::unmap_reservation(again) }.unwrap();
     }
 
-    /// A fault may be told before, and read after, its page is surrendered; here every fault
-    /// is. The mapping that takes the page's place does not wake its thread.
+    /// A fault may be reported before, and read after, its page is surrendered; here every
+    /// fault is. The mapping that replaces the page does not wake its thread.
     #[test]
     fn a_thread_whose_page_is_surrendered_meets_what_is_mapped_there_instead() {
         let domain = Domain::builder()
@@ -343,8 +343,9 @@ mod tests {
         assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(0));
     }
 
-    /// Where the kernel will not move a page on, for any reason but a pin, those before it are
-    /// on the sieve and those behind it go back. What is in the way here is a page of ours.
+    /// If the kernel will not move a page on, for any reason but a pin, the pages before it
+    /// are on the sieve and those behind it go back. The obstacle here is a page of the
+    /// pager's.
     #[test]
     fn no_page_is_lost_where_telling_pins_apart_fails_part_way() {
         const PAGES: usize = 1024;

@@ -1,23 +1,22 @@
-//! Huge frames: a stretch that asked for them faults, pages and is evicted by 2 MiB.
+//! Huge frames: a stretch that requests them faults, pages and is evicted by 2 MiB.
 //!
-//! One fault claims a whole unit of 512 pages. Its contents are read straight into a huge
-//! page of the pager's own, which is then moved into place: no copy, one ioctl, one entry in
-//! the kernel's page table. (`UFFDIO_MOVE` splits it where the range has a page table, even
-//! an empty one. So the stretch is advised that it may have huge pages: else the fault
-//! itself makes one.) Eviction takes a unit
-//! with one `mremap` anyway, and a huge page goes whole.
+//! One fault claims a whole unit of 512 pages. Its contents are read straight into a huge page
+//! of the pager's own, which is then moved into place: no copy, one ioctl, one entry in the
+//! kernel's page table. (`UFFDIO_MOVE` splits it if the range has a page table, even an empty
+//! one. So the stretch is advised that it may have huge pages: otherwise the fault itself
+//! makes one.) Eviction takes a unit with one `mremap` anyway, and a huge page goes whole.
 //!
-//! Contents are still judged, written and read by 4 KiB: of 2 MiB in which one page
-//! changed, one page is written. The frames are counted by 4 KiB, too, and come free with
-//! each piece that is cleaned; the memory of a huge page goes with its last piece, or is kept
-//! for the next huge fault. So up to 2 MiB more than is counted are in memory for each slot
-//! being emptied, and for each scratch.
+//! Contents are still checked, written and read by 4 KiB: of 2 MiB in which one page changed,
+//! one page is written. The frames are counted by 4 KiB, too, and come free with each piece
+//! that is cleaned; the memory of a huge page goes with its last piece, or is kept for the
+//! next huge fault. So up to 2 MiB more than is counted are in memory for each slot being
+//! emptied, and for each scratch.
 //!
-//! A unit is split, that is filled page by page and in windows like any other, where that
-//! is better: where it has contents and the program does not come to it in order (a fault
-//! at its edge, after one in the unit before), where a part of it is resident or on the
-//! standby list, where 512 frames cannot be had, and where a page of it cannot be read. A kernel that finds no huge page
-//! gives small ones, and all of this still holds.
+//! A unit is split, that is filled page by page and in windows like any other, if that is
+//! better: if it has contents and the program does not come to it in order (a fault at its
+//! edge, after one in the unit before), if a part of it is resident or on the standby list, if
+//! 512 frames are not available, or if a page of it cannot be read. A kernel that finds no
+//! huge page provides small ones, and all of this still holds.
 
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
@@ -30,17 +29,17 @@ use store::ReadPage;
 use translation::{Reservation, Wake};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
 
-/// Huge faults that are resolved at once; more wait their turn.
+/// Huge faults that are resolved concurrently; further ones wait.
 const SCRATCHES: usize = 4;
 
 /// Set in the token of a read for a huge page.
 pub(crate) const HUGE: u64 = 1 << 62;
 
-/// What one huge fault works with.
+/// The buffers of one huge fault.
 pub(crate) struct Scratch {
     /// 2 MiB, where huge pages are made, with guards: what was staged comes here, too.
     buffer: Reservation,
-    /// It holds a huge page that was used before, with what was in it.
+    /// True if it holds a huge page that was used before, with its old contents.
     used: bool,
     frames: Vec<Frame>,
     seen: Vec<PageState>,
@@ -68,17 +67,17 @@ impl Scratch {
         std::ptr::with_exposed_provenance_mut(self.buffer.addr + at * PAGE)
     }
 
-    /// Takes a huge page over that was staged at `slot` and is not needed any more. The
-    /// kernel need not make another one of zeros, which takes it 200 us (`bench paging`'s
-    /// arm of huge frames, by perf).
+    /// Takes over a huge page that was staged at `slot` and is no longer needed. The kernel
+    /// then need not zero another one, which takes it 200 us (`bench paging`'s arm of huge
+    /// frames, by perf).
     fn take_over(&mut self, slot: usize) -> bool {
-        // SAFETY: the buffer is the scratch's own, guarded, and what it holds is nothing;
-        // nobody needs what is in the slot.
+        // SAFETY: the buffer is the scratch's own, guarded, and empty; the contents of the
+        // slot are no longer needed.
         self.used = unsafe { translation::stage(slot, HUGE_RANGE, self.buffer.addr) }.is_ok();
         self.used
     }
 
-    /// Forgets what is in the buffer: it is zeros again.
+    /// Discards the buffer's contents: it is zeros again.
     fn clear(&mut self) {
         self.used = false;
         // SAFETY: the buffer is the scratch's own, and nothing in it is needed.
@@ -109,7 +108,7 @@ pub(crate) fn scratches() -> Result<Box<Scratches>, translation::ReserveError> {
 }
 
 impl Activation<'_> {
-    /// Fills the whole unit of the fault with a huge frame. None where it is to be split.
+    /// Fills the whole unit of the fault with a huge frame. None if it is to be split.
     pub(crate) fn fill_huge(&mut self) -> Option<Outcome> {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
@@ -150,7 +149,7 @@ impl Activation<'_> {
         Some(self.publish_huge(unit, first, scratch))
     }
 
-    /// Gives up what was claimed: each page is filled by itself.
+    /// Releases what was claimed: each page is filled by itself.
     fn split(&self, first: usize, scratch: &Scratch) -> Option<Outcome> {
         let table = self.stretch.table();
         for (at, seen) in scratch.seen.iter().enumerate() {
@@ -160,7 +159,7 @@ impl Activation<'_> {
         None
     }
 
-    /// Reads what is stored into the buffer. False where a page cannot be read.
+    /// Reads what is stored into the buffer. Returns false if a page cannot be read.
     fn read_whole(&mut self, scratch: &mut Scratch) -> bool {
         scratch.batch.clear();
         for at in 0..HUGE_RANGE_PAGES {
@@ -173,8 +172,8 @@ impl Activation<'_> {
                 }),
                 // SAFETY: a page of the buffer, which is this fault's.
                 None if scratch.used => unsafe { into.write_bytes(0, PAGE) },
-                // SAFETY: as above. Touched, so that it is there to be moved where there are no
-                // huge pages.
+                // SAFETY: as above. Touched, so that it is present and can be moved if there
+                // are no huge pages.
                 None => unsafe { into.write_volatile(0) },
             }
         }
@@ -204,7 +203,7 @@ impl Activation<'_> {
         good
     }
 
-    /// Moves the buffer into place, and says so in the words of its pages.
+    /// Moves the buffer into place, and updates the words of its pages.
     fn publish_huge(&self, unit: usize, first: usize, scratch: &mut Scratch) -> Outcome {
         let table = self.stretch.table();
         let userfault = self.pager.userfault();
@@ -212,13 +211,14 @@ impl Activation<'_> {
         let mut outcome = Outcome::Success;
         let mut came = 0;
         gate.enter();
-        // Before the program can go on: see `publish`.
+        // Before the program can continue: see `publish`.
         table.touch_only(unit);
-        // A page table that small pages left behind, though empty, would have the huge page
-        // split. Nothing is mapped there: every page of the unit is this fault's to fill.
-        // SAFETY: as said, and behind the gate nobody else fills.
+        // A page table that small pages left behind, though empty, would make the kernel split
+        // the huge page. Nothing is mapped there: every page of the unit is this fault's to
+        // fill.
+        // SAFETY: as said, and behind the gate no other thread fills.
         let _ = unsafe { translation::discard(table.address(first), HUGE_RANGE) };
-        // SAFETY: the buffer's contents are nobody else's.
+        // SAFETY: no other code refers to the buffer's contents.
         let moved = unsafe {
             userfault.move_pages(
                 table.address(first),
@@ -257,7 +257,7 @@ impl Activation<'_> {
         table.came_by(unit, came);
         let queue = table.touch(unit);
         gate.leave();
-        // Also its page table, if it got one: it would get no huge page again.
+        // Also its page table, if it got one: otherwise it would get no huge page again.
         scratch.clear();
         if queue {
             self.pager.note_filled(self.stretch, unit, true, false);
@@ -280,7 +280,7 @@ impl Activation<'_> {
 }
 
 impl Pager {
-    /// Keeps the memory of a slot, a huge page that was emptied, for a huge fault to come.
+    /// Keeps the memory of a slot, a huge page that was emptied, for a later huge fault.
     pub(crate) fn reuse(&self, slot: usize) -> bool {
         let scratches = self.scratches().into_iter().flatten();
         let mut idle = scratches.filter_map(Lock::try_lock);

@@ -15,7 +15,7 @@
 //!     .build()?;
 //! let stretch = domain.allocate(512 << 20)?;
 //! stretch.bind(Paged)?;
-//! // SAFETY: nobody else uses the stretch's memory.
+//! // SAFETY: no other code uses the stretch's memory.
 //! let bytes = unsafe { stretch.bytes_mut() };
 //! bytes[0] = 1;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,9 +1,8 @@
 //! The page table of one stretch: a word for each page, a gate for each unit.
 //!
-//! Nemesis (section 6.3) keeps translations in a table the domain may read and the
-//! system may change. On Linux the hardware's table is the kernel's; this one holds
-//! what the kernel does not know: where the contents of a page are, and which frame of
-//! the contract it occupies.
+//! Nemesis (section 6.3) keeps translations in a table the domain may read and the system may
+//! change. On Linux the hardware's table is the kernel's; this one holds what the kernel does
+//! not know: where the contents of a page are, and which frame of the contract it occupies.
 //!
 //! A *unit* is the span that one eviction sweeps: 2 MiB where there are frames enough,
 //! a single page where there are few. Its gate orders the two things that must not
@@ -130,8 +129,8 @@ impl Table {
         &self.unit(unit).gate
     }
 
-    /// Notes that a page of the unit is in use. Returns true where the unit has to be
-    /// put in a replacement queue by the caller.
+    /// Records that a page of the unit is in use. Returns true if the caller must put the unit
+    /// in a replacement queue.
     pub(crate) fn touch(&self, unit: usize) -> bool {
         let meta = &self.unit(unit).meta;
         if meta.load(Ordering::Relaxed) & (TOUCHED | QUEUED) == TOUCHED | QUEUED {
@@ -140,12 +139,12 @@ impl Table {
         meta.fetch_or(TOUCHED | QUEUED, Ordering::AcqRel) & QUEUED == 0
     }
 
-    /// Notes that a page of the unit is in use, though none is resident.
+    /// Records that a page of the unit is in use, though none is resident.
     pub(crate) fn touch_only(&self, unit: usize) {
         self.unit(unit).meta.fetch_or(TOUCHED, Ordering::AcqRel);
     }
 
-    /// Whether any page of the unit was ever in use.
+    /// Returns true if any page of the unit was ever in use.
     pub(crate) fn touched(&self, unit: usize) -> bool {
         self.unit(unit).meta.load(Ordering::Acquire) & TOUCHED != 0
     }
@@ -160,7 +159,7 @@ impl Table {
         self.unit(unit).meta.fetch_add(count, Ordering::AcqRel);
     }
 
-    /// Pages of the unit that were resident are not any more.
+    /// Pages of the unit that were resident no longer are.
     pub(crate) fn went(&self, unit: usize, count: u32) {
         let before = self.unit(unit).meta.fetch_sub(count, Ordering::AcqRel);
         debug_assert!(before & COUNT >= count, "more pages went than were there");
@@ -171,7 +170,7 @@ impl Table {
         self.unit(unit).meta.load(Ordering::Acquire) & COUNT
     }
 
-    /// Whether a page of the unit is resident and may be taken.
+    /// Returns true if a page of the unit is resident and may be evicted.
     pub(crate) fn any_movable(&self, unit: usize) -> bool {
         let movable = |index: usize| {
             let seen = self.word(index).load();
@@ -180,8 +179,8 @@ impl Table {
         self.resident(unit) > 0 && self.unit_pages(unit).any(movable)
     }
 
-    /// Whether a unit can be filled as a whole: nothing of it is resident, staged, in
-    /// anyone's hands, or not ours; nor stored, unless `stored` may be.
+    /// Returns true if a unit can be filled as a whole: none of its pages is resident, staged,
+    /// being filled, or foreign; nor stored, unless `stored` allows it.
     pub(crate) fn fillable_whole(&self, unit: usize, stored: bool) -> bool {
         self.resident(unit) == 0
             && self
@@ -193,7 +192,7 @@ impl Table {
                 })
     }
 
-    /// Something else will be mapped over so many more pages of the unit.
+    /// Records that so many more pages of the unit become foreign.
     pub(crate) fn surrendered(&self, unit: usize, pages: usize) {
         self.unit(unit)
             .meta
@@ -201,18 +200,18 @@ impl Table {
         self.foreign.fetch_add(pages, Ordering::AcqRel);
     }
 
-    /// So many pages are the stretch's again.
+    /// Records that so many pages are the stretch's again.
     pub(crate) fn reclaimed(&self, pages: usize) {
         self.foreign.fetch_sub(pages, Ordering::AcqRel);
     }
 
-    /// Whether no page is the stretch's any more.
+    /// Returns true if every page of the stretch is foreign.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.foreign.load(Ordering::Acquire) == self.pages
     }
 
     /// Calls `each` for every maximal run of pages that are the stretch's, in rising order,
-    /// until it fails. For who keeps the words from changing.
+    /// until it fails. The caller keeps the words from changing.
     pub(crate) fn try_for_each_own_run<E>(
         &self,
         mut each: impl FnMut(Range<usize>) -> Result<(), E>,

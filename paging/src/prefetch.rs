@@ -1,10 +1,10 @@
-//! What the application says of its next accesses, carried out by a thread of the domain.
+//! The application's hints about its next accesses, carried out by a thread of the domain.
 //!
 //! Two kinds of hint: a range that will be used soon, and a set that was recorded in an
-//! earlier run (see [`PageSet`]). Both are brought in in windows, read ahead like a
-//! stream's, while the program goes on; both are hints: what cannot be had is left for the
-//! program's own fault to report, and no request takes more than three quarters of the
-//! frames, so that what it brings first is not gone before it is used.
+//! earlier run (see [`PageSet`]). Both are brought in in windows, read ahead like a stream's,
+//! while the program continues. Both are hints: a page that cannot be brought in is left for
+//! the program's own fault to report, and no request takes more than three quarters of the
+//! frames, so that the pages it brings first are not evicted before they are used.
 
 use crate::page::State;
 use crate::pager::Pager;
@@ -19,31 +19,31 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use wired::WiredMemory;
 
-/// Requests that may wait; those beyond are dropped, they would come too late.
+/// Requests that may wait; further ones are dropped, since they would come too late.
 const WAITING: usize = 256;
 
-/// Tells this thread's reading from that of the program's threads: the first of [`TRACKS`]
-/// numbers.
+/// Distinguishes this thread's reads from those of the program's threads: the first of
+/// [`TRACKS`] numbers.
 const CALLER: u32 = 0x7072_6560;
 
-/// What this thread counts its pages as.
+/// The task that this thread's pages are counted for.
 const TASK: ThreadKey = ThreadKey::LAST;
 
-/// Sequences of requests that are told apart: a program that asks for the next of each of
-/// its arrays in turn goes through each of them in order.
+/// Sequences of requests that are distinguished: a program that requests the next part of each
+/// of its arrays in turn goes through each of them in order.
 const TRACKS: usize = 4;
 
 /// The sequences of requests.
 #[derive(Default)]
 struct Tracks {
-    /// Where each has come to: stretch, page.
+    /// The end of each so far: stretch, page.
     ends: [(u32, usize); TRACKS],
     /// The one begun last.
     newest: usize,
 }
 
 impl Tracks {
-    /// The sequence that a run of pages continues, or a new one in the place of the oldest.
+    /// The sequence that a run of pages continues, or a new one that replaces the oldest.
     fn follow(&mut self, stretch: u32, run: &Range<usize>) -> usize {
         let continues = |(of, page): &(u32, usize)| {
             *of == stretch && (run.start..=run.start + 1).contains(page)
@@ -75,13 +75,13 @@ struct Waiting {
     requests: VecDeque<Request>,
     /// The stretch of the request that is being carried out.
     current: Option<u32>,
-    /// That one is not wanted any more.
+    /// True if that request is cancelled.
     cancelled: bool,
     stop: bool,
 }
 
 impl Prefetcher {
-    /// Leaves a request. False where too many wait.
+    /// Queues a request. Returns false if too many wait.
     pub(crate) fn ask(&self, stretch: u32, runs: Vec<Range<usize>>) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.requests.len() >= WAITING {
@@ -92,7 +92,7 @@ impl Prefetcher {
         true
     }
 
-    /// Waits until everything asked for was tried.
+    /// Waits until every request has been tried.
     pub(crate) fn settle(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         while (waiting.current.is_some() || !waiting.requests.is_empty()) && !waiting.stop {
@@ -103,8 +103,8 @@ impl Prefetcher {
         }
     }
 
-    /// The stretch goes: drops what was asked for of it, and waits until nothing of it is
-    /// being brought in.
+    /// Drops the requests of a stretch that is being removed, and waits until none of its
+    /// pages is being brought in.
     pub(crate) fn forget(&self, stretch: u32) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting
@@ -120,7 +120,7 @@ impl Prefetcher {
         }
     }
 
-    /// Ends the thread; what waits is dropped.
+    /// Ends the thread; waiting requests are dropped.
     pub(crate) fn stop(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.stop = true;
@@ -159,8 +159,8 @@ impl Prefetcher {
         waiting.stop || waiting.cancelled
     }
 
-    /// The next page counts as a fault: waits while the limits have no room for it. False
-    /// where it is not wanted any more. Holds nothing meanwhile.
+    /// The next page counts as a fault: waits while the limits have no room for it. Returns
+    /// false if the page is no longer wanted. Holds nothing meanwhile.
     fn wait_for_its_turn(&self, pager: &Pager) -> bool {
         let mut standing = Standing::default();
         while let Told::Suspend(suspended) = pager.pace.ask(TASK, &mut standing, pager.counters()) {
@@ -213,7 +213,7 @@ impl Prefetcher {
                 match pager.bring(&locate, wanted) {
                     Ok(()) => budget -= 1,
                     Err(NotBrought::Gone) => return,
-                    // The program's own access is told, if it ever comes.
+                    // The program's own access reports it, if it ever comes.
                     Err(NotBrought::Failed(_)) => {}
                 }
                 page += 1;
@@ -239,7 +239,7 @@ impl Log {
         })
     }
 
-    /// Notes a page; on the page path.
+    /// Records a page; on the page path.
     pub(crate) fn note(&self, page: usize) {
         let at = self.count.fetch_add(1, Ordering::Relaxed);
         if at < self.room {
@@ -262,20 +262,20 @@ impl Log {
     }
 }
 
-/// Where a stretch keeps the log of its recording, if there is one.
+/// The log of a stretch's recording, if there is one.
 #[derive(Default)]
 pub(crate) struct LogSlot(AtomicPtr<Log>);
 
 impl LogSlot {
-    /// Notes a page that came in; on the page path, inside the domain's gate.
+    /// Records a page that came in; on the page path, inside the domain's gate.
     pub(crate) fn note(&self, page: usize) {
-        // SAFETY: freed only after the gate was closed once since the pointer went.
+        // SAFETY: freed only after the gate was closed once since the pointer was cleared.
         if let Some(log) = unsafe { self.0.load(Ordering::Acquire).as_ref() } {
             log.note(page);
         }
     }
 
-    /// Starts a recording. False where there is one.
+    /// Starts a recording. Returns false if there is one.
     pub(crate) fn start(&self, log: Log) -> bool {
         let log = Box::into_raw(Box::new(log));
         let none = std::ptr::null_mut();
@@ -284,21 +284,21 @@ impl LogSlot {
             .compare_exchange(none, log, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
         if !started {
-            // SAFETY: nobody was shown it.
+            // SAFETY: no other code has seen the pointer.
             drop(unsafe { Box::from_raw(log) });
         }
         started
     }
 
-    /// Ends the recording. `quiesce` returns once nobody is inside the domain's gate who
-    /// was when it was called.
+    /// Ends the recording. `quiesce` returns once every thread that was inside the domain's
+    /// gate at the call has left it.
     pub(crate) fn finish(&self, quiesce: impl FnOnce()) -> Option<PageSet> {
         let log = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if log.is_null() {
             return None;
         }
         quiesce();
-        // SAFETY: made by `start`, taken once, and whoever used it has left.
+        // SAFETY: made by `start`, taken once, and any thread that used it has left.
         let log = unsafe { Box::from_raw(log) };
         Some(log.set())
     }

@@ -1,9 +1,9 @@
-//! A pager for a program that knows nothing of it: the seam to the preloaded library.
+//! The pager of an unmodified program: the seam to the preloaded library.
 //!
-//! The preloaded library decides what memory becomes stretches and what the program's
-//! own calls mean for them; this module does it. The program's threads do not hold the
-//! userfaultfd (it lives in the pager threads' own descriptor table, out of the reach of
-//! a program that closes everything), so what needs it is asked of a pager thread.
+//! The preloaded library decides which memory becomes stretches and what the program's own
+//! calls mean for them; this module does it. The program's threads do not hold the userfaultfd
+//! (it lives in the pager threads' own descriptor table, out of reach of a program that closes
+//! all its descriptors), so a pager thread does what needs it.
 
 mod fork;
 
@@ -30,9 +30,9 @@ use store::{HolderId, SharedStore};
 use translation::{Access, Capabilities, Userfault};
 use wired::{Guard, Lock, PAGE, PiGuard, futex};
 
-/// What a process's pager is made of.
+/// The parts of a process's pager.
 pub struct Config {
-    /// What the kernel gives.
+    /// The kernel's capabilities.
     pub capabilities: Capabilities,
     /// Open, not yet registered with anything.
     pub userfault: Userfault,
@@ -46,26 +46,26 @@ pub struct Config {
     pub counters: &'static [AtomicU64],
     /// Not zero once a device may touch the process's memory.
     pub careful: &'static AtomicU32,
-    /// Set to a new value of `careful` once the pager acts by it.
+    /// Set to a new value of `careful` once the pager acts on it.
     pub careful_seen: &'static AtomicU32,
-    /// How fast faults may come: of the whole tree.
+    /// Limits of the fault rate of the whole tree.
     pub limits: rate::SharedLimits<'static>,
-    /// What the pager asks and tells.
+    /// The pager's interface to its host.
     pub hooks: &'static dyn Hooks,
 }
 
-/// How often the evictor looks for what nobody rings for.
+/// How often the evictor polls for work that no doorbell announces.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// What a program's thread asks of the evictor's thread: whatever needs a descriptor (the
-/// userfaultfd, the store's ring), which the program's threads do not have.
+/// A request of a program's thread to the evictor's thread: any operation that needs a
+/// descriptor (the userfaultfd, the store's ring), which the program's threads do not have.
 #[derive(Clone, Copy, Debug)]
 enum Errand {
     /// Register memory: address, length.
     Register(usize, usize),
     /// Move contents: from, length, to.
     Transfer(usize, usize, usize),
-    /// Charge the pages that are there already: address, length.
+    /// Charge the pages that are present already: address, length.
     Charge(usize, usize),
     /// Empty the standby list and make about this many frames unused.
     Drain(u32),
@@ -73,7 +73,7 @@ enum Errand {
     Change(Change, usize, usize),
 }
 
-/// What is done to pages with their unit's gate closed.
+/// An operation on pages with their unit's gate closed.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Discard,
@@ -85,18 +85,18 @@ enum Change {
 
 /// One errand at a time.
 struct Mailbox {
-    /// The sender's and the evictor's turn: see [`EMPTY`] and so on.
+    /// Whose turn it is, the sender's or the evictor's: see [`EMPTY`] and so on.
     turn: AtomicU32,
     errand: Lock<Option<Errand>>,
-    /// What came of it: an errno, or frames that became unused.
+    /// The result: an errno, or frames that became unused.
     answer: AtomicU32,
 }
 
-/// Nothing asked.
+/// No errand.
 const EMPTY: u32 = 0;
-/// An errand waits.
+/// An errand is pending.
 const ASKED: u32 = 1;
-/// It is done.
+/// The errand is complete.
 const ANSWERED: u32 = 2;
 
 /// The pager of one process.
@@ -109,7 +109,7 @@ pub struct Process {
     next_id: AtomicU32,
     /// Set when a stretch has surrendered its last page.
     abandoned: AtomicBool,
-    /// Not zero once the evictor's thread does errands.
+    /// Not zero once the evictor's thread serves errands.
     running: AtomicU32,
 }
 
@@ -140,7 +140,7 @@ pub enum ProcessError {
         /// What the kernel said.
         errno: u32,
     },
-    /// Too many.
+    /// Too many stretches.
     #[error(
         "the process has {} stretches, the most there can be",
         crate::MOST_STRETCHES
@@ -149,8 +149,8 @@ pub enum ProcessError {
 }
 
 impl Process {
-    /// A pager without threads and stretches yet; the caller runs
-    /// [`Process::entry_main`] and [`Process::evictor_main`] on threads of its own.
+    /// A pager without threads and stretches yet; the caller runs [`Process::entry_main`] and
+    /// [`Process::evictor_main`] on threads of its own.
     pub fn start(config: Config) -> Result<&'static Self, DomainError> {
         let total = config.frames.ledger().total();
         let pager = Pager::new(Parts {
@@ -195,20 +195,20 @@ impl Process {
         match self.add_stretch(range.clone()) {
             Ok(()) => Ok(range),
             Err(error) => {
-                // SAFETY: just reserved, and nobody knows of it.
+                // SAFETY: just reserved, and no other code refers to it.
                 let _ = unsafe { translation::unmap_reservation(reservation) };
                 Err(error)
             }
         }
     }
 
-    /// Private anonymous memory that the program has already becomes paged; pages that are
-    /// there keep their contents and are charged. The pages are missing for the moment in
-    /// which they are registered, so no other thread may use them yet.
+    /// Makes private anonymous memory of the program paged; pages that are present keep their
+    /// contents and are charged. The pages are missing for the moment in which they are
+    /// registered, so no other thread may use them yet.
     ///
-    /// What of it was surrendered by a stretch becomes that stretch's again, the rest is new
-    /// ones, so that an address is in one stretch at most. Nothing else of a stretch may be
-    /// in the range.
+    /// The parts that a stretch surrendered become that stretch's again, the rest becomes new
+    /// stretches, so that an address is in one stretch at most. No other part of a stretch may
+    /// be in the range.
     pub fn adopt(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let _ = translation::advise_no_huge(range.start, range.len());
         if self.abandoned.swap(false, Ordering::AcqRel) {
@@ -231,7 +231,7 @@ impl Process {
         Ok(())
     }
 
-    /// The first part of `range` that is in one stretch, or in none; whether it is in one.
+    /// The first part of `range` that is in one stretch, or in none; true if it is in one.
     fn next_part(&self, range: Range<usize>) -> (Range<usize>, bool) {
         let _control = self.pager.control.lock();
         let next = self.pager.directory.first_after(range.start);
@@ -277,7 +277,7 @@ impl Process {
         }
         if let Err(error) = self.register(range.start, range.len()) {
             let control = self.pager.control.lock();
-            // SAFETY: leaked above, and nobody else keeps it.
+            // SAFETY: leaked above, and there is no other reference to it.
             unsafe { self.forget_stretch(&control, stretch) };
             return Err(error);
         }
@@ -288,17 +288,16 @@ impl Process {
     }
 
     /// Takes a stretch out of the directory and frees it.
-    ///
     /// # Safety
     /// It is a leaked box, and the caller keeps no other reference to it.
     unsafe fn forget_stretch(&self, _control: &PiGuard<'_, ()>, stretch: &Inner) {
         self.pager.remove(stretch);
-        // SAFETY: the caller's promise; whoever found it has left the gate.
+        // SAFETY: the caller's promise; any thread that found it has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
     }
 
-    /// `range` was surrendered by its stretch; now plain anonymous memory is mapped there
-    /// again, and becomes the stretch's once more.
+    /// Returns `range`, which its stretch surrendered, to that stretch: plain anonymous memory
+    /// is mapped there again.
     fn resume(&self, range: Range<usize>) -> Result<(), ProcessError> {
         self.register(range.start, range.len())?;
         self.change(Change::Reclaim, &range);
@@ -312,7 +311,7 @@ impl Process {
         }
     }
 
-    /// Has an errand done by the evictor's thread; by this one before that runs, when it
+    /// Runs an errand on the evictor's thread; on this one before that thread runs, while it
     /// has the descriptors itself.
     fn send(&self, errand: Errand) -> u32 {
         let one = self.sender.lock();
@@ -393,17 +392,17 @@ impl Process {
         }
     }
 
-    /// From now on the userfaultfd is the pager threads' alone, and they are running.
+    /// Records that the pager threads are running and that they alone have the userfaultfd.
     pub fn threads_run(&self) {
         self.running.store(1, Ordering::Release);
     }
 
-    /// Faults that the kernel handles by itself are paced from now on, where the program's
-    /// threads have events with number [`fault_signal`](Self::fault_signal). `code` is the text
-    /// of the library that the pager is in.
+    /// Throttles the faults that the kernel handles by itself from now on. The program's
+    /// threads have events with number [`fault_signal`](Self::fault_signal). `code` is the
+    /// text of the library that contains the pager.
     ///
     /// # Errors
-    /// The kernel's, where no handler can be had.
+    /// The kernel's error if the handler cannot be installed.
     pub fn pace_kernel_faults(&self, code: Range<usize>) -> std::io::Result<()> {
         kernel_faults::install(self.pager, code)
     }
@@ -413,7 +412,7 @@ impl Process {
         kernel_faults::number()
     }
 
-    /// The events' signals come after so many faults.
+    /// Sets how many faults come with one of the events' signals.
     pub fn set_fault_batch(&self, batch: u32) {
         kernel_faults::set_batch(batch);
     }
@@ -423,23 +422,23 @@ impl Process {
         self.pager.pace.limits()
     }
 
-    /// Lets the pager's signals through on the calling thread, which was started with them
+    /// Unblocks the pager's signals on the calling thread, which was started with them
     /// blocked.
     pub fn unblock_signals() {
         signals::unblock_here();
     }
 
-    /// Whether an address is in a stretch.
+    /// Returns true if an address is in a stretch.
     pub fn contains(&self, addr: usize) -> bool {
         self.inside(|pager| pager.directory.find(addr).is_some())
     }
 
-    /// The contents of `range` are given up: `munmap`, `madvise(MADV_DONTNEED)`.
+    /// Discards the contents of `range`: `munmap`, `madvise(MADV_DONTNEED)`.
     pub fn discard(&self, range: Range<usize>) {
         self.change(Change::Discard, &range);
     }
 
-    /// Something that is not the pager's will be mapped over `range`.
+    /// Surrenders `range`, before a mapping that is not the pager's replaces it.
     pub fn surrender(&self, range: Range<usize>) {
         self.change(Change::Surrender, &range);
     }
@@ -455,8 +454,8 @@ impl Process {
         }
     }
 
-    /// Changes pages; returns false where one could not be. A caller whose stack is paged
-    /// leaves it to the evictor's thread: with gates closed, a fault on that stack could
+    /// Changes pages; returns false if one could not be changed. If the caller's stack is
+    /// paged, the evictor's thread does it: with gates closed, a fault on that stack could
     /// wait for the thread that it stops.
     fn change(&self, change: Change, range: &Range<usize>) -> bool {
         let here = 0u8;
@@ -480,8 +479,8 @@ impl Process {
         self.pager.frames().contract().x
     }
 
-    /// Makes the pages of `range` resident and keeps them so. False where there are not
-    /// frames enough: nothing is nailed then.
+    /// Makes the pages of `range` resident and keeps them so. Returns false if there are not
+    /// frames enough: then nothing is nailed.
     pub fn nail(&self, range: Range<usize>) -> bool {
         let start = range.start & !(PAGE - 1);
         let range = start..range.end.next_multiple_of(PAGE);
@@ -515,8 +514,8 @@ impl Process {
         self.change(Change::Unnail, &(start..range.end.next_multiple_of(PAGE)));
     }
 
-    /// The program changed the protection of `range` to something other than readable
-    /// and writeable, at some time.
+    /// Records that the program has changed the protection of `range` to something other than
+    /// readable and writeable.
     pub fn access_changed(&self, range: Range<usize>) {
         self.inside(|pager| {
             if let Some(stretch) = pager.directory.find(range.start) {
@@ -525,22 +524,21 @@ impl Process {
         });
     }
 
-    /// Brings `range` in ahead of its use, as far as frames are unused.
+    /// Brings `range` in before its use, as far as frames are unused.
     pub fn will_need(&self, range: Range<usize>) {
-        // Reading is what the caller's own access would do; a page that is there costs
-        // nothing.
+        // The caller's own access would read, too; a page that is present costs nothing.
         let most = self.pager.frames().unused() as usize;
         for page in range.step_by(PAGE).take(most) {
             fault_in(page);
         }
     }
 
-    /// What an entry thread needs, made before it runs (this allocates).
+    /// Makes an entry thread's state before it runs (this allocates).
     pub fn entry(&self, cpu: usize) -> Result<EntryThread, DomainError> {
         Ok(EntryThread(Entry::new(self.pager, cpu)?))
     }
 
-    /// An entry thread's work. Returns when `ended` says so; asked whenever `watch` is
+    /// An entry thread's work. Returns when `ended` returns true; called whenever `watch` is
     /// readable.
     pub fn entry_main(
         &self,
@@ -551,8 +549,8 @@ impl Process {
         entry.0.serve(self.pager, watch, ended);
     }
 
-    /// The evictor thread's work: keeps a few frames unused, answers revocations and the
-    /// program threads' requests. Never returns.
+    /// The evictor thread's work: keeps a few frames unused, serves revocations and the
+    /// program threads' errands. Never returns.
     pub fn evictor_main(&self) -> ! {
         loop {
             let seq = self.pager.frames().bell_seq();
@@ -561,7 +559,8 @@ impl Process {
             // SAFETY: replaced in the child of a fork only, before this thread runs there.
             let seen = unsafe { *self.careful_seen.get() };
             if careful != seen.load(Ordering::Relaxed) {
-                // Whoever stages holds the lock; who takes it next sees the new value.
+                // Any thread that stages holds the lock; the next one to take it sees the new
+                // value.
                 drop(self.pager.stager.lock());
                 seen.store(careful, Ordering::Release);
                 futex::wake_all(seen);
@@ -577,18 +576,18 @@ impl Process {
         self.pager.userfault().as_fd()
     }
 
-    /// The figures.
+    /// The counters.
     pub fn counters(&self) -> Counters {
         self.pager.counters()
     }
 }
 
-/// Brings a page in as a read of it would, but says false where that would be a SIGSEGV:
-/// a page that is free, or that nobody may read.
+/// Brings a page in as a read of it would, but returns false if that would be a SIGSEGV: for a
+/// page that is free, or that may not be read.
 fn fault_in(page: usize) -> bool {
     use rustix::mm::Advice;
     let at = std::ptr::with_exposed_provenance_mut(page);
-    // What may only be written is not populated for a read, though the processor reads it.
+    // A write-only page is not populated for a read, although the processor reads it.
     [Advice::LinuxPopulateRead, Advice::LinuxPopulateWrite]
         .into_iter()
         // SAFETY: changes no contents.
@@ -598,7 +597,7 @@ fn fault_in(page: usize) -> bool {
 /// An entry thread's buffers.
 pub struct EntryThread(Entry);
 
-/// Charges what memory held before it became paged. An errno where that cannot be read.
+/// Charges what memory held before it became paged. Returns an errno if that cannot be read.
 fn charge_all_present(pager: &Pager, addr: usize, len: usize) -> u32 {
     let Some(pagemap) = pager.pagemap() else {
         return 0;
@@ -660,16 +659,16 @@ impl Pager {
         self.userfault().register(addr, len, true, write_protect)
     }
 
-    /// Whether stretches are registered for write protection, too.
+    /// Returns true if stretches are registered for write protection, too.
     pub(crate) fn registers_write_protected(&self) -> bool {
         // Without staging, pages are taken by write protection and copying.
         self.tracks_dirty()
             || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy
     }
 
-    /// Registers what is left of a stretch in the child of a fork: parts that were
-    /// surrendered are left out (memory shared with others could be registered, and its
-    /// faults would be the pager's), parts that a fork does not copy are passed over.
+    /// Registers what is left of a stretch in the child of a fork. Surrendered parts are left
+    /// out (memory shared with others could be registered, and its faults would go to the
+    /// pager); parts that a fork does not copy are skipped.
     fn register_mapped(&self, stretch: &Inner) -> Result<(), translation::TranslationError> {
         let table = stretch.table();
         table.try_for_each_own_run(|run| {
@@ -701,11 +700,11 @@ impl Pager {
         }
     }
 
-    /// Takes a stretch away from everyone. The caller holds the control lock.
+    /// Removes a stretch. The caller holds the control lock.
     pub(crate) fn remove(&self, stretch: &Inner) {
         stretch.set_closing();
-        // Two steps, since a fault inside the gate may be waiting for an eviction: first
-        // nobody who evicts knows of it any more, then nobody inside.
+        // Two steps, since a fault inside the gate may be waiting for an eviction: first no
+        // evicting thread refers to it any more, then no thread is inside.
         let halted = self.halt();
         self.directory.remove(stretch);
         drop(halted);

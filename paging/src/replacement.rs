@@ -1,8 +1,8 @@
 //! Replacement: which range of pages to take away next.
 //!
 //! Nemesis leaves this to the application (*Self-Paging in the Nemesis Operating System*,
-//! section 6.6); so it is a trait, and this the default. Faults are the only reference
-//! bits there are for free, and eviction works on ranges: one `mremap` takes 2 MiB. So
+//! section 6.6); so it is a trait, and this the default. Faults are the only reference bits
+//! that cost nothing, and eviction works on ranges: one `mremap` takes 2 MiB. So
 //! the default orders *ranges* by their faults alone, after S3-FIFO (Yang et al., SOSP
 //! 2023, "FIFO queues are all you need for cache eviction"):
 //!
@@ -46,33 +46,33 @@ impl Key {
     }
 }
 
-/// Chooses which range's pages go next. Told of faults; asked for victims.
+/// Chooses the range whose pages are evicted next, from the faults that it is given.
 pub trait Replacement {
-    /// A page came into a range. Needed once for each time that the range was a victim or
-    /// emptied; more often does no harm. False when the tables are full: the range will
-    /// not be a victim unless it is told of again.
+    /// Records that a page came into a range. Required once for each time that the range was a
+    /// victim or emptied; more calls do no harm. Returns false if the tables are full: the
+    /// range will not be a victim unless it is recorded again.
     fn filled(&mut self, range: Key) -> bool;
 
-    /// A page of the range was wanted while it was on the standby list.
+    /// Records an access to a page of the range while it was on the standby list.
     fn refaulted(&mut self, range: Key);
 
-    /// The range has no page any more, other than by being a victim.
+    /// Records that the range has no page any more, other than by being a victim.
     fn emptied(&mut self, range: Key);
 
-    /// The range to take away next, of those told of; `resident` says how many of a
-    /// range's pages are in memory and may go. A range with none is forgotten. None when
-    /// no range has any.
+    /// The next range to evict among those recorded; `resident` returns how many of a range's
+    /// pages are in memory and may be evicted. A range with none is forgotten. None if no
+    /// range has any.
     fn victim_by(&mut self, resident: &mut dyn FnMut(Key) -> u32) -> Option<Key>;
 
-    /// The range to take away next, whatever it has in memory.
+    /// The next range to evict, whatever it has in memory.
     fn victim(&mut self) -> Option<Key> {
         self.victim_by(&mut |_| u32::MAX)
     }
 
-    /// Ranges that could be a victim.
+    /// The number of ranges that could be a victim.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -113,7 +113,7 @@ impl ScanResistant {
         }
     }
 
-    /// The domain has this many frames now.
+    /// Sets the number of frames that the domain has now.
     pub fn set_frames(&mut self, frames: u32) {
         self.frames = frames;
     }
@@ -135,8 +135,8 @@ impl ScanResistant {
         Queue::Main
     }
 
-    /// The next range that is not warm, taken off its queue; warm ones get their second
-    /// chance on the way. None when there are no ranges.
+    /// Dequeues the next range that is not warm; warm ones get their second chance on the way.
+    /// None if there are no ranges.
     fn coldest(&mut self, queue: Queue) -> Option<(Queue, Key)> {
         let other = if queue == Queue::Small {
             Queue::Main
@@ -280,7 +280,7 @@ mod tests {
                 match what {
                     0 | 1 => if order.filled(range) { *pages.entry(range).or_default() += 1 },
                     2 => order.refaulted(range),
-                    // Emptied by the program, and nobody said so.
+                    // Emptied by the program without a notification.
                     3 => if let Some(count) = pages.get_mut(&range) { *count = 0 },
                     _ => {
                         let found = order.victim_by(&mut |k| pages.get(&k).copied().unwrap_or(0));

@@ -1,8 +1,8 @@
 //! Rights: what the process may do with each stretch.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, section 6.1: protection is at
-//! stretch granularity; a protection domain maps stretches to subsets of {read, write,
-//! execute, meta}, and who holds *meta* may change protections and mappings.
+//! From *Self-Paging in the Nemesis Operating System*, section 6.1: protection is at stretch
+//! granularity; a protection domain maps stretches to subsets of {read, write, execute, meta},
+//! and a holder of *meta* may change protections and mappings.
 //!
 //! A Linux process is one protection domain. The kernel enforces read, write and execute,
 //! for all its threads alike; meta is discipline, checked by the calls that need it. Rights
@@ -44,7 +44,7 @@ impl Rights {
         Self(bits & Self::ALL.0)
     }
 
-    /// Whether all of `needed` are held.
+    /// Returns true if all of `needed` are held.
     pub const fn contains(self, needed: Rights) -> bool {
         self.0 & needed.0 == needed.0
     }
@@ -54,7 +54,7 @@ impl Rights {
         Rights(self.0 & !other.0)
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }

@@ -1,12 +1,12 @@
 //! Streams: which pages a program's next faults will be on.
 //!
-//! A thread that goes through memory in order faults at every page of it, and each fault
-//! costs more than the page. So sequential and strided streams are recognised from the
-//! faults themselves, per thread, and answered in *windows*: a run of pages for one fault
-//! (see `around`), read ahead of the program where they are on disk (see `ahead`).
-//! "The application knows its access pattern" is Nemesis's reason for self-paging
-//! (*Self-Paging in the Nemesis Operating System*, section 1); what it does not say, its
-//! faults do.
+//! A thread that goes through memory in order faults at every page of it, and each fault costs
+//! more than the page. So sequential and strided streams are detected from the faults
+//! themselves, per thread, and served in *windows*: a run of pages for one fault (see
+//! `fault_around`), read ahead of the program if they are on disk (see `readahead`). "The
+//! application knows its access pattern" is Nemesis's reason for self-paging (*Self-Paging in
+//! the Nemesis Operating System*, section 1); here the faults reveal what the application does
+//! not state.
 //!
 //! The rule is cautious, since a page brought in for nothing costs a frame:
 //! - Neighbours make a stream from the second fault on; any other stride up to
@@ -45,7 +45,7 @@ const STREAMS: usize = 12;
 /// Faults remembered that are in no stream.
 const RECENT: usize = 8;
 
-/// What is known of the faults to come.
+/// The prediction of the next faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Advice {
     /// Names the stream, for as long as it lasts; never 0.
@@ -83,7 +83,8 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// A fault on page number `page`. Asked again for the same fault, it says the same.
+    /// Records a fault on page number `page` and predicts. A repeated call for the same fault
+    /// returns the same.
     pub(crate) fn fault(&mut self, page: usize, widest: u32) -> Option<Advice> {
         self.faults = self.faults.wrapping_add(1);
         let faults = self.faults;
@@ -103,7 +104,7 @@ impl Streams {
         None
     }
 
-    /// The window of a stream's latest fault ended after so many accesses.
+    /// Records that the window of a stream's latest fault ended after so many accesses.
     fn brought(&mut self, stream: u32, accesses: u32) {
         if let Some(stream) = self.streams.iter_mut().find(|s| s.id == stream) {
             stream.brought = accesses;
@@ -160,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// Whether a fault on `page` is this stream's next, or its last again.
+    /// Returns true if a fault on `page` is this stream's next, or its last again.
     fn continued(&mut self, page: usize, widest: u32) -> Option<Advice> {
         let ahead = page.wrapping_sub(self.last) as isize;
         if ahead == 0 {
@@ -182,7 +183,7 @@ impl Stream {
     }
 }
 
-/// Threads are told apart up to this many.
+/// Threads are distinguished up to this many.
 const SHARDS: usize = 16;
 
 /// All threads' streams.
@@ -199,8 +200,8 @@ impl Default for Recogniser {
 }
 
 impl Recogniser {
-    /// A fault of the thread with number `thread` on page number `page`, in windows of at
-    /// most `widest` pages. Where two threads with one shard meet, one goes without advice.
+    /// Records a fault of the thread with number `thread` on page number `page`, in windows of
+    /// at most `widest` pages. If two threads use one shard at once, one gets no advice.
     pub(crate) fn fault(&self, thread: usize, page: usize, widest: u32) -> Option<Advice> {
         let shard = &self.shards[thread % SHARDS];
         let advice = shard.try_lock()?.fault(page, widest)?;
@@ -209,7 +210,7 @@ impl Recogniser {
         Some(Advice { stream, ..advice })
     }
 
-    /// The window that was advised of ended after so many accesses, fewer than advised.
+    /// Records that the advised window ended after so many accesses, fewer than advised.
     pub(crate) fn brought(&self, advice: &Advice, accesses: u32) {
         let shard = &self.shards[advice.stream as usize % SHARDS];
         if let Some(mut streams) = shard.try_lock() {

@@ -12,18 +12,18 @@ use crate::rights::Rights;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
-/// The faults that a program may answer itself, stretch by stretch.
+/// The faults that a program may handle itself, stretch by stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// The page is not there.
+    /// The page is missing.
     Page,
-    /// The page is there, or may be, but its protection forbids the access.
+    /// The page is present, or may be, but its protection forbids the access.
     Protection,
-    /// The address is of no stretch, or of none that is bound.
+    /// The address is in no stretch, or in none that is bound.
     Unallocated,
 }
 
-/// A fault as a handler of the program's own sees it.
+/// A fault as the program's own handler sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// What kind of fault it is.
@@ -34,12 +34,12 @@ pub struct Fault {
     pub write: bool,
 }
 
-/// What a program's own handler did.
+/// Result of a program's own handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handled {
     /// The access can be repeated.
     Resume,
-    /// Go on as if there were no handler.
+    /// Continue as if there were no handler.
     Default,
 }
 
@@ -48,15 +48,15 @@ pub enum Handled {
 /// they are).
 pub type Handler = dyn Fn(&Fault) -> Handled + Send + Sync;
 
-/// What a domain keeps of a stretch.
+/// The domain's record of a stretch.
 pub(crate) struct Inner {
     id: u32,
     table: Table,
     driver: OnceLock<Box<dyn StretchDriver>>,
-    /// Set where any part was given a protection other than read and write.
+    /// Set if any part was given a protection other than read and write.
     odd_access: AtomicBool,
     huge: AtomicBool,
-    /// Set while the stretch is being taken away.
+    /// Set while the stretch is being removed.
     closing: AtomicBool,
     /// What the process's one protection domain may do with it.
     rights: AtomicU8,
@@ -85,7 +85,7 @@ impl Inner {
         self.id
     }
 
-    /// Where pages that come in are noted.
+    /// The log of pages that come in.
     pub(crate) fn log(&self) -> &LogSlot {
         &self.log
     }
@@ -94,7 +94,7 @@ impl Inner {
         &self.table
     }
 
-    /// False where the stretch is bound already.
+    /// Returns false if the stretch is bound already.
     pub(crate) fn set_driver(&self, driver: Box<dyn StretchDriver>) -> bool {
         self.driver.set(driver).is_ok()
     }
@@ -111,7 +111,7 @@ impl Inner {
         self.rights.store(rights.bits(), Ordering::Release);
     }
 
-    /// Whether pages may be taken from it.
+    /// Returns true if its pages may be evicted.
     pub(crate) fn evictable(&self) -> bool {
         !self.closing.load(Ordering::Acquire) && self.driver().is_some_and(StretchDriver::evictable)
     }
@@ -120,7 +120,7 @@ impl Inner {
         self.closing.store(true, Ordering::Release);
     }
 
-    /// Whether its faults are answered by huge frames where they can be.
+    /// Returns true if its faults are resolved with huge frames when possible.
     pub(crate) fn huge(&self) -> bool {
         self.huge.load(Ordering::Relaxed)
     }
@@ -153,8 +153,8 @@ impl Inner {
         }
     }
 
-    /// The program's own handler, if it gave one. Handlers given once are never freed:
-    /// another thread may be running one.
+    /// The program's own handler, if it set one. Handlers are never freed: another thread may
+    /// be running one.
     pub(crate) fn handler(&self, kind: FaultKind) -> Option<&'static Handler> {
         let at = self.slot(kind)?.load(Ordering::Acquire);
         // SAFETY: a pointer stored here came from a leaked box.

@@ -16,7 +16,7 @@ pub struct PageSet {
     runs: Vec<Range<u32>>,
 }
 
-/// Why a file is no page set.
+/// Why a file could not be used as a page set.
 #[derive(Debug, thiserror::Error)]
 pub enum PageSetError {
     /// It could not be read or written.
@@ -24,19 +24,19 @@ pub enum PageSetError {
     File {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// It is something else, or only a part.
+    /// The file is no page set, or is incomplete.
     #[error("{path}, line {line}: {wanted} is expected, not {found:?}")]
     Line {
         /// The file.
         path: String,
         /// Counted from 1.
         line: usize,
-        /// What belongs there.
+        /// What was expected.
         wanted: &'static str,
-        /// What is there.
+        /// What was found.
         found: String,
     },
 }
@@ -70,12 +70,12 @@ impl PageSet {
             .map(|run| run.start as usize..run.end as usize)
     }
 
-    /// How many pages.
+    /// The number of pages.
     pub fn len(&self) -> usize {
         self.runs().map(|run| run.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -83,7 +83,7 @@ impl PageSet {
     /// Writes the set to a file, whole or not at all.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn save(&self, path: &Path) -> Result<(), PageSetError> {
         let failed = |error| PageSetError::File {
             path: path.display().to_string(),
@@ -109,7 +109,7 @@ impl PageSet {
     /// Reads a set that was saved.
     ///
     /// # Errors
-    /// What the file system says, or which line is not of a page set.
+    /// The file system's error, or the line that does not belong in a page set.
     pub fn load(path: &Path) -> Result<Self, PageSetError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| PageSetError::File {

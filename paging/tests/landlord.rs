@@ -1,4 +1,4 @@
-//! A domain whose books are somebody else's to limit.
+//! A domain whose ledger, and so its limit, a supervisor controls.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,

@@ -7,7 +7,7 @@ const PAGE: usize = 4096;
 const MS: u64 = 1_000_000;
 const KINDS: [EntryKind; 2] = [EntryKind::Upcall, EntryKind::Thread];
 
-/// One fault of each thread in ten seconds: who is past that sleeps until it is lifted.
+/// One fault of each thread in ten seconds: a thread past that sleeps until the limit is lifted.
 const STANDSTILL: FaultLimits = FaultLimits {
     fault_period: 10_000 * MS,
     task_limit: 1,
@@ -128,11 +128,11 @@ fn while_one_thread_sleeps_in_its_fault_others_go_on_and_gates_close() {
             scope.spawn(|| write(&ours, 48, 9)).join().unwrap();
             // Another domain has none.
             (0..512).for_each(|page| write(&others, page, 1));
-            // Whoever closes the domain's gate waits for nobody who sleeps.
+            // Closing the domain's gate does not wait for threads that sleep.
             drop(paced.allocate(PAGE).unwrap());
             drop(free);
             assert_eq!(written.load(Ordering::SeqCst), 1, "it sleeps still");
-            // SharedLimits that are lifted wake who sleeps by them.
+            // SharedLimits that are lifted wake the threads that sleep by them.
             paced.set_fault_rate(FaultLimits::default());
         });
         assert_eq!(written.load(Ordering::SeqCst), 2);

@@ -70,7 +70,7 @@ fn live(stretch: &Stretch, id: usize, steps: usize) {
     }
 }
 
-/// Threads live on one stretch while another unmaps its pages, whoever's they are, and
+/// Threads live on one stretch while another unmaps its pages, whichever thread uses them, and
 /// stretches come and go.
 fn stress(
     frames: u32,

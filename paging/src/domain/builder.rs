@@ -1,4 +1,4 @@
-//! How a domain is to be, and making it.
+//! Configuration of a domain, and its construction.
 
 use super::runtime::{Books, Owned, Shared};
 use super::{Domain, DomainError};
@@ -11,28 +11,28 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use store::{SharedStore, Store, StoreConfig};
 use translation::{Capabilities, EntryKind, Userfault};
 
-/// Whether devices may reach the program's stretches behind the processor's back.
+/// Whether devices may access the program's stretches by DMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectIo {
-    /// At any time: every page is checked before it leaves that no device holds it. Needs
-    /// `UFFDIO_MOVE` (Linux 6.8); without it nothing is evicted any more, which the first
-    /// fault that finds no frame says.
+    /// At any time: before a page is evicted, the pager checks that no device holds it. Needs
+    /// `UFFDIO_MOVE` (Linux 6.8); without it nothing is evicted, which the first fault that
+    /// finds no frame reports.
     #[default]
     Anytime,
-    /// Only into memory that the program has pinned with [`Stretch::pin`](crate::Stretch::pin) for as long as
-    /// the device may reach it: a promise, and the faster way.
+    /// Only into memory that the program has pinned with [`Stretch::pin`](crate::Stretch::pin)
+    /// for as long as the device may access it: a promise, and the faster way.
     PinnedOnly,
 }
 
-/// Where pages go that are taken.
+/// Where evicted pages go.
 enum Keeping {
     /// A store to be made.
     New(StoreConfig),
-    /// One that was made.
+    /// A store that exists already.
     Made(SharedStore),
 }
 
-/// How a domain is to be.
+/// Configuration of a domain.
 pub struct Builder {
     contract: Contract,
     ledger: Option<Ledger>,
@@ -70,60 +70,59 @@ impl Builder {
         self
     }
 
-    /// Books that somebody else can look into, and whose limit he may move: of a program
-    /// that has its contract from the system domain. Books of its own by default.
+    /// A ledger shared with a supervisor, which may change the domain's limit: for a program
+    /// that has its contract from the system domain. A ledger of its own by default.
     pub fn ledger(mut self, ledger: Ledger) -> Self {
         self.ledger = Some(ledger);
         self
     }
 
-    /// Where pages go that are taken. None by default: then only nailed, physical and
-    /// mapped stretches can be had.
+    /// The store for evicted pages. None by default: then only nailed, physical and mapped
+    /// stretches are available.
     pub fn store(mut self, store: StoreConfig) -> Self {
         self.store = Some(Keeping::New(store));
         self
     }
 
-    /// The same, where the store was made already, for one holder at least.
+    /// The same, for a store that exists already, with room for at least one holder.
     pub fn shared_store(mut self, store: SharedStore) -> Self {
         self.store = Some(Keeping::Made(store));
         self
     }
 
-    /// How faults arrive: as upcalls by default, without privilege. With entry threads
-    /// system calls, too, may be given memory that is paged out.
+    /// How faults arrive: as upcalls by default, without privilege. With entry threads, system
+    /// calls, too, can use memory that is paged out.
     pub fn entry(mut self, entry: EntryKind) -> Self {
         self.entry = entry;
         self
     }
 
-    /// What the program says of direct input and output.
+    /// The program's promise about direct I/O.
     pub fn direct_io(mut self, direct_io: DirectIo) -> Self {
         self.direct_io = direct_io;
         self
     }
 
-    /// What to use of the kernel; all it gives by default.
+    /// Which kernel features to use; all available ones by default.
     pub fn capabilities(mut self, capabilities: Capabilities) -> Self {
         self.capabilities = Some(capabilities);
         self
     }
 
-    /// Faults by upcall that are resolved at once, 32 by default; more wait their turn.
+    /// Faults by upcall that are resolved concurrently, 32 by default; further faults wait.
     pub fn concurrent_faults(mut self, count: usize) -> Self {
         self.concurrent_faults = count.max(1);
         self
     }
 
-    /// Whether [`Stretch::trans`](crate::Stretch::trans) can say that a page is dirty. Costs each first write to
-    /// a page that was marked clean a fault inside the kernel (0.8 us).
+    /// Enables the dirty bit of [`Stretch::trans`](crate::Stretch::trans). Costs each first
+    /// write to a page that was marked clean a fault inside the kernel (0.8 us).
     pub fn track_dirty(mut self, on: bool) -> Self {
         self.track_dirty = on;
         self
     }
 
-    /// How fast the domain's faults may be handled: without limits by default. See
-    /// [`Domain::set_fault_rate`].
+    /// Limits of the domain's fault rate: none by default. See [`Domain::set_fault_rate`].
     pub fn fault_rate(mut self, setting: FaultLimits) -> Self {
         self.fault_rate = setting;
         self
@@ -132,7 +131,7 @@ impl Builder {
     /// Makes the domain.
     ///
     /// # Errors
-    /// [`DomainError`] says which part could not be had and what to do.
+    /// [`DomainError`] names the part that failed and what to do.
     pub fn build(self) -> Result<Domain, DomainError> {
         let Contract { g, x } = self.contract;
         if x < FEWEST_FRAMES || g > x {
@@ -215,8 +214,8 @@ impl Builder {
     }
 }
 
-/// Words for the limits of its faults, which outlive it, too: a thread may sleep by them when
-/// it goes.
+/// Words for the limits of the domain's faults. They outlive it: a thread may sleep by them
+/// when it ends.
 fn limits() -> SharedLimits<'static> {
     let words: Box<[AtomicU64]> = (0..rate::shared_limits::WORDS)
         .map(|_| AtomicU64::new(0))
@@ -224,7 +223,7 @@ fn limits() -> SharedLimits<'static> {
     SharedLimits::new(Box::leak(Box::new(AtomicU32::new(0))), Box::leak(words))
 }
 
-/// Words for the domain's figures, which outlive it: handles to them may be kept.
+/// Words for the domain's counters. They outlive it: handles to them may be kept.
 fn words() -> Result<std::ptr::NonNull<[AtomicU64]>, DomainError> {
     let words: Box<[AtomicU64]> = Counter::ALL.iter().map(|_| AtomicU64::new(0)).collect();
     Ok(std::ptr::NonNull::from(Box::leak(words)))

@@ -1,4 +1,4 @@
-//! Why a domain or a stretch cannot be had.
+//! Errors of making or changing a domain or a stretch.
 
 use crate::entry::upcall;
 use crate::page::State;
@@ -10,10 +10,10 @@ use frames::Frame;
 use store::{SetupError, StoreError};
 use translation::TranslationError;
 
-/// Why there is no domain.
+/// Why a domain could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DomainError {
-    /// Frames asked for that cannot work.
+    /// A contract that cannot work.
     #[error(
         "{asked} frames are asked for (guaranteed {guaranteed}); a domain needs at least {FEWEST_FRAMES}: two for an instruction across two pages, one for a page on its way out, one for a page on its way in"
     )]
@@ -47,7 +47,7 @@ pub enum DomainError {
     /// A channel to the store could not be made.
     #[error("no channel to the store: {0}")]
     Channel(#[from] StoreError),
-    /// Signal handlers or threads.
+    /// Signal handlers or threads could not be started.
     #[error("the entry could not be started: {0}")]
     Entry(#[from] std::io::Error),
     /// Too many domains.
@@ -58,10 +58,10 @@ pub enum DomainError {
     TooManyDomains,
 }
 
-/// Why a stretch cannot be had or changed.
+/// Why a stretch could not be made or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StretchError {
-    /// A size of nothing.
+    /// An empty stretch.
     #[error("a stretch of no bytes was asked for")]
     Empty,
     /// No address space.
@@ -75,7 +75,7 @@ pub enum StretchError {
     Table {
         /// Pages it was for.
         pages: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: rustix::io::Errno,
     },
     /// The kernel refused.
@@ -113,7 +113,7 @@ pub enum StretchError {
     /// A thread of the domain could not be started.
     #[error("the domain's prefetching thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
-    /// The caller may not.
+    /// The caller lacks a right.
     #[error(transparent)]
     Denied(#[from] Denied),
     /// Not the domain's frame, or not unused.
@@ -127,17 +127,17 @@ pub enum StretchError {
         /// Pages there are.
         pages: usize,
     },
-    /// The page is mapped, or is not.
+    /// The page is mapped although it must not be, or the reverse.
     #[error("page {page} is {state:?}: {wanted}")]
     State {
         /// The page.
         page: usize,
-        /// What it is.
+        /// Its state.
         state: State,
-        /// What was wanted of it.
+        /// The state required.
         wanted: &'static str,
     },
-    /// Another thread has the page in its hands.
+    /// Another thread is filling the page.
     #[error("page {page} is being brought in by another thread; try again when it has it")]
     InOthersHands {
         /// The page.

@@ -1,4 +1,4 @@
-//! What the program says of its next accesses to a stretch.
+//! The program's hints about its next accesses to a stretch.
 
 use super::{Stretch, StretchError};
 use crate::prefetch::Log;
@@ -6,8 +6,9 @@ use crate::working_set::PageSet;
 use std::ops::Range;
 
 impl Stretch {
-    /// Says that a range of bytes will be used soon: it is brought in while the program goes
-    /// on, as far as three quarters of the frames go. A hint: what cannot be had is not.
+    /// Announces that a range of bytes will be used soon: it is brought in while the program
+    /// continues, up to three quarters of the frames. A hint: a page that cannot be brought in
+    /// is skipped.
     ///
     /// # Errors
     /// [`StretchError::Outside`], or the domain's thread for this could not be started.
@@ -16,8 +17,8 @@ impl Stretch {
         self.ask(vec![pages])
     }
 
-    /// As [`Stretch::prefetch`], of a set that was recorded, in its order. Pages beyond the
-    /// stretch are passed over.
+    /// As [`Stretch::prefetch`], for a set that was recorded, in its order. Pages beyond the
+    /// stretch are skipped.
     ///
     /// # Errors
     /// The domain's thread for this could not be started.
@@ -30,16 +31,16 @@ impl Stretch {
         Ok(())
     }
 
-    /// Waits until everything that was asked for by [`Stretch::prefetch`] and
-    /// [`Stretch::replay`] in this domain is there, or cannot be.
+    /// Waits until every page requested by [`Stretch::prefetch`] and [`Stretch::replay`] in
+    /// this domain is resident, or has failed.
     pub fn await_prefetch(&self) {
         self.shared.prefetch.settle();
     }
 
-    /// Notes from now on which pages come in, in order; until [`Stretch::recorded`].
+    /// Records from now on which pages come in, in order, until [`Stretch::recorded`].
     ///
     /// # Errors
-    /// [`StretchError::Recording`] where they are noted already, or no memory.
+    /// [`StretchError::Recording`] if they are being recorded already, or no memory.
     pub fn record(&self) -> Result<(), StretchError> {
         let room = self.pages().clamp(1024, 1 << 22);
         let log = Log::new(room).map_err(|errno| StretchError::Table {
@@ -52,7 +53,8 @@ impl Stretch {
         }
     }
 
-    /// Ends a recording: what came in since, each page where it came first.
+    /// Ends a recording and returns the pages that came in since, each at its first
+    /// occurrence.
     pub fn recorded(&self) -> Option<PageSet> {
         let pager = self.shared.pager();
         self.inner.log().finish(|| {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use store::SharedStore;
 use translation::EntryKind;
 
-/// Starts a thread of the pager's, which no signal of the program's ever interrupts.
+/// Starts a thread of the pager's, which no signal of the program ever interrupts.
 fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
@@ -39,12 +39,12 @@ fn allowed_cpus() -> Vec<usize> {
 fn pin_to(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // Unpinned it works too, only slower: a cpuset may have changed meanwhile.
+    // It works unpinned, too, only slower: a cpuset may have changed meanwhile.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// Something on the heap to which others keep plain references, dropped by hand order:
-/// the fields of [`Shared`] are dropped in the order they stand, the pager before what it
+/// A heap value to which others keep plain references. The order of drops is explicit: the
+/// fields of [`Shared`] are dropped in the order they are declared, the pager before what it
 /// refers to.
 pub(super) struct Owned<T: 'static>(std::ptr::NonNull<T>);
 
@@ -61,7 +61,7 @@ impl<T> Owned<T> {
     /// # Safety
     /// The reference must not be used after this is dropped.
     pub(super) unsafe fn get(&self) -> &'static T {
-        // SAFETY: allocated by `new`; for how long is the caller's promise.
+        // SAFETY: allocated by `new`; the caller's promise bounds its use.
         unsafe { self.0.as_ref() }
     }
 }
@@ -73,16 +73,16 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// Tells the domain's threads to end.
+/// Ends the domain's threads.
 struct Stop {
     flag: AtomicBool,
     event: OwnedFd,
 }
 
-/// What a domain and its stretches share; the last of them ends it.
+/// What a domain and its stretches share; dropping the last of them ends it.
 pub(super) struct Shared {
     pub(super) prefetch: Arc<Prefetcher>,
-    /// The thread for it, once there was a hint.
+    /// The prefetcher's thread, started at the first hint.
     prefetching: Mutex<Option<std::thread::JoinHandle<()>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
     stop: Arc<Stop>,
@@ -93,8 +93,8 @@ pub(super) struct Shared {
     _books: Books,
 }
 
-/// The ledger, and the domain's place in it, which is given up last: somebody else may look
-/// into the ledger, and then count on the domain's frames.
+/// The ledger, and the domain's place in it, which is released last: other processes may read
+/// the ledger, and then count on the domain's frames.
 pub(super) struct Books {
     pub(super) ledger: Owned<Ledger>,
     pub(super) id: DomainId,
@@ -108,7 +108,7 @@ impl Drop for Books {
 }
 
 impl Shared {
-    /// Of a domain whose threads do not run yet.
+    /// For a domain whose threads do not run yet.
     pub(super) fn new(
         pager: Owned<Pager>,
         store: Option<Owned<SharedStore>>,
@@ -152,9 +152,9 @@ impl Shared {
         Ok(&self.prefetch)
     }
 
-    /// Starts them.
+    /// Starts the entry and evictor threads.
     pub(super) fn start(&mut self, entry: EntryKind) -> Result<(), DomainError> {
-        // SAFETY: the threads are joined, and the handlers let go, before the pager goes.
+        // SAFETY: the threads are joined, and the handlers detached, before the pager goes.
         let pager = unsafe { self.pager.get() };
         let stop = self.stop.clone();
         self.threads.push(spawn("selfpage-evict", move || {

@@ -1,4 +1,4 @@
-//! A stretch as the program has it.
+//! A stretch as the program uses it.
 
 use super::StretchError;
 use super::runtime::Shared;
@@ -51,8 +51,7 @@ impl Stretch {
     /// The stretch's bytes.
     ///
     /// # Safety
-    /// Nobody may write them meanwhile, and an access that cannot be satisfied is a
-    /// SIGBUS.
+    /// No thread may write them meanwhile, and an access that cannot be satisfied is a SIGBUS.
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: mapped for the stretch's life; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
@@ -61,7 +60,7 @@ impl Stretch {
     /// The stretch's bytes, to be written.
     ///
     /// # Safety
-    /// Nobody else may use them meanwhile, and an access that cannot be satisfied is a
+    /// No other code may use them meanwhile, and an access that cannot be satisfied is a
     /// SIGBUS.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn bytes_mut(&self) -> &mut [u8] {
@@ -87,11 +86,11 @@ impl Stretch {
         Ok(())
     }
 
-    /// Brings pages in, and nails them if so asked. All or nothing.
+    /// Brings pages in, and nails them on request. All or nothing.
     fn bring_in(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
         let pager = self.shared.pager();
         let limit = pager.frames().contract().x;
-        // What can never be is refused at once, not after waiting for frames.
+        // An impossible request is refused at once, not after waiting for frames.
         if nail && pages.len() > limit as usize {
             return Err(StretchError::Frames {
                 pages: pages.len(),
@@ -144,9 +143,9 @@ impl Stretch {
         Ok(())
     }
 
-    /// Makes a range of bytes resident and keeps it so until the pin is dropped: for
-    /// buffers given to system calls (which fail with `EFAULT` on missing pages where
-    /// faults are upcalls) and to devices.
+    /// Makes a range of bytes resident and keeps it so until the pin is dropped: for buffers
+    /// given to system calls (which fail with `EFAULT` on missing pages if faults are upcalls)
+    /// and to devices.
     pub fn pin(&self, bytes: Range<usize>) -> Result<Pin<'_>, StretchError> {
         let pages = self.page_range(bytes)?;
         self.bring_in(pages.clone(), true)?;
@@ -182,9 +181,9 @@ impl Stretch {
         Ok(())
     }
 
-    /// Writes changed pages of a mapped stretch to its file, those that are pinned or that a
-    /// device holds among them. Resident pages stay. What other threads write meanwhile may be
-    /// in the file or not, or in part.
+    /// Writes changed pages of a mapped stretch to its file, including pages that are pinned
+    /// or held by a device. Resident pages stay. Concurrent writes of other threads may reach
+    /// the file wholly, in part, or not at all.
     ///
     /// # Errors
     /// [`StretchError::Denied`] where the process may not read the stretch;
@@ -234,9 +233,9 @@ impl Stretch {
         }
     }
 
-    /// The program answers faults of this kind on this stretch itself: its handler runs
-    /// on the faulting thread, as a signal handler does (entry thread: on the entry's, for
-    /// page faults). None gives them back to the driver.
+    /// Sets the program's own handler for faults of this kind on this stretch. It runs on the
+    /// faulting thread, as a signal handler does (entry thread: on the entry's, for page
+    /// faults). None returns them to the driver.
     pub fn override_fault(&self, kind: FaultKind, handler: Option<Box<Handler>>) {
         self.inner.set_handler(kind, handler);
     }
@@ -249,7 +248,7 @@ impl Drop for Stretch {
         let table = self.inner.table();
         if self.inner.driver().is_some_and(|d| !d.zero_is_empty()) {
             if !self.rights().contains(Rights::READ) {
-                // SAFETY: the stretch is this object's, which ends.
+                // SAFETY: the stretch belongs to this object, which is being dropped.
                 let _ = unsafe { translation::set_access(self.base(), self.len(), Access::READ) };
                 self.inner.set_rights(Rights::READ);
             }
@@ -268,7 +267,7 @@ impl Drop for Stretch {
             let _control = pager.control.lock();
             pager.remove(self.inner);
         }
-        // SAFETY: nobody finds the stretch any more; its memory is this object's.
+        // SAFETY: the stretch is out of the directory; its memory belongs to this object.
         let _ = unsafe {
             translation::unmap_reservation(translation::Reservation {
                 addr: self.base(),
@@ -278,7 +277,7 @@ impl Drop for Stretch {
         pager
             .counters()
             .sub(Counter::stretch_bytes, self.len() as u64);
-        // SAFETY: out of the directory, and whoever found it before has left the gate.
+        // SAFETY: out of the directory, and any thread that found it before has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
     }
 }

@@ -86,15 +86,15 @@ impl Stretch {
         Ok(Trans { frame, dirty })
     }
 
-    /// What the process may do with the stretch: read, write and execute are enforced by
-    /// the kernel, for all threads of the process alike; meta by this library, among those
-    /// who use the stretch through it.
+    /// What the process may do with the stretch. The kernel enforces read, write and execute
+    /// for all threads of the process alike; this library enforces meta for code that uses the
+    /// stretch through it.
     pub fn rights(&self) -> Rights {
         self.inner.rights()
     }
 
-    /// Changes what the process may do with the stretch. Needs the meta right; giving it
-    /// up is for good. May be called from a handler of the program's own.
+    /// Changes what the process may do with the stretch. Requires the meta right; dropping
+    /// that right is permanent. May be called from a handler of the program's own.
     pub fn protect(&self, rights: Rights) -> Result<(), StretchError> {
         self.check_meta()?;
         if rights == self.rights() {
@@ -115,8 +115,9 @@ impl Stretch {
         Ok(())
     }
 
-    /// From now on writes to pages of `pages` that are resident are noticed: they are not
-    /// dirty until written. Needs a domain built with [`Builder::track_dirty`](crate::Builder::track_dirty).
+    /// Tracks writes to the resident pages among `pages` from now on: they are not dirty until
+    /// written. Needs a domain built with
+    /// [`Builder::track_dirty`](crate::Builder::track_dirty).
     pub fn mark_clean(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         let table = self.inner.table();

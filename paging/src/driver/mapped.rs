@@ -1,14 +1,14 @@
 //! The mapped stretch driver: a file's bytes, read when touched, written back when taken
 //! or flushed.
 //!
-//! # Coherence with others who use the file
-//! A page shows the file as it was when the page came in. What the program writes
-//! reaches the file when the page is taken, when [`crate::Stretch::flush`] is called and
-//! when the stretch is freed; from then on every reader of the file sees it. A change
-//! that others make to a page while it is resident is not seen until it was taken and
-//! comes back; if the program wrote the page meanwhile, its whole page replaces theirs.
-//! Two stretches that map the same file are coherent only in this way. The file's length
-//! does not change: bytes past its end read as zero and are not written.
+//! # Coherence with other users of the file
+//! A page shows the file as it was when the page came in. What the program writes reaches the
+//! file when the page is evicted, when [`crate::Stretch::flush`] is called and when the
+//! stretch is freed; from then on every reader of the file sees it. Another process's change
+//! to a page that is resident is not seen until the page was evicted and comes back; if the
+//! program wrote the page meanwhile, its whole page replaces that change. Two stretches that
+//! map the same file are coherent only in this way. The file's length does not change: bytes
+//! past its end read as zero and are not written.
 //!
 //! Whether a page was written is found by its checksum, as for stored pages.
 
@@ -38,8 +38,8 @@ impl Mapped {
     /// Maps `pages` pages of `file` from byte `offset` on. The descriptor is duplicated.
     ///
     /// # Errors
-    /// What the kernel says of the descriptor; `EINVAL` for an offset that is not a
-    /// multiple of the page size.
+    /// The kernel's error for the descriptor; `EINVAL` for an offset that is not a multiple of
+    /// the page size.
     pub fn new(
         file: impl AsFd,
         offset: u64,
@@ -90,7 +90,7 @@ impl Mapped {
         while done < bytes {
             let at = self.offset + (page * PAGE + done) as u64;
             match rustix::io::pread(&self.file, &mut into[done..bytes], at) {
-                // Cut short by somebody meanwhile: zeros, as past the end.
+                // Another process truncated the file meanwhile: zeros, as past the end.
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
@@ -153,7 +153,7 @@ impl StretchDriver for Mapped {
     }
 }
 
-/// What the file's error is in terms of a store's.
+/// The file's error as a store error.
 fn backing_error(errno: Errno) -> StoreError {
     StoreError::Channel {
         what: "the mapped file",

@@ -19,49 +19,49 @@ use crate::page_in::{Activation, Outcome};
 use store::StoreError;
 use wired::PAGE;
 
-/// What a driver does with a page that is taken from the program.
+/// A driver's decision about a page that is evicted.
 #[derive(Clone, Copy, Debug)]
 pub enum Cleaned {
     /// It goes to the domain's store.
     ToStore,
-    /// The driver has it: the page is as if never touched, and the next fault asks the
+    /// The driver has saved it: the page is as if never touched, and the next fault calls the
     /// driver again.
     Kept,
-    /// It could not be kept: it stays with the program.
+    /// It could not be saved: it stays resident.
     Refused(StoreError),
 }
 
 /// Provides the backing of stretches. All methods but `bind` run on the page path: they
 /// allocate nothing and touch no stretch.
 pub trait StretchDriver: Send + Sync {
-    /// What the driver is called in messages.
+    /// The driver's name in messages.
     fn name(&self) -> &'static str;
 
-    /// Resolves a fault, or says that it cannot now.
+    /// Resolves a fault, or returns that it cannot now.
     fn fault(&self, fault: &mut Activation<'_>) -> Outcome;
 
-    /// Whether pages of the driver's stretches may be taken when frames are needed.
+    /// Returns true if pages of the driver's stretches may be evicted when frames are needed.
     fn evictable(&self) -> bool {
         false
     }
 
-    /// Whether it puts pages in the domain's store.
+    /// Returns true if the driver puts pages in the domain's store.
     fn needs_store(&self) -> bool {
         false
     }
 
-    /// Whether all pages are given at bind time.
+    /// Returns true if all pages are populated at bind time.
     fn fills_at_bind(&self) -> bool {
         false
     }
 
-    /// Whether a page of zeros is the same as a page never touched.
+    /// Returns true if a page of zeros is the same as a page never touched.
     fn zero_is_empty(&self) -> bool {
         true
     }
 
-    /// A page is taken from the program, with these contents; or it stays with it, and is
-    /// flushed ([`crate::Stretch::flush`]).
+    /// A page with these contents is being evicted; or it stays resident and is flushed
+    /// ([`crate::Stretch::flush`]).
     fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> Cleaned {
         Cleaned::ToStore
     }

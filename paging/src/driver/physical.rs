@@ -1,14 +1,14 @@
 //! The physical stretch driver: demand zero, no backing store.
 //!
-//! In the activation it looks for an unused frame and answers `Retry` where there is
-//! none; in a worker it may empty others' frames or ask the frames allocator, and where
-//! that brings none the fault has failed.
+//! In the activation it takes an unused frame and returns `Retry` if there is none; in a
+//! worker it may evict other pages or call the frames allocator, and if that yields no frame
+//! the fault has failed.
 
 use super::StretchDriver;
 use crate::page_in::{Activation, Outcome};
 
-/// Backs a page with a frame of zeros at its first access. Its pages are never taken:
-/// there is nowhere to keep them.
+/// Backs a page with a frame of zeros at its first access. Its pages are never evicted: there
+/// is no place to keep them.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Physical;
 

@@ -10,7 +10,7 @@
 //! ([`Hooks::processor_of`](crate::Hooks::processor_of)). Otherwise the kernel reports it in
 //! the thread's stat file, which takes 15 us, and an entry reads one in [`LOOK`] of the faults
 //! it serves:
-//! - The thread runs here: entries that served nothing in [`LOOK`] faults are told to doze.
+//! - The thread runs here: entries that served nothing in [`LOOK`] faults get a ring of their doorbell and doze.
 //! - It runs elsewhere: the entry of that processor is called, and this one dozes after
 //!   [`ELSEWHERE`] such answers in a row, or at once if it is known that the thread it served
 //!   moved there.
@@ -51,7 +51,7 @@ const SEATS: usize = 64;
 
 /// What the other entries know of an entry.
 struct Seat {
-    /// Doorbell that tells it to doze; -1 if there is no entry, or it dozes already.
+    /// Doorbell that makes it doze; -1 if there is no entry, or it dozes already.
     bell: AtomicI32,
     /// Its processor.
     cpu: AtomicU32,
@@ -217,7 +217,7 @@ impl Alertness {
         }
     }
 
-    /// Tells entries to doze that served nothing since the last check.
+    /// Makes entries doze that served nothing since the last check.
     fn look_after(&mut self, entries: &Entries, mine: usize) {
         for (at, seat) in entries.seats.iter().enumerate() {
             if at == mine || seat.bell.load(Ordering::SeqCst) < 0 {
@@ -274,7 +274,7 @@ impl Alertness {
     }
 }
 
-/// Tells an entry to doze, once.
+/// Makes an entry doze, once.
 fn ring(seat: &Seat) {
     let bell = seat.bell.swap(-1, Ordering::SeqCst);
     if bell >= 0 {
@@ -354,7 +354,7 @@ mod tests {
             one.serves(&entries, thread, None);
         }
         assert!(rung(&other) && !rung(&one));
-        // The entry is called when it is needed, and then the one elsewhere is told to doze.
+        // The entry is called when it is needed, and then the one elsewhere gets a ring to doze.
         std::thread::scope(|scope| {
             let dozer = scope.spawn(|| other.doze(&entries, None));
             while entries.dozing.load(Ordering::SeqCst) == 0 {
@@ -368,7 +368,7 @@ mod tests {
         }
         assert!(rung(&other), "its threads are all elsewhere");
         other.go(&entries);
-        // The only entry does not doze even if it is told to.
+        // The only entry does not doze even if its doorbell rings.
         one.doze(&entries, None);
         assert_eq!(entries.awake.load(Ordering::SeqCst), 1);
     }

@@ -43,7 +43,7 @@ impl Pager {
             Ok(method) => method,
             Err(error) => {
                 return self.complain(format_args!(
-                    "the program could not be told of page {page:#x}: {error}"
+                    "cannot mark page {page:#x} as failed: {error}"
                 ));
             }
         };

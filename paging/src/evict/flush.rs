@@ -1,9 +1,9 @@
-//! Flushing: the driver keeps what is in a page, and the page stays where it is.
+//! Flushing: the driver saves what is in a page, and the page stays in place.
 //!
-//! A page need not leave to be written, and many may not: those that are pinned, that a device
-//! holds, and all where eviction would not be sound. So a flush nails one page at a time,
-//! copies it, and gives the copy to the driver. The copy is of one moment, or of several where
-//! the program writes meanwhile: what it wrote before the flush is in it.
+//! A page need not be evicted to be written, and many may not be: pages that are pinned, that
+//! a device holds, and all pages if eviction would not be sound. So a flush nails one page at
+//! a time, copies it, and gives the copy to the driver. The copy is of one moment, or of
+//! several if the program writes meanwhile: whatever it wrote before the flush is in it.
 
 use crate::driver::Cleaned;
 use crate::page::State;
@@ -12,13 +12,13 @@ use crate::stretch::Inner;
 use store::StoreError;
 use wired::PAGE;
 
-/// How often a page on the standby list, which can be neither written nor put back, is looked
-/// at again.
+/// How often a page on the standby list, which can be neither written nor put back, is checked
+/// again.
 const TRIES: u32 = 16;
 
 impl Pager {
-    /// Has the driver keep every page of a unit that the program may have changed. Why one
-    /// could not be kept.
+    /// Makes the driver save every page of a unit that the program may have changed. Returns
+    /// why one could not be saved.
     pub(crate) fn flush_unit(&self, stretch: &Inner, unit: usize) -> Option<StoreError> {
         let pages = stretch.table().unit_pages(unit);
         let refusals = pages.filter_map(|index| self.flush_page(stretch, index).err());
@@ -33,7 +33,7 @@ impl Pager {
                         return kept;
                     }
                 }
-                // Whatever its writing comes to, it is seen in the page's next state.
+                // The result of its write shows in the page's next state.
                 State::Staged => self.drain(),
                 _ => return Ok(()),
             }
@@ -41,12 +41,12 @@ impl Pager {
         Err(StoreError::Busy)
     }
 
-    /// None where the page went away meanwhile.
+    /// None if the page was evicted or discarded meanwhile.
     fn flush_resident(&self, stretch: &Inner, index: usize) -> Option<Result<(), StoreError>> {
         let table = stretch.table();
         let page = table.address(index)..table.address(index) + PAGE;
         let nailed = self.nail(page.clone());
-        // One that has as many nails as there can be stays, too.
+        // A page with the maximum pin count stays, too.
         if !nailed && table.word(index).load().nails() == 0 {
             return None;
         }
@@ -62,12 +62,13 @@ impl Pager {
     }
 }
 
-/// What is in a page that the program may be writing to.
+/// Copies a page that the program may be writing to.
 fn copy_of(page: usize) -> [u8; PAGE] {
     let mut copy = [0; PAGE];
     for (word, bytes) in copy.chunks_exact_mut(size_of::<u64>()).enumerate() {
         let at = std::ptr::with_exposed_provenance::<u64>(page).wrapping_add(word);
-        // SAFETY: a word of a stretch that may be read; volatile, since others may write it.
+        // SAFETY: a word of a stretch that may be read; volatile, since other threads may
+        // write it.
         bytes.copy_from_slice(&unsafe { at.read_volatile() }.to_ne_bytes());
     }
     copy

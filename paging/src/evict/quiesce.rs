@@ -1,8 +1,8 @@
-//! Evictions halted: for what must not meet one.
+//! Halting evictions, for operations that must not overlap one.
 //!
-//! A fork, a move of contents and the end of a stretch need every slot and every
-//! stretch to themselves. They hold all cleaners and the stager. Who faults meanwhile and
-//! finds no frame waits.
+//! A fork, a move of contents and the end of a stretch need every slot and every stretch to
+//! themselves. They hold all cleaners and the stager. A thread that faults meanwhile and finds
+//! no frame waits.
 
 use super::writeback::{Cleaner, Cleaning, MOST_CLEANERS, nap};
 use super::{PATIENCE, Stager};
@@ -13,22 +13,22 @@ use std::ops::Range;
 use store::{Store, StoreError};
 use wired::{PiGuard, PiLock};
 
-/// How often pages that could be neither written nor put back are looked at again.
+/// How often pages that could be neither written nor put back are checked again.
 const TRIES: u32 = 16;
 
-/// Nobody else evicts while this is held.
+/// No other thread evicts while this is held.
 pub(crate) struct Halted<'a> {
     cleaners: [Option<PiGuard<'a, Cleaner>>; MOST_CLEANERS],
     stager: PiGuard<'a, Stager>,
 }
 
 impl Halted<'_> {
-    /// What staging works with.
+    /// The stager's state.
     pub(crate) fn stager(&mut self) -> &mut Stager {
         &mut self.stager
     }
 
-    /// Another process now: its own channels.
+    /// Switches to the child process: its own channels.
     pub(crate) fn become_child(&mut self, store: &dyn Store) -> Result<(), StoreError> {
         let mut cleaners = self.cleaners.iter_mut().flatten();
         cleaners.try_for_each(|cleaner| cleaner.become_child(Some(store)))
@@ -36,7 +36,7 @@ impl Halted<'_> {
 }
 
 impl Pager {
-    /// Waits until nobody evicts, and keeps everyone from it.
+    /// Waits until no thread evicts, and prevents further evictions.
     pub(crate) fn halt(&self) -> Halted<'_> {
         Halted {
             cleaners: std::array::from_fn(|n| self.cleaners.get(n).map(PiLock::lock)),
@@ -49,7 +49,7 @@ impl Pager {
         self.drain_halted(&mut self.halt());
     }
 
-    /// As [`Pager::drain`]. What can be neither written nor put back stays.
+    /// As [`Pager::drain`], but leaves pages that can be neither written nor put back.
     pub(crate) fn drain_halted(&self, halted: &mut Halted<'_>) -> Option<StoreError> {
         let cleaner = halted.cleaners.iter_mut().flatten().next()?;
         let mut done = Cleaning::default();
@@ -57,7 +57,7 @@ impl Pager {
         while !self.staging.ring.is_empty() && tries < TRIES {
             if !self.take_up(cleaner, Turn::First) {
                 tries += 1;
-                // Where neither goes a fault is taking a page back in its own frame.
+                // A page can do neither while a fault takes it back in its own frame.
                 if !self.take_up(cleaner, Turn::Again) {
                     nap(PATIENCE / 8);
                 }
@@ -67,7 +67,7 @@ impl Pager {
         done.refusal
     }
 
-    /// Whether a slot is free, after emptying some where none was.
+    /// Returns true if a slot is free, after emptying some if none was.
     pub(crate) fn make_room(&self, halted: &mut Halted<'_>) -> bool {
         if self.staging.ring.free_slot().is_none() {
             self.drain_halted(halted);
@@ -75,15 +75,15 @@ impl Pager {
         self.staging.ring.free_slot().is_some()
     }
 
-    /// Waits a moment for a slot to come free, or for the kernel to have a mapping left; not
-    /// where there are some in reserve.
+    /// Waits briefly for a slot to come free, or for the kernel to have a mapping left; does
+    /// not wait if some mappings are in reserve.
     pub(crate) fn await_room(&self) {
         if !self.spare_mappings.release() {
             nap(PATIENCE);
         }
     }
 
-    /// Takes a range of pages to the standby list, contents kept.
+    /// Moves a range of pages to the standby list and keeps their contents.
     pub(crate) fn stage_pages(&self, stretch: &Inner, pages: Range<usize>) {
         let table = stretch.table();
         if pages.is_empty() {

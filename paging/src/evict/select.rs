@@ -1,4 +1,5 @@
-//! Which unit goes next: the replacement's queues, and what stands in none of them.
+//! Selection of the next unit: from the replacement's queues, and units that are in none of
+//! them.
 
 use super::Stager;
 use crate::pager::Pager;
@@ -6,11 +7,11 @@ use crate::replacement::{Key, Replacement, ScanResistant};
 use crate::stretch::Inner;
 use wired::Guard;
 
-/// How often a fault looks for the queues before it goes on without.
+/// How often a fault tries for the queues before it continues without.
 const LOOKS: usize = 64;
 
 impl Pager {
-    /// Tells the replacement what a fill means for its order.
+    /// Records in the replacement's order what a fill implies.
     pub(crate) fn note_filled(&self, stretch: &Inner, unit: usize, first: bool, returned: bool) {
         let key = Key::new(stretch.id(), unit);
         match self.try_order() {
@@ -27,9 +28,9 @@ impl Pager {
         }
     }
 
-    /// The queues, unless they stay in another's hands. A fault never sleeps for them: a unit
-    /// that is not queued now is queued by its next fill, and a lost mark of heat is only a
-    /// mark. They are held for a few microseconds, so that looking again is worth it.
+    /// The queues, unless another thread holds them too long. A fault never sleeps for them: a
+    /// unit that is not queued now is queued by its next fill, and a lost mark of heat is only
+    /// a mark. They are held for a few microseconds, so that a retry is worth its cost.
     fn try_order(&self) -> Option<Guard<'_, ScanResistant>> {
         (0..LOOKS).find_map(|_| {
             let order = self.order.try_lock();
@@ -40,20 +41,20 @@ impl Pager {
         })
     }
 
-    /// Puts a unit in line whose pages came back by themselves.
+    /// Queues a unit whose pages came back without a fault.
     pub(super) fn requeue(&self, stretch: &Inner, unit: usize) {
         if stretch.table().touch(unit) {
             self.order.lock().filled(Key::new(stretch.id(), unit));
         }
     }
 
-    /// Stages the unit that the replacement would lose first. False where there is none.
+    /// Stages the unit that the replacement would evict first. Returns false if there is none.
     pub(super) fn stage_next(&self, stager: &mut Stager) -> bool {
         if self.staging.ring.free_slot().is_none() {
             return false;
         }
-        // As many tries as there are units in the queues: a unit that turns out to hold
-        // nothing that may go (all nailed, or pinned) is passed over.
+        // As many attempts as there are units in the queues: a unit that holds no page that
+        // may be evicted (all are nailed, or pinned) is skipped.
         let tries = self.order.lock().len();
         for _ in 0..tries {
             let victim = self.order.lock().victim_by(&mut |key| self.resident(key));
@@ -68,7 +69,7 @@ impl Pager {
             }
             stretch.table().dequeued(key.unit());
             let staged = self.stage_unit(stager, stretch, key.unit());
-            // Pages that a device holds came back; the unit stands in line again.
+            // Pages that a device holds came back; the unit is queued again.
             if stretch.table().any_movable(key.unit()) {
                 self.requeue(stretch, key.unit());
             }
@@ -79,14 +80,14 @@ impl Pager {
         self.find_unqueued(stager)
     }
 
-    /// Pages of a unit that are resident, those included that may not go: to look at each
-    /// would take longer than all else of a choice.
+    /// Resident pages of a unit, including those that may not be evicted: to check each would
+    /// take longer than all other parts of a choice.
     fn resident(&self, key: Key) -> u32 {
         match self.directory.by_id(key.stretch()) {
             Some(stretch) if key.unit() < stretch.table().unit_count() => {
                 let count = stretch.table().resident(key.unit());
                 if count == 0 {
-                    // Forgotten by the replacement: its next fill puts it in again.
+                    // The replacement has forgotten it: its next fill queues it again.
                     stretch.table().dequeued(key.unit());
                 }
                 count
@@ -95,8 +96,8 @@ impl Pager {
         }
     }
 
-    /// Units whose fill found the queues in another's hands stand in none until their next
-    /// fill. When the queues are empty they are looked for.
+    /// Finds units that are in no queue, because another thread held the queues at their fill.
+    /// Called when the queues are empty; otherwise such a unit is queued at its next fault.
     fn find_unqueued(&self, stager: &mut Stager) -> bool {
         // From where the last search ended, once around.
         let (mut n, mut unit) = stager.hand;

@@ -1,9 +1,9 @@
-//! Mappings of the kernel's that eviction has in reserve.
+//! Kernel mappings that eviction keeps in reserve.
 //!
 //! A process has at most `vm.max_map_count` mappings, and a program may use them all: it can
-//! still touch its memory then, so its pages must still come and go. Staging a unit and putting
-//! a page back each need a few mappings for a moment. So some are made ahead that hold nothing,
-//! and are merged into one where the kernel refuses another.
+//! still touch its memory then, so its pages must still be paged in and out. Staging a unit
+//! and putting a page back each need a few mappings for a moment. So some are made in advance
+//! that hold nothing, and are merged into one if the kernel refuses another.
 //!
 //! Rule: a page that is in a slot and may not stay there waits for a mapping as long as it
 //! takes. Only threads of the program that go on mapping can make it wait.
@@ -45,7 +45,8 @@ impl SpareMappings {
         }
     }
 
-    /// Gives them up for who was refused a mapping. False where none are in reserve.
+    /// Releases the reserve after the kernel refused a mapping. Returns false if there is
+    /// none.
     pub(crate) fn release(&self) -> bool {
         let held = self.held.swap(false, Ordering::AcqRel);
         if held && let Some(base) = self.base.get() {
@@ -54,7 +55,7 @@ impl SpareMappings {
         held
     }
 
-    /// The pager is going.
+    /// Releases the reserve when the pager ends.
     pub(crate) fn unmap(&mut self) {
         let len = SPARE * PAGE;
         if let Some(addr) = self.base.take() {

@@ -1,8 +1,8 @@
 //! Taking a unit's pages out of the program's reach.
 //!
-//! One `mremap` takes what is there of 2 MiB, atomically against the program's writes;
-//! what was staged cannot change any more. It is done behind the unit's closed gate, so
-//! that no page becomes resident while its unit is taken.
+//! One `mremap` takes all pages present in 2 MiB, atomically against the program's writes;
+//! staged contents cannot change any more. It runs behind the unit's closed gate, so that no
+//! page becomes resident while its unit is taken.
 
 use super::Stager;
 use crate::counters::Counter;
@@ -24,12 +24,12 @@ impl Pager {
         self.stage_part(stager, stretch, unit, stretch.table().unit_pages(unit))
     }
 
-    /// Whether pages can be taken without losing what a device writes to them.
+    /// Returns true if pages can be taken without losing a device's writes to them.
     pub(crate) fn may_evict(&self) -> bool {
         self.capabilities.may_evict(self.is_careful())
     }
 
-    /// As [`Pager::stage_unit`], of some pages of the unit, whatever the driver says.
+    /// As [`Pager::stage_unit`], for some pages of the unit, whatever the driver says.
     pub(super) fn stage_part(
         &self,
         _stager: &mut Stager,
@@ -51,7 +51,7 @@ impl Pager {
         };
         let (mut count, mut spans) = (0, 0);
         let mut from = pages.start;
-        // Spans between pages that must stay where they are.
+        // Spans between pages that must stay in place.
         while let Some(start) = (from..pages.end).find(resident) {
             let end = (start..pages.end)
                 .find(|i| !table.word(*i).load().may_stage())
@@ -64,7 +64,7 @@ impl Pager {
         self.staging.replace_split(slot, spans > 1);
         if count > 0 {
             table.went(unit, count);
-            // A huge page that a device may hold was taken apart.
+            // A huge page that a device may hold was split.
             let whole = stretch.huge() && count as usize == HUGE_RANGE_PAGES && !self.is_careful();
             self.staging.set_whole(slot, whole);
             self.staging.count(count, 0);
@@ -133,7 +133,7 @@ impl Pager {
         if self.is_careful() {
             self.return_pinned(stretch, slot, frames, span.clone(), target);
         }
-        // Last: as soon as a word says staged, a fault may copy from where its page is.
+        // Last: as soon as a word is `Staged`, a fault may copy the page from its slot.
         let mut count = 0;
         for index in span {
             let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
@@ -145,8 +145,8 @@ impl Pager {
         count
     }
 
-    /// Moves what of `length` bytes at `source` is mapped to `target`; `taken` is told each piece
-    /// that was, by its old address.
+    /// Moves the mapped parts of `length` bytes at `source` to `target`; calls `taken` with
+    /// the old address of each part.
     ///
     /// # Safety
     /// As for [`translation::stage_across_mappings`].

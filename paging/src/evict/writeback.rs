@@ -1,17 +1,18 @@
 //! Emptying slots, piece by piece: judging, writing, giving frames back.
 //!
-//! Each staged page is compared with its stored copy by checksum (no write-protection:
-//! that costs a shootdown a page, and `mremap` loses its marks), written if it differs,
-//! and its memory discarded. Who does so has a *cleaner*: a channel to the store and room
-//! for the pages in hand. There is one for the background evictor, and some for those who
-//! fault and find no frame: whoever waits for frames helps to empty pieces instead.
+//! Each staged page is compared with its stored copy by checksum (no write-protection: that
+//! costs a shootdown a page, and `mremap` loses its marks), written if it differs, and its
+//! memory discarded. The thread that does so has a *cleaner*: a channel to the store and room
+//! for the pages in hand. There is one for the background evictor, and some for faulting
+//! threads that find no frame: a thread that waits for frames helps to empty pieces instead.
 //!
-//! Frames come free with every batch of at most [`CLAIM`] pages. Where the store is a disk
-//! a second batch is judged while the first is being written.
+//! Frames come free with every batch of at most [`CLAIM`] pages. If the store is a disk, a
+//! second batch is checked while the first is being written.
 //!
-//! Rule: a cleaner's holder has nothing in hand when it lets the cleaner go. It waits for
-//! the device, for the stager and for a gate, and never for the first two with a gate
-//! closed; never for another cleaner or a piece, and not for long for a page that a fault
+//! Rule: a cleaner's holder has nothing in hand when it releases the cleaner. It waits for the
+//! device, for the stager and for a gate, and never for the first two with a gate closed;
+//! never for another cleaner or a piece, and not for long for a page that a fault is filling:
+//! that page keeps its place until the next turn.
 //! has in hand: that page keeps its place until the next turn.
 
 use crate::counters::Counter;
@@ -40,17 +41,17 @@ pub(crate) struct Cleaner {
     channel: Option<Box<dyn Channel>>,
     /// Room for [`CLAIM`] pages.
     batch: Vec<WritePage>,
-    /// Frames whose pages are gone, to be put back at once.
+    /// Frames whose pages are gone, to be released together.
     freed: [Frame; CLAIM],
     /// Batches under way: the one begun first, and the next.
     loads: [Load; 2],
-    /// How many are.
+    /// How many batches are under way.
     under_way: usize,
-    /// Which of them was begun first.
+    /// Index of the batch begun first.
     first: usize,
 }
 
-/// A claim, and what is known of its pages.
+/// A claim, and the state of its pages.
 pub(super) struct Load {
     pub(super) claim: Option<Claim>,
     pub(super) pages: [Page; CLAIM],
@@ -70,12 +71,12 @@ pub(super) struct Page {
     pub(super) copy: Option<PageHandle>,
 }
 
-/// What was done.
+/// Result of cleaning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cleaning {
     /// Frames that became unused.
     pub(super) freed: u32,
-    /// Why something could not be written.
+    /// Why a page could not be written.
     pub(super) refusal: Option<StoreError>,
 }
 
@@ -100,10 +101,10 @@ impl Cleaner {
         })
     }
 
-    /// Another process now: its own channel.
+    /// Switches to the child process: its own channel.
     pub(crate) fn become_child(&mut self, store: Option<&dyn Store>) -> Result<(), StoreError> {
-        // A channel inherited by a fork knows it: dropping it closes nothing of this
-        // process's.
+        // A channel that a fork inherited detects the fork: dropping it closes no descriptor
+        // of this process.
         self.channel = channel(store)?;
         Ok(())
     }
@@ -118,7 +119,7 @@ impl Cleaner {
         self.under_way < self.loads.len()
     }
 
-    /// Takes completions until the load begun first has all of its own, or none comes.
+    /// Reaps completions until the load begun first has all of its own, or none comes.
     fn collect(&mut self, pager: &Pager, wait: Wait) {
         let Self { channel, loads, .. } = self;
         let Some(channel) = channel else { return };
@@ -162,7 +163,7 @@ impl Load {
 }
 
 impl Pager {
-    /// A cleaner that nobody uses, other than the background evictor's.
+    /// A cleaner that no thread uses, other than the background evictor's.
     pub(super) fn free_cleaner(&self) -> Option<PiGuard<'_, Cleaner>> {
         self.cleaners[1..]
             .iter()
@@ -175,8 +176,8 @@ impl Pager {
             .unwrap_or_else(|| self.cleaners[0].lock())
     }
 
-    /// Begins to empty pieces; false where there are none to claim. The cleaner must have
-    /// room.
+    /// Begins to empty pieces. Returns false if there is no piece to claim. The cleaner must
+    /// have room.
     pub(super) fn take_up(&self, cleaner: &mut Cleaner, turn: Turn) -> bool {
         let Some(claim) = self.staging.ring.claim_oldest(turn) else {
             return false;
@@ -230,7 +231,7 @@ impl Pager {
         true
     }
 
-    /// Ends the load begun first, waiting for its writes.
+    /// Completes the load begun first, waiting for its writes.
     fn end_first(&self, cleaner: &mut Cleaner) -> Cleaning {
         cleaner.collect(self, Wait::Yes);
         let first = cleaner.first;
@@ -239,8 +240,8 @@ impl Pager {
         self.settle(&mut cleaner.loads[first], &mut cleaner.freed)
     }
 
-    /// Ends loads whose writes have ended, and where the cleaner has no room the first of
-    /// the others.
+    /// Completes loads whose writes have ended, and the first of the others if the cleaner has
+    /// no room.
     pub(super) fn end_some(&self, cleaner: &mut Cleaner) -> Cleaning {
         let mut done = Cleaning::default();
         while cleaner.under_way > 0
@@ -251,7 +252,7 @@ impl Pager {
         done
     }
 
-    /// Ends all loads.
+    /// Completes all loads.
     pub(super) fn end_all(&self, cleaner: &mut Cleaner) -> Cleaning {
         let mut done = Cleaning::default();
         while cleaner.under_way > 0 {
@@ -260,8 +261,8 @@ impl Pager {
         done
     }
 
-    /// What becomes of one staged page: dropped if its stored copy is the same or it is
-    /// all zeros, else to be written.
+    /// Decides about one staged page: it is dropped if its stored copy is the same or it is
+    /// all zeros, otherwise it is to be written.
     fn judge(&self, frame: u32, token: u64) -> Result<Option<WritePage>, StoreError> {
         let Some((stretch, index)) = self.home(frame) else {
             return Ok(None);
@@ -272,8 +273,8 @@ impl Pager {
             return Ok(None);
         }
         let at = self.places.staged(frame);
-        // SAFETY: a staged page is mapped and readable until its piece's claimer, who is
-        // the caller, discards it, and its contents do not change.
+        // SAFETY: a staged page is mapped and readable until the claimer of its piece, which
+        // is the caller, discards it, and its contents do not change.
         let page = unsafe { &*(at as *const [u8; PAGE]) };
         let Some(driver) = stretch.driver() else {
             return Ok(None);
@@ -321,8 +322,8 @@ pub(super) fn nap(time: Duration) {
     wired::futex::wait(&idle, 0, Some(time));
 }
 
-/// Has a page brought to the processor while another is judged: 0.4 us instead of 0.57 for one
-/// that has left the caches, where others use the memory, too.
+/// Prefetches a page into the cache while another is checked: 0.4 us instead of 0.57 for a
+/// page that has left the caches, if other processes use the memory, too.
 fn prefetch(page: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (page..page + PAGE).step_by(LINE) {

@@ -207,7 +207,7 @@ impl Domain {
         }
     }
 
-    /// Nobody is at work: every frame is free or mapped, and no copy is lost.
+    /// No thread is at work: every frame is free or mapped, and no copy is lost.
     fn check(&self, frames: u32) {
         let memory = self.memory.lock().unwrap();
         let seen = self.word.load();

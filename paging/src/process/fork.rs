@@ -1,8 +1,8 @@
-//! A fork of a program that pages: what has to hold still for it, and what its child is.
+//! A fork of a paged program: what it requires of the parent, and the state of the child.
 //!
 //! The kernel copies the parent's page tables; the pager's own words are copied with them. So
-//! the gate is closed, the staging area empty, and the child has a frame of its own for each
-//! page that it will share, before the fork; afterwards the child gives its pages those frames
+//! before the fork the gate is closed, the staging area is empty, and the child has a frame of
+//! its own for each page that it will share; afterwards the child gives its pages those frames
 //! and registers its memory with a userfaultfd of its own.
 
 use super::{EMPTY, Errand, Process};
@@ -20,7 +20,7 @@ use store::HolderId;
 use translation::Userfault;
 use wired::{Guard, PiGuard};
 
-/// How long a fork waits for frames that others give back, and how often it looks.
+/// How long a fork waits for frames that other processes release, and how often it checks.
 const COMING: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -48,7 +48,7 @@ pub enum ForkError {
     Frames {
         /// Frames for the child.
         needed: u32,
-        /// Those that could not be had.
+        /// Frames that could not be had.
         missing: u32,
     },
     /// Pages are on their way out and cannot arrive, nor come back.
@@ -62,8 +62,8 @@ impl Process {
     /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
     /// has a frame for each page it will share. `child` contracts for the child.
     ///
-    /// Frames that are missing are waited for, for a moment: those of processes that have just
-    /// ended, or were killed, come back only when the keeper has heard of it.
+    /// Missing frames are waited for briefly: those of processes that have just ended, or were
+    /// killed, come back only when the supervisor has noticed.
     pub fn close_for_fork(&'static self, child: Contract) -> Result<Fork, ForkError> {
         let begun = Instant::now();
         loop {
@@ -80,11 +80,11 @@ impl Process {
         let client = *self.pager.frames();
         let child = client.admit_child(child)?;
         let control = self.pager.control.lock();
-        // Before the gate: an errand under way may have to pass it.
+        // Before the gate: a pending errand may have to pass it.
         let sender = self.sender.lock();
         self.pager.gate.close();
-        // With the gate closed nobody faults and nobody evicts but the evictor's thread, which
-        // is sent to make room: what it needs for that this thread does not have.
+        // With the gate closed no thread faults, and no thread evicts but the evictor's. It is
+        // sent an errand to make room, since this thread lacks the descriptors for that.
         let mut want = 0;
         let mut stuck = 0;
         let halted = loop {
@@ -113,7 +113,7 @@ impl Process {
                 drop((sender, control));
                 return Err(ForkError::Frames { needed, missing });
             }
-            // Each frame emptied here is one less for the child, too.
+            // Each frame freed here is one less for the child, too.
             want = short.missing.div_ceil(2).max(1);
             client.release(client.unused());
         };
@@ -125,8 +125,8 @@ impl Process {
         })
     }
 
-    /// The parent after its fork, or after one that failed: then the child's domain is the
-    /// caller's to release, with what it has in the store.
+    /// Resumes the parent after its fork, or after a fork that failed: then the caller
+    /// releases the child's domain, with what it has in the store.
     pub fn open_after_fork(&self, mut fork: Fork) {
         // SAFETY: dropped once, here.
         unsafe {
@@ -137,9 +137,9 @@ impl Process {
         }
     }
 
-    /// The child after its fork, before anything else runs in it: everything is
-    /// registered with a userfaultfd of its own, every resident page is in a frame of its
-    /// own. Its threads are not running yet.
+    /// Completes the child after its fork, before any other code runs in it: everything is
+    /// registered with a userfaultfd of its own, every resident page is in a frame of its own.
+    /// Its threads are not running yet.
     ///
     /// # Safety
     /// The caller is the only thread of the child, and the descriptor numbers that the
