@@ -17,12 +17,12 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Whether the hierarchy is that of version 2.
+    /// Returns true if the hierarchy is that of version 2.
     pub fn is_v2(&self) -> bool {
         self.controllers.is_empty()
     }
 
-    /// Whether the hierarchy is the one of version 1 that has a controller.
+    /// Returns true if the hierarchy is the one of version 1 that has a controller.
     pub fn is_v1_of(&self, controller: &str) -> bool {
         self.controllers.split(',').any(|name| name == controller)
     }

@@ -58,7 +58,7 @@ impl Peer {
         self.runs().then_some(start)
     }
 
-    /// Whether the process still runs, so that its number is still its own.
+    /// Returns true if the process still runs, so that its pid is still its own.
     fn runs(&self) -> bool {
         // Readable from when it has ended.
         self.held.as_ref().is_some_and(|held| {

@@ -192,7 +192,7 @@ pub fn check(
     }
 }
 
-/// Whether `asker` may see and set contracts of others.
+/// Returns true if `asker` may see and set contracts of others.
 pub fn is_admin(rules: &[Rule], own: u32, asker: &Asker) -> bool {
     let rule = rules.iter().find(|rule| rule.fits(asker));
     asker.uid == 0 || asker.uid == own || rule.is_some_and(|rule| rule.admin)

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 use wired::PAGE;
 
-/// Whether a tenant of an earlier daemon may come back.
+/// Returns true if a tenant of an earlier daemon may come back.
 pub(super) fn is_anybody_awaited(swap: &SwapFs) -> bool {
     let mut records = swap
         .files()

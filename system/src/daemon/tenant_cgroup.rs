@@ -158,7 +158,7 @@ impl Group {
         is_alive(self.leader, self.start)
     }
 
-    /// Whether a newcomer is in it.
+    /// Returns true if a newcomer is in it.
     pub fn has(&self, newcomer: &Record) -> bool {
         let there = |pid| self.path.is_some() && self.processes().contains(&pid);
         newcomer.process().is_some_and(there)
@@ -281,7 +281,7 @@ fn mount_of(group: &Path) -> Option<&Path> {
     group.ancestors().nth(3)
 }
 
-/// Whether a process of this number, started then, still runs.
+/// Returns true if a process of this number, started then, still runs.
 pub fn is_alive(pid: Pid, start: u64) -> bool {
     process_tree::Stat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
 }

@@ -108,13 +108,13 @@ impl Guests {
         (self.descriptors / 4).min(MOST)
     }
 
-    /// Whether a user may make one more change now; if so it is counted.
+    /// Returns true if a user may make one more change now; if so it is counted.
     pub fn may_change(&mut self, uid: u32) -> bool {
         let person = self.person(uid);
         self.changes.take(person)
     }
 
-    /// Whether a user may ask once more what there is; if so it is counted.
+    /// Returns true if a user may send one more query; if so it is counted.
     pub fn may_ask(&mut self, uid: u32) -> bool {
         let person = self.person(uid);
         self.questions.take(person)
@@ -225,7 +225,7 @@ impl Daemon {
         })
     }
 
-    /// Whether a user could end the daemon anyway.
+    /// Returns true if a user could end the daemon anyway.
     fn is_trusted(&self, uid: u32) -> bool {
         uid == 0 || uid == rustix::process::getuid().as_raw()
     }

@@ -26,7 +26,7 @@ pub const CALL: (i64, [u64; 3]) = (libc::SYS_fcntl, [u64::MAX, libc::F_SETFL as 
 pub const TAG: u64 = u64::from_le_bytes(*b"selfpage");
 const _: () = assert!(CALL.1[2] & libc::O_DIRECT as u64 != 0);
 
-/// Whether a stopped call is a request for a connection.
+/// Returns true if a stopped call is a request for a connection.
 pub fn is_request(data: &libc::seccomp_data) -> bool {
     let [fd, command, tag] = CALL.1;
     let arguments = (data.args[0] as u32, data.args[1] as u32, data.args[2]);

@@ -424,7 +424,7 @@ fn can_hold_pages(call: &libc::seccomp_notif) -> bool {
     }
 }
 
-/// Whether plain reads of a file system of this kind may go straight into memory.
+/// Returns true if plain reads of a file system of this kind may go straight into memory.
 fn reads_in_place(kind: &[u8]) -> bool {
     let kind = kind.split(|byte| *byte == b'.').next().unwrap_or(kind);
     [

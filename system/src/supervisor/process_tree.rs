@@ -62,7 +62,7 @@ pub fn process(pid: Pid) -> frames::Process {
     }
 }
 
-/// Whether a process that the ledger names still runs.
+/// Returns true if a process that the ledger names still runs.
 pub fn is_alive(process: frames::Process) -> bool {
     Pid::from_raw(process.pid as i32).is_some_and(|pid| {
         let now = Stat::of(pid);
@@ -84,7 +84,7 @@ fn read_at_once(pid: Pid, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whether `pid` is `ancestor` or below it. A process whose parent ended is below its
+/// Returns true if `pid` is `ancestor` or below it. A process whose parent ended is below its
 /// nearest subreaper.
 pub fn descends(pid: Pid, ancestor: Pid) -> bool {
     let mut at = Some(pid);
@@ -106,7 +106,7 @@ pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
         .any(|pid| pid == ancestor)
 }
 
-/// Whether two processes have one effective user.
+/// Returns true if two processes have one effective user.
 pub fn is_same_user(one: Pid, other: Pid) -> bool {
     let user = |pid: Pid| {
         let text = String::from_utf8(read_at_once(pid, "status")?).ok()?;

@@ -417,7 +417,7 @@ impl System {
         self.members.of(program).map(Member::slot)
     }
 
-    /// Whether a process is the pager process beside a program, whose memory it shares.
+    /// Returns true if a process is the pager process beside a program, whose memory it shares.
     pub fn is_pager(&self, pid: Pid) -> bool {
         let beside = |member: &Member| member.pid == pid && member.program != pid;
         self.members.iter().any(beside)

@@ -93,7 +93,7 @@ pub enum TenantError {
 }
 
 impl TenantError {
-    /// Whether the daemon has ended, and the next may answer.
+    /// Returns true if the daemon has ended, and the next may reply.
     fn is_end(&self) -> bool {
         matches!(
             self,
