@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn so_have_one_backwards_and_one_in_strides() {
+    fn backward_and_strided_streams_are_detected() {
         assert!(faults((10_000..20_000).rev()).0 < 170);
         assert!(faults((10_000..100_000).step_by(7)).0 < 90_000 / 7 / 64 + 12);
         assert!(faults((10_000..100_000).rev().step_by(64)).0 < 90_000 / 64 / 64 + 12);
     }
 
     #[test]
-    fn the_runs_of_a_merge_are_told_apart() {
+    fn the_runs_of_a_merge_are_distinguished() {
         let merge = (0..3000).flat_map(|k| (0..8).map(move |run| 100_000 * (run + 1) + k));
         assert!(faults(merge).0 < 8 * (3000 / 64 + 10));
     }

@@ -4,9 +4,9 @@
 //! # Coherence with other users of the file
 //! A page shows the file as it was when the page came in. What the program writes reaches the
 //! file when the page is evicted, when [`crate::Stretch::flush`] is called and when the
-//! stretch is freed; from then on every reader of the file sees it. Another process's change
-//! to a page that is resident is not seen until the page was evicted and comes back; if the
-//! program wrote the page meanwhile, its whole page replaces that change. Two stretches that
+//! stretch is freed; from then on every reader of the file sees it. A change by
+//! another user of the file to a resident page is not seen until the page was evicted and
+//! comes back; if the program wrote the page meanwhile, its whole page replaces that change. Two stretches that
 //! map the same file are coherent only in this way. The file's length does not change: bytes
 //! past its end read as zero and are not written.
 //!
@@ -90,7 +90,7 @@ impl Mapped {
         while done < bytes {
             let at = self.offset + (page * PAGE + done) as u64;
             match rustix::io::pread(&self.file, &mut into[done..bytes], at) {
-                // Another process truncated the file meanwhile: zeros, as past the end.
+                // The file was truncated meanwhile: zeros, as past the end.
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}

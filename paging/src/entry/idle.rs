@@ -10,7 +10,8 @@
 //! ([`Hooks::processor_of`](crate::Hooks::processor_of)). Otherwise the kernel reports it in
 //! the thread's stat file, which takes 15 us, and an entry reads one in [`LOOK`] of the faults
 //! it serves:
-//! - The thread runs here: entries that served nothing in [`LOOK`] faults get a ring of their doorbell and doze.
+//! - The thread runs here: entries that served nothing in [`LOOK`] faults are rung,
+//!   and doze.
 //! - It runs elsewhere: the entry of that processor is called, and this one dozes after
 //!   [`ELSEWHERE`] such answers in a row, or at once if it is known that the thread it served
 //!   moved there.
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn who_serves_nothing_is_told_to_doze_and_the_last_stays() {
+    fn an_entry_that_serves_nothing_dozes_and_the_last_stays() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut cpus = rustix::thread::CpuSet::new();
         let here = rustix::thread::sched_getcpu();

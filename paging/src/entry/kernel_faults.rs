@@ -19,7 +19,7 @@
 //!
 //! Rules: the handler sleeps under the program's own mask, so its signals are handled
 //! meanwhile, and holds nothing. It does nothing if it interrupted the pager's own code, which
-//! may hold a lock. It runs on the thread's own stack: see [`signals`](super::signals).
+//! may hold a lock. It runs on the thread's own stack: see [`super::signals`].
 //! Signals that do not come from these events go to the program's handler.
 
 use super::signals;
