@@ -1,4 +1,4 @@
-//! Several domains in one process: what one waits for is its own affair.
+//! Several domains in one process: a domain that waits does not delay the others.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -37,7 +37,7 @@ fn touch(addr: usize) {
     unsafe { (addr as *mut u8).write_volatile(7) };
 }
 
-/// Keeps its first fault until it is let go.
+/// Keeps its first fault until it is released.
 struct Slow {
     begun: Arc<AtomicBool>,
     go: Arc<AtomicBool>,
@@ -116,7 +116,7 @@ fn a_page_that_could_not_be_read_once_is_tried_again_at_a_later_access() {
     let domain = domain(EntryKind::Thread);
     let stretch = domain.allocate(4 * PAGE).unwrap();
     stretch.bind(Failing(AtomicU32::new(1))).unwrap();
-    // By system calls, which say what a load would have as a SIGBUS.
+    // By system calls, which return as an error what a load would get as a SIGBUS.
     let (_reader, writer) = std::io::pipe().unwrap();
     let access = || unsafe {
         libc::write(

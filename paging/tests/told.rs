@@ -1,5 +1,5 @@
-//! What a program is told when a page cannot be had, and what it can do without
-//! privilege: in processes of their own, since it may end them.
+//! The failure that a program sees when a page cannot be brought in, and what works without
+//! privilege: in processes of their own, since the failure may end them.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,
@@ -40,7 +40,7 @@ fn noise(bytes: &mut [u8], seed: usize) {
     }
 }
 
-/// Runs this test binary again in a role, as another user if so asked.
+/// Runs this test binary again in a role, as another user on request.
 fn run(role: &str, unprivileged: bool) -> Output {
     let here = std::env::current_exe().unwrap();
     let place = tempfile::tempdir().unwrap();

@@ -4,11 +4,11 @@
 //! # Coherence with other users of the file
 //! A page shows the file as it was when the page came in. What the program writes reaches the
 //! file when the page is evicted, when [`crate::Stretch::flush`] is called and when the
-//! stretch is freed; from then on every reader of the file sees it. A change by
-//! another user of the file to a resident page is not seen until the page was evicted and
-//! comes back; if the program wrote the page meanwhile, its whole page replaces that change. Two stretches that
-//! map the same file are coherent only in this way. The file's length does not change: bytes
-//! past its end read as zero and are not written.
+//! stretch is freed; from then on every reader of the file sees it. A change by another
+//! user of the file to a resident page is not seen until the page was evicted and comes back;
+//! if the program wrote the page meanwhile, its whole page replaces that change. Two stretches
+//! that map the same file are coherent only in this way. The file's length does not change:
+//! bytes past its end read as zero and are not written.
 //!
 //! Whether a page was written is found by its checksum, as for stored pages.
 

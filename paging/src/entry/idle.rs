@@ -10,8 +10,8 @@
 //! ([`Hooks::processor_of`](crate::Hooks::processor_of)). Otherwise the kernel reports it in
 //! the thread's stat file, which takes 15 us, and an entry reads one in [`LOOK`] of the faults
 //! it serves:
-//! - The thread runs here: entries that served nothing in [`LOOK`] faults are rung,
-//!   and doze.
+//! - The thread runs here: entries that served nothing in [`LOOK`] faults are rung, and
+//!   doze.
 //! - It runs elsewhere: the entry of that processor is called, and this one dozes after
 //!   [`ELSEWHERE`] such answers in a row, or at once if it is known that the thread it served
 //!   moved there.
