@@ -9,8 +9,8 @@ use e2e::{Launch, Running, Sandbox, hazard};
 use libtest_mimic::Trial;
 use std::time::{Duration, Instant};
 
-/// How long a tree may take to end after `selfpage run` was killed. On a loaded machine a
-/// tree exceeded 5 s by 70 ms; a tree that ends sooner is not waited for.
+/// How long a tree may take to end after `selfpage run` was killed. A tree that ends sooner is not
+/// waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The process to kill: `selfpage run` is two processes that watch each other, with the
