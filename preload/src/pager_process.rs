@@ -340,6 +340,10 @@ impl Watch {
 
     fn run(mut self) -> ! {
         threads::trim_stack();
+        // A program that waits for its faults to be counted (below) may fault meanwhile.
+        if self.paced.is_any() && self.handlers != Handlers::Run {
+            self.start_handlers();
+        }
         let entry = |fd: RawFd| libc::pollfd {
             fd,
             events: libc::POLLIN,
