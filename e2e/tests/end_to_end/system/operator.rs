@@ -195,7 +195,7 @@ fn checked(disks: &Arc<Disks>, _: Size) -> Verdict {
         ("", "/dev/nosuch", "64M", "no such device"),
         ("", &new, "900000G", "free"),
         ("", &precious, "8M", "holds data"),
-        ("", &precious, "900G", "900 GiB"),
+        ("", &precious, "900G", "900GiB"),
         ("", "/proc/swap", "64M", "/proc"),
         ("", "/nosuch/swap", "64M", "/nosuch"),
         ("", "/tmp", "64M", "directory"),
