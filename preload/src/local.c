@@ -250,8 +250,9 @@ int fputs(const char *text, FILE *stream) {
     return (int)write(2, text, strlen(text));
 }
 
-/* The C library's translates, in memory of the program's allocator: a pager process that does not
- * serve yet would wait for a page of it that only it can bring. */
+/* The text of an error number. The C library's function translates the text, and allocates it from
+ * the program's paged heap: a thread of the pager would wait for a page that no other thread can
+ * bring in. */
 int __xpg_strerror_r(int error, char *to, size_t n) {
     const char *text = strerrordesc_np(error);
     if (!text) text = "unknown error";

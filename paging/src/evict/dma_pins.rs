@@ -419,15 +419,19 @@ mod tests {
     /// The pager that has no sieve.
     pub(super) static NO_SIEVE: AtomicUsize = AtomicUsize::new(0);
 
+    fn small_domain() -> Domain {
+        Domain::builder()
+            .frames(Contract { g: 32, x: 32 })
+            .store("ram:4M".parse().unwrap())
+            .build()
+            .unwrap()
+    }
+
     /// Else each fault that finds no frame would take and return every page, for as long as it
     /// looks for one.
     #[test]
     fn pages_that_cannot_be_told_apart_are_left_alone_for_a_while() {
-        let domain = Domain::builder()
-            .frames(Contract { g: 32, x: 32 })
-            .store("ram:4M".parse().unwrap())
-            .build()
-            .unwrap();
+        let domain = small_domain();
         let pager = domain.pager();
         if !pager.capabilities.has(Feature::Move) {
             println!("SKIPPED: this kernel has no UFFDIO_MOVE");
@@ -455,11 +459,7 @@ mod tests {
     /// is the program's own.
     #[test]
     fn a_page_that_is_given_up_and_pinned_anew_stays_pinned() {
-        let domain = Domain::builder()
-            .frames(Contract { g: 32, x: 32 })
-            .store("ram:4M".parse().unwrap())
-            .build()
-            .unwrap();
+        let domain = small_domain();
         let pager = domain.pager();
         let stretch = domain.allocate(4 * PAGE).unwrap();
         stretch.bind(Paged).unwrap();
