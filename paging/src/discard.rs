@@ -31,7 +31,7 @@ impl Pager {
     /// stored copies released. This is what `munmap` and `madvise(MADV_DONTNEED)` do to a
     /// program. The caller is inside the domain's gate, and has no page in `Filling`.
     pub(crate) fn discard(&self, range: Range<usize>) {
-        self.for_each_unit(range, &mut |stretch, unit, pages| {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             if stretch.table().touched(unit) {
                 self.give_up_unit(stretch, unit, pages, Afterwards::Empty);
             }
@@ -41,7 +41,7 @@ impl Pager {
     /// Something else will be mapped over `range`: as [`Pager::discard`], and its pages are
     /// no longer the domain's.
     pub(crate) fn surrender(&self, range: Range<usize>) {
-        self.for_each_unit(range, &mut |stretch, unit, pages| {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
         });
     }
@@ -49,7 +49,7 @@ impl Pager {
     /// The foreign mapping over `range` is gone, and anonymous memory is registered there
     /// again.
     pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
-        self.for_each_unit(range, &mut |stretch, unit, pages| {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let table = stretch.table();
             let gate = table.gate(unit);
             gate.close();
@@ -90,7 +90,7 @@ impl Pager {
                             table.went(unit, 1);
                         }
                         if let Some(handle) = dropped.handle {
-                            self.forget(handle);
+                            self.store.release(handle);
                         }
                         surrendered += usize::from(ours);
                         nailed |= dropped.nailed;
@@ -127,7 +127,7 @@ impl Pager {
     /// behind, except those of devices.
     pub(crate) fn transfer(&self, from: Range<usize>, to: usize) {
         let distance = to.wrapping_sub(from.start);
-        self.for_each_unit(from, &mut |stretch, unit, pages| {
+        self.mm.for_each_unit(from, &mut |stretch, unit, pages| {
             let table = stretch.table();
             if !table.touched(unit) {
                 return;
@@ -152,7 +152,7 @@ impl Pager {
                 match stop {
                     None => return,
                     Some(Stop::InTransit(page)) => {
-                        if let Some(stretch) = self.directory.find(page) {
+                        if let Some(stretch) = self.mm.index.find(page) {
                             let table = stretch.table();
                             table.word(table.index(page)).wait_settled();
                         }
@@ -187,7 +187,7 @@ impl Pager {
                 State::Resident | State::Staged | State::Stored | State::Poisoned => {}
             }
             let target = table.address(at).wrapping_add(distance);
-            let Some(other) = self.directory.find(target) else {
+            let Some(other) = self.mm.index.find(target) else {
                 at += 1;
                 continue;
             };
@@ -265,7 +265,7 @@ impl Pager {
             }
             let held = seen.nails() > 0 && self.move_held(table.address(at + page), target);
             if seen.nails() > 0 && !held {
-                self.mark(seen.frame(), frames::State::Mapped);
+                self.frames.mark(seen.frame(), frames::State::Mapped);
             }
             let put = to.word(there + page).put(seen, held);
             debug_assert!(put, "cleared, and behind a closed gate");
@@ -293,13 +293,13 @@ impl Pager {
     ) -> Result<usize, Stop> {
         let slot = slot.map(|slot| self.staging.address(slot));
         let slot = slot.ok_or(Stop::NoRoom)?;
-        let write_protect = self.registers_write_protected();
+        let write_protect = self.mm.registers_write_protected();
         let mut run = run;
         loop {
             // SAFETY: the slot is empty and belongs to the stager, which is the caller; the
             // gates keep the pager's other threads from both places.
             let carried = unsafe {
-                let userfault = self.userfault();
+                let userfault = self.mm.userfault();
                 translation::relocate(from, slot, to, run * PAGE, userfault, write_protect)
             };
             match carried {
@@ -319,16 +319,16 @@ impl Pager {
     /// The pages are in a slot and at no address: they are the program's data, so nothing
     /// continues until the kernel grants a mapping for them.
     fn unstick(&self, from: usize, slot: usize, to: usize, run: usize, why: &TranslationError) {
-        self.complain(format_args!(
+        self.log.write(format_args!(
             "memory at {from:#x} cannot be moved yet: {why}"
         ));
-        let write_protect = self.registers_write_protected();
+        let write_protect = self.mm.registers_write_protected();
         for page in (0..run).map(|page| page * PAGE) {
             loop {
                 // SAFETY: as in `carry`.
                 let put = unsafe {
                     let (slot, to) = (slot + page, to + page);
-                    translation::restore_pinned(slot, to, self.userfault(), write_protect)
+                    translation::restore_pinned(slot, to, self.mm.userfault(), write_protect)
                 };
                 match put {
                     Ok(()) => break,
@@ -350,11 +350,11 @@ impl Pager {
         // SAFETY: the program has nothing there yet.
         let _ = unsafe { translation::discard(table.address(index), PAGE) };
         if let Some(handle) = dropped.handle {
-            self.forget(handle);
+            self.store.release(handle);
         }
         if let Some(frame) = dropped.frame {
             table.went(table.unit_of(index), 1);
-            self.put(Frame(frame));
+            self.frames.put(Frame(frame));
         }
         Ok(())
     }
@@ -363,13 +363,13 @@ impl Pager {
     /// not be kept. In a linked program the caller's own access has faulted them in first.
     pub(crate) fn nail(&self, range: Range<usize>) -> bool {
         let mut all = true;
-        self.for_each_unit(range, &mut |stretch, unit, pages| {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let gate = stretch.table().gate(unit);
             gate.close();
             for index in pages {
                 let word = stretch.table().word(index);
                 if word.nail() {
-                    self.mark(word.load().frame(), frames::State::Nailed);
+                    self.frames.mark(word.load().frame(), frames::State::Nailed);
                 } else {
                     all = false;
                 }
@@ -384,13 +384,13 @@ impl Pager {
         let word = stretch.table().word(index);
         let seen = word.load();
         if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
-            self.mark(seen.frame(), frames::State::Mapped);
+            self.frames.mark(seen.frame(), frames::State::Mapped);
         }
     }
 
     /// Undoes [`Pager::nail`].
     pub(crate) fn unnail(&self, range: Range<usize>) {
-        self.for_each_unit(range, &mut |stretch, unit, pages| {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let gate = stretch.table().gate(unit);
             gate.close();
             for index in pages {
@@ -430,7 +430,7 @@ impl FrameList {
     }
 
     fn put(&self, pager: &Pager) {
-        pager.put_all(&self.frames[..self.count]);
+        pager.frames.put_all(&self.frames[..self.count]);
     }
 }
 
@@ -487,7 +487,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             let pager = domain.pager();
-            let inside = pager.gate.enter(0);
+            let inside = pager.mm.gate.enter(0);
             pager.transfer(from.base()..from.base() + PAGES * PAGE, to.base());
             drop(inside);
             let _ = tell.send((domain, from, to));
@@ -520,7 +520,11 @@ mod tests {
             write_all(&from);
             domain.relinquish(256);
             let stay = |page: &usize| to.trans(*page).unwrap().frame.is_some();
-            let expected = if domain.pager().may_evict() { 0 } else { PAGES };
+            let expected = if domain.pager().mm.may_evict() {
+                0
+            } else {
+                PAGES
+            };
             assert_eq!((0..PAGES).filter(stay).count(), expected);
             read_all(&to, |page| page as u8 + 1);
             read_all(&from, |page| page as u8 + 1);
@@ -539,7 +543,7 @@ mod tests {
         let (domain, from, to) = transfer(domain, from, to);
         let pager = domain.pager();
         let nails = |stretch: &Stretch| {
-            let table = pager.directory.find(stretch.base()).unwrap().table();
+            let table = pager.mm.index.find(stretch.base()).unwrap().table();
             (0..PAGES)
                 .map(|page| table.word(page).load().nails())
                 .sum::<u32>()

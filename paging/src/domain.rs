@@ -70,14 +70,14 @@ impl Domain {
             return Err(StretchError::Empty);
         }
         let pager = self.shared.pager();
-        let frames = pager.frames().contract().x;
-        if pager.unit_pages != HUGE_RANGE_PAGES {
+        let frames = pager.frames.client().contract().x;
+        if pager.mm.unit_pages != HUGE_RANGE_PAGES {
             return Err(StretchError::NoHugeFrames(format!(
                 "the contract allows {frames} frames, and 2 MiB at once take 512: at least {} are needed",
                 8 * HUGE_RANGE_PAGES
             )));
         }
-        if !pager.capabilities.has(Feature::Move) {
+        if !pager.mm.capabilities.has(Feature::Move) {
             return Err(StretchError::NoHugeFrames(
                 "this kernel has no UFFDIO_MOVE (Linux 6.8)".into(),
             ));
@@ -98,7 +98,7 @@ impl Domain {
         let Reservation { addr: base, len } = reservation;
         let pager = self.shared.pager();
         let pages = len / PAGE;
-        let table = Table::new(base, pages, pager.unit_pages).map_err(|errno| {
+        let table = Table::new(base, pages, pager.mm.unit_pages).map_err(|errno| {
             // SAFETY: just reserved, and no other code refers to it.
             let _ = unsafe { translation::unmap_reservation(reservation) };
             StretchError::Table { pages, errno }
@@ -108,10 +108,10 @@ impl Domain {
         // SAFETY: just made; freed by the stretch's drop, after it left the directory.
         let inner: &'static Inner = unsafe { &*inner };
         let fits = {
-            let _control = pager.control.lock();
-            pager.directory.insert(inner)
+            let _control = pager.mm.control.lock();
+            pager.mm.index.insert(inner)
         };
-        pager.counters().add(Counter::stretch_bytes, len as u64);
+        pager.log.counters().add(Counter::stretch_bytes, len as u64);
         // From here on dropping the stretch unmaps the addresses.
         let stretch = Stretch {
             shared: self.shared.clone(),
@@ -120,7 +120,7 @@ impl Domain {
         if !fits {
             return Err(StretchError::TooMany);
         }
-        pager.register(base, len)?;
+        pager.mm.register(base, len)?;
         vma_split::divide(base, len);
         Ok(stretch)
     }
@@ -133,9 +133,10 @@ impl Domain {
     /// The stretch that holds `addr`, if any: its base and length.
     pub fn lookup(&self, addr: usize) -> Option<Range<usize>> {
         let pager = self.shared.pager();
-        let _inside = pager.gate.enter(addr >> 12);
+        let _inside = pager.mm.gate.enter(addr >> 12);
         pager
-            .directory
+            .mm
+            .index
             .find(addr)
             .map(|s| s.table().base()..s.table().end())
     }
@@ -149,24 +150,25 @@ impl Domain {
 
     /// An unused frame of the domain's, to be mapped with [`Stretch::map`].
     pub fn take_frame(&self) -> Option<Frame> {
-        self.shared.pager().frames().take()
+        self.shared.pager().frames.client().take()
     }
 
     /// Releases a frame that was taken and not mapped.
     pub fn put_frame(&self, frame: Frame) {
-        self.shared.pager().put(frame);
+        self.shared.pager().frames.put(frame);
     }
 
     /// Makes up to `k` frames unused, by cycling through the stretch drivers, and releases
     /// them: the inner half of a revocation. Returns how many.
     pub fn relinquish(&self, k: u32) -> u32 {
         let pager = self.shared.pager();
-        let unused = pager.frames().unused();
+        let unused = pager.frames.client().unused();
         if unused < k {
             pager.evict(&mut pager.some_cleaner(), k - unused);
         }
-        let given = pager.frames().release(k);
+        let given = pager.frames.client().release(k);
         pager
+            .log
             .counters()
             .add(Counter::relinquished, u64::from(given));
         given
@@ -174,17 +176,17 @@ impl Domain {
 
     /// {g, x}.
     pub fn contract(&self) -> Contract {
-        self.shared.pager().frames().contract()
+        self.shared.pager().frames.client().contract()
     }
 
     /// Frames the domain has now: n.
     pub fn n(&self) -> u32 {
-        self.shared.pager().frames().n()
+        self.shared.pager().frames.client().n()
     }
 
     /// Frames with something resident, staged or nailed in them.
     pub fn in_use(&self) -> u32 {
-        let frames = self.shared.pager().frames();
+        let frames = self.shared.pager().frames.client();
         frames.n().saturating_sub(frames.unused())
     }
 
@@ -202,12 +204,12 @@ impl Domain {
 
     /// The counters.
     pub fn counters(&self) -> Counters {
-        self.shared.pager().counters()
+        self.shared.pager().log.counters()
     }
 
     /// The store's usage, if there is a store.
     pub fn store_usage(&self) -> Option<store::Usage> {
-        self.shared.pager().store.map(|s| s.usage())
+        self.shared.pager().store.get().map(|s| s.usage())
     }
 
     /// The store, if there is one.
@@ -251,7 +253,7 @@ mod tests {
             .direct_io(DirectIo::Anytime)
             .build()
             .unwrap();
-        if !domain.pager().capabilities.may_evict(true) {
+        if !domain.pager().mm.capabilities.may_evict(true) {
             println!("SKIPPED: this kernel has no UFFDIO_MOVE");
             return;
         }
@@ -321,13 +323,13 @@ mod tests {
         let page = stretch.base() + 3 * PAGE;
         pager.surrender(page..page + PAGE);
         let (tell, told) = mpsc::channel();
-        let faults = pager.counters().get(Counter::faults);
+        let faults = pager.log.counters().get(Counter::faults);
         std::thread::spawn(move || {
             let byte = std::ptr::with_exposed_provenance::<u8>(page);
             // SAFETY: mapped for as long as the test runs.
             let _ = tell.send(unsafe { byte.read_volatile() });
         });
-        while pager.counters().get(Counter::faults) == faults {
+        while pager.log.counters().get(Counter::faults) == faults {
             std::thread::yield_now();
         }
         // SAFETY: a page of the stretch, which was surrendered.
@@ -356,7 +358,7 @@ mod tests {
             .build()
             .unwrap();
         let pager = domain.shared.pager();
-        if !pager.capabilities.may_evict(true) {
+        if !pager.mm.capabilities.may_evict(true) {
             println!("SKIPPED: this kernel has no UFFDIO_MOVE");
             return;
         }
@@ -380,10 +382,10 @@ mod tests {
                     let Some(sieve) = pager.staging.sieve(slot) else {
                         continue;
                     };
-                    let to = sieve + (page / 64 + round) % pager.unit_pages * PAGE;
+                    let to = sieve + (page / 64 + round) % pager.mm.unit_pages * PAGE;
                     let wake = translation::Wake::No;
                     in_the_way += usize::from(
-                        (pager.userfault())
+                        (pager.mm.userfault())
                             .copy(to, ours.as_ptr(), PAGE, wake)
                             .is_ok(),
                     );

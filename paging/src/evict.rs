@@ -36,7 +36,7 @@ pub(crate) use spare_mappings::SpareMappings;
 use crate::counters::Counter;
 use crate::page::State;
 use crate::page_in::Failure;
-use crate::pager::{Pager, spare_frames};
+use crate::pager::Pager;
 use crate::replacement::Replacement;
 use crate::standby::ring::{PIECE, Turn};
 use crate::stretch::Inner;
@@ -44,7 +44,6 @@ use frames::Frame;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::StoreError;
-use wired::futex;
 use writeback::{Cleaner, Cleaning, nap};
 
 /// How long to wait for frames that other domains were asked for before the next check.
@@ -94,20 +93,6 @@ pub(crate) enum Round {
 }
 
 impl Pager {
-    /// An unused frame for a page in this state, if there is one. The last few are reserved
-    /// for pages that are stored already: they can be dropped again without a write, so that
-    /// the contents of a full store can still be read.
-    pub(crate) fn take_frame(&self, wanted_by: State) -> Option<Frame> {
-        let client = self.frames();
-        if wanted_by == State::Empty && self.reserve > 0 {
-            let in_use = client.n().saturating_sub(client.unused());
-            if client.resident_limit().saturating_sub(in_use) <= self.reserve {
-                return None;
-            }
-        }
-        client.take()
-    }
-
     /// A frame for a worker, which may wait. `busy` is true if the caller has reads under way,
     /// so that it must not wait for other evicting threads.
     pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
@@ -115,7 +100,10 @@ impl Pager {
         let frame = self.search_frame(wanted_by, busy, &mut demanded);
         if demanded {
             // Other domains need not reserve frames for this one any more.
-            self.frames().ledger().demand(self.frames().id(), 0);
+            self.frames
+                .client()
+                .ledger()
+                .demand(self.frames.client().id(), 0);
         }
         frame
     }
@@ -132,11 +120,11 @@ impl Pager {
         let mut refused = 0;
         let mut refused_since: Option<Instant> = None;
         loop {
-            let freed = self.frames().ledger().freed_seq();
-            if let Some(frame) = self.take_frame(wanted_by) {
+            let freed = self.frames.client().ledger().freed_seq();
+            if let Some(frame) = self.frames.take(wanted_by) {
                 return Ok(frame);
             }
-            self.counters().add(Counter::starved, 1);
+            self.log.counters().add(Counter::starved, 1);
             self.entries.call();
             match self.help(busy) {
                 Round::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
@@ -154,7 +142,7 @@ impl Pager {
                 }
                 Round::Refused(error) => return Err(NoFrame::Never(Failure::NoFrame(error))),
                 Round::Others if busy => return Err(NoFrame::Busy),
-                Round::Others => match self.await_frame(wanted_by) {
+                Round::Others => match self.frames.wait(wanted_by, PATIENCE) {
                     Ok(frame) => return Ok(frame),
                     Err(true) => barren = None,
                     Err(false) => _ = barren.get_or_insert_with(Instant::now),
@@ -163,16 +151,22 @@ impl Pager {
                     // Another domain of the tree may hold more than its share; pages that a
                     // device holds come free when it has finished.
                     *demanded = true;
-                    self.frames().ledger().demand(self.frames().id(), 1);
+                    self.frames
+                        .client()
+                        .ledger()
+                        .demand(self.frames.client().id(), 1);
                     if busy {
                         return Err(NoFrame::Busy);
                     }
-                    self.frames().ledger().wait_freed(freed, Some(PATIENCE));
+                    self.frames
+                        .client()
+                        .ledger()
+                        .wait_freed(freed, Some(PATIENCE));
                     barren.get_or_insert_with(Instant::now);
                 }
             }
             if barren.is_some_and(|since| since.elapsed() > STARVED) {
-                return Err(NoFrame::Never(match self.may_evict() {
+                return Err(NoFrame::Never(match self.mm.may_evict() {
                     true => Failure::AllNailed,
                     false => Failure::NoSoundEviction,
                 }));
@@ -183,7 +177,7 @@ impl Pager {
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
     /// ones find frames.
     fn help(&self, busy: bool) -> Round {
-        let want = (self.unit_pages as u32 / 8).max(self.reserve + 1);
+        let want = (self.mm.unit_pages as u32 / 8).max(self.frames.reserve + 1);
         match self.free_cleaner() {
             Some(mut cleaner) => self.evict_by(&mut cleaner, want, busy),
             None => Round::Others,
@@ -193,9 +187,9 @@ impl Pager {
     /// Evicts until a fault finds so many frames, or as many as possible without waiting for
     /// other threads: best effort for a fault that wants many frames and can proceed with one.
     pub(crate) fn obtain_room(&self, wanted: u32) {
-        let wanted = wanted + self.reserve;
+        let wanted = wanted + self.frames.reserve;
         for _ in 0..wanted {
-            let room = self.room();
+            let room = self.frames.room();
             if room >= wanted {
                 return;
             }
@@ -213,30 +207,8 @@ impl Pager {
 
     /// The number of pieces in all units that could be a victim.
     fn turns(&self) -> usize {
-        let pieces = self.unit_pages.div_ceil(PIECE);
+        let pieces = self.mm.unit_pages.div_ceil(PIECE);
         self.order.lock().len() * pieces
-    }
-
-    /// Waits for the next frames that are released. If it gets none, returns whether any were.
-    fn await_frame(&self, wanted_by: State) -> Result<Frame, bool> {
-        // Announced before the next check, so that the thread that releases a frame afterwards
-        // wakes this one.
-        self.starving.fetch_add(1, Ordering::SeqCst);
-        let seen = self.returned.load(Ordering::SeqCst);
-        let frame = self.take_frame(wanted_by);
-        if frame.is_none() {
-            futex::wait(&self.returned, seen, Some(PATIENCE));
-        }
-        self.starving.fetch_sub(1, Ordering::SeqCst);
-        frame.ok_or_else(|| self.returned.load(Ordering::SeqCst) != seen)
-    }
-
-    /// Wakes the threads that wait for frames: some were released.
-    pub(crate) fn tell_starving(&self) {
-        if self.starving.load(Ordering::SeqCst) > 0 {
-            self.returned.fetch_add(1, Ordering::SeqCst);
-            futex::wake_all(&self.returned);
-        }
     }
 
     /// Releases the stored copies of resident pages. Returns how many.
@@ -245,8 +217,8 @@ impl Pager {
         // without its copy it is not clean.
         let _stager = self.stager.lock();
         let mut released = 0;
-        for n in 0..self.directory.len() {
-            let Some(table) = self.directory.nth(n).map(Inner::table) else {
+        for n in 0..self.mm.index.len() {
+            let Some(table) = self.mm.index.nth(n).map(Inner::table) else {
                 break;
             };
             for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
@@ -254,7 +226,7 @@ impl Pager {
                     .unit_pages(unit)
                     .filter_map(|i| table.word(i).take_handle())
                 {
-                    self.forget(handle);
+                    self.store.release(handle);
                     released += 1;
                 }
             }
@@ -262,65 +234,34 @@ impl Pager {
         released
     }
 
-    /// Frames that a fault would find without an eviction: frames that the ledger grants at
-    /// once count as unused.
-    fn room(&self) -> u32 {
-        let client = self.frames();
-        client.resident_limit().saturating_sub(client.n()) + client.unused()
-    }
-
-    /// Frames to keep unused: fewer if the domain can own fewer for now than its contract
-    /// grants.
-    fn spare(&self) -> u32 {
-        self.spare.min(spare_frames(self.frames().resident_limit()))
-    }
-
-    fn is_below_spare(&self) -> bool {
-        self.room() < self.spare() / 2
-    }
-
-    /// Rings for the background evictor, once, when unused frames run low.
-    pub(crate) fn wake_evictor_below_spare(&self) {
-        if self.is_below_spare()
-            && self.evictor_up.load(Ordering::Relaxed) == 0
-            && self.evictor_up.swap(1, Ordering::SeqCst) == 0
-        {
-            self.ring_evictor();
-        }
-    }
-
     /// The swapper of RAPHA's figure 7, called past the system's fault limit: empties about
     /// `want` frames before the next period's faults, so that these find them, and returns the
     /// optimistic frames beyond that to other threads' faults.
     fn swap_ahead(&self, want: u32) {
-        self.counters().add(Counter::swapper_calls, 1);
-        let client = self.frames();
-        let most = (client.resident_limit() / 8).max(self.spare());
+        self.log.counters().add(Counter::swapper_calls, 1);
+        let client = self.frames.client();
+        let most = (client.resident_limit() / 8).max(self.frames.spare());
         let want = want.min(most);
-        if self.room() < want
+        if self.frames.room() < want
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            self.evict(&mut cleaner, want - self.room());
+            self.evict(&mut cleaner, want - self.frames.room());
         }
         let optimistic = client.n().saturating_sub(client.contract().g);
         let beyond = client.unused().saturating_sub(want);
         let given = client.release(optimistic.min(beyond));
-        self.counters().add(Counter::relinquished, u64::from(given));
-    }
-
-    /// Rings for the background evictor.
-    pub(crate) fn ring_evictor(&self) {
-        let frames = self.frames();
-        frames.ledger().ring(frames.id());
+        self.log
+            .counters()
+            .add(Counter::relinquished, u64::from(given));
     }
 
     /// The background evictor's work: returns revoked frames, and keeps the spare frames
     /// unused.
     pub(crate) fn keep_spare(&self) {
-        self.evictor_up.store(1, Ordering::SeqCst);
+        self.frames.set_evictor_up(true);
         self.revisit_devices();
         self.unmark_failed();
-        let client = self.frames();
+        let client = self.frames.client();
         let asked = client.demanded();
         if asked > 0 {
             let unused = client.unused();
@@ -330,22 +271,24 @@ impl Pager {
                 self.evict(&mut cleaner, asked - unused);
             }
             let given = client.release_demanded(asked);
-            self.counters().add(Counter::relinquished, u64::from(given));
+            self.log
+                .counters()
+                .add(Counter::relinquished, u64::from(given));
         }
         if let Some(want) = self.pace.swapper_called() {
             self.swap_ahead(want);
         }
         let mut helped = false;
-        if self.is_below_spare()
+        if self.frames.is_below_spare()
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            let want = self.spare().saturating_sub(self.room());
+            let want = self.frames.spare().saturating_sub(self.frames.room());
             helped = matches!(self.evict(&mut cleaner, want), Round::Freed(_));
         }
-        self.evictor_up.store(0, Ordering::SeqCst);
+        self.frames.set_evictor_up(false);
         // Faults that came meanwhile did not ring.
-        if helped && self.is_below_spare() {
-            self.ring_evictor();
+        if helped && self.frames.is_below_spare() {
+            self.frames.wake_evictor();
         }
     }
 
@@ -398,7 +341,7 @@ impl Pager {
     /// The target length of the standby list: what a sweep takes if frames are few, a
     /// sixteenth of the frames if they are many.
     fn standby_target(&self) -> u32 {
-        (self.frames().contract().x / 16).max(1)
+        (self.frames.client().contract().x / 16).max(1)
     }
 
     /// Brings a staged page back in the frame it has, if no other frame can be found.
@@ -438,13 +381,5 @@ impl Pager {
             }
         }
         false
-    }
-
-    /// Logs a message to the host. Formats into a buffer on the stack: the page path allocates
-    /// nothing.
-    pub(crate) fn complain(&self, text: std::fmt::Arguments<'_>) {
-        let mut line = crate::log_line::Line::new();
-        let _ = std::fmt::Write::write_fmt(&mut line, format_args!("selfpage: {text}\n"));
-        self.hooks.notice(line.as_str());
     }
 }

@@ -50,7 +50,7 @@ impl Activation<'_> {
     /// Fills the page of the fault, which is claimed, and the pages that its stream accesses
     /// next.
     pub(crate) fn fill_window(&mut self, seen: PageState, frame: Frame, advice: Advice) -> Outcome {
-        let before = self.pager.counters();
+        let before = self.pager.log.counters();
         let pager = self.pager;
         // No more pages than the period has room for: the program faults on the rest later.
         let whole = advice;
@@ -140,7 +140,7 @@ impl Activation<'_> {
         let reader = &mut reading.reader;
         let _ = reader.read_on(reading.place, advice.window, table);
         let tally = reader.take_tally();
-        let counters = self.pager.counters();
+        let counters = self.pager.log.counters();
         counters.add(Counter::read_ahead, tally.read);
         counters.add(Counter::read_ahead_unused, tally.unused);
     }
@@ -162,6 +162,7 @@ impl Activation<'_> {
         let page = unsafe { &*from.cast::<[u8; PAGE]>() };
         self.pager
             .store
+            .get()
             .is_some_and(|store| store.verify(handle, page))
             .then_some(from)
     }
@@ -195,7 +196,7 @@ impl Activation<'_> {
                 }
                 continue;
             }
-            let Some(frame) = self.pager.take_frame(seen.state()) else {
+            let Some(frame) = self.pager.frames.take(seen.state()) else {
                 reached = reached.min(step as u32);
                 break;
             };
@@ -223,7 +224,7 @@ impl Activation<'_> {
                 from,
             });
         }
-        self.pager.wake_evictor_below_spare();
+        self.pager.frames.wake_evictor_if_low();
         reached
     }
 
@@ -282,20 +283,20 @@ impl Activation<'_> {
         if queue {
             self.pager.note_filled(self.stretch, unit, true, false);
         }
-        self.pager.note_resident();
+        self.pager.frames.note_resident();
         self.context.parts = parts;
         outcome
     }
 
     /// Maps a run of neighbours with one ioctl.
     fn map_run(&self, run: &[Part]) -> Mapped {
-        let userfault = self.pager.userfault();
+        let userfault = self.pager.mm.userfault();
         let addr = self.stretch.table().address(run[0].index);
         let len = run.len() * PAGE;
         let mapped = match run[0].from {
             Some(from) => userfault.copy(addr, from, len, Wake::Yes),
             // As in `publish`: a page that MOVE can tell from a pinned one.
-            None if self.write || self.pager.is_careful() => {
+            None if self.write || self.pager.mm.is_careful() => {
                 userfault.copy(addr, self.pager.zeros.as_ptr(), len, Wake::Yes)
             }
             None => userfault.zero(addr, len, Wake::Yes),

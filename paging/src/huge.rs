@@ -124,14 +124,14 @@ impl Activation<'_> {
         scratch.frames.clear();
         scratch.frames.extend(self.held.take());
         while scratch.frames.len() < HUGE_RANGE_PAGES {
-            let Some(frame) = self.pager.take_frame(State::Empty) else {
-                self.pager.put_all(&scratch.frames);
+            let Some(frame) = self.pager.frames.take(State::Empty) else {
+                self.pager.frames.put_all(&scratch.frames);
                 self.context.wanted = HUGE_RANGE_PAGES as u32;
                 return Some(Outcome::Retry);
             };
             scratch.frames.push(frame);
         }
-        self.pager.wake_evictor_below_spare();
+        self.pager.frames.wake_evictor_if_low();
         scratch.seen.clear();
         for index in first..first + HUGE_RANGE_PAGES {
             let word = table.word(index);
@@ -155,7 +155,7 @@ impl Activation<'_> {
         for (at, seen) in scratch.seen.iter().enumerate() {
             table.word(first + at).abort_fill(*seen);
         }
-        self.pager.put_all(&scratch.frames);
+        self.pager.frames.put_all(&scratch.frames);
         None
     }
 
@@ -177,7 +177,7 @@ impl Activation<'_> {
                 None => unsafe { into.write_volatile(0) },
             }
         }
-        let counters = self.pager.counters();
+        let counters = self.pager.log.counters();
         counters.add(Counter::huge, 1);
         if scratch.batch.is_empty() {
             counters.add(Counter::zero_filled, 1);
@@ -206,7 +206,7 @@ impl Activation<'_> {
     /// Moves the buffer into place, and updates the words of its pages.
     fn publish_huge(&self, unit: usize, first: usize, scratch: &mut Scratch) -> Outcome {
         let table = self.stretch.table();
-        let userfault = self.pager.userfault();
+        let userfault = self.pager.mm.userfault();
         let gate = table.gate(unit);
         let mut outcome = Outcome::Success;
         let mut came = 0;
@@ -262,7 +262,7 @@ impl Activation<'_> {
         if queue {
             self.pager.note_filled(self.stretch, unit, true, false);
         }
-        self.pager.note_resident();
+        self.pager.frames.note_resident();
         outcome
     }
 
@@ -270,7 +270,7 @@ impl Activation<'_> {
     fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::page_in::Failure> {
         use translation::MapError;
         loop {
-            match self.pager.userfault().copy(addr, from, PAGE, Wake::Yes) {
+            match self.pager.mm.userfault().copy(addr, from, PAGE, Wake::Yes) {
                 Ok(()) | Err(MapError::Exists { .. }) => return Ok(()),
                 Err(MapError::Again { .. }) => std::hint::spin_loop(),
                 Err(error) => return Err(unmappable(&error)),

@@ -139,8 +139,8 @@ impl Activation<'_> {
         if let Some(frame) = self.held.take() {
             return Some(frame);
         }
-        let frame = self.pager.take_frame(self.state().state());
-        self.pager.wake_evictor_below_spare();
+        let frame = self.pager.frames.take(self.state().state());
+        self.pager.frames.wake_evictor_if_low();
         frame
     }
 
@@ -151,7 +151,7 @@ impl Activation<'_> {
 
     /// Releases a frame that was not used after all.
     pub fn give_back(&self, frame: Frame) {
-        self.pager.put(frame);
+        self.pager.frames.put(frame);
     }
 
     /// Demand zero, staged and stored pages: what the physical and paged drivers do.
@@ -190,12 +190,12 @@ impl Activation<'_> {
             self.context.handled = Handled::default();
             return match seen.state() {
                 State::Empty => {
-                    self.pager.counters().add(Counter::zero_filled, 1);
+                    self.pager.log.counters().add(Counter::zero_filled, 1);
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
                     self.context.handled.class = FaultClass::Memory;
-                    self.pager.counters().add(Counter::from_standby, 1);
+                    self.pager.log.counters().add(Counter::from_standby, 1);
                     self.publish(seen, frame, None)
                 }
                 _ => self.fetch(seen, frame),
@@ -207,7 +207,7 @@ impl Activation<'_> {
     /// thread whose fault was reported before that is woken here; a new mapping over its page
     /// does not wake it.
     fn leave_to_kernel(&self) -> Outcome {
-        let _ = self.pager.userfault().wake(self.address(), PAGE);
+        let _ = self.pager.mm.userfault().wake(self.address(), PAGE);
         Outcome::Success
     }
 
@@ -216,7 +216,7 @@ impl Activation<'_> {
     fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
         let pager = self.pager;
         let rest = HUGE_RANGE_PAGES as u32 - 1;
-        let (granted, when) = pager.pace.more(self.task, rest, pager.counters());
+        let (granted, when) = pager.pace.more(self.task, rest, pager.log.counters());
         let outcome = match granted == rest {
             true => self.fill_huge(),
             false => None,
@@ -260,7 +260,7 @@ impl Activation<'_> {
         // SAFETY: the flight's buffer is a page, and this flight's alone.
         let outcome = match read(self.index, unsafe { &mut *buffer.cast::<[u8; PAGE]>() }) {
             Ok(()) => {
-                self.pager.counters().add(Counter::from_disk, 1);
+                self.pager.log.counters().add(Counter::from_disk, 1);
                 self.publish(seen, frame, Some(buffer.cast_const()))
             }
             Err(failure) => {
@@ -289,7 +289,7 @@ impl Activation<'_> {
             return Outcome::Busy;
         }
         self.context.handled = Handled::default();
-        self.pager.counters().add(Counter::zero_filled, 1);
+        self.pager.log.counters().add(Counter::zero_filled, 1);
         self.publish(seen, frame, None)
     }
 
@@ -317,12 +317,12 @@ impl Activation<'_> {
         let mut result = match channel.submit_read(handle, into, flight as u64) {
             Ok(Submitted::Done) => {
                 self.context.handled.class = FaultClass::Compressed;
-                self.pager.counters().add(Counter::from_ram, 1);
+                self.pager.log.counters().add(Counter::from_ram, 1);
                 Ok(())
             }
             Ok(Submitted::Pending) if self.detached => return Outcome::Pending,
             Ok(Submitted::Pending) => {
-                self.pager.counters().add(Counter::from_disk, 1);
+                self.pager.log.counters().add(Counter::from_disk, 1);
                 match self.context.complete(Wait::Yes) {
                     Some(completion) => completion.result.map(|_| ()),
                     None => Err(StoreError::NoSuchPage { handle }),
@@ -354,7 +354,7 @@ impl Activation<'_> {
                 match error {
                     StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. } => {
                         if let Some(handle) = self.word().poison_fill() {
-                            self.pager.forget(handle);
+                            self.pager.store.release(handle);
                         }
                     }
                     _ => {
@@ -377,7 +377,7 @@ impl Activation<'_> {
         let addr = self.address();
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
-        let userfault = self.pager.userfault();
+        let userfault = self.pager.mm.userfault();
         loop {
             table.gate(unit).enter();
             // Before the program can continue: it may discard the page at once, and a discard
@@ -390,7 +390,7 @@ impl Activation<'_> {
                 .then(|| self.pager.places.staged(seen.frame()) as *const u8);
             let mapped = match from.or(staged) {
                 Some(from) => userfault.copy(addr, from, PAGE, Wake::Yes),
-                None if self.write || self.pager.is_careful() => {
+                None if self.write || self.pager.mm.is_careful() => {
                     userfault.copy(addr, self.pager.zeros.as_ptr(), PAGE, Wake::Yes)
                 }
                 None => userfault.zero(addr, PAGE, Wake::Yes),
@@ -426,7 +426,7 @@ impl Activation<'_> {
             if queue || again {
                 self.pager.note_filled(self.stretch, unit, queue, again);
             }
-            self.pager.note_resident();
+            self.pager.frames.note_resident();
             return outcome;
         }
     }
@@ -439,8 +439,8 @@ impl Activation<'_> {
         let addr = self.address();
         table.gate(unit).enter();
         if self.state().state() == State::Resident {
-            self.pager.counters().add(Counter::spurious, 1);
-            let userfault = self.pager.userfault();
+            self.pager.log.counters().add(Counter::spurious, 1);
+            let userfault = self.pager.mm.userfault();
             if userfault.zero(addr, PAGE, Wake::Yes).is_err() {
                 let _ = userfault.wake(addr, PAGE);
             }
@@ -467,8 +467,8 @@ impl Pager {
         let frame = Frame(context.flights[flight].frame);
         let used = context.flights[flight].used;
         let begin = (used != 0).then(|| self.pace.used_since(0));
-        self.counters().add(Counter::from_disk, 1);
-        let Some(stretch) = self.directory.find(addr) else {
+        self.log.counters().add(Counter::from_disk, 1);
+        let Some(stretch) = self.mm.index.find(addr) else {
             // A stretch is removed only after its pages in transit have settled.
             unreachable!("a stretch with a page in transit stays");
         };

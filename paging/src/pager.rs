@@ -14,29 +14,28 @@
 //! - A thread that evicts takes a cleaner, then the stager's lock, then gates (`evict`). An
 //!   entry thread that has reads under way only tries the first two.
 
-use crate::counters::{Counter, Counters};
+use crate::counters::Counters;
 use crate::entry::idle::Entries;
 use crate::entry::marked::Marks;
 use crate::evict::writeback::{Cleaner, MOST_CLEANERS};
 use crate::evict::{HeldByDevices, SpareMappings, Stager};
 use crate::fault_context::Pool;
-use crate::freeze_gate::DomainGate;
+use crate::frame_source::FrameSource;
 use crate::huge::{self, Scratches};
+use crate::log::Log;
+use crate::mm::Mm;
 use crate::readahead::{Ahead, WINDOWS};
 use crate::replacement::ScanResistant;
 use crate::standby::{Places, Staging};
+use crate::stored_pages::StoredPages;
 use crate::stream_detector::{Advice, Recogniser, WIDEST};
 use crate::stretch::Handler;
-use crate::stretch::Inner;
-use crate::stretch_index::Directory;
 use crate::throttle::Pace;
-use frames::{DomainFrames, Frame};
-use std::cell::UnsafeCell;
-use std::ops::Range;
-use std::sync::OnceLock;
+use frames::DomainFrames;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use store::{HolderId, PageHandle, Store};
-use translation::{Capabilities, Pagemap, Userfault};
+use std::sync::{Arc, OnceLock};
+use store::{HolderId, Store};
+use translation::{Capabilities, Userfault};
 use wired::{Guard, HUGE_RANGE_PAGES, Lock, PAGE, PiLock};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
@@ -105,16 +104,11 @@ pub(crate) struct Parts {
 }
 
 pub(crate) struct Pager {
-    pub(crate) capabilities: Capabilities,
-    userfault: UnsafeCell<Userfault>,
-    frames: UnsafeCell<DomainFrames<'static>>,
-    holder: AtomicU32,
-    pub(crate) store: Option<&'static dyn Store>,
-    store_name: String,
-    counters: UnsafeCell<Counters>,
-    pub(crate) careful: &'static AtomicU32,
     pub(crate) hooks: &'static dyn Hooks,
-    pub(crate) directory: Directory,
+    pub(crate) log: Arc<Log>,
+    pub(crate) mm: Arc<Mm>,
+    pub(crate) frames: Arc<FrameSource>,
+    pub(crate) store: Arc<StoredPages>,
     pub(crate) places: Places,
     pub(crate) staging: Staging,
     /// The replacement's queues.
@@ -123,27 +117,12 @@ pub(crate) struct Pager {
     pub(crate) stager: PiLock<Stager>,
     /// The cleaners; the first is the background evictor's.
     pub(crate) cleaners: Box<[PiLock<Cleaner>]>,
-    /// Not zero while the background evictor runs or has been rung for.
-    pub(crate) evictor_up: AtomicU32,
-    /// Threads that wait for a frame, and the futex word they wait on: it counts how often
-    /// frames were released while any thread waited.
-    pub(crate) starving: AtomicU32,
-    pub(crate) returned: AtomicU32,
-    pub(crate) gate: DomainGate,
     /// Pages that a device held when they were selected for eviction. They stay nailed until
     /// they are checked again. Changed under the closed gates of their units.
     pub(crate) held_by_devices: PiLock<HeldByDevices>,
     /// Reserve for evictions when the program has used up its mappings.
     pub(crate) spare_mappings: SpareMappings,
-    /// Serialises changes of the set of stretches, and forks.
-    pub(crate) control: PiLock<()>,
     pub(crate) pool: Pool,
-    pagemap: UnsafeCell<Option<Pagemap>>,
-    pub(crate) unit_pages: usize,
-    /// Frames the background evictor keeps unused at most.
-    pub(crate) spare: u32,
-    /// Frames that only stored pages may use.
-    pub(crate) reserve: u32,
     unallocated: AtomicPtr<Box<Handler>>,
     /// As many pages of zeros as the widest window has. Never written, so that all are one
     /// page of the kernel's.
@@ -164,12 +143,6 @@ pub(crate) struct Pager {
     pub(crate) widest: u32,
 }
 
-// SAFETY: the cells are written only while the pager is the only thread's (before it is
-// shared, and in the child of a fork behind the closed gate).
-unsafe impl Sync for Pager {}
-// SAFETY: it owns what it holds.
-unsafe impl Send for Pager {}
-
 impl Pager {
     pub(crate) fn new(parts: Parts) -> Result<Self, crate::DomainError> {
         let contract = parts.frames.contract();
@@ -184,36 +157,25 @@ impl Pager {
         let cleaners = (0..cleaner_count())
             .map(|_| Cleaner::new(parts.store).map(PiLock::new))
             .collect::<Result<_, _>>()?;
+        let mm = Mm::new(
+            parts.capabilities,
+            parts.userfault,
+            parts.careful,
+            unit_pages,
+        )
+        .map_err(crate::DomainError::Memory)?;
+        let log = Arc::new(Log::new(parts.hooks, parts.counters));
+        let frames = Arc::new(FrameSource::new(parts.frames, log.clone()));
         Ok(Self {
-            capabilities: parts.capabilities,
-            userfault: UnsafeCell::new(parts.userfault),
-            frames: UnsafeCell::new(parts.frames),
-            holder: AtomicU32::new(u32::from(parts.holder)),
-            store: parts.store,
-            store_name: parts
-                .store
-                .map_or_else(|| "none".to_owned(), |s| s.describe()),
-            counters: UnsafeCell::new(parts.counters),
-            careful: parts.careful,
             hooks: parts.hooks,
-            directory: Directory::new().map_err(crate::DomainError::Memory)?,
             places: Places::new(parts.total_frames as usize).map_err(crate::DomainError::Memory)?,
             staging,
             order: Lock::new(ScanResistant::new(parts.total_frames as usize)),
             stager: PiLock::new(Stager::default()),
             cleaners,
-            evictor_up: AtomicU32::new(0),
-            starving: AtomicU32::new(0),
-            returned: AtomicU32::new(0),
             held_by_devices: PiLock::new(HeldByDevices::new(parts.total_frames as usize)),
             spare_mappings: SpareMappings::default(),
-            gate: DomainGate::default(),
-            control: PiLock::new(()),
             pool: Pool::new(parts.store, parts.contexts)?,
-            pagemap: UnsafeCell::new(Pagemap::open(&parts.capabilities).ok()),
-            unit_pages,
-            spare: spare_frames(contract.x),
-            reserve: if contract.x < 64 { 0 } else { 2 },
             unallocated: AtomicPtr::default(),
             zeros: wired::WiredMemory::private(WIDEST as usize * PAGE)
                 .map_err(crate::DomainError::Memory)?,
@@ -223,18 +185,12 @@ impl Pager {
             pace: Pace::new(parts.limits).map_err(crate::DomainError::Memory)?,
             recogniser: Recogniser::default(),
             readers: readers(parts.store, contract.x)?,
+            log,
+            mm: Arc::new(mm),
+            frames,
+            store: Arc::new(StoredPages::new(parts.store, parts.holder)),
             widest: widest(contract.x),
         })
-    }
-
-    pub(crate) fn userfault(&self) -> &Userfault {
-        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
-        unsafe { &*self.userfault.get() }
-    }
-
-    pub(crate) fn frames(&self) -> &DomainFrames<'static> {
-        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
-        unsafe { &*self.frames.get() }
     }
 
     /// What huge faults work with, once a stretch has asked for huge frames.
@@ -258,27 +214,6 @@ impl Pager {
         self.readers[at].try_lock()
     }
 
-    /// Returns true if writes to pages marked clean are tracked.
-    pub(crate) fn tracks_dirty(&self) -> bool {
-        self.userfault().options().async_write_protect
-    }
-
-    /// The counters.
-    pub(crate) fn counters(&self) -> Counters {
-        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
-        unsafe { *self.counters.get() }
-    }
-
-    /// The kernel's page table as this process may read it.
-    pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
-        // SAFETY: replaced only behind the closed gate, when no thread holds a reference.
-        unsafe { (*self.pagemap.get()).as_ref() }
-    }
-
-    pub(crate) fn holder(&self) -> HolderId {
-        self.holder.load(Ordering::Relaxed) as HolderId
-    }
-
     /// Switches to the child process: its userfaultfd, its client, its holder.
     ///
     /// # Safety
@@ -290,56 +225,14 @@ impl Pager {
         holder: HolderId,
         counters: Counters,
     ) {
-        // SAFETY: the caller's promise. The old userfaultfd's destructor must not run: its
-        // number is another descriptor here.
+        // SAFETY: the caller's promise.
         unsafe {
-            self.userfault.get().write(userfault);
-            self.frames.get().write(frames);
-            let bytes = self.counters().get(Counter::stretch_bytes);
-            self.counters.get().write(counters);
-            self.counters().set(Counter::stretch_bytes, bytes);
-            // The parent's pagemap describes the parent's memory.
-            self.pagemap
-                .get()
-                .write(Pagemap::open(&self.capabilities).ok());
+            self.mm.become_child(userfault);
+            self.frames.become_child(frames);
+            self.log.become_child(counters);
         }
-        self.holder.store(u32::from(holder), Ordering::Relaxed);
+        self.store.become_child(holder);
         self.entries.forget();
-    }
-
-    /// Releases this process's reference to a stored page.
-    pub(crate) fn forget(&self, handle: PageHandle) {
-        if let Some(store) = self.store {
-            store.discard(self.holder(), &[handle]);
-        }
-    }
-
-    /// Returns true if a device may be reading or writing the program's memory.
-    pub(crate) fn is_careful(&self) -> bool {
-        self.careful.load(Ordering::Acquire) != 0
-    }
-
-    /// Calls `visit` for each part of `range` that lies in one unit of one stretch.
-    /// The caller keeps the stretches alive.
-    pub(crate) fn for_each_unit(
-        &self,
-        range: Range<usize>,
-        visit: &mut dyn FnMut(&Inner, usize, Range<usize>),
-    ) {
-        let mut addr = range.start;
-        while addr < range.end {
-            let Some(stretch) = self.directory.find(addr) else {
-                addr += PAGE;
-                continue;
-            };
-            let table = stretch.table();
-            let unit = table.unit_of(table.index(addr));
-            let pages = table.unit_pages(unit);
-            let end = table.address(pages.end).min(range.end);
-            let last = (end - table.base()).div_ceil(PAGE);
-            visit(stretch, unit, table.index(addr)..last);
-            addr = end;
-        }
     }
 
     /// A handler for faults on addresses of no stretch.
@@ -351,39 +244,6 @@ impl Pager {
     pub(crate) fn set_unallocated_handler(&self, handler: Box<Handler>) {
         self.unallocated
             .store(Box::into_raw(Box::new(handler)), Ordering::Release);
-    }
-
-    /// What the store is called in messages.
-    pub(crate) fn store_name(&self) -> &str {
-        &self.store_name
-    }
-
-    /// Releases a frame that holds no resident page.
-    pub(crate) fn put(&self, frame: Frame) {
-        if let Err(misuse) = self.frames().put(frame) {
-            self.complain(format_args!("{misuse}"));
-        }
-        self.tell_starving();
-    }
-
-    /// Releases frames that hold no resident page.
-    pub(crate) fn put_all(&self, frames: &[Frame]) {
-        if let Err(misuse) = self.frames().put_batch(frames) {
-            self.complain(format_args!("{misuse}"));
-        }
-        self.tell_starving();
-    }
-
-    pub(crate) fn mark(&self, frame: u32, state: frames::State) {
-        if let Err(misuse) = self.frames().mark(Frame(frame), state) {
-            self.complain(format_args!("{misuse}"));
-        }
-    }
-
-    pub(crate) fn note_resident(&self) {
-        let n = u64::from(self.frames().n());
-        self.counters().set(Counter::resident_pages, n);
-        self.counters().raise(Counter::peak_resident_pages, n);
     }
 }
 
@@ -427,16 +287,6 @@ fn readers(
     };
     let reader = |_| Ahead::new(store, length).map(Lock::new);
     (0..READERS).map(reader).collect()
-}
-
-/// Frames to keep unused: enough to make an eviction rare, none if the domain has so few
-/// frames that each counts.
-pub(crate) fn spare_frames(frames: u32) -> u32 {
-    if frames < 64 {
-        0
-    } else {
-        (frames / 16).min(1024)
-    }
 }
 
 /// A cleaner for the background evictor, and one for each processor that could help.

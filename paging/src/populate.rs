@@ -48,10 +48,10 @@ impl Pager {
         loop {
             let mut more = 0;
             let outcome = {
-                let _inside = self.gate.enter(wanted.caller as usize);
+                let _inside = self.mm.gate.enter(wanted.caller as usize);
                 let Some(stretch) = locate() else {
                     if let Some(frame) = held {
-                        self.put(frame);
+                        self.frames.put(frame);
                     }
                     return Err(NotBrought::Gone);
                 };

@@ -163,7 +163,9 @@ impl Prefetcher {
     /// false if the page is no longer wanted. Holds nothing meanwhile.
     fn wait_for_its_turn(&self, pager: &Pager) -> bool {
         let mut standing = Standing::default();
-        while let Told::Suspend(suspended) = pager.pace.ask(TASK, &mut standing, pager.counters()) {
+        while let Told::Suspend(suspended) =
+            pager.pace.ask(TASK, &mut standing, pager.log.counters())
+        {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.stop || waiting.cancelled {
                 return false;
@@ -178,9 +180,9 @@ impl Prefetcher {
     }
 
     fn carry_out(&self, pager: &Pager, request: &Request, tracks: &mut Tracks) {
-        let frames = pager.frames().contract().x as usize;
+        let frames = pager.frames.client().contract().x as usize;
         let mut budget = frames - frames / 4;
-        let locate = || pager.directory.by_id(request.stretch);
+        let locate = || pager.mm.index.by_id(request.stretch);
         for run in &request.runs {
             let track = tracks.follow(request.stretch, run);
             let mut page = run.start;
@@ -189,7 +191,7 @@ impl Prefetcher {
                     return;
                 }
                 let known = {
-                    let _inside = pager.gate.enter(CALLER as usize);
+                    let _inside = pager.mm.gate.enter(CALLER as usize);
                     let Some(stretch) = locate() else { return };
                     if page >= stretch.table().pages() {
                         break;

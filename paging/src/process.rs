@@ -183,7 +183,7 @@ impl Process {
     }
 
     fn inside<T>(&self, work: impl FnOnce(&'static Pager) -> T) -> T {
-        let _inside = self.pager.gate.enter(thread_hint());
+        let _inside = self.pager.mm.gate.enter(thread_hint());
         work(self.pager)
     }
 
@@ -233,8 +233,8 @@ impl Process {
 
     /// The first part of `range` that is in one stretch, or in none; true if it is in one.
     fn next_part(&self, range: Range<usize>) -> (Range<usize>, bool) {
-        let _control = self.pager.control.lock();
-        let next = self.pager.directory.first_after(range.start);
+        let _control = self.pager.mm.control.lock();
+        let next = self.pager.mm.index.first_after(range.start);
         let (end, known) = match next.map(Inner::table) {
             Some(table) if table.base() <= range.start => (table.end(), true),
             Some(table) => (table.base(), false),
@@ -245,30 +245,30 @@ impl Process {
 
     /// Frees the stretches that have surrendered every page.
     fn forget_abandoned(&self) {
-        let control = self.pager.control.lock();
+        let control = self.pager.mm.control.lock();
         let mut at = 0;
-        while let Some(stretch) = self.pager.directory.first_after(at) {
+        while let Some(stretch) = self.pager.mm.index.first_after(at) {
             at = stretch.table().end();
             if stretch.table().is_abandoned() {
                 let bytes = (stretch.table().pages() * PAGE) as u64;
                 // SAFETY: every stretch of a process is a leaked box, which the directory
                 // alone keeps.
                 unsafe { self.forget_stretch(&control, stretch) };
-                self.pager.counters().sub(Counter::stretch_bytes, bytes);
+                self.pager.log.counters().sub(Counter::stretch_bytes, bytes);
             }
         }
     }
 
     fn add_stretch(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let pages = range.len() / PAGE;
-        let table = Table::new(range.start, pages, self.pager.unit_pages)
+        let table = Table::new(range.start, pages, self.pager.mm.unit_pages)
             .map_err(|errno| ProcessError::Table { pages, errno })?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let stretch: &'static Inner = Box::leak(Box::new(Inner::new(id, table)));
         stretch.set_driver(Box::new(Paged));
         // In the directory first: a fault may come the moment it is registered.
-        let control = self.pager.control.lock();
-        let fits = self.pager.directory.insert(stretch);
+        let control = self.pager.mm.control.lock();
+        let fits = self.pager.mm.index.insert(stretch);
         drop(control);
         if !fits {
             // SAFETY: leaked above, and in no directory.
@@ -276,12 +276,13 @@ impl Process {
             return Err(ProcessError::TooMany);
         }
         if let Err(error) = self.register(range.start, range.len()) {
-            let control = self.pager.control.lock();
+            let control = self.pager.mm.control.lock();
             // SAFETY: leaked above, and there is no other reference to it.
             unsafe { self.forget_stretch(&control, stretch) };
             return Err(error);
         }
         self.pager
+            .log
             .counters()
             .add(Counter::stretch_bytes, range.len() as u64);
         Ok(())
@@ -324,7 +325,7 @@ impl Process {
         }
         *self.mail.errand.lock() = Some(errand);
         self.mail.turn.store(ASKED, Ordering::Release);
-        self.pager.ring_evictor();
+        self.pager.frames.wake_evictor();
         while self.mail.turn.load(Ordering::Acquire) == ASKED {
             futex::wait(&self.mail.turn, ASKED, Some(IDLE));
         }
@@ -345,7 +346,7 @@ impl Process {
 
     fn run_errand(&self, errand: Errand) -> u32 {
         match errand {
-            Errand::Register(addr, len) => match self.pager.register(addr, len) {
+            Errand::Register(addr, len) => match self.pager.mm.register(addr, len) {
                 Ok(()) => 0,
                 Err(error) => error.errno.raw_os_error() as u32,
             },
@@ -430,7 +431,7 @@ impl Process {
 
     /// Returns true if an address is in a stretch.
     pub fn contains(&self, addr: usize) -> bool {
-        self.inside(|pager| pager.directory.find(addr).is_some())
+        self.inside(|pager| pager.mm.index.find(addr).is_some())
     }
 
     /// Discards the contents of `range`: `munmap`, `madvise(MADV_DONTNEED)`.
@@ -446,7 +447,7 @@ impl Process {
     fn surrender_inside(&self, pager: &Pager, range: Range<usize>) {
         pager.surrender(range.clone());
         let mut abandoned = false;
-        pager.for_each_unit(range, &mut |stretch, _, _| {
+        pager.mm.for_each_unit(range, &mut |stretch, _, _| {
             abandoned |= stretch.table().is_abandoned()
         });
         if abandoned {
@@ -476,7 +477,7 @@ impl Process {
 
     /// Frames that the process can have at most.
     pub fn most_frames(&self) -> u32 {
-        self.pager.frames().contract().x
+        self.pager.frames.client().contract().x
     }
 
     /// Makes the pages of `range` resident and keeps them so. Returns false if there are not
@@ -518,7 +519,7 @@ impl Process {
     /// readable and writeable.
     pub fn access_changed(&self, range: Range<usize>) {
         self.inside(|pager| {
-            if let Some(stretch) = pager.directory.find(range.start) {
+            if let Some(stretch) = pager.mm.index.find(range.start) {
                 stretch.set_odd_access();
             }
         });
@@ -527,7 +528,7 @@ impl Process {
     /// Brings `range` in before its use, as far as frames are unused.
     pub fn will_need(&self, range: Range<usize>) {
         // The caller's own access would read, too; a page that is present costs nothing.
-        let most = self.pager.frames().unused() as usize;
+        let most = self.pager.frames.client().unused() as usize;
         for page in range.step_by(PAGE).take(most) {
             fault_in(page);
         }
@@ -553,9 +554,9 @@ impl Process {
     /// program threads' errands. Never returns.
     pub fn evictor_main(&self) -> ! {
         loop {
-            let seq = self.pager.frames().bell_seq();
+            let seq = self.pager.frames.client().bell_seq();
             self.answer_mail();
-            let careful = self.pager.careful.load(Ordering::Acquire);
+            let careful = self.pager.mm.careful.load(Ordering::Acquire);
             // SAFETY: replaced in the child of a fork only, before this thread runs there.
             let seen = unsafe { *self.careful_seen.get() };
             if careful != seen.load(Ordering::Relaxed) {
@@ -566,19 +567,19 @@ impl Process {
                 futex::wake_all(seen);
             }
             self.pager.keep_spare();
-            self.pager.frames().wait_bell(seq, Some(IDLE));
+            self.pager.frames.client().wait_bell(seq, Some(IDLE));
         }
     }
 
     /// The userfaultfd, in the table of the pager's threads.
     pub fn userfault(&self) -> BorrowedFd<'static> {
         use rustix::fd::AsFd;
-        self.pager.userfault().as_fd()
+        self.pager.mm.userfault().as_fd()
     }
 
     /// The counters.
     pub fn counters(&self) -> Counters {
-        self.pager.counters()
+        self.pager.log.counters()
     }
 }
 
@@ -599,12 +600,12 @@ pub struct EntryThread(Entry);
 
 /// Charges what memory held before it became paged. Returns an errno if that cannot be read.
 fn charge_all_present(pager: &Pager, addr: usize, len: usize) -> u32 {
-    let Some(pagemap) = pager.pagemap() else {
+    let Some(pagemap) = pager.mm.pagemap() else {
         return 0;
     };
     let charged = pagemap.runs_with_contents(addr, len, |run| {
         for page in run.map(|page| addr + page * PAGE) {
-            if let Some(stretch) = pager.directory.find(page) {
+            if let Some(stretch) = pager.mm.index.find(page) {
                 charge_present(pager, stretch, stretch.table().index(page));
             }
         }
@@ -612,7 +613,7 @@ fn charge_all_present(pager: &Pager, addr: usize, len: usize) -> u32 {
     match charged {
         Ok(()) => 0,
         Err(errno) => {
-            pager.complain(format_args!(
+            pager.log.write(format_args!(
                 "pages that were there at {addr:#x} before the pager could not be counted: {errno}"
             ));
             errno.raw_os_error() as u32
@@ -644,72 +645,21 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
         }
     } else {
         stretch.table().gate(unit).leave();
-        pager.put(frame);
+        pager.frames.put(frame);
     }
 }
 
 impl Pager {
-    /// Registers memory of a stretch.
-    pub(crate) fn register(
-        &self,
-        addr: usize,
-        len: usize,
-    ) -> Result<(), translation::TranslationError> {
-        let write_protect = self.registers_write_protected();
-        self.userfault().register(addr, len, true, write_protect)
-    }
-
-    /// Returns true if stretches are registered for write protection, too.
-    pub(crate) fn registers_write_protected(&self) -> bool {
-        // Without staging, pages are taken by write protection and copying.
-        self.tracks_dirty()
-            || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy
-    }
-
-    /// Registers what is left of a stretch in the child of a fork. Surrendered parts are left
-    /// out (memory shared with others could be registered, and its faults would go to the
-    /// pager); parts that a fork does not copy are skipped.
-    fn register_mapped(&self, stretch: &Inner) -> Result<(), translation::TranslationError> {
-        let table = stretch.table();
-        table.try_for_each_own_run(|run| {
-            let (addr, len) = (table.address(run.start), run.len() * PAGE);
-            match self.register(addr, len) {
-                Ok(()) => Ok(()),
-                Err(_) => self.register_pieces(addr, len, table),
-            }
-        })
-    }
-
-    fn register_pieces(
-        &self,
-        addr: usize,
-        len: usize,
-        table: &Table,
-    ) -> Result<(), translation::TranslationError> {
-        match self.register(addr, len) {
-            Ok(()) => Ok(()),
-            Err(_) if len > PAGE => {
-                let half = (len / 2).next_multiple_of(PAGE);
-                self.register_pieces(addr, half, table)?;
-                self.register_pieces(addr + half, len - half, table)
-            }
-            Err(error) => match table.word(table.index(addr)).load().state() {
-                State::Empty => Ok(()),
-                _ => Err(error),
-            },
-        }
-    }
-
     /// Removes a stretch. The caller holds the control lock.
     pub(crate) fn remove(&self, stretch: &Inner) {
         stretch.set_closing();
         // Two steps, since a fault inside the gate may be waiting for an eviction: first no
         // evicting thread refers to it any more, then no thread is inside.
         let halted = self.halt();
-        self.directory.remove(stretch);
+        self.mm.index.remove(stretch);
         drop(halted);
-        self.gate.close();
-        self.gate.open();
+        self.mm.gate.close();
+        self.mm.gate.open();
     }
 }
 

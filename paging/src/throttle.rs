@@ -276,7 +276,7 @@ impl Pace {
 impl Pager {
     /// Sets new limits, and wakes the threads that sleep by the old ones.
     pub(crate) fn set_fault_rate(&self, setting: FaultLimits) {
-        let _one = self.control.lock();
+        let _one = self.mm.control.lock();
         if self.pace.limits.set(setting, now()) {
             futex::wake_all(self.pace.limits.generation());
         }

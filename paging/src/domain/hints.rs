@@ -58,9 +58,9 @@ impl Stretch {
     pub fn recorded(&self) -> Option<PageSet> {
         let pager = self.shared.pager();
         self.inner.log().finish(|| {
-            let _control = pager.control.lock();
-            pager.gate.close();
-            pager.gate.open();
+            let _control = pager.mm.control.lock();
+            pager.mm.gate.close();
+            pager.mm.gate.open();
         })
     }
 }

@@ -191,7 +191,7 @@ impl Drop for Shared {
         self.stop.flag.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
         upcall::detach(self.pager());
-        self.pager().ring_evictor();
+        self.pager().frames.wake_evictor();
         for thread in self.threads.drain(..) {
             // A pager thread that panicked has ended the process already.
             let _ = thread.join();
@@ -201,10 +201,11 @@ impl Drop for Shared {
 
 fn evict_in_background(pager: &Pager, stop: &Stop) {
     while !stop.flag.load(Ordering::Acquire) {
-        let seq = pager.frames().bell_seq();
+        let seq = pager.frames.client().bell_seq();
         pager.keep_spare();
         pager
-            .frames()
+            .frames
+            .client()
             .wait_bell(seq, Some(Duration::from_millis(50)));
     }
 }

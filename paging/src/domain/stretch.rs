@@ -71,7 +71,7 @@ impl Stretch {
     /// Binds the stretch to a driver, for life.
     pub fn bind(&self, driver: impl StretchDriver + 'static) -> Result<(), StretchError> {
         let pager = self.shared.pager();
-        if driver.needs_store() && pager.store.is_none() {
+        if driver.needs_store() && pager.store.get().is_none() {
             return Err(StretchError::NoStore {
                 driver: driver.name(),
             });
@@ -89,7 +89,7 @@ impl Stretch {
     /// Brings pages in, and nails them on request. All or nothing.
     fn bring_in(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
         let pager = self.shared.pager();
-        let limit = pager.frames().contract().x;
+        let limit = pager.frames.client().contract().x;
         // An impossible request is refused at once, not after waiting for frames.
         if nail && pages.len() > limit as usize {
             return Err(StretchError::Frames {
@@ -124,7 +124,7 @@ impl Stretch {
                 Some(why) => {
                     if nail {
                         let table = self.inner.table();
-                        let _inside = pager.gate.enter(page);
+                        let _inside = pager.mm.gate.enter(page);
                         pager.unnail(table.address(pages.start)..table.address(pages.start + had));
                     }
                     return Err(match why {
@@ -176,7 +176,7 @@ impl Stretch {
         self.check(pages.end.saturating_sub(1))?;
         let table = self.inner.table();
         let pager = self.shared.pager();
-        let _inside = pager.gate.enter(pages.start);
+        let _inside = pager.mm.gate.enter(pages.start);
         pager.discard(table.address(pages.start)..table.address(pages.start) + pages.len() * PAGE);
         Ok(())
     }
@@ -253,18 +253,18 @@ impl Drop for Stretch {
                 self.inner.set_rights(Rights::READ);
             }
             if let Err(error) = self.flush() {
-                pager.complain(format_args!(
+                pager.log.write(format_args!(
                     "a mapped stretch ends with changes that could not be written: {error}"
                 ));
             }
         }
         {
-            let _inside = pager.gate.enter(self.base());
+            let _inside = pager.mm.gate.enter(self.base());
             pager.discard(table.base()..table.end());
         }
         pager.drain();
         {
-            let _control = pager.control.lock();
+            let _control = pager.mm.control.lock();
             pager.remove(self.inner);
         }
         // SAFETY: the stretch is out of the directory; its memory belongs to this object.
@@ -275,6 +275,7 @@ impl Drop for Stretch {
             })
         };
         pager
+            .log
             .counters()
             .sub(Counter::stretch_bytes, self.len() as u64);
         // SAFETY: out of the directory, and any thread that found it before has left the gate.
@@ -292,7 +293,7 @@ impl Drop for Pin<'_> {
     fn drop(&mut self) {
         let table = self.stretch.inner.table();
         let pager = self.stretch.shared.pager();
-        let _inside = pager.gate.enter(self.pages.start);
+        let _inside = pager.mm.gate.enter(self.pages.start);
         let start = table.address(self.pages.start);
         pager.unnail(start..start + self.pages.len() * PAGE);
     }

@@ -32,7 +32,7 @@ impl Stretch {
         self.check(page)?;
         self.check_meta()?;
         let pager = self.shared.pager();
-        if pager.frames().state(frame) != Some(frames::State::Mapped) {
+        if pager.frames.client().state(frame) != Some(frames::State::Mapped) {
             return Err(StretchError::NotYourFrame(frame));
         }
         let seen = self.inner.table().word(page).load().state();
@@ -44,7 +44,7 @@ impl Stretch {
             });
         }
         let mut held = Some(frame);
-        let _inside = pager.gate.enter(page);
+        let _inside = pager.mm.gate.enter(page);
         let mut context = pager.pool.borrow(page);
         let addr = self.inner.table().address(page);
         let attempt = Attempt {
@@ -76,8 +76,8 @@ impl Stretch {
         let seen = self.inner.table().word(page).load();
         let frame = (seen.state() == State::Resident).then(|| Frame(seen.frame()));
         let pager = self.shared.pager();
-        let dirty = match (frame, pager.pagemap()) {
-            (Some(_), Some(pagemap)) if pager.tracks_dirty() => pagemap
+        let dirty = match (frame, pager.mm.pagemap()) {
+            (Some(_), Some(pagemap)) if pager.mm.tracks_dirty() => pagemap
                 .trans(self.inner.table().address(page))
                 .ok()
                 .and_then(|t| t.dirty),
@@ -125,6 +125,7 @@ impl Stretch {
         Ok(self
             .shared
             .pager()
+            .mm
             .userfault()
             .write_protect(addr, len, true)?)
     }

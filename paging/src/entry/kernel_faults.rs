@@ -109,12 +109,12 @@ impl Pager {
     fn batch_of_faults(&self, addr: usize) {
         // No gate is entered, since a fork may have closed it: stretches of a process are
         // never freed.
-        if self.directory.find(addr).is_some() {
+        if self.mm.index.find(addr).is_some() {
             return;
         }
         let batch = BATCH.load(Ordering::Acquire);
         let task = ThreadKey::new(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-        let counters = self.counters();
+        let counters = self.log.counters();
         counters.add(Counter::kernel_faults, batch.into());
         let mut left = batch;
         while left > 0 {

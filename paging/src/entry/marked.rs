@@ -39,10 +39,10 @@ impl Pager {
     /// Makes the access fail in the threads that wait for a page, and in any thread that
     /// accesses it next. The caller is inside the domain's gate.
     pub(crate) fn mark_failed(&self, page: usize) {
-        let method = match self.userfault().poison(page, PAGE) {
+        let method = match self.mm.userfault().poison(page, PAGE) {
             Ok(method) => method,
             Err(error) => {
-                return self.complain(format_args!(
+                return self.log.write(format_args!(
                     "cannot mark page {page:#x} as failed: {error}"
                 ));
             }
@@ -88,13 +88,13 @@ impl Pager {
     }
 
     fn unmark(&self, mark: Mark) {
-        let Some(stretch) = self.directory.find(mark.page) else {
+        let Some(stretch) = self.mm.index.find(mark.page) else {
             return;
         };
         let table = stretch.table();
         let index = table.index(mark.page);
         let gate = table.gate(table.unit_of(index));
-        let write_protect = self.registers_write_protected();
+        let write_protect = self.mm.registers_write_protected();
         gate.close();
         match table.word(index).load().state() {
             // Resolved by another fault; lost for good; or foreign.
@@ -102,11 +102,12 @@ impl Pager {
             State::Empty | State::Filling | State::Staged | State::Stored => {
                 // SAFETY: marked by this method; behind the closed gate it stays missing.
                 let unmarked = unsafe {
-                    self.userfault()
+                    self.mm
+                        .userfault()
                         .unpoison(mark.page, PAGE, mark.method, write_protect)
                 };
                 if let Err(error) = unmarked {
-                    self.complain(format_args!("{error}"));
+                    self.log.write(format_args!("{error}"));
                 }
             }
         }

@@ -125,9 +125,9 @@ impl Pager {
 
     /// Logs an unrecoverable fault.
     pub(crate) fn report(&self, stretch: &Inner, addr: usize, failure: &Failure) {
-        self.counters().add(Counter::lost, 1);
-        let store = self.store_name();
-        self.complain(format_args!(
+        self.log.counters().add(Counter::lost, 1);
+        let store = self.store.name();
+        self.log.write(format_args!(
             "page {:#x} ({} stretch at {:#x}, store {store}): {failure}",
             addr & !(wired::PAGE - 1),
             stretch.driver().map_or("unbound", |d| d.name()),

@@ -68,7 +68,7 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(pager: &Pager, cpu: usize) -> Result<Self, crate::DomainError> {
         Ok(Self {
-            context: Context::new(pager.store, DEPTH)?,
+            context: Context::new(pager.store.get(), DEPTH)?,
             faults: [translation::Fault::default(); 16],
             parked: [Parked::default(); PARKED],
             parked_count: 0,
@@ -93,7 +93,7 @@ impl Entry {
             if !self.under_way() {
                 inside = None;
             }
-            let leaving = pager.gate.closing(self.cpu);
+            let leaving = pager.mm.gate.closing(self.cpu);
             let take_new = !(leaving && inside.is_some()) && self.parked_count < PARKED / 2;
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
@@ -112,7 +112,7 @@ impl Entry {
                 if !ready.faults {
                     continue;
                 }
-                inside = Some(pager.gate.enter(self.cpu));
+                inside = Some(pager.mm.gate.enter(self.cpu));
             }
             self.land_all(pager);
             self.retry_parked(pager);
@@ -124,7 +124,7 @@ impl Entry {
 
     fn wait(&self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> Ready {
         use rustix::fd::AsFd;
-        let userfault = pager.userfault();
+        let userfault = pager.mm.userfault();
         let channel = self.context.channel.as_ref();
         let channel = channel.filter(|_| self.context.flights() > 0);
         let ring = channel.and_then(|channel| channel.poll_fd());
@@ -166,14 +166,14 @@ impl Entry {
     /// Reads a fault, unless another entry has. Returns true if there was one.
     fn take(&mut self, pager: &Pager) -> bool {
         // One at a time if reads are slow to complete: another entry may take the next.
-        let Ok(count) = pager.userfault().read_faults(&mut self.faults[..1]) else {
+        let Ok(count) = pager.mm.userfault().read_faults(&mut self.faults[..1]) else {
             return false;
         };
         for i in 0..count {
             let fault = self.faults[i];
             let known = pager.hooks.processor_of(fault.thread);
             self.alertness.serves(&pager.entries, fault.thread, known);
-            pager.counters().add(Counter::faults, 1);
+            pager.log.counters().add(Counter::faults, 1);
             if fault.write_protected {
                 wait_for_eviction(pager, fault.addr);
                 continue;
@@ -194,15 +194,17 @@ impl Entry {
     /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
     fn admit(&mut self, pager: &Pager, mut fault: Sleeper) {
         let task = ThreadKey::new(fault.thread);
-        let told = pager.pace.ask(task, &mut fault.standing, pager.counters());
+        let told = pager
+            .pace
+            .ask(task, &mut fault.standing, pager.log.counters());
         if pager.pace.calls_swapper() {
-            pager.ring_evictor();
+            pager.frames.wake_evictor();
         }
         let came = match told {
             Told::Handle(came) => came,
             Told::Suspend(suspended) => {
                 if !self.asleep.put(fault, &suspended) {
-                    let _ = pager.userfault().wake(Pager::page_of(fault.addr), PAGE);
+                    let _ = pager.mm.userfault().wake(Pager::page_of(fault.addr), PAGE);
                 }
                 return;
             }
@@ -237,12 +239,12 @@ impl Entry {
         let mut left = if all { self.asleep.len() } else { usize::MAX };
         while left > 0
             && self.parked_count < PARKED / 2
-            && !(inside.is_some() && pager.gate.closing(self.cpu))
+            && !(inside.is_some() && pager.mm.gate.closing(self.cpu))
             && let Some(sleeper) = self.asleep.take_due(now, all)
         {
             left -= 1;
             if inside.is_none() {
-                *inside = Some(pager.gate.enter(self.cpu));
+                *inside = Some(pager.mm.gate.enter(self.cpu));
             }
             self.admit(pager, sleeper);
         }
@@ -251,14 +253,17 @@ impl Entry {
     /// Sends sleeping faults back: their threads fault again.
     fn send_all_back(&mut self, pager: &Pager) {
         while let Some(sleeper) = self.asleep.take_due(0, true) {
-            let _ = pager.userfault().wake(Pager::page_of(sleeper.addr), PAGE);
+            let _ = pager
+                .mm
+                .userfault()
+                .wake(Pager::page_of(sleeper.addr), PAGE);
         }
     }
 
     /// Reads the faults that have arrived by now.
     fn take_those_there(&mut self, pager: &Pager) {
         for _ in 0..IN_A_ROW {
-            if self.under_way() || pager.gate.closing(self.cpu) || !self.take(pager) {
+            if self.under_way() || pager.mm.gate.closing(self.cpu) || !self.take(pager) {
                 return;
             }
         }
@@ -280,17 +285,17 @@ impl Entry {
         let (mut whole, mut asked) = (self.context.flights() == 0, false);
         let mut in_order = false;
         loop {
-            let Some(stretch) = pager.directory.find(addr) else {
+            let Some(stretch) = pager.mm.index.find(addr) else {
                 // Registered, but not in a stretch: the stretch has just been removed. The
                 // kernel reports that when the access is repeated.
-                let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
+                let _ = pager.mm.userfault().wake(Pager::page_of(addr), PAGE);
                 return Ended::Other;
             };
             let index = stretch.table().index(addr);
             if stretch.table().word(index).load().state() == State::Empty
                 && !pager.hooks.allocated(addr)
             {
-                pager.counters().add(Counter::unallocated_faults, 1);
+                pager.log.counters().add(Counter::unallocated_faults, 1);
                 refuse_access(pager, addr);
                 return Ended::Other;
             }
@@ -301,7 +306,7 @@ impl Entry {
                     write,
                 }) == Handled::Resume
             {
-                let _ = pager.userfault().wake(addr, PAGE);
+                let _ = pager.mm.userfault().wake(addr, PAGE);
                 return Ended::Other;
             }
             let detached = self.context.channel.is_some();
@@ -386,7 +391,7 @@ impl Entry {
     }
 
     fn fail(&self, pager: &Pager, addr: usize, failure: &Failure) {
-        if let Some(stretch) = pager.directory.find(addr) {
+        if let Some(stretch) = pager.mm.index.find(addr) {
             pager.report(stretch, addr, failure);
         }
         pager.mark_failed(Pager::page_of(addr));
@@ -396,13 +401,13 @@ impl Entry {
 /// A write met the protection under which a page is being copied out: afterwards the access
 /// finds the page missing, or writeable again.
 fn wait_for_eviction(pager: &Pager, addr: usize) {
-    if let Some(stretch) = pager.directory.find(addr) {
+    if let Some(stretch) = pager.mm.index.find(addr) {
         let table = stretch.table();
         let gate = table.gate(table.unit_of(table.index(addr)));
         gate.enter();
         gate.leave();
     }
-    let _ = pager.userfault().wake(Pager::page_of(addr), PAGE);
+    let _ = pager.mm.userfault().wake(Pager::page_of(addr), PAGE);
 }
 
 /// Result of a fault.
@@ -442,5 +447,5 @@ struct Ready {
 fn refuse_access(pager: &Pager, addr: usize) {
     let page = Pager::page_of(addr);
     pager.hooks.close(page);
-    let _ = pager.userfault().wake(page, PAGE);
+    let _ = pager.mm.userfault().wake(page, PAGE);
 }

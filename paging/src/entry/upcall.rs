@@ -265,14 +265,14 @@ impl Pager {
         let mut advice = None;
         let (mut whole, mut in_order, mut asked) = (true, false, false);
         loop {
-            let inside = self.gate.enter(hint);
-            let Some(stretch) = self.directory.find(addr) else {
+            let inside = self.mm.gate.enter(hint);
+            let Some(stretch) = self.mm.index.find(addr) else {
                 drop(inside);
                 self.put_held(held);
                 return Verdict::NotOurs;
             };
             if !std::mem::replace(&mut access.counted, true) {
-                self.counters().add(Counter::faults, 1);
+                self.log.counters().add(Counter::faults, 1);
             }
             let own_handler = stretch.handler(FaultKind::Page);
             if let (true, Some(handler)) = (access.own_handlers, own_handler) {
@@ -281,9 +281,11 @@ impl Pager {
                 return Verdict::Ask(handler, FaultKind::Page);
             }
             if !access.passed {
-                let told = self.pace.ask(task, &mut access.standing, self.counters());
+                let told = self
+                    .pace
+                    .ask(task, &mut access.standing, self.log.counters());
                 if self.pace.calls_swapper() {
-                    self.ring_evictor();
+                    self.frames.wake_evictor();
                 }
                 match told {
                     Told::Handle(now) => access.sample = self.pace.begin_sample(now),
@@ -343,8 +345,8 @@ impl Pager {
                         // Only for threads that have reads under way.
                         Err(NoFrame::Busy) => continue,
                         Err(NoFrame::Never(failure)) => {
-                            let inside = self.gate.enter(hint);
-                            if let Some(stretch) = self.directory.find(addr)
+                            let inside = self.mm.gate.enter(hint);
+                            if let Some(stretch) = self.mm.index.find(addr)
                                 && self.unstage(stretch, index)
                             {
                                 return Verdict::Resume;
@@ -360,8 +362,8 @@ impl Pager {
                     failure
                 }
             };
-            let _inside = self.gate.enter(hint);
-            if let Some(stretch) = self.directory.find(addr) {
+            let _inside = self.mm.gate.enter(hint);
+            if let Some(stretch) = self.mm.index.find(addr) {
                 self.report(stretch, addr, &failure);
             }
             return Verdict::Tell;
@@ -370,15 +372,15 @@ impl Pager {
 
     fn put_held(&self, held: Option<frames::Frame>) {
         if let Some(frame) = held {
-            self.put(frame);
+            self.frames.put(frame);
         }
     }
 
     /// A protection fault, or one on no stretch.
     fn violation(&self, access: &mut Access) -> Verdict {
         let addr = access.addr;
-        let _inside = self.gate.enter(thread_hint());
-        let (kind, handler) = match self.directory.find(addr) {
+        let _inside = self.mm.gate.enter(thread_hint());
+        let (kind, handler) = match self.mm.index.find(addr) {
             Some(stretch) => (
                 FaultKind::Protection,
                 stretch.handler(FaultKind::Protection),
@@ -391,7 +393,7 @@ impl Pager {
         if !access.own_handlers {
             return Verdict::Tell;
         }
-        self.counters().add(
+        self.log.counters().add(
             match kind {
                 FaultKind::Protection => Counter::protection_faults,
                 _ => Counter::unallocated_faults,
@@ -464,7 +466,7 @@ mod tests {
             std::thread::yield_now();
         }
         let ender = std::thread::spawn(move || drop(other));
-        while !domain.pager().gate.closing(0) {
+        while !domain.pager().mm.gate.closing(0) {
             std::thread::yield_now();
         }
         driver.go.store(true, Ordering::Release);

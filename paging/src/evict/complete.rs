@@ -78,7 +78,7 @@ impl Pager {
             }
         }
         self.staging.count(0, done.freed + back);
-        self.put_all(&freed[..done.freed as usize]);
+        self.frames.put_all(&freed[..done.freed as usize]);
         self.release(&claim, swept);
         done
     }
@@ -127,7 +127,7 @@ impl Pager {
             None => Fate::Gone,
         };
         if let Some(copy) = page.copy.take() {
-            self.forget(copy);
+            self.store.release(copy);
         }
         fate
     }
@@ -151,7 +151,7 @@ impl Pager {
                     if let Some(old) = word.write_done(page.frame, copy) {
                         page.copy = None;
                         if let Some(old) = old {
-                            self.forget(old);
+                            self.store.release(old);
                         }
                         return Fate::Gone;
                     }

@@ -123,23 +123,24 @@ impl Pager {
             };
             // SAFETY: both areas are the pager's.
             let outcome = unsafe {
-                match self.pagemap() {
+                match self.mm.pagemap() {
                     Some(pagemap) => translation::separate_pinned_sparse(
-                        self.userfault(),
+                        self.mm.userfault(),
                         pagemap,
                         from,
                         to,
                         len,
                         note,
                     ),
-                    None => translation::separate_pinned(self.userfault(), from, to, len, note),
+                    None => translation::separate_pinned(self.mm.userfault(), from, to, len, note),
                 }
             };
             let Some(page) = refused.map(|page| at + page) else {
                 let Err(stop) = outcome else {
                     return moved(at..span.len());
                 };
-                self.complain(format_args!("pinned pages could not be told apart: {stop}"));
+                self.log
+                    .write(format_args!("pinned pages could not be told apart: {stop}"));
                 // The pages moved on are known not to be pinned; the rest goes back.
                 let rest = at + stop.done / PAGE;
                 moved(at..rest);
@@ -185,7 +186,7 @@ impl Pager {
         // SAFETY: both areas are the pager's.
         let again = unsafe {
             let wake = translation::Wake::No;
-            self.userfault().move_present(to, staged, PAGE, wake)
+            self.mm.userfault().move_present(to, staged, PAGE, wake)
         };
         let frame = slot_word.load(Ordering::Relaxed);
         match again {
@@ -193,7 +194,7 @@ impl Pager {
             Ok(()) => {}
             Err(_) => {
                 let back = self.put_back(stretch, index, slot_word, staged, true);
-                self.counters().add(Counter::pinned, 1);
+                self.log.counters().add(Counter::pinned, 1);
                 if back {
                     self.leave_to_device(stretch, index);
                 }
@@ -211,7 +212,7 @@ impl Pager {
             .note(stretch.table().address(index))
             && word.nail()
         {
-            self.mark(word.load().frame(), FrameState::Nailed);
+            self.frames.mark(word.load().frame(), FrameState::Nailed);
         }
     }
 
@@ -225,7 +226,7 @@ impl Pager {
         loop {
             let due = self.held_by_devices.lock().due();
             let Some(page) = due else { break };
-            let Some(stretch) = self.directory.find(page) else {
+            let Some(stretch) = self.mm.index.find(page) else {
                 self.held_by_devices.lock().strike(page);
                 continue;
             };
@@ -290,13 +291,13 @@ impl Pager {
         match put {
             Ok(()) => {
                 slot_word.store(0, Ordering::Relaxed);
-                self.mark(word - 1, FrameState::Mapped);
+                self.frames.mark(word - 1, FrameState::Mapped);
                 true
             }
             // The address space is changing: the page keeps its place until the next turn.
             Err(NotBack::Later) => false,
             Err(error) => {
-                self.complain(format_args!(
+                self.log.write(format_args!(
                     "a page could not be put back at {addr:#x}: {error}"
                 ));
                 false
@@ -309,7 +310,8 @@ impl Pager {
     fn move_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
         loop {
             // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
-            let put = unsafe { translation::restore_pinned(staged, addr, self.userfault(), false) };
+            let put =
+                unsafe { translation::restore_pinned(staged, addr, self.mm.userfault(), false) };
             match put {
                 Err(error) if error.errno == Errno::NOMEM => self.await_room(),
                 put => return Ok(put?),
@@ -321,7 +323,7 @@ impl Pager {
         let from = std::ptr::with_exposed_provenance(staged);
         let wake = translation::Wake::Yes;
         for _ in 0..TRIES {
-            match self.userfault().copy(addr, from, PAGE, wake) {
+            match self.mm.userfault().copy(addr, from, PAGE, wake) {
                 Err(MapError::Again { .. }) => std::hint::spin_loop(),
                 Err(error) => return Err(error.into()),
                 Ok(()) => {
@@ -346,7 +348,7 @@ impl Pager {
         let back = self.staging.page_at(staged).is_some_and(|(slot, page)| {
             let slot_word = &self.staging.frames(slot)[page];
             // On the sieve are pages that no device holds.
-            let held = self.is_careful() && staged == self.staging.address(slot) + page * PAGE;
+            let held = self.mm.is_careful() && staged == self.staging.address(slot) + page * PAGE;
             self.put_back(stretch, index, slot_word, staged, held)
         });
         if back {
@@ -365,7 +367,7 @@ impl Pager {
         if let Some(at) = self.staging.sieve(slot) {
             return Some(at);
         }
-        if !self.capabilities.may_evict(true) {
+        if !self.mm.capabilities.may_evict(true) {
             return None;
         }
         #[cfg(test)]
@@ -382,7 +384,10 @@ impl Pager {
 
     fn reserve_sieve(&self) -> Option<usize> {
         let area = translation::reserve_staging(self.staging.bytes()).ok()?;
-        let registered = self.userfault().register(area.addr, area.len, true, false);
+        let registered = self
+            .mm
+            .userfault()
+            .register(area.addr, area.len, true, false);
         if registered.is_err() {
             // SAFETY: just reserved; nothing is there.
             let _ = unsafe { translation::unmap_staging(area) };
@@ -395,7 +400,7 @@ impl Pager {
 impl Pager {
     /// As if a device held the page when it was to leave.
     pub(crate) fn hold_for_device(&self, page: usize) {
-        let stretch = self.directory.find(page).unwrap();
+        let stretch = self.mm.index.find(page).unwrap();
         let table = stretch.table();
         let gate = table.gate(table.unit_of(table.index(page)));
         gate.close();
@@ -433,7 +438,7 @@ mod tests {
     fn pages_that_cannot_be_told_apart_are_left_alone_for_a_while() {
         let domain = small_domain();
         let pager = domain.pager();
-        if !pager.capabilities.has(Feature::Move) {
+        if !pager.mm.capabilities.has(Feature::Move) {
             println!("SKIPPED: this kernel has no UFFDIO_MOVE");
             return;
         }
@@ -446,7 +451,7 @@ mod tests {
         stretch.populate(0..16 * PAGE).unwrap();
         pager.evict(&mut pager.cleaners[0].lock(), 16);
         let nailed = || {
-            let table = pager.directory.find(stretch.base()).unwrap().table();
+            let table = pager.mm.index.find(stretch.base()).unwrap().table();
             let nailed = |page: &usize| table.word(*page).load().nails() == 1;
             (0..16).filter(nailed).count()
         };
@@ -463,14 +468,7 @@ mod tests {
         let pager = domain.pager();
         let stretch = domain.allocate(4 * PAGE).unwrap();
         stretch.bind(Paged).unwrap();
-        let word = || {
-            pager
-                .directory
-                .find(stretch.base())
-                .unwrap()
-                .table()
-                .word(1)
-        };
+        let word = || pager.mm.index.find(stretch.base()).unwrap().table().word(1);
         let hold = || {
             stretch.populate(PAGE..2 * PAGE).unwrap();
             pager.hold_for_device(stretch.base() + PAGE);

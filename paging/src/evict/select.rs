@@ -61,7 +61,7 @@ impl Pager {
             let Some(key) = victim else {
                 break;
             };
-            let Some(stretch) = self.directory.by_id(key.stretch()) else {
+            let Some(stretch) = self.mm.index.by_id(key.stretch()) else {
                 continue;
             };
             if key.unit() >= stretch.table().unit_count() {
@@ -83,7 +83,7 @@ impl Pager {
     /// Resident pages of a unit, including those that may not be evicted: to check each would
     /// take longer than all other parts of a choice.
     fn resident(&self, key: Key) -> u32 {
-        match self.directory.by_id(key.stretch()) {
+        match self.mm.index.by_id(key.stretch()) {
             Some(stretch) if key.unit() < stretch.table().unit_count() => {
                 let count = stretch.table().resident(key.unit());
                 if count == 0 {
@@ -103,7 +103,7 @@ impl Pager {
         let (mut n, mut unit) = stager.hand;
         let mut wrapped = false;
         loop {
-            let Some(stretch) = self.directory.nth(n) else {
+            let Some(stretch) = self.mm.index.nth(n) else {
                 if wrapped {
                     return false;
                 }

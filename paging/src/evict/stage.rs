@@ -18,15 +18,10 @@ use wired::{HUGE_RANGE_PAGES, PAGE};
 impl Pager {
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
     pub(crate) fn stage_unit(&self, stager: &mut Stager, stretch: &Inner, unit: usize) -> u32 {
-        if !stretch.evictable() || !self.may_evict() {
+        if !stretch.evictable() || !self.mm.may_evict() {
             return 0;
         }
         self.stage_part(stager, stretch, unit, stretch.table().unit_pages(unit))
-    }
-
-    /// Returns true if pages can be taken without losing a device's writes to them.
-    pub(crate) fn may_evict(&self) -> bool {
-        self.capabilities.may_evict(self.is_careful())
     }
 
     /// As [`Pager::stage_unit`], for some pages of the unit, whatever the driver says.
@@ -65,11 +60,12 @@ impl Pager {
         if count > 0 {
             table.went(unit, count);
             // A huge page that a device may hold was split.
-            let whole = stretch.huge() && count as usize == HUGE_RANGE_PAGES && !self.is_careful();
+            let whole =
+                stretch.huge() && count as usize == HUGE_RANGE_PAGES && !self.mm.is_careful();
             self.staging.set_whole(slot, whole);
             self.staging.count(count, 0);
             self.staging.push(slot);
-            self.counters().add(Counter::staged, u64::from(count));
+            self.log.counters().add(Counter::staged, u64::from(count));
         }
         gate.open();
         count
@@ -105,15 +101,15 @@ impl Pager {
                 frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
             }
         };
-        match self.capabilities.unmap_method() {
+        match self.mm.capabilities.unmap_method() {
             // SAFETY: the slot is the pager's and empty; the pages fault back in.
             UnmapMethod::Stage => unsafe { self.take_pieces(source, length, target, &each) },
             _ => {
-                let copied = match self.pagemap() {
+                let copied = match self.mm.pagemap() {
                     // SAFETY: as above; the gate keeps fillers out.
                     Some(pagemap) => unsafe {
                         translation::stage_by_copy(
-                            self.userfault(),
+                            self.mm.userfault(),
                             pagemap,
                             source,
                             length,
@@ -124,13 +120,13 @@ impl Pager {
                 };
                 match copied {
                     Ok(_) => each(source, length),
-                    Err(error) => self.complain(format_args!(
+                    Err(error) => self.log.write(format_args!(
                         "eviction could not take {length} bytes at {source:#x}: {error}"
                     )),
                 }
             }
         }
-        if self.is_careful() {
+        if self.mm.is_careful() {
             self.return_pinned(stretch, slot, frames, span.clone(), target);
         }
         // Last: as soon as a word is `Staged`, a fault may copy the page from its slot.
@@ -138,7 +134,7 @@ impl Pager {
         for index in span {
             let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
             if word != 0 && table.word(index).stage().is_some() {
-                self.mark(word - 1, FrameState::Standby);
+                self.frames.mark(word - 1, FrameState::Standby);
                 count += 1;
             }
         }
@@ -166,7 +162,7 @@ impl Pager {
                     unsafe { self.take_pieces(from, piece.len, to, taken) };
                 }
                 StageResult::NotMapped | StageResult::Refused(StageError::NoMappings) => {}
-                StageResult::Refused(error) => self.complain(format_args!(
+                StageResult::Refused(error) => self.log.write(format_args!(
                     "eviction could not take {} bytes at {from:#x}: {error}",
                     piece.len
                 )),

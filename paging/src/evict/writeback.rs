@@ -51,6 +51,10 @@ pub(crate) struct Cleaner {
     first: usize,
 }
 
+// SAFETY: the pointers in the batch are into staged pages, and are followed only by the thread
+// that has the cleaner.
+unsafe impl Send for Cleaner {}
+
 /// A claim, and the state of its pages.
 pub(super) struct Load {
     pub(super) claim: Option<Claim>,
@@ -133,10 +137,10 @@ impl Cleaner {
             match completion.result {
                 Ok(handle) => {
                     load.pages[token % CLAIM].copy = handle;
-                    pager.counters().add(Counter::written, 1);
+                    pager.log.counters().add(Counter::written, 1);
                 }
                 Err(error) => {
-                    pager.counters().add(Counter::write_failures, 1);
+                    pager.log.counters().add(Counter::write_failures, 1);
                     load.refusal = Some(error);
                 }
             }
@@ -286,19 +290,19 @@ impl Pager {
         };
         if kept {
             if let Some(dropped) = word.drop_zero(frame) {
-                self.counters().add(Counter::dropped_zero, 1);
+                self.log.counters().add(Counter::dropped_zero, 1);
                 if let Some(handle) = dropped {
-                    self.forget(handle);
+                    self.store.release(handle);
                 }
             }
             return Ok(None);
         }
         let sum = Checksum::of(page);
-        if let (Some(handle), Some(store)) = (seen.handle(), self.store)
+        if let (Some(handle), Some(store)) = (seen.handle(), self.store.get())
             && store.checksum(handle) == sum
         {
             if word.clean_drop(frame) {
-                self.counters().add(Counter::dropped_clean, 1);
+                self.log.counters().add(Counter::dropped_clean, 1);
             }
             return Ok(None);
         }
@@ -311,7 +315,7 @@ impl Pager {
 
     pub(super) fn home(&self, frame: u32) -> Option<(&Inner, usize)> {
         let home = self.places.home(frame);
-        let stretch = self.directory.find(home)?;
+        let stretch = self.mm.index.find(home)?;
         Some((stretch, stretch.table().index(home)))
     }
 }

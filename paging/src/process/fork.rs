@@ -77,12 +77,12 @@ impl Process {
     }
 
     fn try_to_close(&'static self, child: Contract) -> Result<Fork, ForkError> {
-        let client = *self.pager.frames();
+        let client = *self.pager.frames.client();
         let child = client.admit_child(child)?;
-        let control = self.pager.control.lock();
+        let control = self.pager.mm.control.lock();
         // Before the gate: a pending errand may have to pass it.
         let sender = self.sender.lock();
-        self.pager.gate.close();
+        self.pager.mm.gate.close();
         // With the gate closed no thread faults, and no thread evicts but the evictor's. It is
         // sent an errand to make room, since this thread lacks the descriptors for that.
         let mut want = 0;
@@ -97,7 +97,7 @@ impl Process {
                     continue;
                 }
                 client.dismiss_child(child);
-                self.pager.gate.open();
+                self.pager.mm.gate.open();
                 drop((sender, control));
                 return Err(ForkError::Standby);
             }
@@ -109,7 +109,7 @@ impl Process {
             if want > 0 && freed == 0 {
                 let missing = short.missing;
                 client.dismiss_child(child);
-                self.pager.gate.open();
+                self.pager.mm.gate.open();
                 drop((sender, control));
                 return Err(ForkError::Frames { needed, missing });
             }
@@ -131,7 +131,7 @@ impl Process {
         // SAFETY: dropped once, here.
         unsafe {
             ManuallyDrop::drop(&mut fork.halted);
-            self.pager.gate.open();
+            self.pager.mm.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
         }
@@ -163,24 +163,25 @@ impl Process {
         }
         self.store.set_holder(holder)?;
         let mut n = 0;
-        while let Some(stretch) = self.pager.directory.nth(n) {
+        while let Some(stretch) = self.pager.mm.index.nth(n) {
             n += 1;
             self.pager
+                .mm
                 .register_mapped(stretch)
                 .map_err(DomainError::Register)?;
             renumber(self.pager, stretch);
         }
-        self.pager.frames().finish_renumbering();
+        self.pager.frames.client().finish_renumbering();
         self.pager.staging.forget_sieve();
         fork.halted.become_child(self.store)?;
         for reader in &self.pager.readers {
             reader.lock().become_child(self.store)?;
         }
-        self.pager.note_resident();
+        self.pager.frames.note_resident();
         // SAFETY: dropped once, here.
         unsafe {
             ManuallyDrop::drop(&mut fork.halted);
-            self.pager.gate.open();
+            self.pager.mm.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
         }
@@ -203,14 +204,14 @@ fn renumber(pager: &Pager, stretch: &Inner) {
             if !matches!(seen.state(), State::Resident | State::Staged) {
                 continue;
             }
-            let Some(frame) = pager.frames().take_own() else {
-                pager.complain(format_args!(
+            let Some(frame) = pager.frames.client().take_own() else {
+                pager.log.write(format_args!(
                     "a child has fewer frames than pages it shares: this is a bug"
                 ));
                 return;
             };
             if seen.nails() > 0 {
-                let _ = pager.frames().mark(frame, frames::State::Nailed);
+                let _ = pager.frames.client().mark(frame, frames::State::Nailed);
             }
             pager.places.set_home(frame.0, table.address(index));
             pager

@@ -1,0 +1,174 @@
+//! The domain's frames, as its threads take, wait for and return them.
+//!
+//! Frames that only stored pages may use are a reserve: such a page can be dropped again
+//! without a write, so that the contents of a full store can still be read.
+
+use crate::counters::Counter;
+use crate::fork_cell::ForkCell;
+use crate::log::Log;
+use crate::page::State;
+use frames::{DomainFrames, Frame};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use wired::futex;
+
+/// The frames of a domain.
+pub(crate) struct FrameSource {
+    client: ForkCell<DomainFrames<'static>>,
+    log: Arc<Log>,
+    /// Frames the background evictor keeps unused at most.
+    spare: u32,
+    /// Frames that only stored pages may use.
+    pub(crate) reserve: u32,
+    /// Threads that wait for a frame, and the futex word they wait on: it counts how often
+    /// frames were released while any thread waited.
+    starving: AtomicU32,
+    returned: AtomicU32,
+    /// Not zero while the background evictor runs or has been rung for.
+    evictor_up: AtomicU32,
+}
+
+impl FrameSource {
+    pub(crate) fn new(client: DomainFrames<'static>, log: Arc<Log>) -> Self {
+        let most = client.contract().x;
+        Self {
+            client: ForkCell::new(client),
+            log,
+            spare: spare_frames(most),
+            reserve: if most < 64 { 0 } else { 2 },
+            starving: AtomicU32::new(0),
+            returned: AtomicU32::new(0),
+            evictor_up: AtomicU32::new(0),
+        }
+    }
+
+    /// The client of the frames allocator.
+    pub(crate) fn client(&self) -> &DomainFrames<'static> {
+        self.client.get()
+    }
+
+    /// Switches to the child process: its own client.
+    ///
+    /// # Safety
+    /// For the only thread of a fork's child.
+    pub(crate) unsafe fn become_child(&self, client: DomainFrames<'static>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.client.replace(client) };
+    }
+
+    /// An unused frame for a page in this state, if there is one outside the reserve.
+    pub(crate) fn take(&self, wanted_by: State) -> Option<Frame> {
+        let client = self.client();
+        if wanted_by == State::Empty && self.reserve > 0 {
+            let in_use = client.n().saturating_sub(client.unused());
+            if client.resident_limit().saturating_sub(in_use) <= self.reserve {
+                return None;
+            }
+        }
+        client.take()
+    }
+
+    /// Waits up to `limit` for the next frames that are released. If it gets none, returns
+    /// whether any were.
+    pub(crate) fn wait(&self, wanted_by: State, limit: Duration) -> Result<Frame, bool> {
+        // Announced before the next check, so that the thread that releases a frame afterwards
+        // wakes this one.
+        self.starving.fetch_add(1, Ordering::SeqCst);
+        let seen = self.returned.load(Ordering::SeqCst);
+        let frame = self.take(wanted_by);
+        if frame.is_none() {
+            futex::wait(&self.returned, seen, Some(limit));
+        }
+        self.starving.fetch_sub(1, Ordering::SeqCst);
+        frame.ok_or_else(|| self.returned.load(Ordering::SeqCst) != seen)
+    }
+
+    /// Wakes the threads that wait for frames: some were released.
+    fn wake_waiters(&self) {
+        if self.starving.load(Ordering::SeqCst) > 0 {
+            self.returned.fetch_add(1, Ordering::SeqCst);
+            futex::wake_all(&self.returned);
+        }
+    }
+
+    /// Releases a frame that holds no resident page.
+    pub(crate) fn put(&self, frame: Frame) {
+        if let Err(misuse) = self.client().put(frame) {
+            self.log.write(format_args!("{misuse}"));
+        }
+        self.wake_waiters();
+    }
+
+    /// Releases frames that hold no resident page.
+    pub(crate) fn put_all(&self, frames: &[Frame]) {
+        if let Err(misuse) = self.client().put_batch(frames) {
+            self.log.write(format_args!("{misuse}"));
+        }
+        self.wake_waiters();
+    }
+
+    pub(crate) fn mark(&self, frame: u32, state: frames::State) {
+        if let Err(misuse) = self.client().mark(Frame(frame), state) {
+            self.log.write(format_args!("{misuse}"));
+        }
+    }
+
+    /// Updates the counters of the frames held.
+    pub(crate) fn note_resident(&self) {
+        let n = u64::from(self.client().n());
+        let counters = self.log.counters();
+        counters.set(Counter::resident_pages, n);
+        counters.raise(Counter::peak_resident_pages, n);
+    }
+
+    /// Frames that a fault would find without an eviction: frames that the ledger grants at
+    /// once count as unused.
+    pub(crate) fn room(&self) -> u32 {
+        let client = self.client();
+        client.resident_limit().saturating_sub(client.n()) + client.unused()
+    }
+
+    /// Frames to keep unused: fewer if the domain can own fewer for now than its contract
+    /// grants.
+    pub(crate) fn spare(&self) -> u32 {
+        self.spare.min(spare_frames(self.client().resident_limit()))
+    }
+
+    /// Returns true if the background evictor should run.
+    pub(crate) fn is_below_spare(&self) -> bool {
+        self.room() < self.spare() / 2
+    }
+
+    /// Rings for the background evictor, once, when unused frames run low.
+    pub(crate) fn wake_evictor_if_low(&self) {
+        if self.is_below_spare()
+            && self.evictor_up.load(Ordering::Relaxed) == 0
+            && self.evictor_up.swap(1, Ordering::SeqCst) == 0
+        {
+            self.wake_evictor();
+        }
+    }
+
+    /// Rings for the background evictor.
+    pub(crate) fn wake_evictor(&self) {
+        let client = self.client();
+        client.ledger().ring(client.id());
+    }
+
+    /// Records that the background evictor runs, or goes to sleep: while it runs, faults need
+    /// not ring for it.
+    pub(crate) fn set_evictor_up(&self, up: bool) {
+        self.evictor_up.store(u32::from(up), Ordering::SeqCst);
+    }
+}
+
+/// Frames to keep unused: enough to make an eviction rare, none if the domain has so few
+/// frames that each counts.
+fn spare_frames(frames: u32) -> u32 {
+    if frames < 64 {
+        0
+    } else {
+        (frames / 16).min(1024)
+    }
+}

@@ -1,0 +1,156 @@
+//! The memory that a pager manages: its stretches, and the kernel's view of them.
+
+use crate::fork_cell::ForkCell;
+use crate::freeze_gate::DomainGate;
+use crate::page::State;
+use crate::page_table::Table;
+use crate::stretch::Inner;
+use crate::stretch_index::Directory;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use translation::{Capabilities, Pagemap, TranslationError, Userfault};
+use wired::{PAGE, PiLock};
+
+/// The stretches of a domain, and what translates their addresses.
+pub(crate) struct Mm {
+    pub(crate) capabilities: Capabilities,
+    userfault: ForkCell<Userfault>,
+    pagemap: ForkCell<Option<Pagemap>>,
+    /// Not zero once a device may read or write the program's memory behind the
+    /// processor's back: eviction then looks for pinned pages.
+    pub(crate) careful: &'static AtomicU32,
+    pub(crate) index: Directory,
+    /// Every fault is inside; a fork and the end of a stretch close it.
+    pub(crate) gate: DomainGate,
+    /// Serialises changes of the set of stretches, and forks.
+    pub(crate) control: PiLock<()>,
+    /// Pages of a unit.
+    pub(crate) unit_pages: usize,
+}
+
+impl Mm {
+    pub(crate) fn new(
+        capabilities: Capabilities,
+        userfault: Userfault,
+        careful: &'static AtomicU32,
+        unit_pages: usize,
+    ) -> rustix::io::Result<Self> {
+        Ok(Self {
+            userfault: ForkCell::new(userfault),
+            pagemap: ForkCell::new(Pagemap::open(&capabilities).ok()),
+            capabilities,
+            careful,
+            index: Directory::new()?,
+            gate: DomainGate::default(),
+            control: PiLock::new(()),
+            unit_pages,
+        })
+    }
+
+    pub(crate) fn userfault(&self) -> &Userfault {
+        self.userfault.get()
+    }
+
+    /// The kernel's page table as this process may read it.
+    pub(crate) fn pagemap(&self) -> Option<&Pagemap> {
+        self.pagemap.get().as_ref()
+    }
+
+    /// Switches to the child process: its userfaultfd. The parent's pagemap describes the
+    /// parent's memory.
+    ///
+    /// # Safety
+    /// For the only thread of a fork's child.
+    pub(crate) unsafe fn become_child(&self, userfault: Userfault) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.userfault.replace(userfault);
+            self.pagemap.replace(Pagemap::open(&self.capabilities).ok());
+        }
+    }
+
+    /// Returns true if writes to pages marked clean are tracked.
+    pub(crate) fn tracks_dirty(&self) -> bool {
+        self.userfault().options().async_write_protect
+    }
+
+    /// Returns true if a device may be reading or writing the program's memory.
+    pub(crate) fn is_careful(&self) -> bool {
+        self.careful.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns true if pages can be taken without losing a device's writes to them.
+    pub(crate) fn may_evict(&self) -> bool {
+        self.capabilities.may_evict(self.is_careful())
+    }
+
+    /// Calls `visit` for each part of `range` that lies in one unit of one stretch.
+    /// The caller keeps the stretches alive.
+    pub(crate) fn for_each_unit(
+        &self,
+        range: Range<usize>,
+        visit: &mut dyn FnMut(&Inner, usize, Range<usize>),
+    ) {
+        let mut addr = range.start;
+        while addr < range.end {
+            let Some(stretch) = self.index.find(addr) else {
+                addr += PAGE;
+                continue;
+            };
+            let table = stretch.table();
+            let unit = table.unit_of(table.index(addr));
+            let pages = table.unit_pages(unit);
+            let end = table.address(pages.end).min(range.end);
+            let last = (end - table.base()).div_ceil(PAGE);
+            visit(stretch, unit, table.index(addr)..last);
+            addr = end;
+        }
+    }
+
+    /// Registers memory of a stretch.
+    pub(crate) fn register(&self, addr: usize, len: usize) -> Result<(), TranslationError> {
+        let write_protect = self.registers_write_protected();
+        self.userfault().register(addr, len, true, write_protect)
+    }
+
+    /// Returns true if stretches are registered for write protection, too.
+    pub(crate) fn registers_write_protected(&self) -> bool {
+        // Without staging, pages are taken by write protection and copying.
+        self.tracks_dirty()
+            || self.capabilities.unmap_method() == translation::UnmapMethod::ProtectAndCopy
+    }
+
+    /// Registers what is left of a stretch in the child of a fork. Surrendered parts are left
+    /// out (memory shared with others could be registered, and its faults would go to the
+    /// pager); parts that a fork does not copy are skipped.
+    pub(crate) fn register_mapped(&self, stretch: &Inner) -> Result<(), TranslationError> {
+        let table = stretch.table();
+        table.try_for_each_own_run(|run| {
+            let (addr, len) = (table.address(run.start), run.len() * PAGE);
+            match self.register(addr, len) {
+                Ok(()) => Ok(()),
+                Err(_) => self.register_pieces(addr, len, table),
+            }
+        })
+    }
+
+    fn register_pieces(
+        &self,
+        addr: usize,
+        len: usize,
+        table: &Table,
+    ) -> Result<(), TranslationError> {
+        match self.register(addr, len) {
+            Ok(()) => Ok(()),
+            Err(_) if len > PAGE => {
+                let half = (len / 2).next_multiple_of(PAGE);
+                self.register_pieces(addr, half, table)?;
+                self.register_pieces(addr + half, len - half, table)
+            }
+            Err(error) => match table.word(table.index(addr)).load().state() {
+                State::Empty => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+}
