@@ -64,13 +64,6 @@ pub struct Kept {
     pub broken: usize,
 }
 
-impl Kept {
-    /// Returns true if every rule was.
-    pub fn all(&self, contract: &Contract) -> bool {
-        self.longest_lax <= contract.laxity && self.broken == 0
-    }
-}
-
 impl Client {
     /// The part of the trace that concerns client `number`. `events` are in the order of
     /// their recording, a transaction at its end; slack time is charged to no client.
@@ -107,15 +100,6 @@ impl Client {
         client.lax.sort_by_key(|span| span.from);
         client.allocations.sort();
         client
-    }
-
-    /// All it was charged, for transactions and lax time.
-    pub fn charged(&self) -> Duration {
-        self.transactions
-            .iter()
-            .chain(&self.lax)
-            .map(|s| s.charged)
-            .sum()
     }
 
     /// Whether the rules were kept.
@@ -172,6 +156,15 @@ fn longest(spans: &[Span]) -> Duration {
 mod tests {
     use super::*;
 
+    fn is_kept(kept: &Kept, contract: &Contract) -> bool {
+        kept.longest_lax <= contract.laxity && kept.broken == 0
+    }
+
+    fn charged(client: &Client) -> Duration {
+        let spans = client.transactions.iter().chain(&client.lax);
+        spans.map(|span| span.charged).sum()
+    }
+
     fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
     }
@@ -226,7 +219,7 @@ mod tests {
             },
         ];
         let client = Client::of("a", client(&[], &[]).contract, 3, &events);
-        assert_eq!(client.charged(), Duration::from_nanos(12));
+        assert_eq!(charged(&client), Duration::from_nanos(12));
         assert_eq!(client.allocations, [Duration::from_nanos(1)]);
         assert!(client.transactions.is_sorted_by_key(|span| span.from));
     }
@@ -235,9 +228,9 @@ mod tests {
     fn a_slice_in_every_period_breaks_nothing() {
         let client = client(&[(0, 20), (250, 270), (510, 535)], &[(20, 25)]);
         let kept = client.kept();
-        assert!(kept.all(&client.contract));
+        assert!(is_kept(&kept, &client.contract));
         assert_eq!((kept.periods, kept.overrun), (4, Duration::ZERO));
-        assert_eq!(client.charged(), ms(70));
+        assert_eq!(charged(&client), ms(70));
     }
 
     #[test]
@@ -246,7 +239,7 @@ mod tests {
         let three_then_two = [(0, 10), (10, 20), (20, 30), (250, 260), (260, 270)];
         let client = client(&three_then_two, &[]);
         let kept = client.kept();
-        assert!(kept.all(&client.contract), "{kept:?}");
+        assert!(is_kept(&kept, &client.contract), "{kept:?}");
         assert_eq!(kept.overrun, ms(5));
     }
 
@@ -258,7 +251,7 @@ mod tests {
         let client = client(&always_three, &[]);
         let kept = client.kept();
         assert_eq!((kept.overrun, kept.broken), (ms(20), 2));
-        assert!(!kept.all(&client.contract));
+        assert!(!is_kept(&kept, &client.contract));
     }
 
     #[test]
@@ -272,6 +265,6 @@ mod tests {
         let client = client(&[], &[(0, 6), (6, 11), (300, 309)]);
         let kept = client.kept();
         assert_eq!(kept.longest_lax, ms(11));
-        assert!(!kept.all(&client.contract));
+        assert!(!is_kept(&kept, &client.contract));
     }
 }

@@ -111,8 +111,10 @@ mod tests {
 
     #[test]
     fn pages_are_read_as_long_as_was_said() {
-        let path =
-            std::env::temp_dir().join(format!("experiments-device-{}-q", std::process::id()));
+        let path = std::env::temp_dir().join(format!(
+            "selfpage-bench-test-device-{}-q",
+            std::process::id()
+        ));
         std::fs::write(&path, vec![0; 64 * PAGE]).unwrap();
         let done = read(&path, 64 * PAGE as u64, 8, Duration::from_millis(20));
         std::fs::remove_file(&path).unwrap();

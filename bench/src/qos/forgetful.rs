@@ -34,7 +34,10 @@ mod tests {
 
     #[test]
     fn pages_go_out_and_never_come_in() {
-        let path = std::env::temp_dir().join(format!("experiments-forgets-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!(
+            "selfpage-bench-test-forgets-{}",
+            std::process::id()
+        ));
         let store = format!("disk:{},size=1M", path.display());
         let domain = Domain::builder()
             .frames(Contract { g: 4, x: 4 })

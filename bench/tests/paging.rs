@@ -44,8 +44,8 @@ impl Drop for Folder {
 }
 
 fn bench(folder: &Folder) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_selfpage"));
-    command.args(["bench", "paging", "--folder"]).arg(&folder.0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_selfpage-bench"));
+    command.args(["paging", "--folder"]).arg(&folder.0);
     command
 }
 

@@ -10,43 +10,45 @@
 //! loses a page has no figure at all; whatever is switched on (swap, zram, cgroups, files) is
 //! switched off by a [`keeper`] that outlives this process.
 //!
-//! [`Bench`] is a set of subcommands for the `selfpage` command; [`run`] does one.
+//! This is the binary `selfpage-bench`, which `selfpage bench` starts. [`Bench`] is the set of
+//! its subcommands.
 
-pub mod access;
-pub mod arm;
-pub mod cgroup;
+mod access;
+mod arm;
+mod cgroup;
 mod choice;
-pub mod contents;
-pub mod device;
-pub mod error;
-pub mod faults;
+mod contents;
+mod device;
+mod error;
+mod faults;
 mod ground;
-pub mod keeper;
-pub mod launch;
-pub mod machine;
-pub mod memory;
-pub mod micro;
-pub mod order;
+mod keeper;
+mod launch;
+mod machine;
+mod memory;
+mod micro;
+mod order;
 mod output;
-pub mod paging;
-pub mod pass;
-pub mod plot;
-pub mod process;
-pub mod qos;
-pub mod real;
-pub mod report;
-pub mod statistics;
-pub mod swap;
+mod paging;
+mod pass;
+mod plot;
+mod process;
+mod qos;
+mod real;
+mod report;
+mod statistics;
+mod swap;
 mod system;
-pub mod target;
-pub mod text;
-pub mod trial;
-pub mod worker;
-pub mod zipf;
+mod target;
+mod text;
+mod trial;
+mod worker;
+mod zipf;
 
-pub use error::ExperimentError;
+use error::ExperimentError;
 
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
@@ -98,31 +100,58 @@ pub enum Bench {
 #[derive(Clone, Debug)]
 pub struct Myself {
     program: PathBuf,
-    words: Vec<String>,
 }
 
 impl Myself {
-    /// The running program; `words` come before the subcommand (`bench`, under the
-    /// `selfpage` command).
-    pub fn new(words: &[&str]) -> Result<Self, ExperimentError> {
-        let program =
-            std::env::current_exe().map_err(error::while_doing("find the own program"))?;
+    /// The running program.
+    fn new() -> Result<Self, ExperimentError> {
+        let program = std::env::current_exe();
         Ok(Self {
-            program,
-            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            program: program.map_err(error::while_doing("find the own program"))?,
         })
     }
 
     /// A command that runs one of [`Bench`]'s subcommands.
     pub fn command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(&self.words).arg(subcommand);
+        command.arg(subcommand);
         command
     }
 }
 
+/// The benchmarks: the tables and figures of the papers, and comparisons with the alternatives
+/// in the same run, as ratios.
+#[derive(Parser)]
+#[command(
+    name = "selfpage-bench",
+    bin_name = "selfpage bench",
+    version,
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+/// Exit status of the benchmark's own failures, as `selfpage` has it.
+const OWN_FAILURE: u8 = 125;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::try_parse().unwrap_or_else(|message| {
+        // Help and the version are errors to clap; a closed pipe is ignored.
+        let _ = message.print();
+        let is_error = message.use_stderr();
+        std::process::exit(if is_error { OWN_FAILURE.into() } else { 0 })
+    });
+    let outcome = Myself::new().and_then(|myself| run(&arguments.bench, &myself));
+    outcome.unwrap_or_else(|failure| {
+        let _ = writeln!(std::io::stderr(), "selfpage bench: {failure}");
+        OWN_FAILURE.into()
+    })
+}
+
 /// Runs a benchmark, or the part of one this process was started for.
-pub fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> {
+fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> {
     match bench {
         Bench::Paging(options) => paging::run(options, myself),
         Bench::Micro(options) => micro::run(options),

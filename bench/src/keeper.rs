@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn a_setting_is_put_back_and_a_file_is_gone_once_settled() {
-        let path = std::env::temp_dir().join(format!("experiments-keeper-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("selfpage-bench-test-keeper-{}", std::process::id()));
         std::fs::write(&path, "changed").unwrap();
         let setting = Debt::Setting {
             path: path.clone(),

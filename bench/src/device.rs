@@ -119,7 +119,8 @@ mod tests {
 
     #[test]
     fn what_is_written_to_the_device_is_read_from_it() {
-        let path = std::env::temp_dir().join(format!("experiments-device-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("selfpage-bench-test-device-{}", std::process::id()));
         std::fs::write(&path, vec![0; 700 * PAGE]).unwrap();
         let amount = Amount {
             pages: 700,

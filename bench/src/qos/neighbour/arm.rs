@@ -23,14 +23,4 @@ impl Arm {
     pub fn name(self) -> String {
         choice::name(&self)
     }
-
-    /// In words.
-    pub fn about(self) -> String {
-        choice::about(&self)
-    }
-
-    /// Returns true if it is ours.
-    pub fn ours(self) -> bool {
-        matches!(self, Self::System | Self::Run)
-    }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 fn bench(folder: &Path, words: &[&str]) -> (bool, String) {
-    let out = Command::new(env!("CARGO_BIN_EXE_selfpage"))
-        .args(["bench", "qos", "--repeats", "1", "--folder"])
+    let out = Command::new(env!("CARGO_BIN_EXE_selfpage-bench"))
+        .args(["qos", "--repeats", "1", "--folder"])
         .arg(folder)
         .args(words)
         .output()

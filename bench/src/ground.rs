@@ -14,7 +14,7 @@ pub struct GroundOptions {
     /// Folder for input, swap files and stores, on the disk to be measured.
     #[arg(long, default_value = "/var/tmp")]
     pub folder: PathBuf,
-    /// The `selfpage` command, where this is not it.
+    /// The `selfpage` command, where it is not beside this program.
     #[arg(long)]
     pub selfpage: Option<PathBuf>,
     /// Writes all figures here, as JSON.
@@ -77,13 +77,15 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// The `selfpage` command: this very program, or what SELFPAGE names.
+/// The `selfpage` command: named, or beside this program (a build), or in the installation.
 fn found(named: Option<&Path>) -> Option<PathBuf> {
-    let own = std::env::current_exe()
-        .ok()
-        .filter(|p| p.file_name().is_some_and(|n| n == "selfpage"));
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.parent().unwrap_or(Path::new("."));
+    let mut candidates = ["selfpage", "../../bin/selfpage"]
+        .map(|path| beside.join(path))
+        .into_iter();
     named
         .map(Into::into)
         .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
-        .or(own)
+        .or_else(|| candidates.find(|path| path.is_file()))
 }
