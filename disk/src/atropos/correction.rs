@@ -30,7 +30,7 @@ pub struct CostCorrection {
     alone: BusyTime,
     /// Busy time of transactions that shared the saturated device.
     shared: BusyTime,
-    stretch: Option<BusyInterval>,
+    interval: Option<BusyInterval>,
 }
 
 /// An interval in which the device was saturated throughout.
@@ -56,7 +56,7 @@ impl Default for CostCorrection {
             scaled: 1 << 16,
             alone: BusyTime::default(),
             shared: BusyTime::default(),
-            stretch: None,
+            interval: None,
         }
     }
 }
@@ -75,7 +75,7 @@ impl CostCorrection {
 
     /// Marks the device as saturated from `now` on.
     pub(super) fn saturated(&mut self, now: Time) {
-        self.stretch.get_or_insert(BusyInterval {
+        self.interval.get_or_insert(BusyInterval {
             from: now,
             ends: None,
         });
@@ -83,24 +83,24 @@ impl CostCorrection {
 
     /// Marks the device as not saturated.
     pub(super) fn unsaturated(&mut self) {
-        self.stretch = None;
+        self.interval = None;
     }
 
     /// Records a completion of a transaction that shared the device since it started.
     pub(super) fn shared(&mut self, now: Time, started: Time, cost: Nanos) {
-        let Some(stretch) = self
-            .stretch
+        let Some(interval) = self
+            .interval
             .as_mut()
-            .filter(|stretch| stretch.from < started)
+            .filter(|interval| interval.from < started)
         else {
             return;
         };
-        let (first, last) = *stretch.ends.get_or_insert((now, now));
+        let (first, last) = *interval.ends.get_or_insert((now, now));
         // The first completions do not count, as their time does not.
         if first == now {
             return;
         }
-        stretch.ends = Some((first, now));
+        interval.ends = Some((first, now));
         self.shared.elapsed += now - last;
         self.shared.modelled += cost;
         if self.step(self.shared) {

@@ -61,16 +61,15 @@
 //! # Ok::<(), disk::atropos::AdmissionError>(())
 //! ```
 
-mod admission;
 mod client;
+mod client_queues;
+mod client_table;
 mod contract;
 mod correction;
 mod inflight;
-mod period;
 mod queue;
 mod schedule;
 mod slack;
-mod submit_complete;
 
 pub use client::{ClientId, ClientState, ClientTotals};
 pub use contract::{AdmissionError, DiskContract, Utilization};
@@ -79,13 +78,10 @@ pub use inflight::InFlightId;
 
 use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
-use crate::trace::Trace;
-use client::Client;
+use crate::trace::{Event, Trace};
+use client::QueueState;
+use client_queues::ClientQueues;
 use inflight::InFlightTable;
-use queue::Queue;
-use schedule::LaxityHold;
-use slack::Slack;
-use std::collections::VecDeque;
 
 /// A transaction that a client submits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,23 +129,10 @@ pub struct Dispatch {
 pub struct Atropos<T> {
     capacity: Utilization,
     bound: Nanos,
-    clients: Vec<Client>,
-    /// Free indices of `clients`.
-    unused: Vec<u32>,
-    admitted: u32,
     /// Queued transactions of all clients.
     queued: usize,
-    /// Clients with time left, earliest deadline first.
-    runnable: Queue,
-    /// Clients without time left, earliest next allocation first.
-    waiting: Queue,
-    /// Clients whose first request after idleness goes next.
-    urgent: VecDeque<u32>,
-    slack: Slack,
-    hold: Option<LaxityHold>,
+    queues: ClientQueues<T>,
     in_flight: InFlightTable,
-    correction: CostCorrection,
-    trace: T,
 }
 
 impl<T: Trace> Atropos<T> {
@@ -159,18 +142,9 @@ impl<T: Trace> Atropos<T> {
         Self {
             capacity,
             bound,
-            clients: Vec::new(),
-            unused: Vec::new(),
-            admitted: 0,
             queued: 0,
-            runnable: Queue::default(),
-            waiting: Queue::default(),
-            urgent: VecDeque::new(),
-            slack: Slack::default(),
-            hold: None,
+            queues: ClientQueues::new(trace),
             in_flight: InFlightTable::default(),
-            correction: CostCorrection::default(),
-            trace,
         }
     }
 
@@ -186,7 +160,7 @@ impl<T: Trace> Atropos<T> {
 
     /// The present correction of the cost model.
     pub fn correction(&self) -> &CostCorrection {
-        &self.correction
+        &self.queues.correction
     }
 
     /// Transactions in flight.
@@ -201,6 +175,155 @@ impl<T: Trace> Atropos<T> {
 
     /// The trace.
     pub fn trace(&self) -> &T {
-        &self.trace
+        &self.queues.trace
+    }
+
+    /// Admits a contract. The client is idle until its first transaction arrives.
+    pub fn admit(&mut self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
+        contract.check()?;
+        self.queues
+            .clients
+            .room_for(contract, None, self.capacity)?;
+        Ok(self.queues.clients.insert(contract))
+    }
+
+    /// Replaces a client's contract from its next period on. Until then the greater of the two
+    /// counts as reserved.
+    pub fn change(
+        &mut self,
+        now: Time,
+        id: ClientId,
+        contract: DiskContract,
+    ) -> Result<(), AdmissionError> {
+        contract.check()?;
+        let at = self.queues.clients.find(id).ok_or(AdmissionError::Gone)?;
+        self.queues.clients.renew(now);
+        self.queues
+            .clients
+            .room_for(contract, Some(at), self.capacity)?;
+        let client = &mut self.queues.clients[at];
+        client.next_contract = Some(contract);
+        if client.place == QueueState::Idle
+            && (client.deadline <= now || client.contract.slice.0 == 0)
+        {
+            client.contract = contract;
+            client.next_contract = None;
+            // A client that lived on slack alone may have work for its first slice.
+            if !client.jobs.is_empty() {
+                self.queues.wake(now, at);
+            }
+        }
+        self.queues.share_slack(at);
+        Ok(())
+    }
+
+    /// Ends a contract and returns the transactions that were not started. Transactions in flight
+    /// complete as usual, but are charged to no client. The contract's share can be promised again
+    /// at once.
+    pub fn remove(&mut self, now: Time, id: ClientId) -> Vec<TransactionDesc> {
+        let Some(at) = self.queues.clients.find(id) else {
+            return Vec::new();
+        };
+        self.queues.charge_hold(now);
+        self.queues.release_hold(at);
+        self.queues.dequeue(at);
+        self.queues.urgent.retain(|&other| other != at);
+        let client = &mut self.queues.clients[at];
+        client.place = QueueState::Gone;
+        let jobs: Vec<_> = client.jobs.drain(..).collect();
+        self.queued -= jobs.len();
+        self.queues.share_slack(at);
+        self.queues.clients.free_index(at);
+        jobs
+    }
+
+    /// A client's present state, if it exists.
+    pub fn client(&self, id: ClientId) -> Option<ClientState> {
+        self.queues
+            .clients
+            .find(id)
+            .map(|at| self.queues.clients[at].state())
+    }
+
+    /// The sum of all clients' shares.
+    pub fn reserved(&self) -> Utilization {
+        self.queues.clients.reserved_but(None)
+    }
+
+    /// Queues a transaction of a client. Returns false if the client does not exist.
+    pub fn submit(&mut self, now: Time, id: ClientId, job: TransactionDesc) -> bool {
+        let Some(at) = self.queues.clients.find(id) else {
+            return false;
+        };
+        self.queues.charge_hold(now);
+        let client = &self.queues.clients[at];
+        // Work that arrives at the moment of a completion counts as no absence.
+        if client.has_nothing_outstanding() && client.idle_since < now {
+            // Its lax time may have run out without a call of `next`.
+            let lapsed = client.place == QueueState::Runnable && client.lax_deadline() <= now;
+            let present = self.queues.was_present(at);
+            self.queues.clients[at].present = present;
+            self.queues.release_hold(at);
+            if lapsed {
+                self.queues.dequeue(at);
+            }
+        }
+        let client = &mut self.queues.clients[at];
+        client.jobs.push_back(job);
+        self.queued += 1;
+        match client.place {
+            QueueState::Idle => self.queues.wake(now, at),
+            _ => self.queues.requeue(at),
+        }
+        self.queues.share_slack(at);
+        true
+    }
+
+    /// Completes a transaction, failed or not, `elapsed` after it was handed to the device.
+    pub fn complete(&mut self, now: Time, ticket: InFlightId, elapsed: Nanos) {
+        let Some(flight) = self.in_flight.take(ticket) else {
+            return;
+        };
+        self.queues.charge_hold(now);
+        // A transaction as large as the bound had the disk to itself.
+        let alone = flight.job.cost >= self.bound;
+        match alone {
+            true if self.bound == Nanos::ZERO => {
+                self.queues.correction.alone(elapsed, flight.job.cost)
+            }
+            true => self.queues.correction.unsaturated(),
+            false => self
+                .queues
+                .correction
+                .shared(now, flight.started, flight.job.cost),
+        }
+        let charge = if alone { elapsed } else { flight.charge };
+        let at = flight.client;
+        let client = &mut self.queues.clients[at];
+        client.in_flight -= 1;
+        client.totals.transactions += 1;
+        client.totals.modelled += flight.job.cost;
+        client.totals.bytes += u64::from(flight.job.bytes);
+        client.last_charge = charge;
+        match flight.slack {
+            true => client.totals.slack = client.totals.slack - flight.charge + charge,
+            false => client.recharge(flight.charge, charge),
+        }
+        if client.has_nothing_outstanding() {
+            client.idle_since = now;
+        }
+        self.queues.trace.record(Event::Transaction {
+            started: flight.started,
+            elapsed,
+            charge,
+            client: client.number,
+            op: flight.job.op,
+            bytes: flight.job.bytes,
+            slack: flight.slack,
+        });
+        match client.place {
+            QueueState::Gone => self.queues.clients.free_index(at),
+            _ => self.queues.requeue(at),
+        }
     }
 }
