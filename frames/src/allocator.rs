@@ -47,10 +47,11 @@ pub use action::{Action, TenantNotice, Violation};
 pub use error::AllocatorError;
 pub use request::{MachineTopology, PendingRequest, Placement, Request};
 pub use stats::TenantStats;
+pub use tenant::{CleaningRate, Usage};
 
 use crate::contract::Contract;
 use deadline::Stall;
-use request::OptimisticRequest;
+use request::{OptimisticRequest, Requests};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tenant::Tenant;
@@ -83,32 +84,11 @@ pub struct AllocatorConfig {
     pub topology: MachineTopology,
 }
 
-/// How fast a tenant can clean frames with its own disk slice, or by compressing them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CleaningRate {
-    /// Frames per second, sustained.
-    pub frames_per_second: u32,
-    /// Longest wait before it begins: the rest of a period when its slice has just ended. Zero
-    /// where the slice comes at once.
-    pub delay: Duration,
-}
-
-/// What a tenant uses of its frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Frames it owns, by its ledger: the others can be taken without its help.
-    pub used: u32,
-    /// Those of them that it undertakes to release without writing, such as clean ones on its
-    /// standby list. A tenant that overstates this is asked for more than it can release.
-    pub ready: u32,
-}
-
 /// The allocator's state: all tenants and their requests.
 pub struct Allocator {
     config: AllocatorConfig,
     tenants: BTreeMap<TenantId, Tenant>,
-    waiting: Vec<PendingRequest>,
-    optimistic: Vec<OptimisticRequest>,
+    requests: Requests,
     /// Until when tenants of the previous daemon may reconnect.
     grace: Duration,
     stall: Stall,
@@ -123,8 +103,7 @@ impl Allocator {
         Self {
             config,
             tenants: BTreeMap::new(),
-            waiting: Vec::new(),
-            optimistic: Vec::new(),
+            requests: Requests::default(),
             grace: Duration::ZERO,
             stall: Stall {
                 total: Duration::ZERO,
@@ -243,10 +222,11 @@ impl Allocator {
         };
         let lowered = own.contract != contract;
         own.later = lowered.then_some((contract, from));
+        let (n, in_force) = (own.n, own.contract);
         let from = if lowered { from } else { now };
         let notice = TenantNotice::Contract { contract, from };
         self.actions.push(Action::Notify { tenant, notice });
-        self.fit_requests(tenant, now);
+        self.requests.fit(tenant, n, in_force, now);
         Ok(self.run(now))
     }
 
@@ -275,6 +255,49 @@ impl Allocator {
         }
     }
 
+    /// Requests more frames for a tenant. Guaranteed ones are granted at once or after a
+    /// revocation, optimistic ones whenever there are any; a second request adds to the pending
+    /// guaranteed ones and replaces the optimistic ones. Refused when no part of it could ever be
+    /// granted.
+    pub fn request(
+        &mut self,
+        tenant: TenantId,
+        request: Request,
+        now: Duration,
+    ) -> Result<Vec<Action>, AllocatorError> {
+        self.config.topology.check(request)?;
+        let waiting = self.requests.pending_of(tenant);
+        let own = self.live_tenant(tenant)?;
+        let Contract { g, x } = own.contract;
+        let n = own.n + waiting;
+        let k = request.k.min(x.saturating_sub(n));
+        let guaranteed = k.min(g.saturating_sub(n));
+        let revocable = own.cleaning.frames_per_second > 0;
+        let optimistic = if revocable { k - guaranteed } else { 0 };
+        if request.k > 0 && guaranteed + optimistic == 0 {
+            let asked = request.k;
+            return Err(match k {
+                0 => AllocatorError::Most { asked, n, x },
+                _ => AllocatorError::Irrevocable { asked },
+            });
+        }
+        self.requests.withdraw(tenant);
+        self.requests.add_pending(tenant, guaranteed, now);
+        if optimistic > 0 {
+            self.requests.optimistic.push(OptimisticRequest {
+                tenant,
+                k: optimistic,
+                fresh: true,
+            });
+        }
+        Ok(self.run(now))
+    }
+
+    /// Pending requests for guaranteed frames.
+    pub fn pending(&self) -> &[PendingRequest] {
+        &self.requests.waiting
+    }
+
     /// Records a tenant's use of its frames, by its ledger: to be called before a request, and
     /// from time to time.
     pub fn report_usage(&mut self, tenant: TenantId, usage: Usage) {
@@ -295,23 +318,19 @@ impl Allocator {
     /// A tenant has ended, by itself or killed, and its memory is free.
     pub fn on_tenant_gone(&mut self, tenant: TenantId, now: Duration) -> Vec<Action> {
         self.tenants.remove(&tenant);
-        self.drop_requests(tenant);
+        self.requests.remove(tenant);
         self.run(now)
     }
 
     /// Applies what is due: to be called at [`Allocator::next_timeout`], after all events up to
     /// then.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
-        let mut changed = Vec::new();
         for (id, tenant) in &mut self.tenants {
             if let Some((contract, _)) = tenant.later.filter(|(_, from)| *from <= now) {
                 (tenant.contract, tenant.later) = (contract, None);
-                changed.push(*id);
+                self.requests.fit(*id, tenant.n, contract, now);
             }
         }
-        changed
-            .into_iter()
-            .for_each(|id| self.fit_requests(id, now));
         self.condemn_overdue(now);
         self.run(now)
     }
@@ -341,6 +360,18 @@ impl Allocator {
     /// Sum of the guarantees in force.
     pub fn guaranteed(&self) -> u32 {
         self.tenants.values().map(|t| t.contract.g).sum()
+    }
+
+    /// Statistics of all tenants, in the order of their numbers.
+    pub fn all_stats(&self) -> impl Iterator<Item = TenantStats> {
+        let all = self.tenants.iter();
+        all.map(|(id, tenant)| TenantStats::new(*id, tenant, &self.requests))
+    }
+
+    /// Statistics of one tenant.
+    pub fn stats(&self, tenant: TenantId) -> Option<TenantStats> {
+        let found = self.tenants.get(&tenant)?;
+        Some(TenantStats::new(tenant, found, &self.requests))
     }
 
     fn owned(&self) -> u32 {

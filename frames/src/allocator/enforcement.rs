@@ -40,7 +40,7 @@ impl Allocator {
             }
             // Demanded before its guarantee was raised, the frames are now owed to it.
             let guaranteed = tenant.contract.g.min(before).saturating_sub(tenant.n);
-            self.add_pending(victim, guaranteed, now);
+            self.requests.add_pending(victim, guaranteed, now);
             if take.claimed && k < said {
                 let (answered, found) = (said, k);
                 self.condemn(victim, Violation::FalseAnswer { answered, found }, now);
@@ -136,7 +136,7 @@ impl Allocator {
             tenant.condemned = Some(now);
             tenant.revocations.clear();
             (tenant.claimed, tenant.taking) = (0, None);
-            self.drop_requests(victim);
+            self.requests.remove(victim);
             self.actions.push(Action::Kill { victim, violation });
         }
     }

@@ -5,7 +5,7 @@
 //! quota has no location, so the allocator only checks that the machine has such a placement; the
 //! tenant then requests it from the kernel.
 
-use super::{Action, Allocator, AllocatorError, TenantId};
+use super::{AllocatorError, TenantId};
 use crate::contract::Contract;
 use std::time::Duration;
 use wired::HUGE_RANGE_PAGES;
@@ -89,82 +89,47 @@ impl PendingRequest {
     }
 }
 
-impl Allocator {
-    /// Requests more frames for a tenant. Guaranteed ones are granted at once or after a
-    /// revocation, optimistic ones whenever there are any; a second request adds to the pending
-    /// guaranteed ones and replaces the optimistic ones. Refused when no part of it could ever be
-    /// granted.
-    pub fn request(
-        &mut self,
-        tenant: TenantId,
-        request: Request,
-        now: Duration,
-    ) -> Result<Vec<Action>, AllocatorError> {
-        self.config.topology.check(request)?;
-        let waiting = self.pending_of(tenant);
-        let own = self.live_tenant(tenant)?;
-        let Contract { g, x } = own.contract;
-        let n = own.n + waiting;
-        let k = request.k.min(x.saturating_sub(n));
-        let guaranteed = k.min(g.saturating_sub(n));
-        let revocable = own.cleaning.frames_per_second > 0;
-        let optimistic = if revocable { k - guaranteed } else { 0 };
-        if request.k > 0 && guaranteed + optimistic == 0 {
-            let asked = request.k;
-            return Err(match k {
-                0 => AllocatorError::Most { asked, n, x },
-                _ => AllocatorError::Irrevocable { asked },
-            });
-        }
-        self.withdraw(tenant);
-        self.add_pending(tenant, guaranteed, now);
-        if optimistic > 0 {
-            self.optimistic.push(OptimisticRequest {
-                tenant,
-                k: optimistic,
-                fresh: true,
-            });
-        }
-        Ok(self.run(now))
-    }
+/// Frames to come, and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Supply {
+    pub k: u32,
+    pub by: Duration,
+}
 
-    /// Drops a tenant's request for optimistic frames.
-    pub fn withdraw(&mut self, tenant: TenantId) {
-        self.optimistic.retain(|request| request.tenant != tenant);
-    }
+/// All pending requests.
+#[derive(Default)]
+pub(crate) struct Requests {
+    pub waiting: Vec<PendingRequest>,
+    pub optimistic: Vec<OptimisticRequest>,
+}
 
-    /// Pending requests for guaranteed frames.
-    pub fn pending(&self) -> &[PendingRequest] {
-        &self.waiting
-    }
-
+impl Requests {
     pub(super) fn pending_of(&self, tenant: TenantId) -> u32 {
         let own = self.waiting.iter().filter(|w| w.tenant == tenant);
         own.map(|waiting| waiting.k).sum()
     }
 
     pub(super) fn optimistic_of(&self, tenant: TenantId) -> u32 {
-        let own = self
-            .optimistic
-            .iter()
-            .filter(|request| request.tenant == tenant);
+        let own = self.optimistic.iter().filter(|w| w.tenant == tenant);
         own.map(|request| request.k).sum()
     }
 
+    /// Drops a tenant's request for optimistic frames.
+    pub(super) fn withdraw(&mut self, tenant: TenantId) {
+        self.optimistic.retain(|request| request.tenant != tenant);
+    }
+
     /// Drops all requests of a tenant.
-    pub(super) fn drop_requests(&mut self, tenant: TenantId) {
+    pub(super) fn remove(&mut self, tenant: TenantId) {
         self.waiting.retain(|waiting| waiting.tenant != tenant);
         self.withdraw(tenant);
     }
 
-    /// Fits a tenant's requests to its changed contract.
-    pub(super) fn fit_requests(&mut self, tenant: TenantId, now: Duration) {
+    /// Fits the requests of a tenant with `n` frames to its changed contract.
+    pub(super) fn fit(&mut self, tenant: TenantId, n: u32, contract: Contract, now: Duration) {
         let wished = self.optimistic_of(tenant);
-        let Some(own) = self.tenants.get(&tenant) else {
-            return;
-        };
-        let Contract { g, x } = own.contract;
-        let (mut owed, room) = (g.saturating_sub(own.n), x.saturating_sub(own.n));
+        let Contract { g, x } = contract;
+        let (mut owed, room) = (g.saturating_sub(n), x.saturating_sub(n));
         for waiting in self.waiting.iter_mut().filter(|w| w.tenant == tenant) {
             waiting.k = waiting.k.min(owed);
             owed -= waiting.k;
@@ -189,5 +154,45 @@ impl Allocator {
                 due: None,
             });
         }
+    }
+
+    /// Promises frames to come to pending requests: those with a promise come first.
+    pub(super) fn promise(&mut self, supply: Vec<Supply>) {
+        self.waiting.sort_by_key(PendingRequest::rank);
+        let promised: u32 = self.waiting.iter().map_while(|w| w.due.map(|_| w.k)).sum();
+        let mut skip = promised;
+        let mut supply = supply.into_iter().filter_map(|part| {
+            let skipped = skip.min(part.k);
+            skip -= skipped;
+            (part.k > skipped).then(|| Supply {
+                k: part.k - skipped,
+                ..part
+            })
+        });
+        let (mut left, mut by) = (0, None);
+        let mut waiting = Vec::with_capacity(self.waiting.len() + 1);
+        for mut one in self.waiting.drain(..) {
+            while one.due.is_none() && left < one.k {
+                let Some(part) = supply.next() else { break };
+                (left, by) = (left + part.k, Some(part.by));
+            }
+            if one.due.is_some() || left >= one.k {
+                left -= if one.due.is_some() { 0 } else { one.k };
+                one.due = one.due.or(by);
+                waiting.push(one);
+            } else {
+                let later = one.k - left;
+                if left > 0 {
+                    one.k = left;
+                    one.due = by;
+                    waiting.push(one);
+                }
+                one.k = later;
+                one.due = None;
+                waiting.push(one);
+                left = 0;
+            }
+        }
+        self.waiting = waiting;
     }
 }

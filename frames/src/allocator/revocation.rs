@@ -7,19 +7,13 @@
 //! twice, and a pending request is promised a time only for frames that are due by then.
 
 use super::deadline::Deadline;
+use super::request::Supply;
 use super::tenant::{PendingRevocation, PendingTake, Tenant};
 use super::{Action, Allocator, PendingRequest, TenantId};
 use std::time::Duration;
 
 /// Parts of T after which victims that could release no more are checked again.
 const ROUNDS: u32 = 4;
-
-/// Frames to come, and when.
-#[derive(Clone, Copy)]
-struct Supply {
-    k: u32,
-    by: Duration,
-}
 
 impl Allocator {
     /// After any event: grants, revokes, promises. Returns the actions to execute.
@@ -34,11 +28,13 @@ impl Allocator {
             self.take_unused();
         }
         if !self.is_taking() {
-            self.optimistic
+            self.requests
+                .optimistic
                 .iter_mut()
                 .for_each(|request| request.fresh = false);
             self.revoke(now);
-            self.promise();
+            let supply = self.supply();
+            self.requests.promise(supply);
         }
         std::mem::take(&mut self.actions)
     }
@@ -50,26 +46,26 @@ impl Allocator {
     /// Grants free frames.
     fn grant_free(&mut self) {
         let mut free = self.free();
-        self.waiting.sort_by_key(PendingRequest::rank);
-        let mut waiting = std::mem::take(&mut self.waiting);
+        self.requests.waiting.sort_by_key(PendingRequest::rank);
+        let mut waiting = std::mem::take(&mut self.requests.waiting);
         for waiting in &mut waiting {
             waiting.k -= self.grant(waiting.tenant, waiting.k, &mut free);
         }
         waiting.retain(|waiting| waiting.k > 0);
-        self.waiting = waiting;
-        if self.waiting.is_empty() && self.grace.is_zero() {
+        self.requests.waiting = waiting;
+        if self.requests.waiting.is_empty() && self.grace.is_zero() {
             // Frames that a tenant already has are not taken away to be lent again.
             for tenant in self.tenants.values_mut() {
                 let k = tenant.undemanded_beyond().min(free);
                 tenant.beyond -= k;
                 free -= k;
             }
-            let mut optimistic = std::mem::take(&mut self.optimistic);
+            let mut optimistic = std::mem::take(&mut self.requests.optimistic);
             for request in &mut optimistic {
                 request.k -= self.grant(request.tenant, request.k, &mut free);
             }
             optimistic.retain(|request| request.k > 0);
-            self.optimistic = optimistic;
+            self.requests.optimistic = optimistic;
         }
     }
 
@@ -85,7 +81,7 @@ impl Allocator {
 
     /// Pending guaranteed frames beyond the outstanding ones.
     fn missing(&self) -> u32 {
-        let wanted: u32 = self.waiting.iter().map(|waiting| waiting.k).sum();
+        let wanted: u32 = self.requests.waiting.iter().map(|waiting| waiting.k).sum();
         let coming = self.supply().into_iter().map(|part| part.k);
         wanted.saturating_sub(coming.fold(0, u32::saturating_add))
     }
@@ -102,13 +98,14 @@ impl Allocator {
                 sum
             }
         };
-        let mut missing = if self.waiting.is_empty() && self.grace.is_zero() {
-            self.optimistic.iter().fold(0, fresh)
+        let mut missing = if self.requests.waiting.is_empty() && self.grace.is_zero() {
+            self.requests.optimistic.iter().fold(0, fresh)
         } else {
             self.missing()
         };
         for victim in self.victims(Tenant::unused) {
             let optimistic = self
+                .requests
                 .optimistic
                 .iter()
                 .any(|request| request.tenant == victim);
@@ -206,45 +203,5 @@ impl Allocator {
         }));
         supply.sort_by_key(|part| part.by);
         supply
-    }
-
-    /// Promises frames to come to pending requests: those with a promise come first.
-    fn promise(&mut self) {
-        self.waiting.sort_by_key(PendingRequest::rank);
-        let promised: u32 = self.waiting.iter().map_while(|w| w.due.map(|_| w.k)).sum();
-        let mut skip = promised;
-        let mut supply = self.supply().into_iter().filter_map(|part| {
-            let skipped = skip.min(part.k);
-            skip -= skipped;
-            (part.k > skipped).then(|| Supply {
-                k: part.k - skipped,
-                ..part
-            })
-        });
-        let (mut left, mut by) = (0, None);
-        let mut waiting = Vec::with_capacity(self.waiting.len() + 1);
-        for mut one in self.waiting.drain(..) {
-            while one.due.is_none() && left < one.k {
-                let Some(part) = supply.next() else { break };
-                (left, by) = (left + part.k, Some(part.by));
-            }
-            if one.due.is_some() || left >= one.k {
-                left -= if one.due.is_some() { 0 } else { one.k };
-                one.due = one.due.or(by);
-                waiting.push(one);
-            } else {
-                let later = one.k - left;
-                if left > 0 {
-                    one.k = left;
-                    one.due = by;
-                    waiting.push(one);
-                }
-                one.k = later;
-                one.due = None;
-                waiting.push(one);
-                left = 0;
-            }
-        }
-        self.waiting = waiting;
     }
 }

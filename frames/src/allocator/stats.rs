@@ -1,7 +1,8 @@
 //! Statistics of the allocator's tenants.
 
+use super::request::Requests;
 use super::tenant::Tenant;
-use super::{Allocator, TenantId, Usage};
+use super::{TenantId, Usage};
 use crate::contract::Contract;
 use std::time::Duration;
 
@@ -30,21 +31,9 @@ pub struct TenantStats {
     pub condemned: bool,
 }
 
-impl Allocator {
-    /// Statistics of all tenants, in the order of their numbers.
-    pub fn all_stats(&self) -> impl Iterator<Item = TenantStats> {
-        let all = self.tenants.iter();
-        all.map(|(id, tenant)| self.stats_of(*id, tenant))
-    }
-
-    /// Statistics of one tenant.
-    pub fn stats(&self, tenant: TenantId) -> Option<TenantStats> {
-        let found = self.tenants.get(&tenant)?;
-        Some(self.stats_of(tenant, found))
-    }
-
-    fn stats_of(&self, id: TenantId, tenant: &Tenant) -> TenantStats {
-        TenantStats {
+impl TenantStats {
+    pub(super) fn new(id: TenantId, tenant: &Tenant, requests: &Requests) -> Self {
+        Self {
             tenant: id,
             contract: tenant.contract,
             later: tenant.later,
@@ -52,8 +41,8 @@ impl Allocator {
             beyond: tenant.beyond,
             usage: tenant.usage,
             owed: tenant.owed(),
-            waiting: self.pending_of(id),
-            wished: self.optimistic_of(id),
+            waiting: requests.pending_of(id),
+            wished: requests.optimistic_of(id),
             condemned: tenant.condemned.is_some(),
         }
     }

@@ -5,7 +5,6 @@
 //! included, so that an honest tenant is never late.
 
 use super::deadline::Deadline;
-use super::{CleaningRate, Usage};
 use crate::contract::Contract;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,6 +14,26 @@ use std::time::Duration;
 const MIN_PART: u32 = 4;
 
 const NANOS: u64 = 1_000_000_000;
+
+/// How fast a tenant can clean frames with its own disk slice, or by compressing them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CleaningRate {
+    /// Frames per second, sustained.
+    pub frames_per_second: u32,
+    /// Longest wait before it begins: the rest of a period when its slice has just ended. Zero
+    /// where the slice comes at once.
+    pub delay: Duration,
+}
+
+/// What a tenant uses of its frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Frames it owns, by its ledger: the others can be taken without its help.
+    pub used: u32,
+    /// Those of them that it undertakes to release without writing, such as clean ones on its
+    /// standby list. A tenant that overstates this is asked for more than it can release.
+    pub ready: u32,
+}
 
 pub(crate) struct Tenant {
     /// {g, x} in force.
