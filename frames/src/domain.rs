@@ -83,8 +83,12 @@ impl DomainWord {
         self.generation << 16 | self.creator << 4 | self.phase as u32
     }
 
+    pub(crate) fn in_phase(self, phase: Phase) -> Self {
+        Self { phase, ..self }
+    }
+
     /// Returns true if frames may be owned under this word.
-    pub(crate) fn admitted(self) -> bool {
+    pub(crate) fn is_admitted(self) -> bool {
         matches!(self.phase, Phase::Nascent | Phase::Live)
     }
 }

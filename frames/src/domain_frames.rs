@@ -107,19 +107,6 @@ impl<'a> DomainFrames<'a> {
             .or_else(|| self.acquire(self.id.slot, State::Mapped))
     }
 
-    /// Takes as many frames as are available and fit. Returns how many.
-    pub fn take_batch(&self, into: &mut [Frame]) -> usize {
-        let mut taken = 0;
-        for place in into {
-            match self.take() {
-                Some(frame) => *place = frame,
-                None => break,
-            }
-            taken += 1;
-        }
-        taken
-    }
-
     /// Takes a frame that the domain has unused: n does not change.
     pub fn take_own(&self) -> Option<Frame> {
         let mapped = self.entry(State::Mapped);
@@ -290,25 +277,6 @@ impl<'a> DomainFrames<'a> {
         left
     }
 
-    /// Makes every frame of the domain unused, in the new image after an exec: no page of the old
-    /// image is resident. Returns how many.
-    pub fn abandon_all(&self) -> u32 {
-        let memory = &self.ledger.memory;
-        let mut all = 0;
-        for (frame, entry) in memory.ramtab().entries() {
-            if entry.owner() != self.id.slot || entry.state() == State::Revoking {
-                continue;
-            }
-            let unused = self.entry(State::Unused);
-            if entry == unused || memory.ramtab().change(frame, entry, unused) {
-                self.unused.insert(frame);
-                all += 1;
-            }
-        }
-        self.wake_waiters();
-        all
-    }
-
     /// Calls `each` for every frame of the domain, from the one it loses first to the one it
     /// keeps: unused, standby, mapped, nailed. One pass over the RamTab for each state: for tools
     /// and tests.
@@ -319,6 +287,7 @@ impl<'a> DomainFrames<'a> {
             State::Mapped,
             State::Nailed,
             State::Reserved,
+            State::Revoking,
         ];
         for state in order {
             for (frame, entry) in self.ledger.memory.ramtab().entries() {
@@ -332,7 +301,7 @@ impl<'a> DomainFrames<'a> {
     /// Takes one more frame, for this domain or for its child.
     fn acquire(&self, owner: Owner, state: State) -> Option<Frame> {
         let frame = self.ledger.memory.acquire(self.id.slot, owner, state);
-        self.ledger.signal_pressure();
+        self.ledger.bell.signal_pressure(&self.ledger.memory);
         frame
     }
 

@@ -3,6 +3,7 @@
 //! Rule: the memory is words, each accessed atomically, and each either a truth that one
 //! compare-and-swap changes or a count that can be recounted from the RamTab.
 
+use crate::domain::{DomainId, DomainWord};
 use crate::frame_set::FrameSet;
 use crate::ledger::check;
 use crate::limit_word::LimitWord;
@@ -87,6 +88,20 @@ unsafe impl Plain for DomainSlot {}
 pub(crate) const CLOSED: u32 = 1 << 31;
 
 impl DomainSlot {
+    pub(crate) fn word(&self) -> DomainWord {
+        DomainWord::unpack(self.state.load(SeqCst))
+    }
+
+    /// Changes the state of an admitted domain. Returns false if it is not in the slot any more.
+    pub(crate) fn change(&self, id: DomainId, to: impl Fn(DomainWord) -> DomainWord) -> bool {
+        let change = |now: u32| {
+            let word = DomainWord::unpack(now);
+            let same = word.generation == id.generation && word.is_admitted();
+            same.then(|| to(word).pack())
+        };
+        self.state.fetch_update(SeqCst, SeqCst, change).is_ok()
+    }
+
     /// Wakes the domain's pager.
     pub(crate) fn ring(&self) {
         self.bell.fetch_add(1, SeqCst);

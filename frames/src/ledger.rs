@@ -12,8 +12,9 @@ use crate::domain_frames::DomainFrames;
 use crate::layout::{DomainSlot, Layout, LedgerMemory, MAGIC};
 use crate::pressure::PressureBell;
 use crate::ramtab::{Frame, Owner};
+use crate::stats::DomainStats;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 use wired::{PAGE, WiredMemory};
 
@@ -141,9 +142,8 @@ impl Ledger {
         slot.start.store(process.start, SeqCst);
         slot.g.store(g, SeqCst);
         slot.x.store(x.min(self.total()), SeqCst);
-        for word in [&slot.demanded, &slot.wanted] {
-            word.store(0, SeqCst);
-        }
+        slot.demanded.store(0, SeqCst);
+        slot.wanted.store(0, SeqCst);
         for word in [
             &slot.activity,
             &slot.taken_over,
@@ -158,14 +158,8 @@ impl Ledger {
         header.live.fetch_add(1, SeqCst);
         header.reach.fetch_max(owner + 1, SeqCst);
         slot.n.store(0, SeqCst);
-        slot.state.store(
-            DomainWord {
-                phase: Phase::Nascent,
-                ..word
-            }
-            .pack(),
-            SeqCst,
-        );
+        slot.state
+            .store(word.in_phase(Phase::Nascent).pack(), SeqCst);
         Ok(DomainId {
             slot: owner,
             generation: word.generation,
@@ -176,23 +170,16 @@ impl Ledger {
     /// or the new image after an exec.
     pub fn adopt(&self, id: DomainId, process: Process) -> Result<DomainFrames<'_>, LedgerError> {
         let slot = self.find(id).ok_or(LedgerError::Gone(id))?;
-        let live = |now: u32| {
-            let word = DomainWord::unpack(now);
-            let same = word.generation == id.generation && word.admitted();
-            same.then_some(
-                DomainWord {
-                    phase: Phase::Live,
-                    creator: 0,
-                    ..word
-                }
-                .pack(),
-            )
-        };
         slot.pid.store(process.pid, SeqCst);
         slot.start.store(process.start, SeqCst);
-        match slot.state.fetch_update(SeqCst, SeqCst, live) {
-            Ok(_) => Ok(DomainFrames::new(self, id)),
-            Err(_) => Err(LedgerError::Gone(id)),
+        let live = |word: DomainWord| DomainWord {
+            creator: 0,
+            ..word.in_phase(Phase::Live)
+        };
+        if slot.change(id, live) {
+            Ok(DomainFrames::new(self, id))
+        } else {
+            Err(LedgerError::Gone(id))
         }
     }
 
@@ -268,10 +255,34 @@ impl Ledger {
         self.memory.header().live.load(SeqCst)
     }
 
+    /// Statistics of a domain; none if it is not admitted.
+    pub fn stats(&self, id: DomainId) -> Option<DomainStats> {
+        self.all_stats().find(|stats| stats.id == id)
+    }
+
+    /// Statistics of all admitted domains.
+    pub fn all_stats(&self) -> impl Iterator<Item = DomainStats> {
+        (1..self.memory.reach()).filter_map(|owner| DomainStats::read(&self.memory, owner))
+    }
+
+    /// The pressure word: not 0 from the start of pressure until the limit is raised, or
+    /// [`crate::LimitControl::acknowledge_pressure`] was called.
+    pub fn pressure(&self) -> &AtomicU32 {
+        &self.memory.header().pressure
+    }
+
+    /// Sets the eventfd that this process rings when it is the first to signal pressure. An
+    /// earlier one stays open, since another thread may be ringing it, and in the child of a fork
+    /// its number names another descriptor. The descriptor must stay open while the ledger lives
+    /// and should not block: 8 bytes are written to it on the page path.
+    pub fn set_bell(&self, bell: OwnedFd) {
+        self.bell.set(bell);
+    }
+
     pub(crate) fn find(&self, id: DomainId) -> Option<&DomainSlot> {
         let slot = self.memory.slots().get(id.slot as usize)?;
-        let word = DomainWord::unpack(slot.state.load(SeqCst));
-        (id.slot != 0 && word.generation == id.generation && word.admitted()).then_some(slot)
+        let word = slot.word();
+        (id.slot != 0 && word.generation == id.generation && word.is_admitted()).then_some(slot)
     }
 
     fn claim(&self, creator: Owner) -> Option<(Owner, DomainWord)> {

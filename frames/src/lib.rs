@@ -54,4 +54,4 @@ pub use domain_frames::{DomainFrames, InsufficientFrames, LedgerMisuse};
 pub use ledger::{Ledger, LedgerError};
 pub use limit_control::{LimitControl, LimitControlError};
 pub use ramtab::{Frame, State};
-pub use stats::{DomainStats, StateCounts};
+pub use stats::DomainStats;

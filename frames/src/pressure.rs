@@ -5,9 +5,9 @@
 //! and not again until it is acknowledged. Signalling is on the page path: no allocation, one
 //! system call, no wait for a reply.
 
-use crate::ledger::Ledger;
+use crate::layout::LedgerMemory;
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Frames below the limit at which pressure starts: a sixteenth of the total, at most 4 MiB. A
 /// pager that keeps as many frames unused requests more before it evicts.
@@ -35,8 +35,23 @@ impl PressureBell {
         }
     }
 
-    fn set(&self, bell: OwnedFd) {
+    /// Replaces the eventfd; the former one stays open.
+    pub(crate) fn set(&self, bell: OwnedFd) {
         self.0.store(bell.into_raw_fd(), SeqCst);
+    }
+
+    /// Signals pressure if the limit is near; called after each request for a frame.
+    pub(crate) fn signal_pressure(&self, memory: &LedgerMemory) {
+        let (total, header) = (memory.total(), memory.header());
+        let limit = header.limit.limit();
+        if limit >= total {
+            return;
+        }
+        let low = (total / 16).clamp(1, LOW_WATER);
+        let felt = header.committed.load(Relaxed).saturating_add(low) >= limit;
+        if felt && header.pressure.load(Relaxed) == 0 && header.pressure.swap(1, SeqCst) == 0 {
+            self.ring();
+        }
     }
 }
 
@@ -46,36 +61,6 @@ impl Drop for PressureBell {
         if fd != NONE {
             // SAFETY: owned here, and not used after this.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-    }
-}
-
-impl Ledger {
-    /// The pressure word: not 0 from the start of pressure until the limit is raised, or
-    /// [`crate::LimitControl::acknowledge_pressure`] was called.
-    pub fn pressure(&self) -> &AtomicU32 {
-        &self.memory.header().pressure
-    }
-
-    /// Sets the eventfd that this process rings when it is the first to signal pressure. An
-    /// earlier one stays open, since another thread may be ringing it, and in the child of a fork
-    /// its number names another descriptor. The descriptor must stay open while the ledger lives
-    /// and should not block: 8 bytes are written to it on the page path.
-    pub fn set_bell(&self, bell: OwnedFd) {
-        self.bell.set(bell);
-    }
-
-    /// Signals pressure if the limit is near; called after each request for a frame.
-    pub(crate) fn signal_pressure(&self) {
-        let (total, header) = (self.total(), self.memory.header());
-        let limit = header.limit.limit();
-        if limit >= total {
-            return;
-        }
-        let low = (total / 16).clamp(1, LOW_WATER);
-        let felt = header.committed.load(Relaxed).saturating_add(low) >= limit;
-        if felt && header.pressure.load(Relaxed) == 0 && header.pressure.swap(1, SeqCst) == 0 {
-            self.bell.ring();
         }
     }
 }

@@ -8,9 +8,7 @@
 //! to pause for at most some milliseconds. Where a domain is stopped in mid-change even that
 //! fails, and the next retirement tries again.
 
-use crate::domain::DomainWord;
-use crate::layout::{CLOSED, DomainSlot};
-use crate::ledger::Ledger;
+use crate::layout::{CLOSED, DomainSlot, LedgerMemory};
 use crate::ramtab::{Entry, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -30,26 +28,28 @@ struct RecountSample {
     owned: u32,
 }
 
-impl Ledger {
+/// Corrects a ledger's counts by its RamTab.
+pub(crate) struct Recount<'a>(pub(crate) &'a LedgerMemory);
+
+impl Recount<'_> {
     /// Corrects the counts if a process died while changing them. Returns true if they are right
-    /// now. [`Ledger::retire`] calls it; where it failed there the supervisor may call it again.
-    /// Allocates: not for the page path.
-    pub fn recount(&self) -> bool {
-        let header = self.memory.header();
+    /// now.
+    pub(crate) fn run(&self) -> bool {
+        let header = self.0.header();
         if header.suspect.load(SeqCst) == 0 {
             return true;
         }
         if header.recounting.swap(1, SeqCst) != 0 {
             return false;
         }
-        let mut done = (0..UNPAUSED_ATTEMPTS).any(|_| self.try_recount());
+        let mut done = (0..UNPAUSED_ATTEMPTS).any(|_| self.attempt());
         if !done {
             header.pause.store(1, SeqCst);
-            done = (0..PAUSED_ATTEMPTS).any(|look| {
-                if look > 10 {
+            done = (0..PAUSED_ATTEMPTS).any(|attempt| {
+                if attempt > 10 {
                     std::thread::sleep(std::time::Duration::from_micros(50));
                 }
-                self.try_recount()
+                self.attempt()
             });
             header.pause.store(0, SeqCst);
             wired::futex::wake_all(&header.pause);
@@ -61,8 +61,8 @@ impl Ledger {
         done
     }
 
-    fn try_recount(&self) -> bool {
-        let memory = &self.memory;
+    fn attempt(&self) -> bool {
+        let memory = self.0;
         let header = memory.header();
         let count = memory.slot_count();
         let read = |owner: Owner| read(memory.slot(owner));
@@ -128,7 +128,7 @@ impl Ledger {
     /// Puts unused frames back into their owners' sets, in case a dead taker removed their bits.
     /// An owner that takes such a frame at this moment drops the bit later.
     fn repair_sets(&self) {
-        let memory = &self.memory;
+        let memory = self.0;
         for (frame, entry) in memory.ramtab().entries() {
             let unused = matches!(entry.state(), State::Unused | State::Reserved);
             if unused && entry.owner() < memory.slot_count() {
@@ -140,7 +140,7 @@ impl Ledger {
 
 fn read(slot: &DomainSlot) -> RecountSample {
     RecountSample {
-        admitted: DomainWord::unpack(slot.state.load(SeqCst)).admitted(),
+        admitted: slot.word().is_admitted(),
         activity: slot.activity.load(SeqCst),
         n: slot.n.load(SeqCst) & !CLOSED,
         g: slot.g.load(SeqCst),
@@ -159,8 +159,9 @@ fn correct(word: &AtomicU32, said: u32, truth: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::DomainWord;
     use crate::ramtab::Frame;
-    use crate::{Contract, DomainFrames, Process};
+    use crate::{Contract, DomainFrames, Ledger, Process};
 
     /// Two domains with 10 frames each, one of those of the second unused.
     fn two(ledger: &Ledger) -> (DomainFrames<'_>, DomainFrames<'_>) {
@@ -228,7 +229,8 @@ mod tests {
             ledger.retire(dead.id());
             let header = ledger.memory.header();
             assert_eq!(header.suspect.load(SeqCst), 0);
-            let n = ledger.state_counts(other.id()).total();
+            let mut n = 0;
+            other.stack(|_, _| n += 1);
             assert_eq!((other.n(), ledger.free()), (n, 30 - n));
             assert_eq!(
                 (header.committed.load(SeqCst), header.limit.owned()),

@@ -9,6 +9,7 @@ use crate::domain::{DomainId, DomainWord, Phase};
 use crate::layout::CLOSED;
 use crate::ledger::Ledger;
 use crate::ramtab::{Entry, Owner};
+use crate::recount::Recount;
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Ledger {
@@ -18,28 +19,22 @@ impl Ledger {
     /// this, *after* it reaped the process.
     pub fn retire(&self, id: DomainId) -> u32 {
         let back = self.dismiss(id).unwrap_or(0);
-        if self.memory.header().suspect.load(SeqCst) != 0 {
-            self.recount();
-        }
+        self.recount();
         back
+    }
+
+    /// Corrects the counts if a process died while changing them. Returns true if they are right
+    /// now. [`Ledger::retire`] calls it; where it failed there the supervisor may call it again.
+    /// Allocates: not for the page path.
+    pub fn recount(&self) -> bool {
+        Recount(&self.memory).run()
     }
 
     /// Reclaims everything of a domain, if it exists, without a recount.
     pub(crate) fn dismiss(&self, id: DomainId) -> Option<u32> {
         let slot = self.find(id)?;
-        let retiring = |now: u32| {
-            let word = DomainWord::unpack(now);
-            let ours = word.generation == id.generation && word.admitted();
-            ours.then_some(
-                DomainWord {
-                    phase: Phase::Retiring,
-                    ..word
-                }
-                .pack(),
-            )
-        };
-        slot.state.fetch_update(SeqCst, SeqCst, retiring).ok()?;
-        Some(self.dismantle(id.slot))
+        slot.change(id, |word| word.in_phase(Phase::Retiring))
+            .then(|| self.dismantle(id.slot))
     }
 
     /// Empties a retiring slot. Idempotent: where its caller is killed, another process calls it
@@ -71,17 +66,12 @@ impl Ledger {
 
     fn vacate(&self, owner: Owner) {
         let slot = self.memory.slot(owner);
-        let generation = DomainWord::unpack(slot.state.load(SeqCst)).generation + 1;
-        let generation = generation & DomainWord::GENERATION_MASK;
-        slot.state.store(
-            DomainWord {
-                phase: Phase::Vacant,
-                creator: 0,
-                generation,
-            }
-            .pack(),
-            SeqCst,
-        );
+        let vacant = DomainWord {
+            phase: Phase::Vacant,
+            creator: 0,
+            generation: (slot.word().generation + 1) & DomainWord::GENERATION_MASK,
+        };
+        slot.state.store(vacant.pack(), SeqCst);
     }
 
     /// Frees every frame of an owner.
@@ -107,12 +97,12 @@ impl Ledger {
     /// child may be about to adopt it, and the creator's slot may soon have another domain.
     fn release_children(&self, creator: Owner) -> u32 {
         let theirs = |owner: &Owner| {
-            let word = DomainWord::unpack(self.memory.slot(*owner).state.load(SeqCst));
+            let word = self.memory.slot(*owner).word();
             word.creator == creator && word.phase != Phase::Vacant
         };
         let mut back = 0;
         for owner in (1..self.memory.slot_count()).filter(theirs) {
-            let word = DomainWord::unpack(self.memory.slot(owner).state.load(SeqCst));
+            let word = self.memory.slot(owner).word();
             match word.phase {
                 Phase::Nascent => {
                     let orphan = DomainWord { creator: 0, ..word };

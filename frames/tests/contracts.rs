@@ -311,19 +311,6 @@ fn an_adopted_child_outlives_its_parent() {
 }
 
 #[test]
-fn after_an_exec_all_frames_are_unused() {
-    let ledger = ledger(100);
-    let client = admit(&ledger, 10, 100);
-    let frames = take(&client, 20);
-    client.mark(frames[0], State::Nailed).unwrap();
-    client.put(frames[1]).unwrap();
-    assert_eq!(client.abandon_all(), 20);
-    assert_eq!((client.n(), client.unused()), (20, 20));
-    assert_eq!(take(&client, 20).len(), 20);
-    audit(&ledger);
-}
-
-#[test]
 fn a_retired_id_names_no_domain_even_when_its_slot_is_reused() {
     let ledger = ledger(10);
     let old = admit(&ledger, 2, 4).id();

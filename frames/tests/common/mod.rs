@@ -1,6 +1,6 @@
 //! Invariants of a ledger while no operation on it is in progress.
 
-use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Process};
+use frames::{Contract, DomainFrames, DomainId, Frame, Ledger, Process, State};
 
 /// A domain with {g, x} in the ledger.
 #[allow(dead_code, reason = "each test uses what it needs")]
@@ -19,20 +19,23 @@ pub fn take(client: &DomainFrames<'_>, count: u32) -> Vec<Frame> {
 pub fn audit(ledger: &Ledger) {
     let mut owned = 0;
     let mut guaranteed = 0;
-    for view in ledger.all_stats() {
-        let state_counts = ledger.state_counts(view.id);
+    for stats in ledger.all_stats() {
+        let mut states = Vec::new();
+        let client = ledger.client(stats.id).expect("admitted");
+        client.stack(|_, state| states.push(state));
+        let unused = states.iter().filter(|state| **state == State::Unused);
         assert_eq!(
-            view.n,
-            state_counts.total(),
-            "n is what the RamTab says: {view:?} {state_counts:?}"
+            stats.n as usize,
+            states.len(),
+            "n is what the RamTab says: {stats:?} {states:?}"
         );
-        assert!(view.n <= view.contract.x, "never above x: {view:?}");
+        assert!(stats.n <= stats.contract.x, "never above x: {stats:?}");
         assert!(
-            view.unused >= state_counts.unused,
-            "an unused frame is found: {view:?} {state_counts:?}"
+            stats.unused as usize >= unused.count(),
+            "an unused frame is found: {stats:?} {states:?}"
         );
-        owned += view.n;
-        guaranteed += view.contract.g;
+        owned += stats.n;
+        guaranteed += stats.contract.g;
     }
     assert_eq!(guaranteed, ledger.guaranteed());
     assert!(guaranteed <= ledger.total());
