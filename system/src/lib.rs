@@ -24,7 +24,9 @@ pub use supervisor::handshake::{self, Domain, Hello, Options, Slot, Welcome};
 pub use supervisor::server::{self, Event, Settings, StartError, System};
 pub use supervisor::stats_page::{self, Board, Figure};
 pub use supervisor::{client, direct_io_filter, fault_limits, memory_sampler, process_tree};
-pub(crate) use supervisor::{connector, daemon_link, fence, finished_totals, processes, sockets};
+pub(crate) use supervisor::{
+    connector, daemon_link, fence, finished_totals, orphaned_memory, processes, sockets,
+};
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process
 /// of the tree: one instruction can need two operands that each straddle a page (4),

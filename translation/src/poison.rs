@@ -24,6 +24,10 @@ pub enum PoisonMethod {
     Replaced,
 }
 
+/// An address that programs do not map, above `vm.mmap_min_addr`: below it the kernel refuses a
+/// range before it looks at the address space.
+const PROBED: usize = 1 << 20;
+
 impl Userfault {
     /// Makes accesses to the missing pages of the range fail: SIGBUS in user mode, an error
     /// (EFAULT, EHWPOISON) from system calls. Wakes waiting threads, which then fail. The fallback
@@ -49,6 +53,20 @@ impl Userfault {
         replace_by_empty_file(addr, len).map_err(failed)?;
         self.wake(addr, len)?;
         Ok(PoisonMethod::Replaced)
+    }
+
+    /// Returns true if a process still uses the memory of a descriptor whose pager has ended: the
+    /// next access to a missing page of [`PROBED`] fails then, too.
+    pub fn is_orphan_in_use(&self) -> bool {
+        let mut argument = uapi::uffdio_poison {
+            range: range(PROBED, wired::PAGE),
+            mode: 0,
+            updated: 0,
+        };
+        // SAFETY: marks at most a missing page of registered memory, which nothing can bring.
+        let outcome = unsafe { uapi::call::<{ uapi::POISON }, _>(self.as_fd(), &mut argument) };
+        // An address space without a user gets ESRCH.
+        outcome != Err(Errno::SRCH)
     }
 
     /// Removes the poison: the pages are missing again, registered for missing pages and, with

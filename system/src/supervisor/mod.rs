@@ -18,6 +18,7 @@ pub(crate) mod fence;
 pub(crate) mod finished_totals;
 pub mod handshake;
 pub mod memory_sampler;
+pub(crate) mod orphaned_memory;
 pub mod process_tree;
 pub(crate) mod processes;
 pub mod server;

@@ -1,6 +1,7 @@
 //! The processes that page now: each a program and its pager process, which joined the tree.
 
 use crate::handshake::{Slot, slot_of};
+use crate::orphaned_memory::OrphanedMemory;
 use frames::DomainId;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -19,7 +20,7 @@ pub(crate) struct Member {
     /// By what the kernel kills the program if the pager process ends first, and what keeps
     /// the program's missing pages missing until then.
     lifeline: Option<OwnedFd>,
-    _userfault: Option<OwnedFd>,
+    userfault: Option<OwnedFd>,
     /// When its connection hung up.
     leaving: Option<Instant>,
 }
@@ -40,7 +41,7 @@ impl Member {
             connection,
             domain,
             lifeline: None,
-            _userfault: None,
+            userfault: None,
             leaving: None,
         })
     }
@@ -48,7 +49,7 @@ impl Member {
     /// Keeps what the pager process sends once it serves.
     pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = OwnedFd>) {
         self.lifeline = fds.next();
-        self._userfault = fds.next();
+        self.userfault = fds.next();
     }
 
     /// The program has begun another image: ends the pager process of this one, without the
@@ -63,6 +64,11 @@ impl Member {
             unsafe { libc::fcntl(lifeline.as_raw_fd(), libc::F_SETOWN, no_owner) };
         }
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// What outlives the process, where another one uses its memory.
+    pub fn into_orphaned_memory(self) -> Option<OrphanedMemory> {
+        self.userfault.and_then(OrphanedMemory::of)
     }
 
     pub fn slot(&self) -> Slot {

@@ -17,6 +17,7 @@ use crate::fence::Fence;
 use crate::finished_totals::Past;
 use crate::handshake::{Hello, Options, Say, Slot};
 use crate::memory_sampler::Observed;
+use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{Member, Members};
 use crate::sockets::{self, Doors, Peer};
 use crate::stats_page::{Board, Figure};
@@ -195,6 +196,7 @@ pub struct System {
     /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
     unclaimed: Vec<Unclaimed>,
+    orphaned: Vec<OrphanedMemory>,
     strangers: BTreeMap<u64, Stranger>,
     next_stranger: u64,
     past: Past,
@@ -253,6 +255,7 @@ impl System {
             fence,
             unfinished: Vec::new(),
             unclaimed: Vec::new(),
+            orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
             past: Past::default(),
@@ -288,7 +291,9 @@ impl System {
 
     /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
     pub fn patience(&self) -> Duration {
-        let busy = self.members.is_any_leaving() || !self.unfinished.is_empty();
+        let busy = self.members.is_any_leaving()
+            || !self.unfinished.is_empty()
+            || !self.orphaned.is_empty();
         let here = if busy {
             Duration::from_millis(2)
         } else {
@@ -467,6 +472,7 @@ impl System {
             self.retire(slot, &mut happened);
         }
         self.finish();
+        self.orphaned.retain(OrphanedMemory::fail_faults);
         if self.swept.elapsed() >= SWEEP {
             self.sweep();
         }

@@ -38,6 +38,7 @@ impl System {
             pid: member.program,
             frames,
         });
+        self.orphaned.extend(member.into_orphaned_memory());
     }
 
     /// Before a process's pages go: a short program's are seen by no sample.
