@@ -14,6 +14,7 @@ use super::persisted_tenants::Record;
 use crate::process_tree;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -195,20 +196,24 @@ impl Group {
     /// each process. Pages that several processes share after a fork count in each: so the sum
     /// is an upper bound, cheap, and does not block.
     pub fn resident(&self, own: u64) -> u64 {
-        let pids = self.processes();
-        let own = own * pids.len() as u64;
-        let quick = |pid: &Pid| anonymous(*pid).unwrap_or(0);
-        pids.iter().map(quick).sum::<u64>().saturating_sub(own)
+        self.resident_by(own, |pid| anonymous(pid).unwrap_or(0))
     }
 
     /// The same with shared pages counted once. It waits for the lock of each address space,
     /// which a process may hold for ever: not for the daemon's loop.
     pub fn resident_exactly(&self, own: u64) -> u64 {
-        let pids = self.processes();
-        let own = own * pids.len() as u64;
-        let exact =
-            |pid: &Pid| crate::memory_sampler::rollup(*pid).map_or(0, |(anonymous, _)| anonymous);
-        pids.iter().map(exact).sum::<u64>().saturating_sub(own)
+        self.resident_by(own, |pid| {
+            crate::memory_sampler::rollup(pid).map_or(0, |memory| memory.anonymous)
+        })
+    }
+
+    /// A program and its pager process share one address space, which counts once.
+    fn resident_by(&self, own: u64, bytes: impl Fn(Pid) -> u64) -> u64 {
+        let spaces = AddressSpaces::of(&self.processes());
+        let own = own * spaces.len() as u64;
+        let sum = |pids: &[Pid]| pids.iter().map(|pid| bytes(*pid)).sum::<u64>();
+        // Of processes that cannot be compared at most each second one is a pager process.
+        (sum(&spaces.distinct) + sum(&spaces.unknown) / 2).saturating_sub(own)
     }
 
     /// Kills all of it and waits, at most `limit`, until nothing anonymous of it is resident.
@@ -281,6 +286,54 @@ fn mount_of(group: &Path) -> Option<&Path> {
     group.ancestors().nth(3)
 }
 
+/// Processes, one for each address space. What a process is called proves nothing: a tenant could
+/// hide its memory behind the name of a pager process.
+#[derive(Default)]
+struct AddressSpaces {
+    /// Sorted by the kernel's order of their address spaces.
+    distinct: Vec<Pid>,
+    /// Those that this process may not compare with others, or that have ended.
+    unknown: Vec<Pid>,
+}
+
+impl AddressSpaces {
+    fn of(pids: &[Pid]) -> Self {
+        let mut all = Self::default();
+        for pid in pids {
+            let mut comparable = order_of_memory(*pid, *pid).is_some();
+            let place = all.distinct.binary_search_by(|other| {
+                let order = order_of_memory(*other, *pid);
+                comparable &= order.is_some();
+                order.unwrap_or(Ordering::Less)
+            });
+            match place {
+                _ if !comparable => all.unknown.push(*pid),
+                Ok(_) => {}
+                Err(place) => all.distinct.insert(place, *pid),
+            }
+        }
+        all
+    }
+
+    fn len(&self) -> usize {
+        self.distinct.len() + self.unknown.len()
+    }
+}
+
+/// How the address spaces of two processes compare, by `kcmp`. None where one has ended, or where
+/// the kernel does not allow it.
+fn order_of_memory(one: Pid, other: Pid) -> Option<Ordering> {
+    const KCMP_VM: libc::c_int = 1;
+    let (one, other) = (one.as_raw_nonzero().get(), other.as_raw_nonzero().get());
+    // SAFETY: compares, and touches no memory.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
+        0 => Some(Ordering::Equal),
+        1 => Some(Ordering::Less),
+        2 => Some(Ordering::Greater),
+        _ => None,
+    }
+}
+
 /// Returns true if a process of this number, started then, still runs.
 pub fn is_alive(pid: Pid, start: u64) -> bool {
     process_tree::Stat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
@@ -317,6 +370,33 @@ mod tests {
         let mut stdin = child.stdin.take().unwrap();
         std::io::Write::write_all(&mut stdin, b"go\n").unwrap();
         (groups, group, child)
+    }
+
+    #[test]
+    fn processes_that_share_memory_count_once() {
+        extern "C" fn pause(_: *mut libc::c_void) -> libc::c_int {
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        let mut child = Command::new("sleep").arg("20").spawn().unwrap();
+        let mut stack = vec![0u128; 4096];
+        let top = stack.as_mut_ptr_range().end.cast();
+        // SAFETY: a stack of its own that outlives it, on which it only waits.
+        let beside = unsafe {
+            let flags = libc::CLONE_VM | libc::SIGCHLD;
+            libc::clone(pause, top, flags, std::ptr::null_mut())
+        };
+        let pids = [rustix::process::getpid(), Pid::from_child(&child)];
+        let beside = Pid::from_raw(beside).unwrap();
+        let all = AddressSpaces::of(&[pids[0], beside, pids[1], pids[0]]);
+        let _ = child.kill().and_then(|()| child.wait());
+        let _ = rustix::process::kill_process(beside, Signal::KILL);
+        let _ = rustix::process::waitpid(Some(beside), rustix::process::WaitOptions::empty());
+        drop(stack);
+        assert_eq!((all.distinct.len(), all.unknown.len()), (2, 0));
+        assert!(pids.iter().all(|pid| all.distinct.contains(pid)));
     }
 
     #[test]

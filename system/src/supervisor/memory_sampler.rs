@@ -221,21 +221,26 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
     let mut all = Sample::default();
     // A pager process has its program's memory.
     for pid in pids.iter().filter(|pid| !is_pager(pid)) {
-        let Some((anonymous, shared)) = rollup(*pid) else {
+        let slot = slot_of(members, *pid);
+        if slot.is_none() && shares_paged_memory(*pid) {
+            continue;
+        }
+        let Some(memory) = rollup(*pid) else {
             continue;
         };
         all.processes += 1;
-        all.anonymous += anonymous;
-        all.shared += shared;
-        let Some(slot) = slot_of(members, *pid) else {
-            all.unpaged += anonymous;
+        all.anonymous += memory.anonymous;
+        all.shared += memory.shared;
+        let Some(slot) = slot else {
+            // A child that is about to join still shares its pages with its parent.
+            all.unpaged += memory.anonymous.min(memory.private);
             continue;
         };
         let block = observed.board.block(slot);
         let resident = block
             .get(Figure::ResidentPages)
             .saturating_mul(wired::PAGE as u64);
-        all.unpaged += anonymous.saturating_sub(resident);
+        all.unpaged += memory.anonymous.saturating_sub(resident);
         all.held += resident;
     }
     all
@@ -251,15 +256,38 @@ fn stored(observed: &Observed) -> u64 {
     (usage.pages_ram + usage.pages_filled + usage.pages_disk) * wired::PAGE as u64
 }
 
-/// Pss_Anon and Pss_Shmem of a process, in bytes. None where it has gone, or is not ours
-/// to look at.
-pub(crate) fn rollup(pid: Pid) -> Option<(u64, u64)> {
+/// What a process has resident, in bytes.
+pub(crate) struct Rollup {
+    /// Anonymous memory, pages shared after a fork counted once (Pss_Anon).
+    pub anonymous: u64,
+    /// Shared memory (Pss_Shmem).
+    pub shared: u64,
+    /// Written memory that no other process maps (Private_Dirty).
+    pub private: u64,
+}
+
+/// None where the process has gone, or may not be looked at.
+pub(crate) fn rollup(pid: Pid) -> Option<Rollup> {
     let text =
         std::fs::read_to_string(format!("/proc/{}/smaps_rollup", pid.as_raw_nonzero())).ok()?;
-    Some((
-        field(&text, "Pss_Anon:")?,
-        field(&text, "Pss_Shmem:").unwrap_or(0),
-    ))
+    Some(Rollup {
+        anonymous: field(&text, "Pss_Anon:")?,
+        shared: field(&text, "Pss_Shmem:").unwrap_or(0),
+        private: field(&text, "Private_Dirty:").unwrap_or(0),
+    })
+}
+
+/// Returns true if a process that no pager answers for runs in the memory of one that is paged: a
+/// child of `vfork`. Its memory has been counted.
+fn shares_paged_memory(pid: Pid) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
+        .is_ok_and(|text| text.lines().any(is_registered))
+}
+
+/// Returns true if a line of smaps is that of the flags of memory registered with a userfaultfd.
+fn is_registered(line: &str) -> bool {
+    line.strip_prefix("VmFlags:")
+        .is_some_and(|flags| flags.split(' ').any(|flag| flag == "um"))
 }
 
 /// Anonymous memory of a process that is its pager's own, in bytes, pages shared after a
@@ -309,14 +337,21 @@ mod tests {
     #[test]
     fn the_kernels_own_figures_are_read() {
         let memory = vec![1u8; 8 << 20];
-        let (anonymous, _) = rollup(rustix::process::getpid()).unwrap();
+        let rollup = rollup(rustix::process::getpid()).unwrap();
         // Tests beside this one fork: as long as their children live each has its part of it.
-        assert!(anonymous >= memory.len() as u64 / 8);
+        assert!(rollup.anonymous >= memory.len() as u64 / 8);
         assert_eq!(
             field("Pss_Anon:        12 kB\nPss:  3 kB\n", "Pss:"),
             Some(3072)
         );
         assert_eq!(field("nothing", "Pss:"), None);
+    }
+
+    #[test]
+    fn memory_that_is_paged_is_told_by_its_flags() {
+        assert!(is_registered("VmFlags: rd wr mr mw me ac um sd "));
+        assert!(!is_registered("VmFlags: rd wr mr mw me ac sd "));
+        assert!(!is_registered("7f00-7f08 rw-p 00000000 00:00 0 um"));
     }
 
     #[test]
