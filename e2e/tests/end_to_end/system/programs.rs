@@ -23,6 +23,7 @@ pub const CASES: &[(&str, Case)] = &[
         side_by_side,
     ),
     ("forks_and_their_parents_keep_their_pages", forks),
+    ("memory_within_a_contract_is_counted_once", counted_once),
 ];
 
 /// MiB of swap that a workload is given.
@@ -130,5 +131,25 @@ fn forks(disks: &Arc<Disks>, _: Size) -> Verdict {
             format!("{name}: {said:?}, alone {expected:?}")
         })?;
     }
+    daemon.has_everything_back()
+}
+
+/// The daemon counts the memory of a program once, though its pager process has it too. A count
+/// above the contract three times running is one that the daemon reports.
+fn counted_once(disks: &Arc<Disks>, _: Size) -> Verdict {
+    let daemon = Daemon::start(disks, &Settings::new(112))?;
+    let sandbox = Sandbox::new("counted")?;
+    let script =
+        "import time; held = bytearray(b'x' * (80 << 20)); time.sleep(8); print(held.count(b'x'))";
+    let outcome = Launch::new(&sandbox, "/usr/bin/python3")
+        .args(["-c", script])
+        .run(&Under::Contract(daemon.terms(100, 64)))?
+        .succeeded()?;
+    ensure(outcome.text().trim() == (80u64 << 20).to_string(), || {
+        outcome.text()
+    })?;
+    ensure(!daemon.log().contains("by the kernel's count"), || {
+        daemon.said()
+    })?;
     daemon.has_everything_back()
 }
