@@ -104,7 +104,9 @@ impl Pager {
             }
             if at > from {
                 if nailed {
-                    self.forget_held(&(table.address(from)..table.address(at)));
+                    self.standby
+                        .pins
+                        .forget(&(table.address(from)..table.address(at)));
                 }
                 if afterwards == Afterwards::Foreign {
                     table.surrendered(unit, surrendered);
@@ -134,13 +136,13 @@ impl Pager {
             }
             let mut at = pages.start;
             while at < pages.end {
-                let mut halted = self.halt();
-                if self.make_room(&mut halted) {
-                    self.stage_unit(halted.stager(), stretch, unit);
+                let mut halted = self.evictor.halt();
+                if self.evictor.make_room(&mut halted) {
+                    halted.stager().stage_unit(stretch, unit);
                 }
                 // Pages that staging left in place move through a slot.
-                let slot = match self.make_room(&mut halted) {
-                    true => self.staging.ring.free_slot(),
+                let slot = match self.evictor.make_room(&mut halted) {
+                    true => self.standby.slots.ring.free_slot(),
                     false => None,
                 };
                 let gate = table.gate(unit);
@@ -159,7 +161,7 @@ impl Pager {
                     }
                     // Nothing may be lost: until the store takes a page, or the kernel grants
                     // a mapping, the program's call does not return.
-                    Some(Stop::NoRoom) => self.await_room(),
+                    Some(Stop::NoRoom) => self.standby.await_room(),
                 }
             }
         });
@@ -209,7 +211,7 @@ impl Pager {
             match moved {
                 Ok(count) => {
                     if other.table().touch(unit) {
-                        self.note_filled(other, unit, true, false);
+                        self.standby.queues.note_filled(other, unit, true, false);
                     }
                     at += count;
                 }
@@ -261,9 +263,10 @@ impl Pager {
                 return Err(Stop::InTransit(table.address(at + page)));
             }
             if matches!(seen.state(), State::Resident | State::Staged) {
-                self.places.set_home(seen.frame(), target);
+                self.standby.places.set_home(seen.frame(), target);
             }
-            let held = seen.nails() > 0 && self.move_held(table.address(at + page), target);
+            let held =
+                seen.nails() > 0 && self.standby.pins.move_to(table.address(at + page), target);
             if seen.nails() > 0 && !held {
                 self.frames.mark(seen.frame(), frames::State::Mapped);
             }
@@ -291,7 +294,7 @@ impl Pager {
         run: usize,
         slot: Option<usize>,
     ) -> Result<usize, Stop> {
-        let slot = slot.map(|slot| self.staging.address(slot));
+        let slot = slot.map(|slot| self.standby.slots.address(slot));
         let slot = slot.ok_or(Stop::NoRoom)?;
         let write_protect = self.mm.registers_write_protected();
         let mut run = run;
@@ -332,7 +335,7 @@ impl Pager {
                 };
                 match put {
                     Ok(()) => break,
-                    Err(_) => self.await_room(),
+                    Err(_) => self.standby.await_room(),
                 }
             }
         }
@@ -379,26 +382,17 @@ impl Pager {
         all
     }
 
-    /// Undoes one nail of a page. Under the unit's closed gate.
-    pub(crate) fn unnail_page(&self, stretch: &Inner, index: usize) {
-        let word = stretch.table().word(index);
-        let seen = word.load();
-        if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
-            self.frames.mark(seen.frame(), frames::State::Mapped);
-        }
-    }
-
     /// Undoes [`Pager::nail`].
     pub(crate) fn unnail(&self, range: Range<usize>) {
         self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
             let gate = stretch.table().gate(unit);
             gate.close();
             for index in pages {
-                self.unnail_page(stretch, index);
+                self.frames.unnail(stretch, index);
             }
             gate.open();
             if stretch.table().touch(unit) {
-                self.note_filled(stretch, unit, true, false);
+                self.standby.queues.note_filled(stretch, unit, true, false);
             }
         });
     }
@@ -539,7 +533,7 @@ mod tests {
         let (from, to) = (stretch(&domain), stretch(&domain));
         write_all(&from);
         let pager = domain.pager();
-        pager.hold_for_device(from.base() + 7 * PAGE);
+        crate::evict::hold_for_device(pager, from.base() + 7 * PAGE);
         let (domain, from, to) = transfer(domain, from, to);
         let pager = domain.pager();
         let nails = |stretch: &Stretch| {
@@ -549,7 +543,7 @@ mod tests {
                 .sum::<u32>()
         };
         assert_eq!((nails(&from), nails(&to)), (0, 1));
-        pager.release_all_held();
+        pager.standby.pins.release_all(&pager.mm);
         assert_eq!((nails(&from), nails(&to)), (0, 0));
         read_all(&to, |page| page as u8 + 1);
     }

@@ -82,7 +82,7 @@ impl Domain {
                 "this kernel has no UFFDIO_MOVE (Linux 6.8)".into(),
             ));
         }
-        pager.prepare_huge()?;
+        pager.faults.huge.prepare()?;
         let reservation = translation::reserve_aligned(bytes)?;
         // Otherwise each fault makes a page table first, and a huge page is split.
         let _ = translation::advise_huge(reservation.addr, reservation.len);
@@ -145,6 +145,7 @@ impl Domain {
     pub fn on_unallocated(&self, handler: impl Fn(&Fault) -> Handled + Send + Sync + 'static) {
         self.shared
             .pager()
+            .faults
             .set_unallocated_handler(Box::new(handler));
     }
 
@@ -164,7 +165,9 @@ impl Domain {
         let pager = self.shared.pager();
         let unused = pager.frames.client().unused();
         if unused < k {
-            pager.evict(&mut pager.some_cleaner(), k - unused);
+            pager
+                .evictor
+                .evict(&mut pager.evictor.some_cleaner(), k - unused);
         }
         let given = pager.frames.client().release(k);
         pager
@@ -194,12 +197,14 @@ impl Domain {
     /// thread past a limit sleeps in its fault until the next period. The new limits apply to
     /// sleeping threads at once.
     pub fn set_fault_rate(&self, setting: FaultLimits) {
-        self.shared.pager().set_fault_rate(setting);
+        let pager = self.shared.pager();
+        let _one = pager.mm.control.lock();
+        pager.faults.throttle.set_limits(setting);
     }
 
     /// The limits in force, the statistics, and the measured cost of faults.
     pub fn limits(&self) -> SharedLimits<'_> {
-        self.shared.pager().pace.limits()
+        self.shared.pager().faults.throttle.limits()
     }
 
     /// The counters.
@@ -368,7 +373,10 @@ mod tests {
             // SAFETY: the first word of a page of the stretch, which is this test's own.
             unsafe { stretch.as_ptr().add(page * PAGE).cast::<u64>().as_mut() }.unwrap()
         };
-        let (slots, mut in_the_way) = (pager.staging.bytes() / pager.staging.slot_bytes(), 0);
+        let (slots, mut in_the_way) = (
+            pager.standby.slots.bytes() / pager.standby.slots.slot_bytes(),
+            0,
+        );
         let ours = [0x5au8; PAGE];
         for round in 0..10 {
             for page in 0..PAGES {
@@ -379,7 +387,7 @@ mod tests {
                 );
                 *word(page) = (round as u64 + 1) << 32 | page as u64;
                 for slot in (0..slots).filter(|_| page % 64 == 0) {
-                    let Some(sieve) = pager.staging.sieve(slot) else {
+                    let Some(sieve) = pager.standby.slots.sieve(slot) else {
                         continue;
                     };
                     let to = sieve + (page / 64 + round) % pager.mm.unit_pages * PAGE;

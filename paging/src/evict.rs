@@ -5,7 +5,7 @@
 //!
 //! | step | what it takes | held for |
 //! |---|---|---|
-//! | [`select`] chooses a unit | `order`: the replacement's queues | microseconds, no call |
+//! | [`select`] chooses a unit | [`VictimQueues`]: the replacement's queues | microseconds, no call |
 //! | [`stage`] moves its pages to a slot | `stager`: the thread that fills slots | one `mremap` |
 //! | [`writeback`] checks, writes, discards | a cleaner, and a claim on pieces of a slot | 64 pages |
 //!
@@ -18,36 +18,43 @@
 //! An operation that must not overlap an eviction (a fork, the end of a stretch) halts
 //! evictions ([`quiesce`]).
 //!
-//! Rule: the locks are taken in this order: cleaners, the stager, a gate, `order`. A thread
-//! that has a page in `Filling` takes none of the first three.
+//! Rule: the locks are taken in this order: cleaners, the stager, a gate, the victim queues. A
+//! thread that has a page in `Filling` takes none of the first three.
 
 mod complete;
 mod dma_pins;
 mod flush;
 pub(crate) mod quiesce;
 mod select;
+mod sieve;
 mod spare_mappings;
 mod stage;
-pub(crate) mod writeback;
+mod writeback;
 
-pub(crate) use dma_pins::HeldByDevices;
+pub(crate) use dma_pins::DmaPins;
+#[cfg(test)]
+pub(crate) use dma_pins::tests::hold_for_device;
+pub(crate) use select::VictimQueues;
 pub(crate) use spare_mappings::SpareMappings;
 
 use crate::counters::Counter;
+use crate::entry::idle::Entries;
+use crate::huge::HugeBuffers;
 use crate::page::State;
 use crate::page_in::Failure;
-use crate::pager::Pager;
-use crate::replacement::Replacement;
+use crate::standby::StandbyList;
 use crate::standby::ring::{PIECE, Turn};
 use crate::stretch::Inner;
 use frames::Frame;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::StoreError;
-use writeback::{Cleaner, Cleaning, nap};
+use wired::{PiGuard, PiLock};
+use writeback::{Cleaner, Cleaning, MOST_CLEANERS};
 
 /// How long to wait for frames that other domains were asked for before the next check.
-const PATIENCE: Duration = Duration::from_millis(2);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Back-off while another thread reclaims.
 const SHORT: Duration = Duration::from_micros(50);
@@ -64,8 +71,8 @@ const STARVED: Duration = Duration::from_secs(20);
 const PIECE_LOOKS: u32 = 500;
 
 /// The state of staging, for one thread at a time.
-#[derive(Default)]
 pub(crate) struct Stager {
+    standby: Arc<StandbyList>,
     /// Where the last search for units in no queue ended: stretch, unit.
     hand: (usize, usize),
 }
@@ -92,7 +99,55 @@ pub(crate) enum Round {
     Refused(StoreError),
 }
 
-impl Pager {
+impl Stager {
+    fn new(standby: Arc<StandbyList>) -> Self {
+        Self {
+            standby,
+            hand: (0, 0),
+        }
+    }
+}
+
+/// The stager, the cleaners, and the threads that wait for them.
+pub(crate) struct Evictor {
+    standby: Arc<StandbyList>,
+    pub(crate) stager: PiLock<Stager>,
+    /// The cleaners; the first is the background evictor's.
+    cleaners: Box<[PiLock<Cleaner>]>,
+    /// The entry threads: all are woken when one may not be back soon.
+    handlers: Arc<Entries>,
+}
+
+impl Evictor {
+    pub(crate) fn new(
+        standby: Arc<StandbyList>,
+        huge: &Arc<HugeBuffers>,
+        handlers: Arc<Entries>,
+    ) -> Result<Self, StoreError> {
+        let cleaner = |_| Cleaner::new(standby.clone(), huge.clone()).map(PiLock::new);
+        Ok(Self {
+            stager: PiLock::new(Stager::new(standby.clone())),
+            cleaners: (0..cleaner_count())
+                .map(cleaner)
+                .collect::<Result<_, _>>()?,
+            standby,
+            handlers,
+        })
+    }
+
+    /// A cleaner that no thread uses, other than the background evictor's.
+    fn free_cleaner(&self) -> Option<PiGuard<'_, Cleaner>> {
+        self.cleaners[1..]
+            .iter()
+            .find_map(|cleaner| cleaner.try_lock())
+    }
+
+    /// A cleaner, waiting for one.
+    pub(crate) fn some_cleaner(&self) -> PiGuard<'_, Cleaner> {
+        self.free_cleaner()
+            .unwrap_or_else(|| self.cleaners[0].lock())
+    }
+
     /// A frame for a worker, which may wait. `busy` is true if the caller has reads under way,
     /// so that it must not wait for other evicting threads.
     pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
@@ -100,10 +155,11 @@ impl Pager {
         let frame = self.search_frame(wanted_by, busy, &mut demanded);
         if demanded {
             // Other domains need not reserve frames for this one any more.
-            self.frames
+            self.standby
+                .frames
                 .client()
                 .ledger()
-                .demand(self.frames.client().id(), 0);
+                .demand(self.standby.frames.client().id(), 0);
         }
         frame
     }
@@ -120,12 +176,12 @@ impl Pager {
         let mut refused = 0;
         let mut refused_since: Option<Instant> = None;
         loop {
-            let freed = self.frames.client().ledger().freed_seq();
-            if let Some(frame) = self.frames.take(wanted_by) {
+            let freed = self.standby.frames.client().ledger().freed_seq();
+            if let Some(frame) = self.standby.frames.take(wanted_by) {
                 return Ok(frame);
             }
-            self.log.counters().add(Counter::starved, 1);
-            self.entries.call();
+            self.standby.log.counters().add(Counter::starved, 1);
+            self.handlers.call();
             match self.help(busy) {
                 Round::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
                 // Every unit gets its turn: one may hold pages that need no write.
@@ -142,7 +198,7 @@ impl Pager {
                 }
                 Round::Refused(error) => return Err(NoFrame::Never(Failure::NoFrame(error))),
                 Round::Others if busy => return Err(NoFrame::Busy),
-                Round::Others => match self.frames.wait(wanted_by, PATIENCE) {
+                Round::Others => match self.standby.frames.wait(wanted_by, PATIENCE) {
                     Ok(frame) => return Ok(frame),
                     Err(true) => barren = None,
                     Err(false) => _ = barren.get_or_insert_with(Instant::now),
@@ -151,14 +207,16 @@ impl Pager {
                     // Another domain of the tree may hold more than its share; pages that a
                     // device holds come free when it has finished.
                     *demanded = true;
-                    self.frames
+                    self.standby
+                        .frames
                         .client()
                         .ledger()
-                        .demand(self.frames.client().id(), 1);
+                        .demand(self.standby.frames.client().id(), 1);
                     if busy {
                         return Err(NoFrame::Busy);
                     }
-                    self.frames
+                    self.standby
+                        .frames
                         .client()
                         .ledger()
                         .wait_freed(freed, Some(PATIENCE));
@@ -166,7 +224,7 @@ impl Pager {
                 }
             }
             if barren.is_some_and(|since| since.elapsed() > STARVED) {
-                return Err(NoFrame::Never(match self.mm.may_evict() {
+                return Err(NoFrame::Never(match self.standby.mm.may_evict() {
                     true => Failure::AllNailed,
                     false => Failure::NoSoundEviction,
                 }));
@@ -177,7 +235,7 @@ impl Pager {
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
     /// ones find frames.
     fn help(&self, busy: bool) -> Round {
-        let want = (self.mm.unit_pages as u32 / 8).max(self.frames.reserve + 1);
+        let want = (self.standby.mm.unit_pages as u32 / 8).max(self.standby.frames.reserve + 1);
         match self.free_cleaner() {
             Some(mut cleaner) => self.evict_by(&mut cleaner, want, busy),
             None => Round::Others,
@@ -187,9 +245,9 @@ impl Pager {
     /// Evicts until a fault finds so many frames, or as many as possible without waiting for
     /// other threads: best effort for a fault that wants many frames and can proceed with one.
     pub(crate) fn obtain_room(&self, wanted: u32) {
-        let wanted = wanted + self.frames.reserve;
+        let wanted = wanted + self.standby.frames.reserve;
         for _ in 0..wanted {
-            let room = self.frames.room();
+            let room = self.standby.frames.room();
             if room >= wanted {
                 return;
             }
@@ -207,8 +265,8 @@ impl Pager {
 
     /// The number of pieces in all units that could be a victim.
     fn turns(&self) -> usize {
-        let pieces = self.mm.unit_pages.div_ceil(PIECE);
-        self.order.lock().len() * pieces
+        let pieces = self.standby.mm.unit_pages.div_ceil(PIECE);
+        self.standby.queues.len() * pieces
     }
 
     /// Releases the stored copies of resident pages. Returns how many.
@@ -217,8 +275,8 @@ impl Pager {
         // without its copy it is not clean.
         let _stager = self.stager.lock();
         let mut released = 0;
-        for n in 0..self.mm.index.len() {
-            let Some(table) = self.mm.index.nth(n).map(Inner::table) else {
+        for n in 0..self.standby.mm.index.len() {
+            let Some(table) = self.standby.mm.index.nth(n).map(Inner::table) else {
                 break;
             };
             for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
@@ -226,7 +284,7 @@ impl Pager {
                     .unit_pages(unit)
                     .filter_map(|i| table.word(i).take_handle())
                 {
-                    self.store.release(handle);
+                    self.standby.store.release(handle);
                     released += 1;
                 }
             }
@@ -238,30 +296,33 @@ impl Pager {
     /// `want` frames before the next period's faults, so that these find them, and returns the
     /// optimistic frames beyond that to other threads' faults.
     fn swap_ahead(&self, want: u32) {
-        self.log.counters().add(Counter::swapper_calls, 1);
-        let client = self.frames.client();
-        let most = (client.resident_limit() / 8).max(self.frames.spare());
+        self.standby.log.counters().add(Counter::swapper_calls, 1);
+        let client = self.standby.frames.client();
+        let most = (client.resident_limit() / 8).max(self.standby.frames.spare());
         let want = want.min(most);
-        if self.frames.room() < want
+        if self.standby.frames.room() < want
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            self.evict(&mut cleaner, want - self.frames.room());
+            self.evict(&mut cleaner, want - self.standby.frames.room());
         }
         let optimistic = client.n().saturating_sub(client.contract().g);
         let beyond = client.unused().saturating_sub(want);
         let given = client.release(optimistic.min(beyond));
-        self.log
+        self.standby
+            .log
             .counters()
             .add(Counter::relinquished, u64::from(given));
     }
 
     /// The background evictor's work: returns revoked frames, and keeps the spare frames
     /// unused.
-    pub(crate) fn keep_spare(&self) {
-        self.frames.set_evictor_up(true);
-        self.revisit_devices();
-        self.unmark_failed();
-        let client = self.frames.client();
+    /// `swapper_wants` is the number of frames that the fault limits call for, if they do.
+    pub(crate) fn keep_spare(&self, swapper_wants: Option<u32>) {
+        self.standby.frames.set_evictor_up(true);
+        if let Some(_stager) = self.stager.try_lock() {
+            self.standby.pins.release_due(&self.standby.mm);
+        }
+        let client = self.standby.frames.client();
         let asked = client.demanded();
         if asked > 0 {
             let unused = client.unused();
@@ -271,24 +332,29 @@ impl Pager {
                 self.evict(&mut cleaner, asked - unused);
             }
             let given = client.release_demanded(asked);
-            self.log
+            self.standby
+                .log
                 .counters()
                 .add(Counter::relinquished, u64::from(given));
         }
-        if let Some(want) = self.pace.swapper_called() {
+        if let Some(want) = swapper_wants {
             self.swap_ahead(want);
         }
         let mut helped = false;
-        if self.frames.is_below_spare()
+        if self.standby.frames.is_below_spare()
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            let want = self.frames.spare().saturating_sub(self.frames.room());
+            let want = self
+                .standby
+                .frames
+                .spare()
+                .saturating_sub(self.standby.frames.room());
             helped = matches!(self.evict(&mut cleaner, want), Round::Freed(_));
         }
-        self.frames.set_evictor_up(false);
+        self.standby.frames.set_evictor_up(false);
         // Faults that came meanwhile did not ring.
-        if helped && self.frames.is_below_spare() {
-            self.frames.wake_evictor();
+        if helped && self.standby.frames.is_below_spare() {
+            self.standby.frames.wake_evictor();
         }
     }
 
@@ -297,23 +363,23 @@ impl Pager {
         self.evict_by(cleaner, want, false)
     }
 
-    /// As [`Pager::evict`]; `busy` as for [`Pager::obtain_frame`].
+    /// As [`Evictor::evict`]; `busy` as for [`Evictor::obtain_frame`].
     fn evict_by(&self, cleaner: &mut Cleaner, want: u32, busy: bool) -> Round {
         let mut done = Cleaning::default();
         while done.freed + cleaner.in_hand() < want && done.refusal.is_none() {
             if !self.take_next(cleaner, busy) {
                 break;
             }
-            done = done.and(self.end_some(cleaner));
+            done = done.and(cleaner.end_some());
         }
-        done = done.and(self.end_all(cleaner));
+        done = done.and(cleaner.end_all());
         // Kept pieces get their turn when there is nothing else.
-        if done.freed == 0 && done.refusal.is_none() && self.take_up(cleaner, Turn::Again) {
-            done = self.end_all(cleaner);
+        if done.freed == 0 && done.refusal.is_none() && cleaner.take_up(Turn::Again) {
+            done = cleaner.end_all();
         }
         match (done.freed, done.refusal) {
             (0, Some(error)) => Round::Refused(error),
-            (0, None) if self.staging.ring.is_empty() => Round::Nothing,
+            (0, None) if self.standby.slots.ring.is_empty() => Round::Nothing,
             (0, None) => Round::Others,
             (count, _) => Round::Freed(count),
         }
@@ -323,17 +389,17 @@ impl Pager {
     /// units until it has. Returns false if there is nothing to take up.
     fn take_next(&self, cleaner: &mut Cleaner, busy: bool) -> bool {
         loop {
-            let enough = self.staging.standby() >= self.standby_target();
-            if enough && self.take_up(cleaner, Turn::First) {
+            let enough = self.standby.slots.standby() >= self.standby_target();
+            if enough && cleaner.take_up(Turn::First) {
                 return true;
             }
             let stager = match busy {
                 true => self.stager.try_lock(),
                 false => Some(self.stager.lock()),
             };
-            let staged = stager.is_some_and(|mut stager| self.stage_next(&mut stager));
+            let staged = stager.is_some_and(|mut stager| stager.stage_next());
             if !staged {
-                return self.take_up(cleaner, Turn::First);
+                return cleaner.take_up(Turn::First);
             }
         }
     }
@@ -341,7 +407,7 @@ impl Pager {
     /// The target length of the standby list: what a sweep takes if frames are few, a
     /// sixteenth of the frames if they are many.
     fn standby_target(&self) -> u32 {
-        (self.frames.client().contract().x / 16).max(1)
+        (self.standby.frames.client().contract().x / 16).max(1)
     }
 
     /// Brings a staged page back in the frame it has, if no other frame can be found.
@@ -354,32 +420,49 @@ impl Pager {
                 return false;
             }
             let frame = seen.frame();
-            let Some((slot, page)) = self.staging.page_at(self.places.staged(frame)) else {
+            let Some((slot, page)) = self
+                .standby
+                .slots
+                .page_at(self.standby.places.staged(frame))
+            else {
                 return false;
             };
-            let piece = page / self.staging.piece_pages();
-            let Some(claim) = self.staging.ring.claim_piece(slot, piece) else {
+            let piece = page / self.standby.slots.piece_pages();
+            let Some(claim) = self.standby.slots.ring.claim_piece(slot, piece) else {
                 nap(PATIENCE);
                 continue;
             };
             // Unless the frame was released before the piece was claimed.
-            let here = self.staging.frames(slot)[page].load(Ordering::Relaxed) == frame + 1;
+            let here = self.standby.slots.frames(slot)[page].load(Ordering::Relaxed) == frame + 1;
             let unit = table.unit_of(index);
             let mut back = false;
             if here {
                 table.gate(unit).close();
-                back = self.put_back_staged(stretch, index, frame);
+                back = self.standby.put_back_staged(stretch, index, frame);
                 table.gate(unit).open();
             }
             if back {
-                self.staging.count(0, 1);
-                self.requeue(stretch, unit);
+                self.standby.slots.count(0, 1);
+                self.standby.queues.requeue(stretch, unit);
             }
-            self.release(&claim, false);
+            self.standby.release(&claim, false);
             if here {
                 return back;
             }
         }
         false
     }
+}
+
+/// Sleeps.
+pub(crate) fn nap(time: Duration) {
+    let idle = std::sync::atomic::AtomicU32::new(0);
+    wired::futex::wait(&idle, 0, Some(time));
+}
+
+/// A cleaner for the background evictor, and one for each processor that could help.
+fn cleaner_count() -> usize {
+    // The library's own count reads the quota of the control group, too: that takes files.
+    let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
+    (1 + processors).min(MOST_CLEANERS)
 }

@@ -54,7 +54,10 @@ impl Activation<'_> {
         let pager = self.pager;
         // No more pages than the period has room for: the program faults on the rest later.
         let whole = advice;
-        let (granted, when) = pager.pace.more(self.task, advice.window - 1, before);
+        let (granted, when) = pager
+            .faults
+            .throttle
+            .more(self.task, advice.window - 1, before);
         let advice = Advice {
             window: 1 + granted,
             ..advice
@@ -65,6 +68,8 @@ impl Activation<'_> {
         if let Some(handle) = seen.handle().filter(|_| seen.state() == State::Stored) {
             // Another stream's thread may have the reader.
             reading = pager
+                .faults
+                .streams
                 .reader(&advice)
                 .map(|reader| self.read_ahead(reader, handle, &advice));
             from = reading
@@ -75,7 +80,7 @@ impl Activation<'_> {
                 // reports why.
                 drop(reading);
                 self.alone(&whole);
-                pager.pace.give_back(self.task, when, granted);
+                pager.faults.throttle.give_back(self.task, when, granted);
                 return self.fetch(seen, frame);
             }
             class = FaultClass::Memory;
@@ -92,7 +97,7 @@ impl Activation<'_> {
         });
         let reached = self.claim_around(&advice, reading.as_mut());
         if reached < whole.window && !self.at_bind() {
-            self.pager.recogniser.brought(&whole, reached);
+            self.pager.faults.streams.detector.brought(&whole, reached);
         }
         let brought = self.context.parts.len() as u64 - 1;
         if advice.stride < 0 {
@@ -101,7 +106,10 @@ impl Activation<'_> {
         let outcome = self.publish_parts();
         before.add(Counter::prefetched, brought);
         let brought = brought as u32;
-        pager.pace.give_back(self.task, when, granted - brought);
+        pager
+            .faults
+            .throttle
+            .give_back(self.task, when, granted - brought);
         self.context.handled = Handled {
             class,
             pages: 1 + brought,
@@ -115,7 +123,7 @@ impl Activation<'_> {
     /// Records that the page of the fault comes without the rest of its window.
     pub(crate) fn alone(&self, advice: &Advice) {
         if !self.at_bind() {
-            self.pager.recogniser.brought(advice, 1);
+            self.pager.faults.streams.detector.brought(advice, 1);
         }
     }
 
@@ -130,7 +138,7 @@ impl Activation<'_> {
         let place = reader.place(advice, self.stretch.id(), self.index);
         // A page that cannot be read ahead is read on demand.
         let _ = reader.read(place, advice.window, table, Some(handle));
-        reader.wait_for(place, || self.pager.entries.call());
+        reader.wait_for(place, || self.pager.faults.handlers.call());
         Reading { reader, place }
     }
 
@@ -249,6 +257,7 @@ impl Activation<'_> {
             }
             for part in &parts[at..at + mapped.pages] {
                 self.pager
+                    .standby
                     .places
                     .set_home(part.frame, table.address(part.index));
                 let word = table.word(part.index);
@@ -281,7 +290,10 @@ impl Activation<'_> {
         let queue = table.touch(unit);
         gate.leave();
         if queue {
-            self.pager.note_filled(self.stretch, unit, true, false);
+            self.pager
+                .standby
+                .queues
+                .note_filled(self.stretch, unit, true, false);
         }
         self.pager.frames.note_resident();
         self.context.parts = parts;
@@ -297,7 +309,7 @@ impl Activation<'_> {
             Some(from) => userfault.copy(addr, from, len, Wake::Yes),
             // As in `publish`: a page that MOVE can tell from a pinned one.
             None if self.write || self.pager.mm.is_careful() => {
-                userfault.copy(addr, self.pager.zeros.as_ptr(), len, Wake::Yes)
+                userfault.copy(addr, self.pager.faults.zeros.as_ptr(), len, Wake::Yes)
             }
             None => userfault.zero(addr, len, Wake::Yes),
         };

@@ -7,6 +7,7 @@ use crate::counters::Counter;
 use crate::fork_cell::ForkCell;
 use crate::log::Log;
 use crate::page::State;
+use crate::stretch::Inner;
 use frames::{DomainFrames, Frame};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -111,6 +112,15 @@ impl FrameSource {
     pub(crate) fn mark(&self, frame: u32, state: frames::State) {
         if let Err(misuse) = self.client().mark(Frame(frame), state) {
             self.log.write(format_args!("{misuse}"));
+        }
+    }
+
+    /// Undoes one nail of a page. Under the unit's closed gate.
+    pub(crate) fn unnail(&self, stretch: &Inner, index: usize) {
+        let word = stretch.table().word(index);
+        let seen = word.load();
+        if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {
+            self.mark(seen.frame(), frames::State::Mapped);
         }
     }
 

@@ -23,8 +23,8 @@ use crate::fault_around::unmappable;
 use crate::fault_context::Context;
 use crate::page::{PageState, State};
 use crate::page_in::{Activation, Outcome};
-use crate::pager::Pager;
 use frames::Frame;
+use std::sync::OnceLock;
 use store::ReadPage;
 use translation::{Reservation, Wake};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
@@ -92,18 +92,38 @@ impl Drop for Scratch {
     }
 }
 
-/// The scratches of a domain that has huge frames.
-pub(crate) type Scratches = [Lock<Scratch>; SCRATCHES];
+/// The buffers of a domain, once a stretch has asked for huge frames.
+#[derive(Default)]
+pub(crate) struct HugeBuffers(OnceLock<[Lock<Scratch>; SCRATCHES]>);
 
-/// Makes them.
-pub(crate) fn scratches() -> Result<Box<Scratches>, translation::ReserveError> {
-    let mut made = Vec::with_capacity(SCRATCHES);
-    for _ in 0..SCRATCHES {
-        made.push(Lock::new(Scratch::new()?));
+impl HugeBuffers {
+    /// Makes them, if there are none yet.
+    pub(crate) fn prepare(&self) -> Result<(), translation::ReserveError> {
+        if self.0.get().is_none() {
+            let made = (0..SCRATCHES).map(|_| Scratch::new().map(Lock::new));
+            let made: Vec<_> = made.collect::<Result<_, _>>()?;
+            let Ok(made) = made.try_into() else {
+                unreachable!("as many as there are");
+            };
+            // If another thread was first, its buffers serve as well.
+            let _ = self.0.set(made);
+        }
+        Ok(())
     }
-    match made.try_into() {
-        Ok(scratches) => Ok(scratches),
-        Err(_) => unreachable!("as many as there are"),
+
+    /// The buffer for a unit; None if no stretch has huge frames.
+    fn get(&self, unit: usize) -> Option<&Lock<Scratch>> {
+        self.0.get().map(|buffers| &buffers[unit % SCRATCHES])
+    }
+
+    /// Keeps the memory of a slot, a huge page that was emptied, for a later huge fault.
+    pub(crate) fn reuse(&self, slot: usize) -> bool {
+        let buffers = self.0.get().into_iter().flatten();
+        let mut idle = buffers.filter_map(Lock::try_lock);
+        match idle.find(|buffer| !buffer.used) {
+            Some(mut buffer) => buffer.take_over(slot),
+            None => false,
+        }
     }
 }
 
@@ -118,8 +138,7 @@ impl Activation<'_> {
         {
             return None;
         }
-        let scratches = self.pager.scratches()?;
-        let mut scratch = scratches[first / HUGE_RANGE_PAGES % SCRATCHES].lock();
+        let mut scratch = self.pager.faults.huge.get(first / HUGE_RANGE_PAGES)?.lock();
         let scratch = &mut *scratch;
         scratch.frames.clear();
         scratch.frames.extend(self.held.take());
@@ -240,7 +259,7 @@ impl Activation<'_> {
             };
             match there {
                 Ok(()) => {
-                    self.pager.places.set_home(frame.0, addr);
+                    self.pager.standby.places.set_home(frame.0, addr);
                     table.word(index).finish_fill(frame.0);
                     self.stretch.log().note(index);
                     came += 1;
@@ -260,7 +279,10 @@ impl Activation<'_> {
         // Also its page table, if it got one: otherwise it would get no huge page again.
         scratch.clear();
         if queue {
-            self.pager.note_filled(self.stretch, unit, true, false);
+            self.pager
+                .standby
+                .queues
+                .note_filled(self.stretch, unit, true, false);
         }
         self.pager.frames.note_resident();
         outcome
@@ -275,18 +297,6 @@ impl Activation<'_> {
                 Err(MapError::Again { .. }) => std::hint::spin_loop(),
                 Err(error) => return Err(unmappable(&error)),
             }
-        }
-    }
-}
-
-impl Pager {
-    /// Keeps the memory of a slot, a huge page that was emptied, for a later huge fault.
-    pub(crate) fn reuse(&self, slot: usize) -> bool {
-        let scratches = self.scratches().into_iter().flatten();
-        let mut idle = scratches.filter_map(Lock::try_lock);
-        match idle.find(|scratch| !scratch.used) {
-            Some(mut scratch) => scratch.take_over(self.staging.address(slot)),
-            None => false,
         }
     }
 }

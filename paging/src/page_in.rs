@@ -216,7 +216,10 @@ impl Activation<'_> {
     fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
         let pager = self.pager;
         let rest = HUGE_RANGE_PAGES as u32 - 1;
-        let (granted, when) = pager.pace.more(self.task, rest, pager.log.counters());
+        let (granted, when) = pager
+            .faults
+            .throttle
+            .more(self.task, rest, pager.log.counters());
         let outcome = match granted == rest {
             true => self.fill_huge(),
             false => None,
@@ -228,7 +231,7 @@ impl Activation<'_> {
                     pages: HUGE_RANGE_PAGES as u32,
                 }
             }
-            _ => pager.pace.give_back(self.task, when, granted),
+            _ => pager.faults.throttle.give_back(self.task, when, granted),
         }
         outcome
     }
@@ -387,11 +390,11 @@ impl Activation<'_> {
             // one, and MOVE cannot take the shared zero page on all kernels. The location of a
             // staged page is stable inside the gate only.
             let staged = (seen.state() == State::Staged)
-                .then(|| self.pager.places.staged(seen.frame()) as *const u8);
+                .then(|| self.pager.standby.places.staged(seen.frame()) as *const u8);
             let mapped = match from.or(staged) {
                 Some(from) => userfault.copy(addr, from, PAGE, Wake::Yes),
                 None if self.write || self.pager.mm.is_careful() => {
-                    userfault.copy(addr, self.pager.zeros.as_ptr(), PAGE, Wake::Yes)
+                    userfault.copy(addr, self.pager.faults.zeros.as_ptr(), PAGE, Wake::Yes)
                 }
                 None => userfault.zero(addr, PAGE, Wake::Yes),
             };
@@ -416,7 +419,7 @@ impl Activation<'_> {
                 self.word().abort_fill(seen);
                 return outcome;
             }
-            self.pager.places.set_home(frame.0, addr);
+            self.pager.standby.places.set_home(frame.0, addr);
             self.word().finish_fill(frame.0);
             self.stretch.log().note(self.index);
             table.came(unit);
@@ -424,7 +427,10 @@ impl Activation<'_> {
             table.gate(unit).leave();
             let again = seen.state() == State::Staged && !seen.ahead();
             if queue || again {
-                self.pager.note_filled(self.stretch, unit, queue, again);
+                self.pager
+                    .standby
+                    .queues
+                    .note_filled(self.stretch, unit, queue, again);
             }
             self.pager.frames.note_resident();
             return outcome;
@@ -466,7 +472,7 @@ impl Pager {
         let addr = context.flights[flight].addr;
         let frame = Frame(context.flights[flight].frame);
         let used = context.flights[flight].used;
-        let begin = (used != 0).then(|| self.pace.used_since(0));
+        let begin = (used != 0).then(|| self.faults.throttle.used_since(0));
         self.log.counters().add(Counter::from_disk, 1);
         let Some(stretch) = self.mm.index.find(addr) else {
             // A stretch is removed only after its pages in transit have settled.
@@ -495,8 +501,9 @@ impl Pager {
                 class: FaultClass::Disk,
                 pages: 1,
             };
-            self.pace
-                .sample(handled, used + self.pace.used_since(begin));
+            self.faults
+                .throttle
+                .sample(handled, used + self.faults.throttle.used_since(begin));
         }
         (addr, outcome)
     }

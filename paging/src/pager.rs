@@ -15,36 +15,28 @@
 //!   entry thread that has reads under way only tries the first two.
 
 use crate::counters::Counters;
-use crate::entry::idle::Entries;
-use crate::entry::marked::Marks;
-use crate::evict::writeback::{Cleaner, MOST_CLEANERS};
-use crate::evict::{HeldByDevices, SpareMappings, Stager};
+use crate::entry::marked::FailedPages;
+use crate::evict::Evictor;
 use crate::fault_context::Pool;
+use crate::fault_path::FaultPath;
 use crate::frame_source::FrameSource;
-use crate::huge::{self, Scratches};
 use crate::log::Log;
 use crate::mm::Mm;
-use crate::readahead::{Ahead, WINDOWS};
-use crate::replacement::ScanResistant;
-use crate::standby::{Places, Staging};
+use crate::standby::StandbyList;
 use crate::stored_pages::StoredPages;
-use crate::stream_detector::{Advice, Recogniser, WIDEST};
-use crate::stretch::Handler;
+use crate::streams::Streams;
+use crate::stretch::Inner;
 use crate::throttle::Pace;
 use frames::DomainFrames;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use store::{HolderId, Store};
 use translation::{Capabilities, Userfault};
-use wired::{Guard, HUGE_RANGE_PAGES, Lock, PAGE, PiLock};
+use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
 pub const FEWEST_FRAMES: u32 = 4;
-
-/// Readers of a pager. Threads share them by their streams; a thread that finds its reader in
-/// use goes without read-ahead for that fault.
-const READERS: usize = 4;
 
 /// The pager's interface to its host: queries and notifications.
 pub trait Hooks: Send + Sync {
@@ -109,109 +101,51 @@ pub(crate) struct Pager {
     pub(crate) mm: Arc<Mm>,
     pub(crate) frames: Arc<FrameSource>,
     pub(crate) store: Arc<StoredPages>,
-    pub(crate) places: Places,
-    pub(crate) staging: Staging,
-    /// The replacement's queues.
-    pub(crate) order: Lock<ScanResistant>,
-    /// The stager's state.
-    pub(crate) stager: PiLock<Stager>,
-    /// The cleaners; the first is the background evictor's.
-    pub(crate) cleaners: Box<[PiLock<Cleaner>]>,
-    /// Pages that a device held when they were selected for eviction. They stay nailed until
-    /// they are checked again. Changed under the closed gates of their units.
-    pub(crate) held_by_devices: PiLock<HeldByDevices>,
-    /// Reserve for evictions when the program has used up its mappings.
-    pub(crate) spare_mappings: SpareMappings,
-    pub(crate) pool: Pool,
-    unallocated: AtomicPtr<Box<Handler>>,
-    /// As many pages of zeros as the widest window has. Never written, so that all are one
-    /// page of the kernel's.
-    pub(crate) zeros: wired::WiredMemory,
-    /// Where huge frames are made, once a stretch has asked for them.
-    scratches: OnceLock<Box<Scratches>>,
-    /// Which entry threads wait for faults.
-    pub(crate) entries: Entries,
-    /// Pages whose access failed for now.
-    pub(crate) marks: Lock<Marks>,
-    /// Limits of the fault rate.
-    pub(crate) pace: Pace,
-    /// Detects streams and predicts the next faults.
-    pub(crate) recogniser: Recogniser,
-    /// The read-ahead engines; empty if there is no store or no window.
-    pub(crate) readers: Box<[Lock<Ahead>]>,
-    /// Pages of the widest window; below 2 there are no windows.
-    pub(crate) widest: u32,
+    /// Pages on their way out.
+    pub(crate) standby: Arc<StandbyList>,
+    pub(crate) evictor: Evictor,
+    pub(crate) faults: FaultPath,
 }
 
 impl Pager {
     pub(crate) fn new(parts: Parts) -> Result<Self, crate::DomainError> {
         let contract = parts.frames.contract();
         let unit_pages = unit_pages(contract.x);
-        // As many slots as units could be resident at once, up to a bound: a slot is an
-        // address range and one mapping while it is in use.
-        let slots = (contract.x as usize / unit_pages.min(64)).clamp(2, 256);
-        let area = translation::reserve_staging(slots * unit_pages * PAGE)
-            .map_err(crate::DomainError::Translation)?;
-        let base = area.addr;
-        let staging = Staging::new(base, slots, unit_pages).map_err(crate::DomainError::Memory)?;
-        let cleaners = (0..cleaner_count())
-            .map(|_| Cleaner::new(parts.store).map(PiLock::new))
-            .collect::<Result<_, _>>()?;
+        let memory = crate::DomainError::Memory;
         let mm = Mm::new(
             parts.capabilities,
             parts.userfault,
             parts.careful,
             unit_pages,
-        )
-        .map_err(crate::DomainError::Memory)?;
+        );
+        let mm = Arc::new(mm.map_err(memory)?);
         let log = Arc::new(Log::new(parts.hooks, parts.counters));
         let frames = Arc::new(FrameSource::new(parts.frames, log.clone()));
+        let store = Arc::new(StoredPages::new(parts.store, parts.holder));
+        let faults = FaultPath::new(
+            Pace::new(parts.limits).map_err(memory)?,
+            Pool::new(parts.store, parts.contexts)?,
+            Streams::new(parts.store, contract.x)?,
+            FailedPages::new(mm.clone(), log.clone()),
+        )
+        .map_err(memory)?;
+        let standby = Arc::new(StandbyList::new(
+            mm.clone(),
+            frames.clone(),
+            store.clone(),
+            log.clone(),
+            parts.total_frames as usize,
+        )?);
         Ok(Self {
             hooks: parts.hooks,
-            places: Places::new(parts.total_frames as usize).map_err(crate::DomainError::Memory)?,
-            staging,
-            order: Lock::new(ScanResistant::new(parts.total_frames as usize)),
-            stager: PiLock::new(Stager::default()),
-            cleaners,
-            held_by_devices: PiLock::new(HeldByDevices::new(parts.total_frames as usize)),
-            spare_mappings: SpareMappings::default(),
-            pool: Pool::new(parts.store, parts.contexts)?,
-            unallocated: AtomicPtr::default(),
-            zeros: wired::WiredMemory::private(WIDEST as usize * PAGE)
-                .map_err(crate::DomainError::Memory)?,
-            scratches: OnceLock::new(),
-            entries: Entries::default(),
-            marks: Lock::new(Marks::new()),
-            pace: Pace::new(parts.limits).map_err(crate::DomainError::Memory)?,
-            recogniser: Recogniser::default(),
-            readers: readers(parts.store, contract.x)?,
             log,
-            mm: Arc::new(mm),
+            mm,
             frames,
-            store: Arc::new(StoredPages::new(parts.store, parts.holder)),
-            widest: widest(contract.x),
+            store,
+            evictor: Evictor::new(standby.clone(), &faults.huge, faults.handlers.clone())?,
+            standby,
+            faults,
         })
-    }
-
-    /// What huge faults work with, once a stretch has asked for huge frames.
-    pub(crate) fn scratches(&self) -> Option<&Scratches> {
-        self.scratches.get().map(Box::as_ref)
-    }
-
-    /// Prepares for huge faults.
-    pub(crate) fn prepare_huge(&self) -> Result<(), translation::ReserveError> {
-        if self.scratches.get().is_none() {
-            // If another thread was first, its scratches serve as well.
-            let _ = self.scratches.set(huge::scratches()?);
-        }
-        Ok(())
-    }
-
-    /// The reader of a stream; None if another stream's thread has it.
-    pub(crate) fn reader(&self, advice: &Advice) -> Option<Guard<'_, Ahead>> {
-        let count = self.readers.len();
-        let at = (advice.stream as usize).checked_rem(count)?;
-        self.readers[at].try_lock()
     }
 
     /// Switches to the child process: its userfaultfd, its client, its holder.
@@ -232,32 +166,28 @@ impl Pager {
             self.log.become_child(counters);
         }
         self.store.become_child(holder);
-        self.entries.forget();
+        self.faults.handlers.forget();
     }
 
-    /// A handler for faults on addresses of no stretch.
-    pub(crate) fn unallocated_handler(&self) -> Option<&'static Handler> {
-        // SAFETY: a pointer stored here came from a leaked box.
-        unsafe { self.unallocated.load(Ordering::Acquire).as_ref() }.map(|boxed| &**boxed)
+    /// Removes a stretch. The caller holds the control lock.
+    pub(crate) fn remove(&self, stretch: &Inner) {
+        stretch.set_closing();
+        // Two steps, since a fault inside the gate may be waiting for an eviction: first no
+        // evicting thread refers to it any more, then no thread is inside.
+        let halted = self.evictor.halt();
+        self.mm.index.remove(stretch);
+        drop(halted);
+        self.mm.gate.close();
+        self.mm.gate.open();
     }
 
-    pub(crate) fn set_unallocated_handler(&self, handler: Box<Handler>) {
-        self.unallocated
-            .store(Box::into_raw(Box::new(handler)), Ordering::Release);
-    }
-}
-
-impl Drop for Pager {
-    fn drop(&mut self) {
-        self.spare_mappings.unmap();
-        let len = self.staging.bytes();
-        for addr in [Some(self.staging.address(0)), self.staging.sieve(0)]
-            .into_iter()
-            .flatten()
-        {
-            // SAFETY: the pager's own areas, and no thread evicts any more.
-            let _ = unsafe { translation::unmap_staging(translation::Reservation { addr, len }) };
+    /// The background evictor's work, once.
+    pub(crate) fn keep_spare(&self) {
+        if let Some(stager) = self.evictor.stager.try_lock() {
+            self.faults.failed.unmark_due(&stager);
         }
+        let swapper = self.faults.throttle.swapper_called();
+        self.evictor.keep_spare(swapper);
     }
 }
 
@@ -267,33 +197,6 @@ fn unit_pages(frames: u32) -> usize {
     let eighth = (frames as usize / 8).max(1);
     let power = 1 << eighth.ilog2();
     power.min(HUGE_RANGE_PAGES)
-}
-
-/// Pages of the widest window: a small part of the frames, so that the windows of several
-/// streams do not take each other's frames.
-fn widest(frames: u32) -> u32 {
-    (frames / 64).min(WIDEST)
-}
-
-/// Makes the read-ahead engines. Their buffers are memory, too, so a lane's length is limited
-/// to a small part of the frames.
-fn readers(
-    store: Option<&dyn Store>,
-    frames: u32,
-) -> Result<Box<[Lock<Ahead>]>, crate::DomainError> {
-    let length = WINDOWS * widest(frames) as usize;
-    let Some(store) = store.filter(|_| length > 1) else {
-        return Ok(Box::default());
-    };
-    let reader = |_| Ahead::new(store, length).map(Lock::new);
-    (0..READERS).map(reader).collect()
-}
-
-/// A cleaner for the background evictor, and one for each processor that could help.
-fn cleaner_count() -> usize {
-    // The library's own count reads the quota of the control group, too: that takes files.
-    let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
-    (1 + processors).min(MOST_CLEANERS)
 }
 
 #[cfg(test)]

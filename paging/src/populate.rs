@@ -71,14 +71,16 @@ impl Pager {
                 Outcome::Success | Outcome::Busy => {}
                 Outcome::Retry if more > 0 => {
                     // Once only: the second attempt splits the unit.
-                    self.obtain_room(more);
+                    self.evictor.obtain_room(more);
                     whole = !std::mem::replace(&mut asked, true);
                 }
-                Outcome::Retry | Outcome::Pending => match self.obtain_frame(State::Empty, false) {
-                    Ok(frame) => held = Some(frame),
-                    Err(NoFrame::Never(why)) => return Err(NotBrought::Failed(why)),
-                    Err(NoFrame::Busy) => {}
-                },
+                Outcome::Retry | Outcome::Pending => {
+                    match self.evictor.obtain_frame(State::Empty, false) {
+                        Ok(frame) => held = Some(frame),
+                        Err(NoFrame::Never(why)) => return Err(NotBrought::Failed(why)),
+                        Err(NoFrame::Busy) => {}
+                    }
+                }
                 Outcome::Failure(why) => return Err(NotBrought::Failed(why)),
             }
         }
@@ -92,8 +94,8 @@ impl Pager {
         held: &mut Option<Frame>,
         more: &mut u32,
     ) -> Outcome {
-        let mut context = self.pool.borrow(wanted.caller as usize);
-        let window = (self.widest as usize).min(wanted.window) as u32;
+        let mut context = self.faults.contexts.borrow(wanted.caller as usize);
+        let window = (self.faults.streams.widest as usize).min(wanted.window) as u32;
         let advice = (window > 1).then_some(Advice {
             stream: wanted.caller | 1 << 31,
             stride: 1,

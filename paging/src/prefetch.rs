@@ -164,7 +164,10 @@ impl Prefetcher {
     fn wait_for_its_turn(&self, pager: &Pager) -> bool {
         let mut standing = Standing::default();
         while let Told::Suspend(suspended) =
-            pager.pace.ask(TASK, &mut standing, pager.log.counters())
+            pager
+                .faults
+                .throttle
+                .ask(TASK, &mut standing, pager.log.counters())
         {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.stop || waiting.cancelled {

@@ -379,12 +379,15 @@ impl Process {
                 u32::from(!done)
             }
             Errand::Drain(want) => {
-                self.pager.drain();
+                self.pager.evictor.drain();
                 if want == 0 {
                     return 0;
                 }
-                let round = self.pager.evict(&mut self.pager.some_cleaner(), want);
-                self.pager.drain();
+                let round = self
+                    .pager
+                    .evictor
+                    .evict(&mut self.pager.evictor.some_cleaner(), want);
+                self.pager.evictor.drain();
                 match round {
                     Round::Freed(count) => count,
                     Round::Nothing | Round::Others | Round::Refused(_) => 0,
@@ -420,7 +423,7 @@ impl Process {
 
     /// The limits of the fault rate.
     pub fn limits(&self) -> rate::SharedLimits<'static> {
-        self.pager.pace.limits()
+        self.pager.faults.throttle.limits()
     }
 
     /// Unblocks the pager's signals on the calling thread, which was started with them
@@ -562,7 +565,7 @@ impl Process {
             if careful != seen.load(Ordering::Relaxed) {
                 // Any thread that stages holds the lock; the next one to take it sees the new
                 // value.
-                drop(self.pager.stager.lock());
+                drop(self.pager.evictor.stager.lock());
                 seen.store(careful, Ordering::Release);
                 futex::wake_all(seen);
             }
@@ -627,13 +630,14 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
     if seen.state() != State::Empty {
         return;
     }
-    let Ok(frame) = pager.obtain_frame(State::Resident, false) else {
+    let Ok(frame) = pager.evictor.obtain_frame(State::Resident, false) else {
         return;
     };
     let unit = stretch.table().unit_of(index);
     stretch.table().gate(unit).enter();
     if word.begin_fill(seen) {
         pager
+            .standby
             .places
             .set_home(frame.0, stretch.table().address(index));
         word.finish_fill(frame.0);
@@ -641,25 +645,11 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
         let queue = stretch.table().touch(unit);
         stretch.table().gate(unit).leave();
         if queue {
-            pager.note_filled(stretch, unit, true, false);
+            pager.standby.queues.note_filled(stretch, unit, true, false);
         }
     } else {
         stretch.table().gate(unit).leave();
         pager.frames.put(frame);
-    }
-}
-
-impl Pager {
-    /// Removes a stretch. The caller holds the control lock.
-    pub(crate) fn remove(&self, stretch: &Inner) {
-        stretch.set_closing();
-        // Two steps, since a fault inside the gate may be waiting for an eviction: first no
-        // evicting thread refers to it any more, then no thread is inside.
-        let halted = self.halt();
-        self.mm.index.remove(stretch);
-        drop(halted);
-        self.mm.gate.close();
-        self.mm.gate.open();
     }
 }
 

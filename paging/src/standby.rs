@@ -10,195 +10,244 @@
 //! piece by piece ([`ring`]). A page that faults meanwhile comes back by a copy: that is the
 //! list's second chance, and the reason why plain first in, first out suffices as the order
 //! among ranges.
-//! in, first out.
 
 #[cfg(all(test, loom))]
 mod interleavings;
 pub(crate) mod ring;
+mod slots;
 
-use ring::{PIECE, Ring};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use wired::{PAGE, WiredMemory};
+pub(crate) use slots::{Places, Slots};
 
-/// Where a frame's page belongs and where it is staged.
-#[derive(Default)]
-struct Place {
-    home: AtomicU64,
-    staged: AtomicU64,
+use crate::evict::{DmaPins, PATIENCE, SpareMappings, VictimQueues, nap};
+use crate::frame_source::FrameSource;
+use crate::log::Log;
+use crate::mm::Mm;
+use crate::page::State;
+use crate::stored_pages::StoredPages;
+use crate::stretch::Inner;
+use frames::State as FrameState;
+use ring::Claim;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use translation::{MapError, Reservation, TranslationError};
+use wired::PAGE;
+
+/// How often to retry a copy that meets a change of the address space.
+const TRIES: usize = 1000;
+
+/// Why a page did not go back to its place.
+#[derive(Debug, thiserror::Error)]
+enum NotBack {
+    #[error("the address space is changing")]
+    Later,
+    #[error(transparent)]
+    NotMoved(#[from] TranslationError),
+    #[error(transparent)]
+    NotCopied(#[from] MapError),
 }
 
-/// For every frame of the contract: the page it holds.
-pub(crate) struct Places(WiredMemory, usize);
-
-impl Places {
-    /// For frames numbered below `frames`.
-    pub(crate) fn new(frames: usize) -> rustix::io::Result<Self> {
-        Ok(Self(
-            WiredMemory::private(frames * size_of::<Place>())?,
-            frames,
-        ))
-    }
-
-    fn of(&self, frame: u32) -> &Place {
-        assert!((frame as usize) < self.1, "frame outside the contract");
-        // SAFETY: in bounds; zero is a valid place.
-        unsafe { &*self.0.as_ptr().cast::<Place>().add(frame as usize) }
-    }
-
-    /// The page's address in its stretch.
-    pub(crate) fn home(&self, frame: u32) -> usize {
-        self.of(frame).home.load(Ordering::Acquire) as usize
-    }
-
-    /// Where the staged contents can be read.
-    pub(crate) fn staged(&self, frame: u32) -> usize {
-        self.of(frame).staged.load(Ordering::Acquire) as usize
-    }
-
-    /// The page now belongs at `home` (first staged, or moved to another address).
-    pub(crate) fn set_home(&self, frame: u32, home: usize) {
-        self.of(frame).home.store(home as u64, Ordering::Release);
-    }
-
-    /// The page's contents are at `staged`.
-    pub(crate) fn set_staged(&self, frame: u32, staged: usize) {
-        self.of(frame)
-            .staged
-            .store(staged as u64, Ordering::Release);
-    }
+/// The staged pages of a domain, and what staging, writing and putting them back shares.
+pub(crate) struct StandbyList {
+    pub(crate) mm: Arc<Mm>,
+    pub(crate) frames: Arc<FrameSource>,
+    pub(crate) store: Arc<StoredPages>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) slots: Slots,
+    pub(crate) places: Places,
+    /// Which unit is staged next.
+    pub(crate) queues: VictimQueues,
+    /// Pages that a device held when they were selected for eviction.
+    pub(crate) pins: DmaPins,
+    /// Reserve for evictions when the program has used up its mappings.
+    pub(crate) spare_mappings: SpareMappings,
 }
 
-/// The slots: their memory, and which frame is at each page of them.
-///
-/// A slot's words belong to the thread that fills it (under the stager's lock) until it is
-/// pushed, and then to the thread that claims the piece they are in.
-pub(crate) struct Staging {
-    base: usize,
-    /// Where careful mode moves pages that no device holds: as large as the slots, made when
-    /// first needed.
-    sieve: AtomicU64,
-    unit_pages: usize,
-    slots: usize,
-    /// `slots * unit_pages` words: the frame at each page of each slot, plus one.
-    frames: WiredMemory,
-    /// Slots whose memory is one huge page, as far as is known: to be reused whole.
-    whole: Box<[AtomicBool]>,
-    /// Slots that the kernel keeps as several mappings, as far as is known.
-    split: Box<[AtomicBool]>,
-    /// Frames in all slots.
-    standby: AtomicU32,
-    /// Which slots are in use.
-    pub(crate) ring: Ring,
-}
-
-impl Staging {
-    /// Room for `slots` units of `unit_pages` pages at `base`, an address range that is
-    /// reserved for it.
-    pub(crate) fn new(base: usize, slots: usize, unit_pages: usize) -> rustix::io::Result<Self> {
+impl StandbyList {
+    /// An empty list. Frame numbers are below `total_frames`.
+    pub(crate) fn new(
+        mm: Arc<Mm>,
+        frames: Arc<FrameSource>,
+        store: Arc<StoredPages>,
+        log: Arc<Log>,
+        total_frames: usize,
+    ) -> Result<Self, crate::DomainError> {
+        // As many slots as units could be resident at once, up to a bound: a slot is an
+        // address range and one mapping while it is in use.
+        let most = frames.client().contract().x as usize;
+        let slots = (most / mm.unit_pages.min(64)).clamp(2, 256);
+        let area = translation::reserve_staging(slots * mm.unit_pages * PAGE)
+            .map_err(crate::DomainError::Translation)?;
+        let memory = crate::DomainError::Memory;
         Ok(Self {
-            base,
-            sieve: AtomicU64::new(0),
-            unit_pages,
-            slots,
-            frames: WiredMemory::private(slots * unit_pages * 4)?,
-            whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
-            split: (0..slots).map(|_| AtomicBool::new(false)).collect(),
-            standby: AtomicU32::new(0),
-            ring: Ring::new(slots, unit_pages),
+            slots: Slots::new(area.addr, slots, mm.unit_pages).map_err(memory)?,
+            places: Places::new(total_frames).map_err(memory)?,
+            queues: VictimQueues::new(total_frames),
+            pins: DmaPins::new(frames.clone(), total_frames),
+            spare_mappings: SpareMappings::default(),
+            mm,
+            frames,
+            store,
+            log,
         })
     }
 
-    /// Bytes of a slot.
-    pub(crate) fn slot_bytes(&self) -> usize {
-        self.unit_pages * PAGE
+    /// The page that a frame holds: its stretch, and its number there.
+    pub(crate) fn home(&self, frame: u32) -> Option<(&Inner, usize)> {
+        let home = self.places.home(frame);
+        let stretch = self.mm.index.find(home)?;
+        Some((stretch, stretch.table().index(home)))
     }
 
-    /// Pages of a slot that are one piece.
-    pub(crate) fn piece_pages(&self) -> usize {
-        self.unit_pages.min(PIECE)
-    }
-
-    /// Bytes of the whole area.
-    pub(crate) fn bytes(&self) -> usize {
-        self.slots * self.slot_bytes()
-    }
-
-    /// Address of a slot.
-    pub(crate) fn address(&self, slot: usize) -> usize {
-        self.base + slot * self.slot_bytes()
-    }
-
-    /// Returns true if a slot's memory is to be reused whole.
-    pub(crate) fn is_whole(&self, slot: usize) -> bool {
-        self.whole[slot].load(Ordering::Acquire)
-    }
-
-    /// Sets whether it is.
-    pub(crate) fn set_whole(&self, slot: usize, whole: bool) {
-        self.whole[slot].store(whole, Ordering::Release);
-    }
-
-    /// Sets whether a slot is several mappings; returns what it was.
-    pub(crate) fn replace_split(&self, slot: usize, split: bool) -> bool {
-        self.split[slot].swap(split, Ordering::AcqRel)
-    }
-
-    /// The sieve's address for a slot, if there is a sieve.
-    pub(crate) fn sieve(&self, slot: usize) -> Option<usize> {
-        match self.sieve.load(Ordering::Acquire) as usize {
-            0 => None,
-            base => Some(base + slot * self.slot_bytes()),
+    /// Puts one staged page back at its address, in its frame. A page that a device may hold
+    /// goes back as the same page of memory, with the slot's rights; a copy of any other comes
+    /// under the rights and the key of its address. Under the unit's closed gate; the caller
+    /// updates the word. Returns false if there was no page, or the kernel refused.
+    pub(crate) fn put_back(
+        &self,
+        stretch: &Inner,
+        index: usize,
+        slot_word: &AtomicU32,
+        staged: usize,
+        held: bool,
+    ) -> bool {
+        let word = slot_word.load(Ordering::Relaxed);
+        if word == 0 {
+            return false;
+        }
+        let addr = stretch.table().address(index);
+        let put = match held {
+            true => self.move_back(addr, staged),
+            false => self.copy_back(addr, staged),
+        };
+        match put {
+            Ok(()) => {
+                slot_word.store(0, Ordering::Relaxed);
+                self.frames.mark(word - 1, FrameState::Mapped);
+                true
+            }
+            // The address space is changing: the page keeps its place until the next turn.
+            Err(NotBack::Later) => false,
+            Err(error) => {
+                self.log.write(format_args!(
+                    "a page could not be put back at {addr:#x}: {error}"
+                ));
+                false
+            }
         }
     }
 
-    /// Sets the sieve's base.
-    pub(crate) fn set_sieve(&self, base: usize) {
-        self.sieve.store(base as u64, Ordering::Release);
+    /// A page that a device holds is lost if it stays, so this waits for a mapping as long as
+    /// it takes.
+    fn move_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
+        loop {
+            // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
+            let put =
+                unsafe { translation::restore_pinned(staged, addr, self.mm.userfault(), false) };
+            match put {
+                Err(error) if error.errno == Errno::NOMEM => self.await_room(),
+                put => return Ok(put?),
+            }
+        }
     }
 
-    /// The words of a slot.
-    pub(crate) fn frames(&self, slot: usize) -> &[AtomicU32] {
-        self.frames
-            .slice(slot * self.unit_pages * 4, self.unit_pages)
+    fn copy_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
+        let from = std::ptr::with_exposed_provenance(staged);
+        let wake = translation::Wake::Yes;
+        for _ in 0..TRIES {
+            match self.mm.userfault().copy(addr, from, PAGE, wake) {
+                Err(MapError::Again { .. }) => std::hint::spin_loop(),
+                Err(error) => return Err(error.into()),
+                Ok(()) => {
+                    // SAFETY: its contents are in their place.
+                    let _ = unsafe { translation::discard(staged, PAGE) };
+                    return Ok(());
+                }
+            }
+        }
+        Err(NotBack::Later)
     }
 
-    /// The slot and the page in it of a staged address.
-    pub(crate) fn page_at(&self, staged: usize) -> Option<(usize, usize)> {
-        let bytes = self.bytes();
-        let offset = [Some(self.address(0)), self.sieve(0)]
+    /// Puts a page of the standby list back at its address, unless a fault is filling it
+    /// already. Under the unit's closed gate, by the thread that has claimed its piece.
+    pub(crate) fn put_back_staged(&self, stretch: &Inner, index: usize, frame: u32) -> bool {
+        let word = stretch.table().word(index);
+        let seen = word.load();
+        if seen.state() != State::Staged || seen.frame() != frame || !word.begin_fill(seen) {
+            return false;
+        }
+        let staged = self.places.staged(frame);
+        let back = self.slots.page_at(staged).is_some_and(|(slot, page)| {
+            let slot_word = &self.slots.frames(slot)[page];
+            // On the sieve are pages that no device holds.
+            let held = self.mm.is_careful() && staged == self.slots.address(slot) + page * PAGE;
+            self.put_back(stretch, index, slot_word, staged, held)
+        });
+        if back {
+            word.finish_in_place();
+            let table = stretch.table();
+            table.came(table.unit_of(index));
+        } else {
+            word.abort_fill(seen);
+        }
+        back
+    }
+
+    /// Releases a claim: pages that its slot's words still name are kept.
+    pub(crate) fn release(&self, claim: &Claim, swept: bool) {
+        let piece_pages = self.slots.piece_pages();
+        let words = self.slots.frames(claim.slot);
+        let kept = |piece: usize| {
+            let words = &words[piece * piece_pages..][..piece_pages];
+            let there = words.iter().filter(|w| w.load(Ordering::Relaxed) != 0);
+            there.count() as u32
+        };
+        if self.slots.ring.release(claim, kept) {
+            if !swept {
+                self.empty_slot(claim.slot);
+            }
+            self.slots.ring.vacate(claim.slot);
+        }
+    }
+
+    /// Discards all of a slot. A slot whose pages came in several moves becomes one mapping
+    /// again: the kernel limits a program's mappings.
+    pub(crate) fn empty_slot(&self, slot: usize) {
+        let bytes = self.slots.slot_bytes();
+        if self.slots.replace_split(slot, false) {
+            // SAFETY: all its contents are elsewhere.
+            let _ = unsafe { translation::renew(self.slots.address(slot), bytes) };
+        }
+        self.discard_staged(slot, 0..bytes);
+    }
+
+    pub(crate) fn discard_staged(&self, slot: usize, bytes: std::ops::Range<usize>) {
+        let areas = [Some(self.slots.address(slot)), self.slots.sieve(slot)];
+        for base in areas.into_iter().flatten() {
+            // SAFETY: all its contents are elsewhere.
+            let _ = unsafe { translation::discard(base + bytes.start, bytes.len()) };
+        }
+    }
+
+    /// Waits briefly for a slot to come free, or for the kernel to have a mapping left; does
+    /// not wait if some mappings are in reserve.
+    pub(crate) fn await_room(&self) {
+        if !self.spare_mappings.release() {
+            nap(PATIENCE);
+        }
+    }
+}
+
+impl Drop for StandbyList {
+    fn drop(&mut self) {
+        self.spare_mappings.unmap();
+        let len = self.slots.bytes();
+        for addr in [Some(self.slots.address(0)), self.slots.sieve(0)]
             .into_iter()
             .flatten()
-            .find_map(|base| staged.checked_sub(base).filter(|o| *o < bytes))?;
-        let slot = offset / self.slot_bytes();
-        Some((slot, offset % self.slot_bytes() / PAGE))
-    }
-
-    /// Queues the slot given by `free_slot`, which now holds pages as its words describe.
-    pub(crate) fn push(&self, slot: usize) {
-        let words = self.frames(slot);
-        let piece_pages = self.piece_pages();
-        self.ring.push(|piece| {
-            let words = &words[piece * piece_pages..][..piece_pages];
-            words
-                .iter()
-                .filter(|word| word.load(Ordering::Relaxed) != 0)
-                .count() as u32
-        });
-    }
-
-    /// Frames on the standby list.
-    pub(crate) fn standby(&self) -> u32 {
-        self.standby.load(Ordering::Relaxed)
-    }
-
-    /// Adjusts the number of frames on the list.
-    pub(crate) fn count(&self, came: u32, went: u32) {
-        self.standby.fetch_add(came, Ordering::Relaxed);
-        self.standby.fetch_sub(went, Ordering::Relaxed);
-    }
-
-    /// The child of a fork has no sieve: its registration did not come along.
-    pub(crate) fn forget_sieve(&self) {
-        self.sieve.store(0, Ordering::Release);
+        {
+            // SAFETY: the list's own areas, and no thread evicts any more.
+            let _ = unsafe { translation::unmap_staging(Reservation { addr, len }) };
+        }
     }
 }

@@ -19,7 +19,6 @@
 //! context. If nothing is limited, a fault costs one load.
 
 use crate::counters::{Counter, Counters};
-use crate::pager::Pager;
 use rate::thread_counters::{ThreadCounters, ThreadKey};
 use rate::{ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, Nanos, SharedLimits};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -119,6 +118,13 @@ impl Pace {
             tasks: WiredMemory::private(TASKS * size_of::<AtomicU64>())?,
             swap: AtomicU32::new(0),
         })
+    }
+
+    /// Sets new limits, and wakes the threads that sleep by the old ones. One caller at a time.
+    pub(crate) fn set_limits(&self, setting: FaultLimits) {
+        if self.limits.set(setting, now()) {
+            futex::wake_all(self.limits.generation());
+        }
     }
 
     fn limiter(&self) -> Limiter<'_> {
@@ -270,16 +276,6 @@ impl Pace {
     /// Returns true if a call of the swapper is pending.
     pub(crate) fn calls_swapper(&self) -> bool {
         self.swap.load(Ordering::Relaxed) != 0
-    }
-}
-
-impl Pager {
-    /// Sets new limits, and wakes the threads that sleep by the old ones.
-    pub(crate) fn set_fault_rate(&self, setting: FaultLimits) {
-        let _one = self.mm.control.lock();
-        if self.pace.limits.set(setting, now()) {
-            futex::wake_all(self.pace.limits.generation());
-        }
     }
 }
 

@@ -205,7 +205,10 @@ impl Builder {
             limits: limits(),
         })?);
         // SAFETY: dropped with the domain, which is made below.
-        unsafe { pager.get() }.set_fault_rate(self.fault_rate);
+        unsafe { pager.get() }
+            .faults
+            .throttle
+            .set_limits(self.fault_rate);
         let mut shared = Shared::new(pager, store, careful, books)?;
         shared.start(self.entry)?;
         Ok(Domain {

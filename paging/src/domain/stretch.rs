@@ -262,7 +262,7 @@ impl Drop for Stretch {
             let _inside = pager.mm.gate.enter(self.base());
             pager.discard(table.base()..table.end());
         }
-        pager.drain();
+        pager.evictor.drain();
         {
             let _control = pager.mm.control.lock();
             pager.remove(self.inner);

@@ -45,7 +45,7 @@ impl Stretch {
         }
         let mut held = Some(frame);
         let _inside = pager.mm.gate.enter(page);
-        let mut context = pager.pool.borrow(page);
+        let mut context = pager.faults.contexts.borrow(page);
         let addr = self.inner.table().address(page);
         let attempt = Attempt {
             addr,
@@ -66,7 +66,7 @@ impl Stretch {
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), StretchError> {
         self.check(pages.end.saturating_sub(1))?;
         self.check_meta()?;
-        self.shared.pager().stage_pages(self.inner, pages);
+        self.shared.pager().evictor.stage_pages(self.inner, pages);
         Ok(())
     }
 

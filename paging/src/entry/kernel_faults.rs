@@ -81,7 +81,7 @@ extern "C-unwind" fn on_sigtrap(
     if let Some(traps) = TRAPS.get()
         && !traps.code.contains(&at)
     {
-        traps.pager.batch_of_faults(addr);
+        traps.count_batch(addr);
     }
 }
 
@@ -103,28 +103,35 @@ unsafe fn interrupted(context: *const libc::c_void) -> usize {
     }
 }
 
-impl Pager {
+impl Traps {
     /// The calling thread has had a batch of faults, the last of them at `addr`. Returns when
     /// all of them fit the limits.
-    fn batch_of_faults(&self, addr: usize) {
+    fn count_batch(&self, addr: usize) {
         // No gate is entered, since a fork may have closed it: stretches of a process are
         // never freed.
-        if self.mm.index.find(addr).is_some() {
+        if self.pager.mm.index.find(addr).is_some() {
             return;
         }
         let batch = BATCH.load(Ordering::Acquire);
         let task = ThreadKey::new(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-        let counters = self.log.counters();
+        let counters = self.pager.log.counters();
         counters.add(Counter::kernel_faults, batch.into());
         let mut left = batch;
         while left > 0 {
             let mut standing = Standing::default();
             while let Told::Suspend(until) =
-                self.pace.ask_after(batch, task, &mut standing, counters)
+                self.pager
+                    .faults
+                    .throttle
+                    .ask_after(batch, task, &mut standing, counters)
             {
-                until.sleep(self.pace.limits());
+                until.sleep(self.pager.faults.throttle.limits());
             }
-            let more = self.pace.more_after(batch, task, left - 1, counters);
+            let more = self
+                .pager
+                .faults
+                .throttle
+                .more_after(batch, task, left - 1, counters);
             left -= 1 + more;
             if standing.was_suspended() {
                 counters.add(Counter::kernel_paced, u64::from(1 + more));

@@ -4,12 +4,15 @@
 //! access, too. If the contents may come at a later attempt (the store was busy, frames were
 //! short), the mark is removed after a moment, and the next access is an ordinary fault.
 
+use crate::evict::Stager;
+use crate::log::Log;
+use crate::mm::Mm;
 use crate::page::State;
-use crate::pager::Pager;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use translation::PoisonMethod;
-use wired::PAGE;
+use wired::{Lock, PAGE};
 
 /// How long a mark stays: a thread that it woke takes microseconds to meet it. A slower thread
 /// faults again, and the page is marked again if it still cannot be brought in.
@@ -26,19 +29,26 @@ struct Mark {
     since: Instant,
 }
 
-/// The marks, oldest first.
-pub(crate) struct Marks(VecDeque<Mark>);
-
-impl Marks {
-    pub(crate) fn new() -> Self {
-        Self(VecDeque::with_capacity(MOST))
-    }
+/// The pages that are marked.
+pub(crate) struct FailedPages {
+    mm: Arc<Mm>,
+    log: Arc<Log>,
+    /// Oldest first.
+    marks: Lock<VecDeque<Mark>>,
 }
 
-impl Pager {
+impl FailedPages {
+    pub(crate) fn new(mm: Arc<Mm>, log: Arc<Log>) -> Self {
+        Self {
+            mm,
+            log,
+            marks: Lock::new(VecDeque::with_capacity(MOST)),
+        }
+    }
+
     /// Makes the access fail in the threads that wait for a page, and in any thread that
     /// accesses it next. The caller is inside the domain's gate.
-    pub(crate) fn mark_failed(&self, page: usize) {
+    pub(crate) fn mark(&self, page: usize) {
         let method = match self.mm.userfault().poison(page, PAGE) {
             Ok(method) => method,
             Err(error) => {
@@ -55,9 +65,9 @@ impl Pager {
         };
         let oldest = {
             let mut marks = self.marks.lock();
-            let full = marks.0.len() == MOST;
-            let oldest = full.then(|| marks.0.pop_front()).flatten();
-            marks.0.push_back(mark);
+            let full = marks.len() == MOST;
+            let oldest = full.then(|| marks.pop_front()).flatten();
+            marks.push_back(mark);
             oldest
         };
         if let Some(oldest) = oldest {
@@ -65,20 +75,15 @@ impl Pager {
         }
     }
 
-    /// Removes the marks whose time is over.
-    pub(crate) fn unmark_failed(&self) {
-        // Keeps the stretches in place.
-        let Some(_stager) = self.stager.try_lock() else {
-            return;
-        };
+    /// Removes the marks whose time is over. The stager keeps the stretches in place.
+    pub(crate) fn unmark_due(&self, _stager: &Stager) {
         loop {
             let due = {
                 let mut marks = self.marks.lock();
                 let due = marks
-                    .0
                     .front()
                     .is_some_and(|mark| mark.since.elapsed() > STAYS);
-                due.then(|| marks.0.pop_front()).flatten()
+                due.then(|| marks.pop_front()).flatten()
             };
             match due {
                 Some(mark) => self.unmark(mark),

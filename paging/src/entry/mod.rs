@@ -28,10 +28,6 @@ use crate::stream_detector::Advice;
 use crate::stretch::Inner;
 use frames::Frame;
 use rate::thread_counters::ThreadKey;
-use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE};
-
-/// Namespace bit: unit numbers in the stream detector, apart from page numbers.
-const UNITS: usize = 1 << 60;
 
 /// A fault to attempt.
 #[derive(Clone, Copy, Default)]
@@ -55,30 +51,6 @@ pub(crate) struct Attempt {
 }
 
 impl Pager {
-    /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
-    /// number.
-    pub(crate) fn advice(&self, thread: usize, page: usize) -> Option<Advice> {
-        match self.widest {
-            0 | 1 => None,
-            widest => self.recogniser.fault(thread, page, widest),
-        }
-    }
-
-    /// Returns true if a fault shows that its thread goes through a stretch of huge frames in
-    /// order: it is at the edge of a unit, after one in the unit before.
-    pub(crate) fn in_order(&self, stretch: &Inner, thread: usize, addr: usize) -> bool {
-        if !stretch.huge() {
-            return false;
-        }
-        let unit = UNITS + addr / HUGE_RANGE;
-        let advice = self.recogniser.fault(thread, unit, 2);
-        advice.is_some_and(|advice| {
-            self.recogniser.brought(&advice, 1);
-            let page = addr % HUGE_RANGE / PAGE;
-            advice.stride.abs() == 1 && (page == 0 || page == HUGE_RANGE_PAGES - 1)
-        })
-    }
-
     /// One attempt at a fault: the notification handler's with no frame in hand, a worker's
     /// with one, or that of a binding. A frame that was not used is released.
     pub(crate) fn attempt(

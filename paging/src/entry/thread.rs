@@ -88,7 +88,7 @@ impl Entry {
         stop: &mut dyn FnMut() -> bool,
     ) {
         let mut inside: Option<Inside<'_>> = None;
-        self.alertness.come(&pager.entries);
+        self.alertness.come(&pager.faults.handlers);
         loop {
             if !self.under_way() {
                 inside = None;
@@ -97,13 +97,13 @@ impl Entry {
             let take_new = !(leaving && inside.is_some()) && self.parked_count < PARKED / 2;
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
-                self.alertness.go(&pager.entries);
+                self.alertness.go(&pager.faults.handlers);
                 self.send_all_back(pager);
                 return;
             }
             if ready.rung && inside.is_none() {
                 let limit = self.asleep.first_due().map(left);
-                self.alertness.doze(&pager.entries, limit);
+                self.alertness.doze(&pager.faults.handlers, limit);
                 self.wake_sleepers(pager, &mut inside);
                 continue;
             }
@@ -172,7 +172,8 @@ impl Entry {
         for i in 0..count {
             let fault = self.faults[i];
             let known = pager.hooks.processor_of(fault.thread);
-            self.alertness.serves(&pager.entries, fault.thread, known);
+            self.alertness
+                .serves(&pager.faults.handlers, fault.thread, known);
             pager.log.counters().add(Counter::faults, 1);
             if fault.write_protected {
                 wait_for_eviction(pager, fault.addr);
@@ -195,9 +196,10 @@ impl Entry {
     fn admit(&mut self, pager: &Pager, mut fault: Sleeper) {
         let task = ThreadKey::new(fault.thread);
         let told = pager
-            .pace
+            .faults
+            .throttle
             .ask(task, &mut fault.standing, pager.log.counters());
-        if pager.pace.calls_swapper() {
+        if pager.faults.throttle.calls_swapper() {
             pager.frames.wake_evictor();
         }
         let came = match told {
@@ -209,19 +211,19 @@ impl Entry {
                 return;
             }
         };
-        let sample = pager.pace.begin_sample(came);
+        let sample = pager.faults.throttle.begin_sample(came);
         let page = Pager::page_of(fault.addr) / PAGE;
         let parked = Parked {
             addr: fault.addr,
             write: fault.write,
-            advice: pager.advice(fault.thread as usize, page),
+            advice: pager.faults.streams.predict(fault.thread as usize, page),
             thread: fault.thread,
         };
         let ended = self.resolve(pager, parked);
         let Some(begin) = sample else { return };
-        let used = pager.pace.used_since(begin);
+        let used = pager.faults.throttle.used_since(begin);
         match ended {
-            Ended::Resolved => pager.pace.sample(self.context.handled, used),
+            Ended::Resolved => pager.faults.throttle.sample(self.context.handled, used),
             Ended::Reading => self.context.flights[self.context.pending].used = used,
             Ended::Other => {}
         }
@@ -233,7 +235,12 @@ impl Entry {
         if self.asleep.is_empty() {
             return;
         }
-        let generation = pager.pace.limits().generation().load(Ordering::Acquire);
+        let generation = pager
+            .faults
+            .throttle
+            .limits()
+            .generation()
+            .load(Ordering::Acquire);
         let all = std::mem::replace(&mut self.generation, generation) != generation;
         let now = throttle::now();
         let mut left = if all { self.asleep.len() } else { usize::MAX };
@@ -310,7 +317,11 @@ impl Entry {
                 return Ended::Other;
             }
             let detached = self.context.channel.is_some();
-            in_order = in_order || pager.in_order(stretch, thread as usize, addr);
+            in_order = in_order
+                || pager
+                    .faults
+                    .streams
+                    .in_order(stretch, thread as usize, addr);
             let attempt = Attempt {
                 addr,
                 write,
@@ -333,16 +344,16 @@ impl Entry {
                 }
                 Outcome::Retry if std::mem::take(&mut self.context.wanted) > 0 => {
                     // Once only: the second attempt splits the unit.
-                    pager.obtain_room(HUGE_RANGE_PAGES as u32);
+                    pager.evictor.obtain_room(HUGE_RANGE_PAGES as u32);
                     whole = !std::mem::replace(&mut asked, true);
                 }
-                Outcome::Retry => match pager.obtain_frame(
+                Outcome::Retry => match pager.evictor.obtain_frame(
                     stretch.table().word(index).load().state(),
                     self.context.flights() > 0,
                 ) {
                     Ok(frame) => held = Some(frame),
                     Err(NoFrame::Never(failure)) => {
-                        if !pager.unstage(stretch, index) {
+                        if !pager.evictor.unstage(stretch, index) {
                             self.fail(pager, addr, &failure);
                         }
                         return Ended::Other;
@@ -394,7 +405,7 @@ impl Entry {
         if let Some(stretch) = pager.mm.index.find(addr) {
             pager.report(stretch, addr, failure);
         }
-        pager.mark_failed(Pager::page_of(addr));
+        pager.faults.failed.mark(Pager::page_of(addr));
     }
 }
 

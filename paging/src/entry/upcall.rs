@@ -281,27 +281,31 @@ impl Pager {
                 return Verdict::Ask(handler, FaultKind::Page);
             }
             if !access.passed {
-                let told = self
-                    .pace
-                    .ask(task, &mut access.standing, self.log.counters());
-                if self.pace.calls_swapper() {
+                let told =
+                    self.faults
+                        .throttle
+                        .ask(task, &mut access.standing, self.log.counters());
+                if self.faults.throttle.calls_swapper() {
                     self.frames.wake_evictor();
                 }
                 match told {
-                    Told::Handle(now) => access.sample = self.pace.begin_sample(now),
+                    Told::Handle(now) => access.sample = self.faults.throttle.begin_sample(now),
                     Told::Suspend(suspended) => {
-                        return Verdict::Sleep(suspended, self.pace.limits());
+                        return Verdict::Sleep(suspended, self.faults.throttle.limits());
                     }
                 }
                 access.passed = true;
             }
             if !std::mem::replace(&mut advised, true) {
-                advice = self.advice(hint, Self::page_of(addr) / PAGE);
-                in_order = self.in_order(stretch, hint, addr);
+                advice = self
+                    .faults
+                    .streams
+                    .predict(hint, Self::page_of(addr) / PAGE);
+                in_order = self.faults.streams.in_order(stretch, hint, addr);
             }
             let wanted;
             let outcome = {
-                let mut context = self.pool.borrow(hint);
+                let mut context = self.faults.contexts.borrow(hint);
                 let attempt = Attempt {
                     addr,
                     write,
@@ -315,8 +319,8 @@ impl Pager {
                 let outcome = self.attempt(stretch, attempt, &mut held, &mut context);
                 wanted = std::mem::take(&mut context.wanted);
                 if let (Some(begin), Outcome::Success) = (access.sample, &outcome) {
-                    let used = self.pace.used_since(begin);
-                    self.pace.sample(context.handled, used);
+                    let used = self.faults.throttle.used_since(begin);
+                    self.faults.throttle.sample(context.handled, used);
                 }
                 outcome
             };
@@ -333,11 +337,11 @@ impl Pager {
                     drop(inside);
                     if wanted > 0 {
                         // Once only: the second attempt splits the unit.
-                        self.obtain_room(wanted);
+                        self.evictor.obtain_room(wanted);
                         whole = !std::mem::replace(&mut asked, true);
                         continue;
                     }
-                    match self.obtain_frame(wanted_by, false) {
+                    match self.evictor.obtain_frame(wanted_by, false) {
                         Ok(frame) => {
                             held = Some(frame);
                             continue;
@@ -347,7 +351,7 @@ impl Pager {
                         Err(NoFrame::Never(failure)) => {
                             let inside = self.mm.gate.enter(hint);
                             if let Some(stretch) = self.mm.index.find(addr)
-                                && self.unstage(stretch, index)
+                                && self.evictor.unstage(stretch, index)
                             {
                                 return Verdict::Resume;
                             }
@@ -385,7 +389,7 @@ impl Pager {
                 FaultKind::Protection,
                 stretch.handler(FaultKind::Protection),
             ),
-            None => match self.unallocated_handler() {
+            None => match self.faults.unallocated_handler() {
                 Some(handler) => (FaultKind::Unallocated, Some(handler)),
                 None => return Verdict::NotOurs,
             },

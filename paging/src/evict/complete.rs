@@ -5,10 +5,10 @@
 //! that the kernel refused to put back, keeps its place in the slot, and its piece gets
 //! another turn.
 
-use super::writeback::{Cleaning, Load, Page, nap};
+use super::nap;
+use super::writeback::{Cleaner, Cleaning, Page};
 use crate::page::State;
-use crate::pager::Pager;
-use crate::standby::ring::{CLAIM, Claim};
+use crate::standby::StandbyList;
 use crate::stretch::Inner;
 use frames::Frame;
 use std::sync::atomic::Ordering;
@@ -32,10 +32,18 @@ enum Fate {
     Kept,
 }
 
-impl Pager {
+impl Cleaner {
     /// Completes every page of a load whose writes are done, discards the memory of evicted
     /// pages and releases their frames.
-    pub(super) fn settle(&self, load: &mut Load, freed: &mut [Frame; CLAIM]) -> Cleaning {
+    pub(super) fn complete_batch(&mut self, which: usize) -> Cleaning {
+        let Self {
+            standby,
+            huge,
+            loads,
+            freed,
+            ..
+        } = self;
+        let load = &mut loads[which];
         let mut done = Cleaning {
             freed: 0,
             refusal: load.refusal,
@@ -43,10 +51,10 @@ impl Pager {
         let Some(claim) = load.claim.take() else {
             return done;
         };
-        let slot_words = self.staging.frames(claim.slot);
+        let slot_words = standby.slots.frames(claim.slot);
         let (mut back, mut kept) = (0, 0);
         for page in &mut load.pages[..load.count] {
-            match self.settle_page(page) {
+            match complete_page(standby, page) {
                 Fate::Gone => {
                     slot_words[page.at].store(0, Ordering::Relaxed);
                     freed[done.freed as usize] = Frame(page.frame);
@@ -58,121 +66,87 @@ impl Pager {
         }
         // A slot's page tables go with its last piece: the kernel frees them for 2 MiB at once
         // only.
-        let swept = kept == 0 && self.staging.ring.is_last(&claim);
-        let piece_pages = self.staging.piece_pages();
+        let swept = kept == 0 && standby.slots.ring.is_last(&claim);
+        let piece_pages = standby.slots.piece_pages();
         let span = claim.span();
         match (swept, kept) {
-            (true, _) if self.staging.is_whole(claim.slot) && self.reuse(claim.slot) => {}
-            (true, _) => self.empty_slot(claim.slot),
+            (true, _)
+                if standby.slots.is_whole(claim.slot)
+                    && huge.reuse(standby.slots.address(claim.slot)) => {}
+            (true, _) => standby.empty_slot(claim.slot),
             // It goes with the last piece.
-            (false, 0) if self.staging.is_whole(claim.slot) => {}
+            (false, 0) if standby.slots.is_whole(claim.slot) => {}
             (false, 0) => {
                 let bytes = piece_pages * PAGE;
-                self.discard_staged(claim.slot, span.start * bytes..span.end * bytes);
+                standby.discard_staged(claim.slot, span.start * bytes..span.end * bytes);
             }
             _ => {
                 let gone = |page: &&Page| slot_words[page.at].load(Ordering::Relaxed) == 0;
                 for page in load.pages[..load.count].iter().filter(gone) {
-                    self.discard_staged(claim.slot, page.at * PAGE..(page.at + 1) * PAGE);
+                    standby.discard_staged(claim.slot, page.at * PAGE..(page.at + 1) * PAGE);
                 }
             }
         }
-        self.staging.count(0, done.freed + back);
-        self.frames.put_all(&freed[..done.freed as usize]);
-        self.release(&claim, swept);
+        standby.slots.count(0, done.freed + back);
+        standby.frames.put_all(&freed[..done.freed as usize]);
+        standby.release(&claim, swept);
         done
     }
+}
 
-    /// Releases a claim: pages that its slot's words still name are kept.
-    pub(super) fn release(&self, claim: &Claim, swept: bool) {
-        let piece_pages = self.staging.piece_pages();
-        let words = self.staging.frames(claim.slot);
-        let kept = |piece: usize| {
-            let words = &words[piece * piece_pages..][..piece_pages];
-            let there = words.iter().filter(|w| w.load(Ordering::Relaxed) != 0);
-            there.count() as u32
-        };
-        if self.staging.ring.release(claim, kept) {
-            if !swept {
-                self.empty_slot(claim.slot);
+/// Makes the copy just written the page, if it is still staged; a page that was not
+/// written returns to the program.
+fn complete_page(standby: &StandbyList, page: &mut Page) -> Fate {
+    let fate = match standby.home(page.frame) {
+        Some((stretch, index)) => complete_at(standby, stretch, index, page),
+        None => Fate::Gone,
+    };
+    if let Some(copy) = page.copy.take() {
+        standby.store.release(copy);
+    }
+    fate
+}
+
+fn complete_at(standby: &StandbyList, stretch: &Inner, index: usize, page: &mut Page) -> Fate {
+    let word = stretch.table().word(index);
+    let mut looks = 0;
+    loop {
+        let seen = word.load();
+        if seen.frame() != page.frame {
+            return Fate::Gone;
+        }
+        match (seen.state(), page.copy) {
+            // A fault is copying it back at this moment.
+            (State::Filling, _) if looks == LOOKS + NAPS => return Fate::Kept,
+            (State::Filling, _) => {
+                looks += 1;
+                pause(looks);
             }
-            self.staging.ring.vacate(claim.slot);
-        }
-    }
-
-    /// Discards all of a slot. A slot whose pages came in several moves becomes one mapping
-    /// again: the kernel limits a program's mappings.
-    fn empty_slot(&self, slot: usize) {
-        let bytes = self.staging.slot_bytes();
-        if self.staging.replace_split(slot, false) {
-            // SAFETY: all its contents are elsewhere.
-            let _ = unsafe { translation::renew(self.staging.address(slot), bytes) };
-        }
-        self.discard_staged(slot, 0..bytes);
-    }
-
-    fn discard_staged(&self, slot: usize, bytes: std::ops::Range<usize>) {
-        let areas = [Some(self.staging.address(slot)), self.staging.sieve(slot)];
-        for base in areas.into_iter().flatten() {
-            // SAFETY: all its contents are elsewhere.
-            let _ = unsafe { translation::discard(base + bytes.start, bytes.len()) };
-        }
-    }
-
-    /// Makes the copy just written the page, if it is still staged; a page that was not
-    /// written returns to the program.
-    fn settle_page(&self, page: &mut Page) -> Fate {
-        let fate = match self.home(page.frame) {
-            Some((stretch, index)) => self.settle_at(stretch, index, page),
-            None => Fate::Gone,
-        };
-        if let Some(copy) = page.copy.take() {
-            self.store.release(copy);
-        }
-        fate
-    }
-
-    fn settle_at(&self, stretch: &Inner, index: usize, page: &mut Page) -> Fate {
-        let word = stretch.table().word(index);
-        let mut looks = 0;
-        loop {
-            let seen = word.load();
-            if seen.frame() != page.frame {
-                return Fate::Gone;
+            (State::Staged, Some(copy)) => {
+                if let Some(old) = word.write_done(page.frame, copy) {
+                    page.copy = None;
+                    if let Some(old) = old {
+                        standby.store.release(old);
+                    }
+                    return Fate::Gone;
+                }
             }
-            match (seen.state(), page.copy) {
-                // A fault is copying it back at this moment.
-                (State::Filling, _) if looks == LOOKS + NAPS => return Fate::Kept,
-                (State::Filling, _) => {
-                    looks += 1;
-                    pause(looks);
+            // Refused, or being filled by a fault when it was checked, and released since.
+            (State::Staged, None) => {
+                let unit = stretch.table().unit_of(index);
+                let gate = stretch.table().gate(unit);
+                gate.close();
+                let back = standby.put_back_staged(stretch, index, page.frame);
+                gate.open();
+                if back {
+                    standby.queues.requeue(stretch, unit);
+                    return Fate::Back;
                 }
-                (State::Staged, Some(copy)) => {
-                    if let Some(old) = word.write_done(page.frame, copy) {
-                        page.copy = None;
-                        if let Some(old) = old {
-                            self.store.release(old);
-                        }
-                        return Fate::Gone;
-                    }
+                if word.load() == seen {
+                    return Fate::Kept;
                 }
-                // Refused, or being filled by a fault when it was checked, and released since.
-                (State::Staged, None) => {
-                    let unit = stretch.table().unit_of(index);
-                    let gate = stretch.table().gate(unit);
-                    gate.close();
-                    let back = self.put_back_staged(stretch, index, page.frame);
-                    gate.open();
-                    if back {
-                        self.requeue(stretch, unit);
-                        return Fate::Back;
-                    }
-                    if word.load() == seen {
-                        return Fate::Kept;
-                    }
-                }
-                _ => return Fate::Gone,
             }
+            _ => return Fate::Gone,
         }
     }
 }

@@ -34,7 +34,7 @@ impl Pager {
                     }
                 }
                 // The result of its write shows in the page's next state.
-                State::Staged => self.drain(),
+                State::Staged => self.evictor.drain(),
                 _ => return Ok(()),
             }
         }

@@ -4,9 +4,8 @@
 //! themselves. They hold all cleaners and the stager. A thread that faults meanwhile and finds
 //! no frame waits.
 
-use super::writeback::{Cleaner, Cleaning, MOST_CLEANERS, nap};
-use super::{PATIENCE, Stager};
-use crate::pager::Pager;
+use super::writeback::{Cleaner, Cleaning, MOST_CLEANERS};
+use super::{Evictor, PATIENCE, Stager, nap};
 use crate::standby::ring::Turn;
 use crate::stretch::Inner;
 use std::ops::Range;
@@ -35,7 +34,7 @@ impl Halted<'_> {
     }
 }
 
-impl Pager {
+impl Evictor {
     /// Waits until no thread evicts, and prevents further evictions.
     pub(crate) fn halt(&self) -> Halted<'_> {
         Halted {
@@ -49,38 +48,30 @@ impl Pager {
         self.drain_halted(&mut self.halt());
     }
 
-    /// As [`Pager::drain`], but leaves pages that can be neither written nor put back.
+    /// As [`Evictor::drain`], but leaves pages that can be neither written nor put back.
     pub(crate) fn drain_halted(&self, halted: &mut Halted<'_>) -> Option<StoreError> {
         let cleaner = halted.cleaners.iter_mut().flatten().next()?;
         let mut done = Cleaning::default();
         let mut tries = 0;
-        while !self.staging.ring.is_empty() && tries < TRIES {
-            if !self.take_up(cleaner, Turn::First) {
+        while !self.standby.slots.ring.is_empty() && tries < TRIES {
+            if !cleaner.take_up(Turn::First) {
                 tries += 1;
                 // A page can do neither while a fault takes it back in its own frame.
-                if !self.take_up(cleaner, Turn::Again) {
+                if !cleaner.take_up(Turn::Again) {
                     nap(PATIENCE / 8);
                 }
             }
-            done = done.and(self.end_all(cleaner));
+            done = done.and(cleaner.end_all());
         }
         done.refusal
     }
 
     /// Returns true if a slot is free, after emptying some if none was.
     pub(crate) fn make_room(&self, halted: &mut Halted<'_>) -> bool {
-        if self.staging.ring.free_slot().is_none() {
+        if self.standby.slots.ring.free_slot().is_none() {
             self.drain_halted(halted);
         }
-        self.staging.ring.free_slot().is_some()
-    }
-
-    /// Waits briefly for a slot to come free, or for the kernel to have a mapping left; does
-    /// not wait if some mappings are in reserve.
-    pub(crate) fn await_room(&self) {
-        if !self.spare_mappings.release() {
-            nap(PATIENCE);
-        }
+        self.standby.slots.ring.free_slot().is_some()
     }
 
     /// Moves a range of pages to the standby list and keeps their contents.
@@ -91,7 +82,7 @@ impl Pager {
         }
         for unit in table.unit_of(pages.start)..=table.unit_of(pages.end - 1) {
             let mut stager = self.stager.lock();
-            if self.staging.ring.free_slot().is_none() {
+            if self.standby.slots.ring.free_slot().is_none() {
                 drop(stager);
                 let mut halted = self.halt();
                 self.make_room(&mut halted);
@@ -100,7 +91,7 @@ impl Pager {
             }
             let of_unit = table.unit_pages(unit);
             let part = of_unit.start.max(pages.start)..of_unit.end.min(pages.end);
-            self.stage_part(&mut stager, stretch, unit, part);
+            stager.stage_part(stretch, unit, part);
         }
     }
 }

@@ -2,19 +2,37 @@
 //! them.
 
 use super::Stager;
-use crate::pager::Pager;
 use crate::replacement::{Key, Replacement, ScanResistant};
 use crate::stretch::Inner;
-use wired::Guard;
+use crate::stretch_index::Directory;
+use wired::{Guard, Lock};
 
 /// How often a fault tries for the queues before it continues without.
 const LOOKS: usize = 64;
 
-impl Pager {
+/// The replacement's queues of units.
+pub(crate) struct VictimQueues(Lock<ScanResistant>);
+
+impl VictimQueues {
+    /// For units of `frames` frames.
+    pub(crate) fn new(frames: usize) -> Self {
+        Self(Lock::new(ScanResistant::new(frames)))
+    }
+
+    /// Units in the queues.
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    /// Takes the unit that the replacement would evict first.
+    fn next_victim(&self, index: &Directory) -> Option<Key> {
+        self.0.lock().victim_by(&mut |key| resident(index, key))
+    }
+
     /// Records in the replacement's order what a fill implies.
     pub(crate) fn note_filled(&self, stretch: &Inner, unit: usize, first: bool, returned: bool) {
         let key = Key::new(stretch.id(), unit);
-        match self.try_order() {
+        match self.try_lock() {
             Some(mut order) => {
                 if first && !order.filled(key) {
                     stretch.table().dequeued(unit);
@@ -31,9 +49,9 @@ impl Pager {
     /// The queues, unless another thread holds them too long. A fault never sleeps for them: a
     /// unit that is not queued now is queued by its next fill, and a lost mark of heat is only
     /// a mark. They are held for a few microseconds, so that a retry is worth its cost.
-    fn try_order(&self) -> Option<Guard<'_, ScanResistant>> {
+    fn try_lock(&self) -> Option<Guard<'_, ScanResistant>> {
         (0..LOOKS).find_map(|_| {
-            let order = self.order.try_lock();
+            let order = self.0.try_lock();
             if order.is_none() {
                 std::hint::spin_loop();
             }
@@ -42,68 +60,70 @@ impl Pager {
     }
 
     /// Queues a unit whose pages came back without a fault.
-    pub(super) fn requeue(&self, stretch: &Inner, unit: usize) {
+    pub(crate) fn requeue(&self, stretch: &Inner, unit: usize) {
         if stretch.table().touch(unit) {
-            self.order.lock().filled(Key::new(stretch.id(), unit));
+            self.0.lock().filled(Key::new(stretch.id(), unit));
         }
     }
+}
 
+/// Resident pages of a unit, including those that may not be evicted: to check each would
+/// take longer than all other parts of a choice.
+fn resident(index: &Directory, key: Key) -> u32 {
+    match index.by_id(key.stretch()) {
+        Some(stretch) if key.unit() < stretch.table().unit_count() => {
+            let count = stretch.table().resident(key.unit());
+            if count == 0 {
+                // The replacement has forgotten it: its next fill queues it again.
+                stretch.table().dequeued(key.unit());
+            }
+            count
+        }
+        _ => 0,
+    }
+}
+
+impl Stager {
     /// Stages the unit that the replacement would evict first. Returns false if there is none.
-    pub(super) fn stage_next(&self, stager: &mut Stager) -> bool {
-        if self.staging.ring.free_slot().is_none() {
+    pub(super) fn stage_next(&mut self) -> bool {
+        let standby = &*self.standby;
+        if standby.slots.ring.free_slot().is_none() {
             return false;
         }
         // As many attempts as there are units in the queues: a unit that holds no page that
         // may be evicted (all are nailed, or pinned) is skipped.
-        let tries = self.order.lock().len();
+        let tries = standby.queues.len();
         for _ in 0..tries {
-            let victim = self.order.lock().victim_by(&mut |key| self.resident(key));
-            let Some(key) = victim else {
+            let Some(key) = standby.queues.next_victim(&standby.mm.index) else {
                 break;
             };
-            let Some(stretch) = self.mm.index.by_id(key.stretch()) else {
+            let Some(stretch) = standby.mm.index.by_id(key.stretch()) else {
                 continue;
             };
             if key.unit() >= stretch.table().unit_count() {
                 continue;
             }
             stretch.table().dequeued(key.unit());
-            let staged = self.stage_unit(stager, stretch, key.unit());
+            let staged = self.stage_unit(stretch, key.unit());
             // Pages that a device holds came back; the unit is queued again.
             if stretch.table().any_movable(key.unit()) {
-                self.requeue(stretch, key.unit());
+                standby.queues.requeue(stretch, key.unit());
             }
             if staged > 0 {
                 return true;
             }
         }
-        self.find_unqueued(stager)
-    }
-
-    /// Resident pages of a unit, including those that may not be evicted: to check each would
-    /// take longer than all other parts of a choice.
-    fn resident(&self, key: Key) -> u32 {
-        match self.mm.index.by_id(key.stretch()) {
-            Some(stretch) if key.unit() < stretch.table().unit_count() => {
-                let count = stretch.table().resident(key.unit());
-                if count == 0 {
-                    // The replacement has forgotten it: its next fill queues it again.
-                    stretch.table().dequeued(key.unit());
-                }
-                count
-            }
-            _ => 0,
-        }
+        self.find_unqueued()
     }
 
     /// Finds units that are in no queue, because another thread held the queues at their fill.
     /// Called when the queues are empty; otherwise such a unit is queued at its next fault.
-    fn find_unqueued(&self, stager: &mut Stager) -> bool {
+    fn find_unqueued(&mut self) -> bool {
         // From where the last search ended, once around.
-        let (mut n, mut unit) = stager.hand;
+        let (mut n, mut unit) = self.hand;
         let mut wrapped = false;
         loop {
-            let Some(stretch) = self.mm.index.nth(n) else {
+            let Some(stretch) = self.standby.mm.index.nth(n) else {
                 if wrapped {
                     return false;
                 }
@@ -118,8 +138,8 @@ impl Pager {
             };
             while unit < units {
                 unit += 1;
-                if table.any_movable(unit - 1) && self.stage_unit(stager, stretch, unit - 1) > 0 {
-                    stager.hand = (n, unit);
+                if table.any_movable(unit - 1) && self.stage_unit(stretch, unit - 1) > 0 {
+                    self.hand = (n, unit);
                     return true;
                 }
             }

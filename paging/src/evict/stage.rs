@@ -7,7 +7,6 @@
 use super::Stager;
 use crate::counters::Counter;
 use crate::page::State;
-use crate::pager::Pager;
 use crate::stretch::Inner;
 use frames::State as FrameState;
 use std::ops::Range;
@@ -15,31 +14,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use translation::{StageError, StageResult, UnmapMethod};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
-impl Pager {
+impl Stager {
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
-    pub(crate) fn stage_unit(&self, stager: &mut Stager, stretch: &Inner, unit: usize) -> u32 {
-        if !stretch.evictable() || !self.mm.may_evict() {
+    pub(crate) fn stage_unit(&self, stretch: &Inner, unit: usize) -> u32 {
+        if !stretch.evictable() || !self.standby.mm.may_evict() {
             return 0;
         }
-        self.stage_part(stager, stretch, unit, stretch.table().unit_pages(unit))
+        self.stage_part(stretch, unit, stretch.table().unit_pages(unit))
     }
 
-    /// As [`Pager::stage_unit`], for some pages of the unit, whatever the driver says.
-    pub(super) fn stage_part(
-        &self,
-        _stager: &mut Stager,
-        stretch: &Inner,
-        unit: usize,
-        pages: Range<usize>,
-    ) -> u32 {
-        let Some(slot) = self.staging.ring.free_slot() else {
+    /// As [`Stager::stage_unit`], for some pages of the unit, whatever the driver says.
+    pub(super) fn stage_part(&self, stretch: &Inner, unit: usize, pages: Range<usize>) -> u32 {
+        let Some(slot) = self.standby.slots.ring.free_slot() else {
             return 0;
         };
-        self.spare_mappings.keep();
+        self.standby.spare_mappings.keep();
         let table = stretch.table();
         let gate = table.gate(unit);
         gate.close();
-        let frames = self.staging.frames(slot);
+        let frames = self.standby.slots.frames(slot);
         let resident = |i: &usize| {
             let seen = table.word(*i).load();
             seen.may_stage() && seen.state() == State::Resident
@@ -56,16 +49,20 @@ impl Pager {
             spans += 1;
             from = end;
         }
-        self.staging.replace_split(slot, spans > 1);
+        self.standby.slots.replace_split(slot, spans > 1);
         if count > 0 {
             table.went(unit, count);
             // A huge page that a device may hold was split.
-            let whole =
-                stretch.huge() && count as usize == HUGE_RANGE_PAGES && !self.mm.is_careful();
-            self.staging.set_whole(slot, whole);
-            self.staging.count(count, 0);
-            self.staging.push(slot);
-            self.log.counters().add(Counter::staged, u64::from(count));
+            let whole = stretch.huge()
+                && count as usize == HUGE_RANGE_PAGES
+                && !self.standby.mm.is_careful();
+            self.standby.slots.set_whole(slot, whole);
+            self.standby.slots.count(count, 0);
+            self.standby.slots.push(slot);
+            self.standby
+                .log
+                .counters()
+                .add(Counter::staged, u64::from(count));
         }
         gate.open();
         count
@@ -81,7 +78,7 @@ impl Pager {
         let table = stretch.table();
         let source = table.address(span.start);
         let length = span.len() * PAGE;
-        let target = self.staging.address(slot) + table.offset_in_unit(span.start);
+        let target = self.standby.slots.address(slot) + table.offset_in_unit(span.start);
         let each = |from: usize, bytes: usize| {
             // The slot has the stretch's protection and its key; reading it needs neither.
             if stretch.odd_access() {
@@ -95,21 +92,24 @@ impl Pager {
                     continue;
                 }
                 let offset = table.offset_in_unit(index);
-                self.places.set_home(seen.frame(), table.address(index));
-                self.places
-                    .set_staged(seen.frame(), self.staging.address(slot) + offset);
+                self.standby
+                    .places
+                    .set_home(seen.frame(), table.address(index));
+                self.standby
+                    .places
+                    .set_staged(seen.frame(), self.standby.slots.address(slot) + offset);
                 frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
             }
         };
-        match self.mm.capabilities.unmap_method() {
+        match self.standby.mm.capabilities.unmap_method() {
             // SAFETY: the slot is the pager's and empty; the pages fault back in.
             UnmapMethod::Stage => unsafe { self.take_pieces(source, length, target, &each) },
             _ => {
-                let copied = match self.mm.pagemap() {
+                let copied = match self.standby.mm.pagemap() {
                     // SAFETY: as above; the gate keeps fillers out.
                     Some(pagemap) => unsafe {
                         translation::stage_by_copy(
-                            self.mm.userfault(),
+                            self.standby.mm.userfault(),
                             pagemap,
                             source,
                             length,
@@ -120,13 +120,13 @@ impl Pager {
                 };
                 match copied {
                     Ok(_) => each(source, length),
-                    Err(error) => self.log.write(format_args!(
+                    Err(error) => self.standby.log.write(format_args!(
                         "eviction could not take {length} bytes at {source:#x}: {error}"
                     )),
                 }
             }
         }
-        if self.mm.is_careful() {
+        if self.standby.mm.is_careful() {
             self.return_pinned(stretch, slot, frames, span.clone(), target);
         }
         // Last: as soon as a word is `Staged`, a fault may copy the page from its slot.
@@ -134,7 +134,7 @@ impl Pager {
         for index in span {
             let word = frames[table.offset_in_unit(index) / PAGE].load(Ordering::Relaxed);
             if word != 0 && table.word(index).stage().is_some() {
-                self.frames.mark(word - 1, FrameState::Standby);
+                self.standby.frames.mark(word - 1, FrameState::Standby);
                 count += 1;
             }
         }
@@ -157,12 +157,14 @@ impl Pager {
             let (from, to) = (source + piece.offset, target + piece.offset);
             match piece.outcome {
                 StageResult::Moved => taken(from, piece.len),
-                StageResult::Refused(StageError::NoMappings) if self.spare_mappings.release() => {
+                StageResult::Refused(StageError::NoMappings)
+                    if self.standby.spare_mappings.release() =>
+                {
                     // SAFETY: a part of what the caller promised; nothing has moved.
                     unsafe { self.take_pieces(from, piece.len, to, taken) };
                 }
                 StageResult::NotMapped | StageResult::Refused(StageError::NoMappings) => {}
-                StageResult::Refused(error) => self.log.write(format_args!(
+                StageResult::Refused(error) => self.standby.log.write(format_args!(
                     "eviction could not take {} bytes at {from:#x}: {error}",
                     piece.len
                 )),

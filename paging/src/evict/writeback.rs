@@ -13,19 +13,18 @@
 //! device, for the stager and for a gate, and never for the first two with a gate closed;
 //! never for another cleaner or a piece, and not for long for a page that a fault is filling:
 //! that page keeps its place until the next turn.
-//! has in hand: that page keeps its place until the next turn.
 
 use crate::counters::Counter;
 use crate::driver::Cleaned;
+use crate::huge::HugeBuffers;
 use crate::page::State;
-use crate::pager::Pager;
+use crate::standby::StandbyList;
 use crate::standby::ring::{CLAIM, Claim, Turn};
-use crate::stretch::Inner;
 use frames::Frame;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 use store::{Channel, Checksum, PageHandle, Store, StoreError, Wait, WritePage};
-use wired::{PAGE, PiGuard};
+use wired::PAGE;
 
 /// Writes of a cleaner under way at once.
 const WRITE_DEPTH: usize = 64;
@@ -38,13 +37,15 @@ pub(crate) const MOST_CLEANERS: usize = 5;
 
 /// What emptying pieces needs.
 pub(crate) struct Cleaner {
+    pub(super) standby: Arc<StandbyList>,
+    pub(super) huge: Arc<HugeBuffers>,
     channel: Option<Box<dyn Channel>>,
     /// Room for [`CLAIM`] pages.
     batch: Vec<WritePage>,
     /// Frames whose pages are gone, to be released together.
-    freed: [Frame; CLAIM],
+    pub(super) freed: [Frame; CLAIM],
     /// Batches under way: the one begun first, and the next.
-    loads: [Load; 2],
+    pub(super) loads: [Load; 2],
     /// How many batches are under way.
     under_way: usize,
     /// Index of the batch begun first.
@@ -94,9 +95,14 @@ impl Cleaning {
 }
 
 impl Cleaner {
-    pub(crate) fn new(store: Option<&dyn Store>) -> Result<Self, StoreError> {
+    pub(super) fn new(
+        standby: Arc<StandbyList>,
+        huge: Arc<HugeBuffers>,
+    ) -> Result<Self, StoreError> {
         Ok(Self {
-            channel: channel(store)?,
+            channel: channel(standby.store.get())?,
+            standby,
+            huge,
             batch: Vec::with_capacity(CLAIM),
             freed: [Frame(0); CLAIM],
             loads: [Load::NONE; 2],
@@ -124,8 +130,13 @@ impl Cleaner {
     }
 
     /// Reaps completions until the load begun first has all of its own, or none comes.
-    fn collect(&mut self, pager: &Pager, wait: Wait) {
-        let Self { channel, loads, .. } = self;
+    fn collect(&mut self, wait: Wait) {
+        let Self {
+            standby,
+            channel,
+            loads,
+            ..
+        } = self;
         let Some(channel) = channel else { return };
         while loads[self.first].unwritten > 0 {
             let Some(completion) = channel.complete(wait) else {
@@ -137,15 +148,151 @@ impl Cleaner {
             match completion.result {
                 Ok(handle) => {
                     load.pages[token % CLAIM].copy = handle;
-                    pager.log.counters().add(Counter::written, 1);
+                    standby.log.counters().add(Counter::written, 1);
                 }
                 Err(error) => {
-                    pager.log.counters().add(Counter::write_failures, 1);
+                    standby.log.counters().add(Counter::write_failures, 1);
                     load.refusal = Some(error);
                 }
             }
         }
     }
+
+    /// Begins to empty pieces. Returns false if there is no piece to claim. The cleaner must
+    /// have room.
+    pub(super) fn take_up(&mut self, turn: Turn) -> bool {
+        let Some(claim) = self.standby.slots.ring.claim_oldest(turn) else {
+            return false;
+        };
+        let which = (self.first + self.under_way) % self.loads.len();
+        self.under_way += 1;
+        let Self {
+            standby,
+            channel,
+            batch,
+            loads,
+            ..
+        } = self;
+        let load = &mut loads[which];
+        (load.count, load.unwritten, load.refusal) = (0, 0, None);
+        batch.clear();
+        let piece_pages = standby.slots.piece_pages();
+        let span = claim.span();
+        let first = span.start * piece_pages;
+        let words = &standby.slots.frames(claim.slot)[first..span.end * piece_pages];
+        let taken = words.iter().map(|word| word.load(Ordering::Relaxed));
+        let mut ahead = taken.filter(|word| *word != 0).skip(1);
+        for (at, word) in words.iter().enumerate() {
+            let word = word.load(Ordering::Relaxed);
+            if word == 0 {
+                continue;
+            }
+            if let Some(next) = ahead.next() {
+                prefetch(standby.places.staged(next - 1));
+            }
+            let number = load.count;
+            load.pages[number] = Page {
+                at: first + at,
+                frame: word - 1,
+                copy: None,
+            };
+            load.count += 1;
+            match classify(standby, word - 1, (which * CLAIM + number) as u64) {
+                Ok(None) => {}
+                Ok(Some(write)) => batch.push(write),
+                Err(error) => load.refusal = Some(error),
+            }
+        }
+        if let (Some(channel), false) = (channel, batch.is_empty()) {
+            match channel.submit_write(batch) {
+                Ok(()) => load.unwritten = batch.len(),
+                Err(error) => load.refusal = Some(error),
+            }
+        }
+        load.claim = Some(claim);
+        self.collect(Wait::No);
+        true
+    }
+
+    /// Completes the load begun first, waiting for its writes.
+    fn end_first(&mut self) -> Cleaning {
+        self.collect(Wait::Yes);
+        let first = self.first;
+        self.first = (first + 1) % self.loads.len();
+        self.under_way -= 1;
+        self.complete_batch(first)
+    }
+
+    /// Completes loads whose writes have ended, and the first of the others if the cleaner has
+    /// no room.
+    pub(super) fn end_some(&mut self) -> Cleaning {
+        let mut done = Cleaning::default();
+        while self.under_way > 0 && (!self.has_room() || self.loads[self.first].unwritten == 0) {
+            done = done.and(self.end_first());
+        }
+        done
+    }
+
+    /// Completes all loads.
+    pub(super) fn end_all(&mut self) -> Cleaning {
+        let mut done = Cleaning::default();
+        while self.under_way > 0 {
+            done = done.and(self.end_first());
+        }
+        done
+    }
+}
+
+/// Decides about one staged page: it is dropped if its stored copy is the same or it is
+/// all zeros, otherwise it is to be written.
+fn classify(
+    standby: &StandbyList,
+    frame: u32,
+    token: u64,
+) -> Result<Option<WritePage>, StoreError> {
+    let Some((stretch, index)) = standby.home(frame) else {
+        return Ok(None);
+    };
+    let word = stretch.table().word(index);
+    let seen = word.load();
+    if seen.state() != State::Staged || seen.frame() != frame {
+        return Ok(None);
+    }
+    let at = standby.places.staged(frame);
+    // SAFETY: a staged page is mapped and readable until the claimer of its piece, which
+    // is the caller, discards it, and its contents do not change.
+    let page = unsafe { &*(at as *const [u8; PAGE]) };
+    let Some(driver) = stretch.driver() else {
+        return Ok(None);
+    };
+    let kept = match driver.clean(index, page) {
+        Cleaned::Kept => true,
+        Cleaned::Refused(error) => return Err(error),
+        Cleaned::ToStore => driver.zero_is_empty() && is_zero(page),
+    };
+    if kept {
+        if let Some(dropped) = word.drop_zero(frame) {
+            standby.log.counters().add(Counter::dropped_zero, 1);
+            if let Some(handle) = dropped {
+                standby.store.release(handle);
+            }
+        }
+        return Ok(None);
+    }
+    let sum = Checksum::of(page);
+    if let (Some(handle), Some(store)) = (seen.handle(), standby.store.get())
+        && store.checksum(handle) == sum
+    {
+        if word.clean_drop(frame) {
+            standby.log.counters().add(Counter::dropped_clean, 1);
+        }
+        return Ok(None);
+    }
+    Ok(Some(WritePage {
+        from: at as *const u8,
+        sum,
+        token,
+    }))
 }
 
 fn channel(store: Option<&dyn Store>) -> Result<Option<Box<dyn Channel>>, StoreError> {
@@ -164,166 +311,6 @@ impl Load {
         unwritten: 0,
         refusal: None,
     };
-}
-
-impl Pager {
-    /// A cleaner that no thread uses, other than the background evictor's.
-    pub(super) fn free_cleaner(&self) -> Option<PiGuard<'_, Cleaner>> {
-        self.cleaners[1..]
-            .iter()
-            .find_map(|cleaner| cleaner.try_lock())
-    }
-
-    /// A cleaner, waiting for one.
-    pub(crate) fn some_cleaner(&self) -> PiGuard<'_, Cleaner> {
-        self.free_cleaner()
-            .unwrap_or_else(|| self.cleaners[0].lock())
-    }
-
-    /// Begins to empty pieces. Returns false if there is no piece to claim. The cleaner must
-    /// have room.
-    pub(super) fn take_up(&self, cleaner: &mut Cleaner, turn: Turn) -> bool {
-        let Some(claim) = self.staging.ring.claim_oldest(turn) else {
-            return false;
-        };
-        let which = (cleaner.first + cleaner.under_way) % cleaner.loads.len();
-        cleaner.under_way += 1;
-        let Cleaner {
-            channel,
-            batch,
-            loads,
-            ..
-        } = cleaner;
-        let load = &mut loads[which];
-        (load.count, load.unwritten, load.refusal) = (0, 0, None);
-        batch.clear();
-        let piece_pages = self.staging.piece_pages();
-        let span = claim.span();
-        let first = span.start * piece_pages;
-        let words = &self.staging.frames(claim.slot)[first..span.end * piece_pages];
-        let taken = words.iter().map(|word| word.load(Ordering::Relaxed));
-        let mut ahead = taken.filter(|word| *word != 0).skip(1);
-        for (at, word) in words.iter().enumerate() {
-            let word = word.load(Ordering::Relaxed);
-            if word == 0 {
-                continue;
-            }
-            if let Some(next) = ahead.next() {
-                prefetch(self.places.staged(next - 1));
-            }
-            let number = load.count;
-            load.pages[number] = Page {
-                at: first + at,
-                frame: word - 1,
-                copy: None,
-            };
-            load.count += 1;
-            match self.judge(word - 1, (which * CLAIM + number) as u64) {
-                Ok(None) => {}
-                Ok(Some(write)) => batch.push(write),
-                Err(error) => load.refusal = Some(error),
-            }
-        }
-        if let (Some(channel), false) = (channel, batch.is_empty()) {
-            match channel.submit_write(batch) {
-                Ok(()) => load.unwritten = batch.len(),
-                Err(error) => load.refusal = Some(error),
-            }
-        }
-        load.claim = Some(claim);
-        cleaner.collect(self, Wait::No);
-        true
-    }
-
-    /// Completes the load begun first, waiting for its writes.
-    fn end_first(&self, cleaner: &mut Cleaner) -> Cleaning {
-        cleaner.collect(self, Wait::Yes);
-        let first = cleaner.first;
-        cleaner.first = (first + 1) % cleaner.loads.len();
-        cleaner.under_way -= 1;
-        self.settle(&mut cleaner.loads[first], &mut cleaner.freed)
-    }
-
-    /// Completes loads whose writes have ended, and the first of the others if the cleaner has
-    /// no room.
-    pub(super) fn end_some(&self, cleaner: &mut Cleaner) -> Cleaning {
-        let mut done = Cleaning::default();
-        while cleaner.under_way > 0
-            && (!cleaner.has_room() || cleaner.loads[cleaner.first].unwritten == 0)
-        {
-            done = done.and(self.end_first(cleaner));
-        }
-        done
-    }
-
-    /// Completes all loads.
-    pub(super) fn end_all(&self, cleaner: &mut Cleaner) -> Cleaning {
-        let mut done = Cleaning::default();
-        while cleaner.under_way > 0 {
-            done = done.and(self.end_first(cleaner));
-        }
-        done
-    }
-
-    /// Decides about one staged page: it is dropped if its stored copy is the same or it is
-    /// all zeros, otherwise it is to be written.
-    fn judge(&self, frame: u32, token: u64) -> Result<Option<WritePage>, StoreError> {
-        let Some((stretch, index)) = self.home(frame) else {
-            return Ok(None);
-        };
-        let word = stretch.table().word(index);
-        let seen = word.load();
-        if seen.state() != State::Staged || seen.frame() != frame {
-            return Ok(None);
-        }
-        let at = self.places.staged(frame);
-        // SAFETY: a staged page is mapped and readable until the claimer of its piece, which
-        // is the caller, discards it, and its contents do not change.
-        let page = unsafe { &*(at as *const [u8; PAGE]) };
-        let Some(driver) = stretch.driver() else {
-            return Ok(None);
-        };
-        let kept = match driver.clean(index, page) {
-            Cleaned::Kept => true,
-            Cleaned::Refused(error) => return Err(error),
-            Cleaned::ToStore => driver.zero_is_empty() && is_zero(page),
-        };
-        if kept {
-            if let Some(dropped) = word.drop_zero(frame) {
-                self.log.counters().add(Counter::dropped_zero, 1);
-                if let Some(handle) = dropped {
-                    self.store.release(handle);
-                }
-            }
-            return Ok(None);
-        }
-        let sum = Checksum::of(page);
-        if let (Some(handle), Some(store)) = (seen.handle(), self.store.get())
-            && store.checksum(handle) == sum
-        {
-            if word.clean_drop(frame) {
-                self.log.counters().add(Counter::dropped_clean, 1);
-            }
-            return Ok(None);
-        }
-        Ok(Some(WritePage {
-            from: at as *const u8,
-            sum,
-            token,
-        }))
-    }
-
-    pub(super) fn home(&self, frame: u32) -> Option<(&Inner, usize)> {
-        let home = self.places.home(frame);
-        let stretch = self.mm.index.find(home)?;
-        Some((stretch, stretch.table().index(home)))
-    }
-}
-
-/// Sleeps.
-pub(super) fn nap(time: Duration) {
-    let idle = std::sync::atomic::AtomicU32::new(0);
-    wired::futex::wait(&idle, 0, Some(time));
 }
 
 /// Prefetches a page into the cache while another is checked: 0.4 us instead of 0.57 for a

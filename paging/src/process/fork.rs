@@ -89,8 +89,8 @@ impl Process {
         let mut stuck = 0;
         let halted = loop {
             let freed = self.send_as(&sender, Errand::Drain(want));
-            let halted = self.pager.halt();
-            if !self.pager.staging.ring.is_empty() {
+            let halted = self.pager.evictor.halt();
+            if !self.pager.standby.slots.ring.is_empty() {
                 drop(halted);
                 stuck += 1;
                 if stuck < DRAINS {
@@ -172,11 +172,9 @@ impl Process {
             renumber(self.pager, stretch);
         }
         self.pager.frames.client().finish_renumbering();
-        self.pager.staging.forget_sieve();
+        self.pager.standby.slots.forget_sieve();
         fork.halted.become_child(self.store)?;
-        for reader in &self.pager.readers {
-            reader.lock().become_child(self.store)?;
-        }
+        self.pager.faults.streams.become_child(self.store)?;
         self.pager.frames.note_resident();
         // SAFETY: dropped once, here.
         unsafe {
@@ -213,10 +211,11 @@ fn renumber(pager: &Pager, stretch: &Inner) {
             if seen.nails() > 0 {
                 let _ = pager.frames.client().mark(frame, frames::State::Nailed);
             }
-            pager.places.set_home(frame.0, table.address(index));
+            pager.standby.places.set_home(frame.0, table.address(index));
             pager
+                .standby
                 .places
-                .set_staged(frame.0, pager.places.staged(seen.frame()));
+                .set_staged(frame.0, pager.standby.places.staged(seen.frame()));
             word.renumber(frame.0);
         }
     }

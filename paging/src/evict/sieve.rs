@@ -1,0 +1,197 @@
+//! Pages that a device may hold are detected before they are evicted.
+//!
+//! If a page that a device holds were copied out and discarded, what the device writes later
+//! would be lost. So in careful mode staged pages are moved on to a *sieve*, which the kernel
+//! refuses for pinned pages. Those go back to the program, the same pages of memory, and stay
+//! nailed until the next check.
+
+use super::Stager;
+use crate::counters::Counter;
+use crate::stretch::Inner;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use wired::PAGE;
+
+impl Stager {
+    /// Careful mode: pages that a device holds go back to the program, the others to the
+    /// sieve, where they are known not to be held (new pins cannot arise after staging). Under
+    /// the unit's closed gate, while the words are still `Resident`.
+    pub(super) fn return_pinned(
+        &self,
+        stretch: &Inner,
+        slot: usize,
+        frames: &[AtomicU32],
+        span: Range<usize>,
+        staged: usize,
+    ) {
+        let table = stretch.table();
+        let Some(sieve) = self.sieve(slot) else {
+            // Without a sieve no page is known to be free of pins: all go back.
+            return self.return_all(stretch, frames, span, staged);
+        };
+        let sieve = sieve + table.offset_in_unit(span.start);
+        // Record the new location immediately, so that a later failure leaves each page where
+        // its place says.
+        let moved = |pages: Range<usize>| {
+            for page in pages {
+                let slot_word = &frames[table.offset_in_unit(span.start + page) / PAGE];
+                let word = slot_word.load(Ordering::Relaxed);
+                if word != 0 {
+                    self.standby
+                        .places
+                        .set_staged(word - 1, sieve + page * PAGE);
+                }
+            }
+        };
+        let mut at = 0;
+        while at < span.len() {
+            let mut refused = None;
+            let (from, to) = (staged + at * PAGE, sieve + at * PAGE);
+            let len = (span.len() - at) * PAGE;
+            let note = |page| {
+                refused.get_or_insert(page);
+            };
+            // SAFETY: both areas are the pager's.
+            let outcome = unsafe {
+                match self.standby.mm.pagemap() {
+                    Some(pagemap) => translation::separate_pinned_sparse(
+                        self.standby.mm.userfault(),
+                        pagemap,
+                        from,
+                        to,
+                        len,
+                        note,
+                    ),
+                    None => translation::separate_pinned(
+                        self.standby.mm.userfault(),
+                        from,
+                        to,
+                        len,
+                        note,
+                    ),
+                }
+            };
+            let Some(page) = refused.map(|page| at + page) else {
+                let Err(stop) = outcome else {
+                    return moved(at..span.len());
+                };
+                self.standby
+                    .log
+                    .write(format_args!("pinned pages could not be told apart: {stop}"));
+                // The pages moved on are known not to be pinned; the rest goes back.
+                let rest = at + stop.done / PAGE;
+                moved(at..rest);
+                let left = span.start + rest..span.end;
+                return self.return_all(stretch, frames, left, staged + rest * PAGE);
+            };
+            // The remainder, an error included, is retried.
+            moved(at..page);
+            self.retry_copy(
+                stretch,
+                slot,
+                frames,
+                span.start + page,
+                staged + page * PAGE,
+            );
+            at = page + 1;
+        }
+    }
+
+    /// Retries a page that would not move to the sieve: the kernel refused it as pinned, or as
+    /// shared with a child since a fork. In the second case a write that changes nothing gives
+    /// this process a page of its own; a pinned page is never shared.
+    fn retry_copy(
+        &self,
+        stretch: &Inner,
+        slot: usize,
+        frames: &[AtomicU32],
+        index: usize,
+        staged: usize,
+    ) {
+        let offset = stretch.table().offset_in_unit(index);
+        let slot_word = &frames[offset / PAGE];
+        let Some(to) = self.standby.slots.sieve(slot).map(|sieve| sieve + offset) else {
+            return;
+        };
+        if slot_word.load(Ordering::Relaxed) == 0 {
+            // Not a page of the pager's: a mark, which no access may meet, and which goes with
+            // the slot.
+            return;
+        }
+        // SAFETY: staged and mapped.
+        unsafe { wired::rewrite(staged as *mut u64) };
+        // SAFETY: both areas are the pager's.
+        let again = unsafe {
+            let wake = translation::Wake::No;
+            self.standby
+                .mm
+                .userfault()
+                .move_present(to, staged, PAGE, wake)
+        };
+        let frame = slot_word.load(Ordering::Relaxed);
+        match again {
+            Ok(()) if frame != 0 => self.standby.places.set_staged(frame - 1, to),
+            Ok(()) => {}
+            Err(_) => {
+                let back = self
+                    .standby
+                    .put_back(stretch, index, slot_word, staged, true);
+                self.standby.log.counters().add(Counter::pinned, 1);
+                if back {
+                    self.standby.pins.hold(stretch, index);
+                }
+            }
+        }
+    }
+
+    fn return_all(&self, stretch: &Inner, frames: &[AtomicU32], span: Range<usize>, staged: usize) {
+        let table = stretch.table();
+        for index in span.clone() {
+            let slot_word = &frames[table.offset_in_unit(index) / PAGE];
+            let staged = staged + (index - span.start) * PAGE;
+            // Each may be held; without a pause the next fault would take and return them
+            // again.
+            if self
+                .standby
+                .put_back(stretch, index, slot_word, staged, true)
+            {
+                self.standby.pins.hold(stretch, index);
+            }
+        }
+    }
+
+    /// The sieve for a slot, made when first needed: the destination of staged pages that no
+    /// device holds. Registered, since `UFFDIO_MOVE` requires that of its destination.
+    fn sieve(&self, slot: usize) -> Option<usize> {
+        if let Some(at) = self.standby.slots.sieve(slot) {
+            return Some(at);
+        }
+        if !self.standby.mm.capabilities.may_evict(true) {
+            return None;
+        }
+        #[cfg(test)]
+        if self.standby.slots.no_sieve.load(Ordering::Relaxed) {
+            return None;
+        }
+        let base = self.reserve_sieve().or_else(|| {
+            let released = self.standby.spare_mappings.release();
+            released.then(|| self.reserve_sieve()).flatten()
+        })?;
+        self.standby.slots.set_sieve(base);
+        self.standby.slots.sieve(slot)
+    }
+
+    fn reserve_sieve(&self) -> Option<usize> {
+        let area = translation::reserve_staging(self.standby.slots.bytes()).ok()?;
+        let registered = self
+            .standby
+            .mm
+            .userfault()
+            .register(area.addr, area.len, true, false);
+        if registered.is_err() {
+            // SAFETY: just reserved; nothing is there.
+            let _ = unsafe { translation::unmap_staging(area) };
+        }
+        registered.ok().map(|()| area.addr)
+    }
+}

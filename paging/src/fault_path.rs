@@ -1,0 +1,63 @@
+//! What resolves a domain's faults: their limits, contexts, streams and handlers.
+
+use crate::entry::idle::Entries;
+use crate::entry::marked::FailedPages;
+use crate::fault_context::Pool;
+use crate::huge::HugeBuffers;
+use crate::stream_detector::WIDEST;
+use crate::streams::Streams;
+use crate::stretch::Handler;
+use crate::throttle::Pace;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use wired::{PAGE, WiredMemory};
+
+/// The parts of the pager that only faults use.
+pub(crate) struct FaultPath {
+    /// Limits of the fault rate.
+    pub(crate) throttle: Pace,
+    /// Contexts of faults on threads of the program.
+    pub(crate) contexts: Pool,
+    pub(crate) streams: Streams,
+    /// Where huge frames are made.
+    pub(crate) huge: Arc<HugeBuffers>,
+    /// Which entry threads wait for faults.
+    pub(crate) handlers: Arc<Entries>,
+    /// Pages whose access failed for now.
+    pub(crate) failed: FailedPages,
+    /// As many pages of zeros as the widest window has. Never written, so that all are one
+    /// page of the kernel's.
+    pub(crate) zeros: WiredMemory,
+    unallocated: AtomicPtr<Box<Handler>>,
+}
+
+impl FaultPath {
+    pub(crate) fn new(
+        throttle: Pace,
+        contexts: Pool,
+        streams: Streams,
+        failed: FailedPages,
+    ) -> rustix::io::Result<Self> {
+        Ok(Self {
+            throttle,
+            contexts,
+            streams,
+            huge: Arc::default(),
+            handlers: Arc::default(),
+            failed,
+            zeros: WiredMemory::private(WIDEST as usize * PAGE)?,
+            unallocated: AtomicPtr::default(),
+        })
+    }
+
+    /// The handler for faults on addresses of no stretch.
+    pub(crate) fn unallocated_handler(&self) -> Option<&'static Handler> {
+        // SAFETY: a pointer stored here came from a leaked box.
+        unsafe { self.unallocated.load(Ordering::Acquire).as_ref() }.map(|boxed| &**boxed)
+    }
+
+    pub(crate) fn set_unallocated_handler(&self, handler: Box<Handler>) {
+        self.unallocated
+            .store(Box::into_raw(Box::new(handler)), Ordering::Release);
+    }
+}

@@ -1,0 +1,81 @@
+//! The streams of a domain's threads: their prediction, and their readahead.
+
+use crate::readahead::{Ahead, WINDOWS};
+use crate::stream_detector::{Advice, Recogniser, WIDEST};
+use crate::stretch::Inner;
+use store::{Store, StoreError};
+use wired::{Guard, HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
+
+/// Readers of a pager. Threads share them by their streams; a thread that finds its reader in
+/// use goes without read-ahead for that fault.
+const READERS: usize = 4;
+
+/// Namespace bit: unit numbers in the stream detector, apart from page numbers.
+const UNITS: usize = 1 << 60;
+
+/// What predicts faults, and what reads ahead of them.
+pub(crate) struct Streams {
+    pub(crate) detector: Recogniser,
+    /// Empty if there is no store or no window.
+    readers: Box<[Lock<Ahead>]>,
+    /// Pages of the widest window; below 2 there are no windows.
+    pub(crate) widest: u32,
+}
+
+impl Streams {
+    /// For a domain of at most `frames` frames. The widest window is a small part of the
+    /// frames, so that the windows of several streams do not take each other's frames; the
+    /// buffers are memory, too, so a lane's length is limited likewise.
+    pub(crate) fn new(store: Option<&dyn Store>, frames: u32) -> Result<Self, crate::DomainError> {
+        let widest = (frames / 64).min(WIDEST);
+        let length = WINDOWS * widest as usize;
+        let readers = match store.filter(|_| length > 1) {
+            Some(store) => (0..READERS)
+                .map(|_| Ahead::new(store, length).map(Lock::new))
+                .collect::<Result<_, _>>()?,
+            None => Box::default(),
+        };
+        Ok(Self {
+            detector: Recogniser::default(),
+            readers,
+            widest,
+        })
+    }
+
+    /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
+    /// number.
+    pub(crate) fn predict(&self, thread: usize, page: usize) -> Option<Advice> {
+        match self.widest {
+            0 | 1 => None,
+            widest => self.detector.fault(thread, page, widest),
+        }
+    }
+
+    /// Returns true if a fault shows that its thread goes through a stretch of huge frames in
+    /// order: it is at the edge of a unit, after one in the unit before.
+    pub(crate) fn in_order(&self, stretch: &Inner, thread: usize, addr: usize) -> bool {
+        if !stretch.huge() {
+            return false;
+        }
+        let unit = UNITS + addr / HUGE_RANGE;
+        let advice = self.detector.fault(thread, unit, 2);
+        advice.is_some_and(|advice| {
+            self.detector.brought(&advice, 1);
+            let page = addr % HUGE_RANGE / PAGE;
+            advice.stride.abs() == 1 && (page == 0 || page == HUGE_RANGE_PAGES - 1)
+        })
+    }
+
+    /// The reader of a stream; None if another stream's thread has it.
+    pub(crate) fn reader(&self, advice: &Advice) -> Option<Guard<'_, Ahead>> {
+        let count = self.readers.len();
+        let at = (advice.stream as usize).checked_rem(count)?;
+        self.readers[at].try_lock()
+    }
+
+    /// Switches to the child process: its own channels.
+    pub(crate) fn become_child(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut readers = self.readers.iter();
+        readers.try_for_each(|reader| reader.lock().become_child(store))
+    }
+}
