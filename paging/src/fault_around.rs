@@ -54,10 +54,11 @@ impl Activation<'_> {
         let pager = self.pager;
         // No more pages than the period has room for: the program faults on the rest later.
         let whole = advice;
-        let (granted, when) = pager
-            .faults
-            .throttle
-            .more(self.task, advice.window - 1, before);
+        let (granted, when) =
+            pager
+                .faults
+                .throttle
+                .more(self.fault.task, advice.window - 1, before);
         let advice = Advice {
             window: 1 + granted,
             ..advice
@@ -80,7 +81,10 @@ impl Activation<'_> {
                 // reports why.
                 drop(reading);
                 self.alone(&whole);
-                pager.faults.throttle.give_back(self.task, when, granted);
+                pager
+                    .faults
+                    .throttle
+                    .give_back(self.fault.task, when, granted);
                 return self.fetch(seen, frame);
             }
             class = FaultClass::Memory;
@@ -109,8 +113,8 @@ impl Activation<'_> {
         pager
             .faults
             .throttle
-            .give_back(self.task, when, granted - brought);
-        self.context.handled = Handled {
+            .give_back(self.fault.task, when, granted - brought);
+        self.fault.handled = Handled {
             class,
             pages: 1 + brought,
         };

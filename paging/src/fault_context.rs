@@ -7,7 +7,6 @@
 use crate::fault_around::Part;
 use crate::huge::HUGE;
 use crate::stream_detector::WIDEST;
-use crate::throttle::Handled;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, Store, StoreError, Wait};
@@ -37,10 +36,6 @@ pub(crate) struct Context {
     depth: usize,
     /// The current window: room for the widest.
     pub(crate) parts: Vec<Part>,
-    /// Frames that a fault needs and could not get at once, if it needs more than one.
-    pub(crate) wanted: u32,
-    /// How the last fault was handled.
-    pub(crate) handled: Handled,
     /// The read that the last fault left under way.
     pub(crate) pending: usize,
     /// Completions of other faults' reads, reaped while a huge frame's reads were awaited.
@@ -62,8 +57,6 @@ impl Context {
             free: u64::MAX >> (64 - depth),
             depth,
             parts: Vec::with_capacity(WIDEST as usize),
-            wanted: 0,
-            handled: Handled::default(),
             pending: 0,
             ended: Vec::with_capacity(DEPTH),
         })

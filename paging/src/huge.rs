@@ -133,7 +133,7 @@ impl Activation<'_> {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let first = table.unit_pages(unit).start;
-        let in_order = self.in_order || self.at_bind();
+        let in_order = self.fault.in_order || self.at_bind();
         if table.unit_pages(unit).len() != HUGE_RANGE_PAGES || !table.fillable_whole(unit, in_order)
         {
             return None;
@@ -141,11 +141,11 @@ impl Activation<'_> {
         let mut scratch = self.pager.faults.huge.get(first / HUGE_RANGE_PAGES)?.lock();
         let scratch = &mut *scratch;
         scratch.frames.clear();
-        scratch.frames.extend(self.held.take());
+        scratch.frames.extend(self.fault.held.take());
         while scratch.frames.len() < HUGE_RANGE_PAGES {
             let Some(frame) = self.pager.frames.take(State::Empty) else {
                 self.pager.frames.put_all(&scratch.frames);
-                self.context.wanted = HUGE_RANGE_PAGES as u32;
+                self.fault.wanted = HUGE_RANGE_PAGES as u32;
                 return Some(Outcome::Retry);
             };
             scratch.frames.push(frame);

@@ -45,6 +45,7 @@ mod prefetch;
 pub mod process;
 mod readahead;
 mod replacement;
+mod resolve;
 mod rights;
 mod standby;
 mod stored_pages;

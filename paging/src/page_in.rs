@@ -6,15 +6,14 @@
 
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
-use crate::fault_context::Context;
+use crate::fault_context::{Context, InFlight};
 use crate::page::{PageState, State};
 use crate::pager::Pager;
-use crate::stream_detector::Advice;
+use crate::resolve::PageFault;
 use crate::stretch::Inner;
 use crate::throttle::Handled;
 use frames::Frame;
 use rate::FaultClass;
-use rate::thread_counters::ThreadKey;
 use store::{PageHandle, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
 use wired::{HUGE_RANGE_PAGES, PAGE};
@@ -98,18 +97,7 @@ pub struct Activation<'a> {
     pub write: bool,
     /// What the driver may do.
     pub phase: Phase,
-    /// A frame that the worker brought.
-    pub(crate) held: Option<Frame>,
-    /// True if the fault may leave a read under way and return `Pending`.
-    pub(crate) detached: bool,
-    /// The predicted next faults.
-    pub(crate) advice: Option<Advice>,
-    /// True if the fault may fill a whole unit, if the stretch has huge frames.
-    pub(crate) whole: bool,
-    /// True if the program goes through the stretch's units in order.
-    pub(crate) in_order: bool,
-    /// The thread whose fault it is, if faults are counted.
-    pub(crate) task: Option<ThreadKey>,
+    pub(crate) fault: &'a mut PageFault,
     pub(crate) context: &'a mut Context,
 }
 
@@ -136,7 +124,7 @@ impl Activation<'_> {
     /// The frame that a worker brought, or an unused one. If there is none, the driver returns
     /// `Retry`; a worker that has a frame calls it again, unless no frame can be found.
     pub fn frame(&mut self) -> Option<Frame> {
-        if let Some(frame) = self.held.take() {
+        if let Some(frame) = self.fault.held.take() {
             return Some(frame);
         }
         let frame = self.pager.frames.take(self.state().state());
@@ -156,7 +144,7 @@ impl Activation<'_> {
 
     /// Demand zero, staged and stored pages: what the physical and paged drivers do.
     pub(crate) fn fill(&mut self) -> Outcome {
-        self.context.handled = Handled {
+        self.fault.handled = Handled {
             class: FaultClass::Memory,
             pages: 1,
         };
@@ -169,7 +157,7 @@ impl Activation<'_> {
                 State::Foreign => return self.leave_to_kernel(),
                 State::Empty | State::Staged | State::Stored => {}
             }
-            if self.whole
+            if self.fault.whole
                 && self.stretch.huge()
                 && let Some(outcome) = self.fill_huge_if_limits_allow()
             {
@@ -182,19 +170,19 @@ impl Activation<'_> {
                 self.give_back(frame);
                 continue;
             }
-            match self.advice {
+            match self.fault.advice {
                 Some(advice) if seen.state() == State::Staged => self.alone(&advice),
                 Some(advice) => return self.fill_window(seen, frame, advice),
                 None => {}
             }
-            self.context.handled = Handled::default();
+            self.fault.handled = Handled::default();
             return match seen.state() {
                 State::Empty => {
                     self.pager.log.counters().add(Counter::zero_filled, 1);
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
-                    self.context.handled.class = FaultClass::Memory;
+                    self.fault.handled.class = FaultClass::Memory;
                     self.pager.log.counters().add(Counter::from_standby, 1);
                     self.publish(seen, frame, None)
                 }
@@ -216,22 +204,26 @@ impl Activation<'_> {
     fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
         let pager = self.pager;
         let rest = HUGE_RANGE_PAGES as u32 - 1;
-        let (granted, when) = pager
-            .faults
-            .throttle
-            .more(self.task, rest, pager.log.counters());
+        let (granted, when) =
+            pager
+                .faults
+                .throttle
+                .more(self.fault.task, rest, pager.log.counters());
         let outcome = match granted == rest {
             true => self.fill_huge(),
             false => None,
         };
         match outcome {
             Some(Outcome::Success) => {
-                self.context.handled = Handled {
+                self.fault.handled = Handled {
                     class: FaultClass::ZeroFill,
                     pages: HUGE_RANGE_PAGES as u32,
                 }
             }
-            _ => pager.faults.throttle.give_back(self.task, when, granted),
+            _ => pager
+                .faults
+                .throttle
+                .give_back(self.fault.task, when, granted),
         }
         outcome
     }
@@ -255,7 +247,7 @@ impl Activation<'_> {
             self.give_back(frame);
             return Outcome::Busy;
         };
-        self.context.handled = Handled {
+        self.fault.handled = Handled {
             class: FaultClass::File,
             pages: 1,
         };
@@ -291,7 +283,7 @@ impl Activation<'_> {
             self.give_back(frame);
             return Outcome::Busy;
         }
-        self.context.handled = Handled::default();
+        self.fault.handled = Handled::default();
         self.pager.log.counters().add(Counter::zero_filled, 1);
         self.publish(seen, frame, None)
     }
@@ -310,7 +302,7 @@ impl Activation<'_> {
         self.context.flights[flight].frame = frame.0;
         self.context.flights[flight].used = 0;
         self.context.pending = flight;
-        self.context.handled = Handled {
+        self.fault.handled = Handled {
             class: FaultClass::Disk,
             pages: 1,
         };
@@ -319,11 +311,11 @@ impl Activation<'_> {
         };
         let mut result = match channel.submit_read(handle, into, flight as u64) {
             Ok(Submitted::Done) => {
-                self.context.handled.class = FaultClass::Compressed;
+                self.fault.handled.class = FaultClass::Compressed;
                 self.pager.log.counters().add(Counter::from_ram, 1);
                 Ok(())
             }
-            Ok(Submitted::Pending) if self.detached => return Outcome::Pending,
+            Ok(Submitted::Pending) if self.fault.detached => return Outcome::Pending,
             Ok(Submitted::Pending) => {
                 self.pager.log.counters().add(Counter::from_disk, 1);
                 match self.context.complete(Wait::Yes) {
@@ -333,13 +325,13 @@ impl Activation<'_> {
             }
             Err(error) => Err(error),
         };
-        let outcome = self.land(seen, frame, flight, &mut result);
+        let outcome = self.finish_read(seen, frame, flight, &mut result);
         self.context.end_flight(flight);
         outcome
     }
 
-    /// Completes a flight: the contents are in its buffer, or the read failed.
-    fn land(
+    /// Publishes a page that was read: the contents are in its buffer, or the read failed.
+    fn finish_read(
         &mut self,
         seen: PageState,
         frame: Frame,
@@ -461,49 +453,41 @@ impl Activation<'_> {
     }
 }
 
-impl Pager {
+impl Context {
     /// Completes a read that was left under way.
-    pub(crate) fn land(
-        &self,
-        context: &mut Context,
+    pub(crate) fn complete_read(
+        &mut self,
+        pager: &Pager,
         flight: usize,
         result: Result<Option<PageHandle>, StoreError>,
     ) -> (usize, Outcome) {
-        let addr = context.flights[flight].addr;
-        let frame = Frame(context.flights[flight].frame);
-        let used = context.flights[flight].used;
-        let begin = (used != 0).then(|| self.faults.throttle.used_since(0));
-        self.log.counters().add(Counter::from_disk, 1);
-        let Some(stretch) = self.mm.index.find(addr) else {
+        let InFlight { addr, frame, used } = self.flights[flight];
+        let throttle = &pager.faults.throttle;
+        let begin = (used != 0).then(|| throttle.used_since(0));
+        pager.log.counters().add(Counter::from_disk, 1);
+        let Some(stretch) = pager.mm.index.find(addr) else {
             // A stretch is removed only after its pages in transit have settled.
             unreachable!("a stretch with a page in transit stays");
         };
         let index = stretch.table().index(addr);
         let seen = stretch.table().word(index).load().before_fill();
         let mut activation = Activation {
-            pager: self,
+            pager,
             stretch,
             index,
             write: true,
             phase: Phase::Activation,
-            held: None,
-            detached: false,
-            advice: None,
-            whole: false,
-            in_order: false,
-            task: None,
-            context,
+            fault: &mut PageFault::default(),
+            context: self,
         };
-        let outcome = activation.land(seen, frame, flight, &mut result.map(|_| ()));
-        activation.context.end_flight(flight);
+        let outcome = activation.finish_read(seen, Frame(frame), flight, &mut result.map(|_| ()));
+        self.end_flight(flight);
         if let Some(begin) = begin {
             let handled = Handled {
                 class: FaultClass::Disk,
                 pages: 1,
             };
-            self.faults
-                .throttle
-                .sample(handled, used + self.faults.throttle.used_since(begin));
+            throttle.sample(handled, used + throttle.used_since(begin));
         }
         (addr, outcome)
     }

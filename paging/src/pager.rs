@@ -14,7 +14,7 @@
 //! - A thread that evicts takes a cleaner, then the stager's lock, then gates (`evict`). An
 //!   entry thread that has reads under way only tries the first two.
 
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::entry::marked::FailedPages;
 use crate::evict::Evictor;
 use crate::fault_context::Pool;
@@ -22,6 +22,7 @@ use crate::fault_path::FaultPath;
 use crate::frame_source::FrameSource;
 use crate::log::Log;
 use crate::mm::Mm;
+use crate::page_in::Failure;
 use crate::standby::StandbyList;
 use crate::stored_pages::StoredPages;
 use crate::streams::Streams;
@@ -181,6 +182,22 @@ impl Pager {
         self.mm.gate.open();
     }
 
+    /// Logs an access that cannot be satisfied, if its stretch still exists. The caller is
+    /// inside the domain's gate.
+    pub(crate) fn log_failure(&self, addr: usize, failure: &Failure) {
+        let Some(stretch) = self.mm.index.find(addr) else {
+            return;
+        };
+        self.log.counters().add(Counter::lost, 1);
+        let store = self.store.name();
+        self.log.write(format_args!(
+            "page {:#x} ({} stretch at {:#x}, store {store}): {failure}",
+            page_base(addr),
+            stretch.driver().map_or("unbound", |d| d.name()),
+            stretch.table().base(),
+        ));
+    }
+
     /// The background evictor's work, once.
     pub(crate) fn keep_spare(&self) {
         if let Some(stager) = self.evictor.stager.try_lock() {
@@ -189,6 +206,11 @@ impl Pager {
         let swapper = self.faults.throttle.swapper_called();
         self.evictor.keep_spare(swapper);
     }
+}
+
+/// The address of the page that holds `addr`.
+pub(crate) fn page_base(addr: usize) -> usize {
+    addr & !(PAGE - 1)
 }
 
 /// Pages that one sweep takes: all of a page table's where frames are many, an eighth of

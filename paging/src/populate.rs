@@ -1,13 +1,10 @@
 //! Populating: pages are brought in on request, before any access.
 
-use crate::entry::Attempt;
-use crate::evict::NoFrame;
-use crate::page::State;
-use crate::page_in::{Failure, Outcome};
+use crate::page_in::Failure;
 use crate::pager::Pager;
+use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stream_detector::Advice;
 use crate::stretch::Inner;
-use frames::Frame;
 use rate::thread_counters::ThreadKey;
 use wired::PAGE;
 
@@ -35,84 +32,43 @@ pub(crate) enum NotBrought {
     Failed(Failure),
 }
 
-impl Pager {
-    /// Brings a page in and waits for what that takes. `locate` finds the stretch again for
+impl Wanted {
+    /// Brings the page in and waits for what that takes. `locate` finds the stretch again for
     /// each attempt: no reference keeps it alive while this waits.
-    pub(crate) fn bring<'a>(
-        &'a self,
-        locate: &dyn Fn() -> Option<&'a Inner>,
-        wanted: Wanted,
-    ) -> Result<(), NotBrought> {
-        let mut held = None;
-        let (mut whole, mut asked) = (!wanted.nail, false);
-        loop {
-            let mut more = 0;
-            let outcome = {
-                let _inside = self.mm.gate.enter(wanted.caller as usize);
-                let Some(stretch) = locate() else {
-                    if let Some(frame) = held {
-                        self.frames.put(frame);
-                    }
-                    return Err(NotBrought::Gone);
-                };
-                let outcome = self.bring_once(stretch, &wanted, whole, &mut held, &mut more);
-                let addr = stretch.table().address(wanted.page);
-                if let Outcome::Success = outcome
-                    && (!wanted.nail || self.nail(addr..addr + PAGE))
-                {
-                    return Ok(());
-                }
-                if let Outcome::Busy = outcome {
-                    stretch.table().word(wanted.page).wait_settled();
-                }
-                outcome
-            };
-            match outcome {
-                Outcome::Success | Outcome::Busy => {}
-                Outcome::Retry if more > 0 => {
-                    // Once only: the second attempt splits the unit.
-                    self.evictor.obtain_room(more);
-                    whole = !std::mem::replace(&mut asked, true);
-                }
-                Outcome::Retry | Outcome::Pending => {
-                    match self.evictor.obtain_frame(State::Empty, false) {
-                        Ok(frame) => held = Some(frame),
-                        Err(NoFrame::Never(why)) => return Err(NotBrought::Failed(why)),
-                        Err(NoFrame::Busy) => {}
-                    }
-                }
-                Outcome::Failure(why) => return Err(NotBrought::Failed(why)),
-            }
-        }
-    }
-
-    fn bring_once(
+    pub(crate) fn populate<'p>(
         &self,
-        stretch: &Inner,
-        wanted: &Wanted,
-        whole: bool,
-        held: &mut Option<Frame>,
-        more: &mut u32,
-    ) -> Outcome {
-        let mut context = self.faults.contexts.borrow(wanted.caller as usize);
-        let window = (self.faults.streams.widest as usize).min(wanted.window) as u32;
-        let advice = (window > 1).then_some(Advice {
-            stream: wanted.caller | 1 << 31,
-            stride: 1,
-            window,
-        });
-        let attempt = Attempt {
-            addr: stretch.table().address(wanted.page),
+        pager: &'p Pager,
+        locate: &dyn Fn() -> Option<&'p Inner>,
+    ) -> Result<(), NotBrought> {
+        let hint = self.caller as usize;
+        let window = (pager.faults.streams.widest as usize).min(self.window) as u32;
+        let mut fault = PageFault {
             write: true,
-            detached: false,
-            advice,
-            whole,
+            advice: (window > 1).then_some(Advice {
+                stream: self.caller | 1 << 31,
+                stride: 1,
+                window,
+            }),
+            whole: !self.nail,
             in_order: true,
             at_bind: true,
-            task: wanted.task,
+            task: self.task,
+            ..PageFault::default()
         };
-        let outcome = self.attempt(stretch, attempt, held, &mut context);
-        *more = std::mem::take(&mut context.wanted);
-        outcome
+        loop {
+            let resolved = fault.resolve(pager, &mut Waiter::Thread(hint), |fault| {
+                let stretch = locate().ok_or(NotBrought::Gone)?;
+                fault.addr = stretch.table().address(self.page);
+                Ok(stretch)
+            })?;
+            if let Resolution::Failed(why) = resolved {
+                return Err(NotBrought::Failed(why));
+            }
+            let _inside = pager.mm.gate.enter(hint);
+            locate().ok_or(NotBrought::Gone)?;
+            if !self.nail || pager.nail(fault.addr..fault.addr + PAGE) {
+                return Ok(());
+            }
+        }
     }
 }

@@ -215,7 +215,7 @@ impl Prefetcher {
                     window: (run.end - page).min(budget),
                     caller: CALLER + track as u32,
                 };
-                match pager.bring(&locate, wanted) {
+                match wanted.populate(pager, &locate) {
                     Ok(()) => budget -= 1,
                     Err(NotBrought::Gone) => return,
                     // The program's own access reports it, if it ever comes.

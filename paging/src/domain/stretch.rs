@@ -114,7 +114,7 @@ impl Stretch {
                 caller,
                 task: None,
             };
-            let why = match pager.bring(&|| Some(self.inner), wanted) {
+            let why = match wanted.populate(pager, &|| Some(self.inner)) {
                 Ok(()) => None,
                 Err(NotBrought::Gone) => Some(Failure::Unbound),
                 Err(NotBrought::Failed(why)) => Some(why),

@@ -1,9 +1,9 @@
 //! The translation system of a stretch: map, unmap, trans, protect (Nemesis, section 6.3).
 
 use super::{Stretch, StretchError};
-use crate::entry::Attempt;
 use crate::page::State;
 use crate::page_in::Outcome;
+use crate::resolve::PageFault;
 use crate::rights::Rights;
 use frames::Frame;
 use std::ops::Range;
@@ -43,16 +43,15 @@ impl Stretch {
                 wanted: "it must not be mapped",
             });
         }
-        let mut held = Some(frame);
         let _inside = pager.mm.gate.enter(page);
         let mut context = pager.faults.contexts.borrow(page);
-        let addr = self.inner.table().address(page);
-        let attempt = Attempt {
-            addr,
+        let mut fault = PageFault {
+            addr: self.inner.table().address(page),
             write: true,
-            ..Attempt::default()
+            held: Some(frame),
+            ..PageFault::default()
         };
-        match pager.attempt(self.inner, attempt, &mut held, &mut context) {
+        match fault.attempt(pager, self.inner, &mut context) {
             Outcome::Success => Ok(()),
             Outcome::Failure(why) => Err(StretchError::Page { page, why }),
             Outcome::Busy | Outcome::Retry | Outcome::Pending => {

@@ -15,17 +15,16 @@
 //! Rule: an entry that has reads under way never waits for anything else.
 
 use crate::counters::Counter;
-use crate::entry::Attempt;
 use crate::entry::idle::Alertness;
 use crate::entry::throttled::{Asleep, Sleeper};
-use crate::evict::NoFrame;
 use crate::fault_context::{Context, DEPTH};
 use crate::freeze_gate::Inside;
 use crate::page::State;
 use crate::page_in::{Failure, Outcome};
-use crate::pager::Pager;
+use crate::pager::{Pager, page_base};
+use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stream_detector::Advice;
-use crate::stretch::{Fault, FaultKind, Handled};
+use crate::stretch::{Fault, FaultKind, Handled, Inner};
 use crate::throttle::{self, Standing, Told};
 use rate::Nanos;
 use rate::thread_counters::ThreadKey;
@@ -34,7 +33,7 @@ use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::Wait;
-use wired::{HUGE_RANGE_PAGES, PAGE};
+use wired::PAGE;
 
 /// Faults that wait for a frame while reads are under way, per entry.
 const PARKED: usize = 64;
@@ -114,7 +113,7 @@ impl Entry {
                 }
                 inside = Some(pager.mm.gate.enter(self.cpu));
             }
-            self.land_all(pager);
+            self.complete_reads(pager);
             self.retry_parked(pager);
             if ready.faults && take_new && self.take(pager) {
                 self.take_those_there(pager);
@@ -206,13 +205,13 @@ impl Entry {
             Told::Handle(came) => came,
             Told::Suspend(suspended) => {
                 if !self.asleep.put(fault, &suspended) {
-                    let _ = pager.mm.userfault().wake(Pager::page_of(fault.addr), PAGE);
+                    let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
                 }
                 return;
             }
         };
         let sample = pager.faults.throttle.begin_sample(came);
-        let page = Pager::page_of(fault.addr) / PAGE;
+        let page = page_base(fault.addr) / PAGE;
         let parked = Parked {
             addr: fault.addr,
             write: fault.write,
@@ -223,7 +222,7 @@ impl Entry {
         let Some(begin) = sample else { return };
         let used = pager.faults.throttle.used_since(begin);
         match ended {
-            Ended::Resolved => pager.faults.throttle.sample(self.context.handled, used),
+            Ended::Resolved(handled) => pager.faults.throttle.sample(handled, used),
             Ended::Reading => self.context.flights[self.context.pending].used = used,
             Ended::Other => {}
         }
@@ -260,10 +259,7 @@ impl Entry {
     /// Sends sleeping faults back: their threads fault again.
     fn send_all_back(&mut self, pager: &Pager) {
         while let Some(sleeper) = self.asleep.take_due(0, true) {
-            let _ = pager
-                .mm
-                .userfault()
-                .wake(Pager::page_of(sleeper.addr), PAGE);
+            let _ = pager.mm.userfault().wake(page_base(sleeper.addr), PAGE);
         }
     }
 
@@ -288,87 +284,35 @@ impl Entry {
             advice,
             thread,
         } = fault;
-        let mut held = None;
-        let (mut whole, mut asked) = (self.context.flights() == 0, false);
-        let mut in_order = false;
-        loop {
-            let Some(stretch) = pager.mm.index.find(addr) else {
-                // Registered, but not in a stretch: the stretch has just been removed. The
-                // kernel reports that when the access is repeated.
-                let _ = pager.mm.userfault().wake(Pager::page_of(addr), PAGE);
-                return Ended::Other;
-            };
-            let index = stretch.table().index(addr);
-            if stretch.table().word(index).load().state() == State::Empty
-                && !pager.hooks.allocated(addr)
-            {
-                pager.log.counters().add(Counter::unallocated_faults, 1);
-                refuse_access(pager, addr);
-                return Ended::Other;
-            }
-            if let Some(handler) = stretch.handler(FaultKind::Page)
-                && handler(&Fault {
-                    kind: FaultKind::Page,
-                    addr,
-                    write,
-                }) == Handled::Resume
-            {
-                let _ = pager.mm.userfault().wake(addr, PAGE);
-                return Ended::Other;
-            }
-            let detached = self.context.channel.is_some();
-            in_order = in_order
-                || pager
-                    .faults
-                    .streams
-                    .in_order(stretch, thread as usize, addr);
-            let attempt = Attempt {
-                addr,
-                write,
-                detached,
-                advice,
-                whole,
-                in_order,
-                at_bind: false,
-                task: Some(ThreadKey::new(thread)),
-            };
-            match pager.attempt(stretch, attempt, &mut held, &mut self.context) {
-                // The thread that resolves a fault wakes all threads that wait for the page.
-                Outcome::Success => return Ended::Resolved,
-                Outcome::Pending => return Ended::Reading,
-                Outcome::Busy => {
-                    // The thread that fills the page wakes the faulting thread by mapping it;
-                    // if it fails, this fault must be retried.
-                    self.park(fault);
-                    return Ended::Other;
-                }
-                Outcome::Retry if std::mem::take(&mut self.context.wanted) > 0 => {
-                    // Once only: the second attempt splits the unit.
-                    pager.evictor.obtain_room(HUGE_RANGE_PAGES as u32);
-                    whole = !std::mem::replace(&mut asked, true);
-                }
-                Outcome::Retry => match pager.evictor.obtain_frame(
-                    stretch.table().word(index).load().state(),
-                    self.context.flights() > 0,
-                ) {
-                    Ok(frame) => held = Some(frame),
-                    Err(NoFrame::Never(failure)) => {
-                        if !pager.evictor.unstage(stretch, index) {
-                            self.fail(pager, addr, &failure);
-                        }
-                        return Ended::Other;
-                    }
-                    Err(NoFrame::Busy) => {
-                        self.park(fault);
-                        return Ended::Other;
-                    }
-                },
-                Outcome::Failure(failure) => {
-                    self.fail(pager, addr, &failure);
-                    return Ended::Other;
-                }
-            }
+        let task = Some(ThreadKey::new(thread));
+        let mut attempted = PageFault {
+            addr,
+            write,
+            detached: self.context.channel.is_some(),
+            advice,
+            whole: self.context.flights() == 0,
+            task,
+            ..PageFault::default()
+        };
+        let mut waiter = Waiter::Entry(&mut self.context);
+        let resolved = attempted.resolve(pager, &mut waiter, |fault| {
+            let stretch = find_allocated(pager, fault)?;
+            let streams = &pager.faults.streams;
+            fault.in_order =
+                fault.in_order || streams.in_order(stretch, thread as usize, fault.addr);
+            Ok(stretch)
+        });
+        match resolved {
+            // The thread that resolves a fault wakes all threads that wait for the page.
+            Ok(Resolution::Mapped) => return Ended::Resolved(attempted.handled),
+            Ok(Resolution::Reading) => return Ended::Reading,
+            // The thread that fills the page wakes the faulting thread by mapping it; if it
+            // fails, this fault must be retried.
+            Ok(Resolution::Deferred) => self.park(fault),
+            Ok(Resolution::Failed(failure)) => self.fail(pager, addr, &failure),
+            Ok(Resolution::PutBack) | Err(Settled) => {}
         }
+        Ended::Other
     }
 
     fn park(&mut self, fault: Parked) {
@@ -388,13 +332,13 @@ impl Entry {
         }
     }
 
-    fn land_all(&mut self, pager: &Pager) {
+    fn complete_reads(&mut self, pager: &Pager) {
         while self.context.flights() > 0 {
             let Some(completion) = self.context.complete(Wait::No) else {
                 return;
             };
             let flight = completion.token as usize;
-            let (addr, outcome) = pager.land(&mut self.context, flight, completion.result);
+            let (addr, outcome) = self.context.complete_read(pager, flight, completion.result);
             if let Outcome::Failure(failure) = outcome {
                 self.fail(pager, addr, &failure);
             }
@@ -402,10 +346,8 @@ impl Entry {
     }
 
     fn fail(&self, pager: &Pager, addr: usize, failure: &Failure) {
-        if let Some(stretch) = pager.mm.index.find(addr) {
-            pager.report(stretch, addr, failure);
-        }
-        pager.faults.failed.mark(Pager::page_of(addr));
+        pager.log_failure(addr, failure);
+        pager.faults.failed.mark(page_base(addr));
     }
 }
 
@@ -418,13 +360,44 @@ fn wait_for_eviction(pager: &Pager, addr: usize) {
         gate.enter();
         gate.leave();
     }
-    let _ = pager.mm.userfault().wake(Pager::page_of(addr), PAGE);
+    let _ = pager.mm.userfault().wake(page_base(addr), PAGE);
+}
+
+/// A fault that needs no page of the pager's: its thread has been woken.
+struct Settled;
+
+/// The stretch of a fault, unless the program's own handler resolves the fault, or the access
+/// is to fail.
+fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p Inner, Settled> {
+    let addr = fault.addr;
+    let Some(stretch) = pager.mm.index.find(addr) else {
+        // Registered, but not in a stretch: the stretch has just been removed. The kernel
+        // reports that when the access is repeated.
+        let _ = pager.mm.userfault().wake(page_base(addr), PAGE);
+        return Err(Settled);
+    };
+    let table = stretch.table();
+    let untouched = table.word(table.index(addr)).load().state() == State::Empty;
+    if untouched && !pager.hooks.allocated(addr) {
+        pager.log.counters().add(Counter::unallocated_faults, 1);
+        refuse_access(pager, addr);
+        return Err(Settled);
+    }
+    let kind = FaultKind::Page;
+    let write = fault.write;
+    if let Some(handler) = stretch.handler(kind)
+        && handler(&Fault { kind, addr, write }) == Handled::Resume
+    {
+        let _ = pager.mm.userfault().wake(addr, PAGE);
+        return Err(Settled);
+    }
+    Ok(stretch)
 }
 
 /// Result of a fault.
 enum Ended {
     /// Its page is resident.
-    Resolved,
+    Resolved(throttle::Handled),
     /// Its page is being read.
     Reading,
     /// It is parked, or its thread's access fails.
@@ -456,7 +429,7 @@ struct Ready {
 
 /// An address that the program has not allocated: the access gets its natural SIGSEGV.
 fn refuse_access(pager: &Pager, addr: usize) {
-    let page = Pager::page_of(addr);
+    let page = page_base(addr);
     pager.hooks.close(page);
     let _ = pager.mm.userfault().wake(page, PAGE);
 }

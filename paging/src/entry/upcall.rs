@@ -8,13 +8,12 @@
 //! Rules: the handler allocates nothing, touches no stretch and no thread-local storage, and
 //! can be nested (a program's own handler may fault in its turn).
 
-use super::{Attempt, signals};
+use super::signals;
 use crate::counters::Counter;
-use crate::evict::NoFrame;
 use crate::freeze_gate::DomainGate;
-use crate::page_in::Outcome;
 use crate::pager::Pager;
-use crate::stretch::{Fault, FaultKind, Handled, Handler};
+use crate::resolve::{PageFault, Resolution, Waiter};
+use crate::stretch::{Fault, FaultKind, Handled, Handler, Inner};
 use crate::throttle::{Standing, Suspended, Told};
 use rate::thread_counters::ThreadKey;
 use rate::{Nanos, SharedLimits};
@@ -132,7 +131,7 @@ extern "C-unwind" fn on_sigbus(
     context: *mut libc::c_void,
 ) {
     // SAFETY: the arguments are the kernel's own.
-    unsafe { dispatch(signal, info, context, Pager::upcall) };
+    unsafe { dispatch(signal, info, context, Access::upcall) };
 }
 
 extern "C-unwind" fn on_sigsegv(
@@ -141,7 +140,7 @@ extern "C-unwind" fn on_sigsegv(
     context: *mut libc::c_void,
 ) {
     // SAFETY: the arguments are the kernel's own.
-    unsafe { dispatch(signal, info, context, Pager::violation) };
+    unsafe { dispatch(signal, info, context, Access::violation) };
 }
 
 /// # Safety
@@ -150,7 +149,7 @@ unsafe fn dispatch(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
-    resolve: fn(&Pager, &mut Access) -> Verdict,
+    resolve: fn(&mut Access, &Pager) -> Verdict,
 ) {
     // SAFETY: the caller's promise.
     let (code, addr, write) = unsafe {
@@ -188,7 +187,7 @@ unsafe fn dispatch(
 }
 
 /// Tries each domain in turn.
-fn ask_pagers(access: &mut Access, resolve: fn(&Pager, &mut Access) -> Verdict) -> Verdict {
+fn ask_pagers(access: &mut Access, resolve: fn(&mut Access, &Pager) -> Verdict) -> Verdict {
     let hint = thread_hint();
     for slot in DOMAINS.get().into_iter().flatten() {
         if slot.pager.load(Ordering::Acquire).is_null() {
@@ -202,7 +201,7 @@ fn ask_pagers(access: &mut Access, resolve: fn(&Pager, &mut Access) -> Verdict) 
         let Some(pager) = (unsafe { slot.pager.load(Ordering::Acquire).as_ref() }) else {
             continue;
         };
-        match resolve(pager, access) {
+        match resolve(access, pager) {
             Verdict::NotOurs => {}
             verdict => return verdict,
         }
@@ -255,149 +254,96 @@ fn task_here() -> ThreadKey {
     ThreadKey::new((mixed >> 40) as u32)
 }
 
-impl Pager {
-    fn upcall(&self, access: &mut Access) -> Verdict {
-        let (addr, write) = (access.addr, access.write);
+impl Access {
+    /// A fault on a missing page.
+    fn upcall(&mut self, pager: &Pager) -> Verdict {
+        let addr = self.addr;
         let hint = thread_hint();
         let task = task_here();
-        let mut held = None;
-        let mut advised = false;
-        let mut advice = None;
-        let (mut whole, mut in_order, mut asked) = (true, false, false);
-        loop {
-            let inside = self.mm.gate.enter(hint);
-            let Some(stretch) = self.mm.index.find(addr) else {
-                drop(inside);
-                self.put_held(held);
-                return Verdict::NotOurs;
-            };
-            if !std::mem::replace(&mut access.counted, true) {
-                self.log.counters().add(Counter::faults, 1);
+        let mut fault = PageFault {
+            addr,
+            write: self.write,
+            whole: true,
+            task: Some(task),
+            ..PageFault::default()
+        };
+        let mut predicted = false;
+        let resolved = fault.resolve(pager, &mut Waiter::Thread(hint), |fault| {
+            let stretch = pager.mm.index.find(addr).ok_or(Verdict::NotOurs)?;
+            self.admit(pager, stretch, task)?;
+            if !std::mem::replace(&mut predicted, true) {
+                let streams = &pager.faults.streams;
+                fault.advice = streams.predict(hint, addr / PAGE);
+                fault.in_order = streams.in_order(stretch, hint, addr);
             }
-            let own_handler = stretch.handler(FaultKind::Page);
-            if let (true, Some(handler)) = (access.own_handlers, own_handler) {
-                drop(inside);
-                self.put_held(held);
-                return Verdict::Ask(handler, FaultKind::Page);
+            Ok(stretch)
+        });
+        match resolved {
+            Err(verdict) => return verdict,
+            Ok(Resolution::Failed(failure)) => {
+                // The gate may have closed since the attempt.
+                let _inside = pager.mm.gate.enter(hint);
+                pager.log_failure(addr, &failure);
+                return Verdict::Tell;
             }
-            if !access.passed {
-                let told =
-                    self.faults
-                        .throttle
-                        .ask(task, &mut access.standing, self.log.counters());
-                if self.faults.throttle.calls_swapper() {
-                    self.frames.wake_evictor();
+            Ok(Resolution::Mapped) => {
+                if let Some(begin) = self.sample {
+                    let throttle = &pager.faults.throttle;
+                    throttle.sample(fault.handled, throttle.used_since(begin));
                 }
-                match told {
-                    Told::Handle(now) => access.sample = self.faults.throttle.begin_sample(now),
-                    Told::Suspend(suspended) => {
-                        return Verdict::Sleep(suspended, self.faults.throttle.limits());
-                    }
-                }
-                access.passed = true;
             }
-            if !std::mem::replace(&mut advised, true) {
-                advice = self
-                    .faults
-                    .streams
-                    .predict(hint, Self::page_of(addr) / PAGE);
-                in_order = self.faults.streams.in_order(stretch, hint, addr);
-            }
-            let wanted;
-            let outcome = {
-                let mut context = self.faults.contexts.borrow(hint);
-                let attempt = Attempt {
-                    addr,
-                    write,
-                    detached: false,
-                    advice,
-                    whole,
-                    in_order,
-                    at_bind: false,
-                    task: Some(task),
-                };
-                let outcome = self.attempt(stretch, attempt, &mut held, &mut context);
-                wanted = std::mem::take(&mut context.wanted);
-                if let (Some(begin), Outcome::Success) = (access.sample, &outcome) {
-                    let used = self.faults.throttle.used_since(begin);
-                    self.faults.throttle.sample(context.handled, used);
-                }
-                outcome
-            };
-            let failure = match outcome {
-                Outcome::Success => return Verdict::Resume,
-                Outcome::Busy => {
-                    let index = stretch.table().index(addr);
-                    stretch.table().word(index).wait_settled();
-                    continue;
-                }
-                Outcome::Retry | Outcome::Pending => {
-                    let index = stretch.table().index(addr);
-                    let wanted_by = stretch.table().word(index).load().state();
-                    drop(inside);
-                    if wanted > 0 {
-                        // Once only: the second attempt splits the unit.
-                        self.evictor.obtain_room(wanted);
-                        whole = !std::mem::replace(&mut asked, true);
-                        continue;
-                    }
-                    match self.evictor.obtain_frame(wanted_by, false) {
-                        Ok(frame) => {
-                            held = Some(frame);
-                            continue;
-                        }
-                        // Only for threads that have reads under way.
-                        Err(NoFrame::Busy) => continue,
-                        Err(NoFrame::Never(failure)) => {
-                            let inside = self.mm.gate.enter(hint);
-                            if let Some(stretch) = self.mm.index.find(addr)
-                                && self.evictor.unstage(stretch, index)
-                            {
-                                return Verdict::Resume;
-                            }
-                            drop(inside);
-                            failure
-                        }
-                    }
-                }
-                Outcome::Failure(failure) => {
-                    // One attempt at a time: the gate may close in between.
-                    drop(inside);
-                    failure
-                }
-            };
-            let _inside = self.mm.gate.enter(hint);
-            if let Some(stretch) = self.mm.index.find(addr) {
-                self.report(stretch, addr, &failure);
-            }
-            return Verdict::Tell;
+            Ok(Resolution::PutBack | Resolution::Reading | Resolution::Deferred) => {}
         }
+        Verdict::Resume
     }
 
-    fn put_held(&self, held: Option<frames::Frame>) {
-        if let Some(frame) = held {
-            self.frames.put(frame);
+    /// Passes the access, once, to the counters, the program's own handler and the limits.
+    fn admit(&mut self, pager: &Pager, stretch: &Inner, task: ThreadKey) -> Result<(), Verdict> {
+        let counters = pager.log.counters();
+        if !std::mem::replace(&mut self.counted, true) {
+            counters.add(Counter::faults, 1);
         }
+        if self.own_handlers
+            && let Some(handler) = stretch.handler(FaultKind::Page)
+        {
+            return Err(Verdict::Ask(handler, FaultKind::Page));
+        }
+        if self.passed {
+            return Ok(());
+        }
+        let throttle = &pager.faults.throttle;
+        let told = throttle.ask(task, &mut self.standing, counters);
+        if throttle.calls_swapper() {
+            pager.frames.wake_evictor();
+        }
+        match told {
+            Told::Handle(now) => self.sample = throttle.begin_sample(now),
+            Told::Suspend(suspended) => {
+                return Err(Verdict::Sleep(suspended, throttle.limits()));
+            }
+        }
+        self.passed = true;
+        Ok(())
     }
 
     /// A protection fault, or one on no stretch.
-    fn violation(&self, access: &mut Access) -> Verdict {
-        let addr = access.addr;
-        let _inside = self.mm.gate.enter(thread_hint());
-        let (kind, handler) = match self.mm.index.find(addr) {
+    fn violation(&mut self, pager: &Pager) -> Verdict {
+        let addr = self.addr;
+        let _inside = pager.mm.gate.enter(thread_hint());
+        let (kind, handler) = match pager.mm.index.find(addr) {
             Some(stretch) => (
                 FaultKind::Protection,
                 stretch.handler(FaultKind::Protection),
             ),
-            None => match self.faults.unallocated_handler() {
+            None => match pager.faults.unallocated_handler() {
                 Some(handler) => (FaultKind::Unallocated, Some(handler)),
                 None => return Verdict::NotOurs,
             },
         };
-        if !access.own_handlers {
+        if !self.own_handlers {
             return Verdict::Tell;
         }
-        self.log.counters().add(
+        pager.log.counters().add(
             match kind {
                 FaultKind::Protection => Counter::protection_faults,
                 _ => Counter::unallocated_faults,
@@ -406,18 +352,13 @@ impl Pager {
         );
         handler.map_or(Verdict::Tell, |handler| Verdict::Ask(handler, kind))
     }
-
-    /// The page address of a fault.
-    pub(crate) fn page_of(addr: usize) -> usize {
-        addr & !(PAGE - 1)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::driver::{Physical, StretchDriver};
-    use crate::page_in::{Activation, Failure};
+    use crate::page_in::{Activation, Failure, Outcome};
     use crate::{Contract, Domain};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -463,7 +404,7 @@ mod tests {
         let (faulting, at) = (domain.clone(), stretch.base());
         std::thread::spawn(move || {
             let mut access = Access::new(at, true);
-            let verdict = faulting.pager().upcall(&mut access);
+            let verdict = access.upcall(faulting.pager());
             let _ = tell.send(matches!(verdict, Verdict::Tell));
         });
         while !driver.begun.load(Ordering::Acquire) {

@@ -1,0 +1,187 @@
+//! Resolving a fault: attempts, and what is waited for between them.
+//!
+//! Nemesis, section 6.5: a notification handler makes a first attempt where waiting is not
+//! possible; what it cannot do, a worker does, with a frame in hand. Both are attempts at one
+//! [`PageFault`]; its [`Waiter`] decides what is waited for, and where.
+
+use crate::evict::NoFrame;
+use crate::fault_context::Context;
+use crate::freeze_gate::Inside;
+use crate::page::State;
+use crate::page_in::{Activation, Failure, Outcome, Phase};
+use crate::pager::Pager;
+use crate::stream_detector::Advice;
+use crate::stretch::Inner;
+use crate::throttle::Handled;
+use frames::Frame;
+use rate::thread_counters::ThreadKey;
+
+/// A fault on one page, until it is resolved.
+#[derive(Default)]
+pub(crate) struct PageFault {
+    /// The faulting address.
+    pub(crate) addr: usize,
+    /// Whether the access was a write.
+    pub(crate) write: bool,
+    /// True if the fault may leave a read under way and return `Pending`.
+    pub(crate) detached: bool,
+    /// The predicted next faults.
+    pub(crate) advice: Option<Advice>,
+    /// True if the fault may fill a whole unit, if the stretch has huge frames.
+    pub(crate) whole: bool,
+    /// True if the program goes through the stretch's units in order.
+    pub(crate) in_order: bool,
+    /// True if the program has not accessed the page: it is brought in on request.
+    pub(crate) at_bind: bool,
+    /// The thread whose fault it is; None if the fault is not counted.
+    pub(crate) task: Option<ThreadKey>,
+    /// A frame that a wait brought.
+    pub(crate) held: Option<Frame>,
+    /// Frames that the last attempt needed and could not get at once, if more than one.
+    pub(crate) wanted: u32,
+    /// How the last attempt was handled.
+    pub(crate) handled: Handled,
+}
+
+/// The thread that resolves a fault: what it uses, and how it waits.
+pub(crate) enum Waiter<'a> {
+    /// An entry thread, inside the domain's gate, with a context of its own. While it has
+    /// reads under way it waits for nothing else.
+    Entry(&'a mut Context),
+    /// Any other thread, by a number that differs between threads. It enters the gate and
+    /// borrows a context for each attempt, and waits for frames with neither.
+    Thread(usize),
+}
+
+/// How a fault was resolved.
+pub(crate) enum Resolution {
+    /// The page is mapped.
+    Mapped,
+    /// No frame was found, and the page is mapped in the frame that it had on the standby
+    /// list.
+    PutBack,
+    /// A read is under way.
+    Reading,
+    /// It waits for a thread or a frame that an entry thread does not wait for.
+    Deferred,
+    /// The access cannot be satisfied.
+    Failed(Failure),
+}
+
+impl PageFault {
+    /// Attempts a fault until it is resolved. `locate` finds its stretch for each attempt,
+    /// inside the domain's gate: no reference keeps the stretch alive while this waits. If it
+    /// fails, so does this.
+    pub(crate) fn resolve<'p, E>(
+        &mut self,
+        pager: &'p Pager,
+        waiter: &mut Waiter<'_>,
+        mut locate: impl FnMut(&mut Self) -> Result<&'p Inner, E>,
+    ) -> Result<Resolution, E> {
+        let mut asked = false;
+        loop {
+            let inside = waiter.enter(pager);
+            let stretch = locate(self).inspect_err(|_| self.release_held(pager))?;
+            let word = stretch.table().word(stretch.table().index(self.addr));
+            match waiter.attempt(pager, stretch, self) {
+                Outcome::Success => return Ok(Resolution::Mapped),
+                Outcome::Pending if self.detached => return Ok(Resolution::Reading),
+                Outcome::Failure(failure) => return Ok(Resolution::Failed(failure)),
+                Outcome::Busy => match waiter {
+                    Waiter::Entry(_) => return Ok(Resolution::Deferred),
+                    Waiter::Thread(_) => {
+                        word.wait_settled();
+                        continue;
+                    }
+                },
+                Outcome::Retry | Outcome::Pending => {}
+            }
+            // What is brought in before an access leaves the reserve to faults.
+            let wanted_by = match self.at_bind {
+                true => State::Empty,
+                false => word.load().state(),
+            };
+            drop(inside);
+            if self.wanted > 0 {
+                // Once only: the second attempt splits the unit.
+                pager.evictor.obtain_room(self.wanted);
+                self.whole = !std::mem::replace(&mut asked, true);
+                continue;
+            }
+            let busy = waiter.is_reading();
+            match pager.evictor.obtain_frame(wanted_by, busy) {
+                Ok(frame) => self.held = Some(frame),
+                Err(NoFrame::Busy) => return Ok(Resolution::Deferred),
+                Err(NoFrame::Never(failure)) => {
+                    let _inside = waiter.enter(pager);
+                    let stretch = pager.mm.index.find(self.addr);
+                    let back = stretch.is_some_and(|stretch| {
+                        let index = stretch.table().index(self.addr);
+                        pager.evictor.unstage(stretch, index)
+                    });
+                    return Ok(match back {
+                        true => Resolution::PutBack,
+                        false => Resolution::Failed(failure),
+                    });
+                }
+            }
+        }
+    }
+
+    /// One attempt: the notification handler's with no frame in hand, a worker's with one, or
+    /// that of a binding. A frame that was not used is released.
+    pub(crate) fn attempt(
+        &mut self,
+        pager: &Pager,
+        stretch: &Inner,
+        context: &mut Context,
+    ) -> Outcome {
+        (self.wanted, self.handled) = (0, Handled::default());
+        let mut activation = Activation {
+            pager,
+            stretch,
+            index: stretch.table().index(self.addr),
+            write: self.write,
+            phase: match self.held {
+                _ if self.at_bind => Phase::Bind,
+                Some(_) => Phase::Worker,
+                None => Phase::Activation,
+            },
+            fault: self,
+            context,
+        };
+        let outcome = stretch.fault(&mut activation);
+        self.release_held(pager);
+        outcome
+    }
+
+    fn release_held(&mut self, pager: &Pager) {
+        if let Some(frame) = self.held.take() {
+            pager.frames.put(frame);
+        }
+    }
+}
+
+impl Waiter<'_> {
+    fn enter<'p>(&self, pager: &'p Pager) -> Option<Inside<'p>> {
+        match self {
+            Self::Entry(_) => None,
+            Self::Thread(hint) => Some(pager.mm.gate.enter(*hint)),
+        }
+    }
+
+    fn attempt(&mut self, pager: &Pager, stretch: &Inner, fault: &mut PageFault) -> Outcome {
+        match self {
+            Self::Entry(context) => fault.attempt(pager, stretch, context),
+            Self::Thread(hint) => {
+                let mut context = pager.faults.contexts.borrow(*hint);
+                fault.attempt(pager, stretch, &mut context)
+            }
+        }
+    }
+
+    /// Returns true if reads are under way, so that the thread must not wait for others.
+    fn is_reading(&self) -> bool {
+        matches!(self, Self::Entry(context) if context.flights() > 0)
+    }
+}
