@@ -1,16 +1,16 @@
 //! One thread's channel to the store: pages in, completions out.
 
-use crate::codec::{Codec, filled_with};
-use crate::demotion::{DEMOTE_OPS, Demotion, HALVES};
-use crate::inner::{StatsShard, StoreCounter, StoreInner};
-use crate::io::op::{IoKind, IoOp, PageSlot, RUN};
-use crate::io::{IoEngine, MAX_OPS};
+use crate::codec::filled_with;
+use crate::compressed_ram::CompressedRam;
+use crate::demotion::{Demotion, HALVES};
+use crate::disk_io::DiskIo;
+use crate::inner::{HolderStore, StoreCounter, StoreInner};
+use crate::io::op::{IoKind, PageSlot, RUN};
 use crate::page_index::ClaimSet;
 use crate::read::PendingReads;
-use crate::segment::OpenSegment;
 use crate::swap_file::notes::NO_RING;
 use crate::traits::{Channel, Completion, MAX_PENDING, ReadPage, Submitted, Wait, WritePage, page};
-use crate::{Checksum, HolderId, PageHandle, StoreError};
+use crate::{Checksum, PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -18,29 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wired::{ForkGuard, PAGE, WiredMemory};
 
-/// A channel. This file has its interface; `compressed_ram` places pages in RAM, `read` returns
-/// them, `demotion` moves them to disk, `disk_io` runs operations on the disk.
+/// A channel. This file has its interface, and its writes; `read` returns pages, `demotion` moves
+/// them to disk.
 pub(crate) struct StoreChannel {
-    pub(crate) inner: Arc<StoreInner>,
-    pub(crate) holder: HolderId,
-    pub(crate) shard: StatsShard,
+    pub(crate) store: HolderStore,
     /// The process that made it: the child of a fork has a copy that must not act.
     fork_guard: ForkGuard,
-    pub(crate) claims: ClaimSet,
-    pub(crate) open: Option<OpenSegment>,
-    pub(crate) codec: Codec,
-    pub(crate) engine: Option<IoEngine>,
-    /// Operations that have been in use, with room for all.
-    pub(crate) ops: Vec<IoOp>,
-    /// Idle operations, as bits: `demote_ops` for demotion, then those for the pager's pages.
-    pub(crate) idle_ops: [u64; MAX_OPS / 64],
-    pub(crate) demote_ops: usize,
-    /// The pager's pages in operations.
-    pub(crate) in_ops: usize,
-    pub(crate) outgoing: PendingWrites,
+    claims: ClaimSet,
+    pub(crate) ram: CompressedRam,
+    pub(crate) disk: Option<DiskIo>,
+    outgoing: PendingWrites,
     pub(crate) incoming: PendingReads,
-    /// Blok after the last run on disk: the next run goes there if it is free.
-    pub(crate) near: Option<u32>,
     pub(crate) demotion: Option<Demotion>,
     pub(crate) bounce: Option<WiredMemory>,
     done: CompletionQueue,
@@ -50,10 +38,10 @@ pub(crate) struct StoreChannel {
 unsafe impl Send for StoreChannel {}
 
 /// Pages to be written to disk that have no operation yet.
-pub(crate) struct PendingWrites {
-    pub slots: [PageSlot; RUN],
-    pub sums: [Checksum; RUN],
-    pub len: usize,
+struct PendingWrites {
+    slots: [PageSlot; RUN],
+    sums: [Checksum; RUN],
+    len: usize,
 }
 
 /// Completions not yet fetched, with room for all that may be pending. It restarts at its beginning
@@ -81,54 +69,42 @@ impl CompletionQueue {
 
 impl StoreChannel {
     pub fn new(inner: Arc<StoreInner>, depth: usize) -> Result<Self, StoreError> {
-        let depth = depth.clamp(1, 128);
-        let holder = inner.holder.load(Ordering::Acquire);
-        let tiered = inner.has_ram() && inner.bloks.is_some();
+        let store = HolderStore::new(inner);
+        let tiered = store.has_ram() && store.bloks.is_some();
         let fail = |what| {
             move |errno: Errno| StoreError::Channel {
                 what,
                 errno: errno.raw_os_error(),
             }
         };
-        let (mut engine, mut count, mut bounce) = (None, 0, None);
-        let demote_ops = if tiered { DEMOTE_OPS } else { 0 };
-        if inner.bloks.is_some() {
-            count = depth + demote_ops;
-            engine = Some(inner.backing.engine(count, inner.header.inject())?);
+        let (mut disk, mut bounce) = (None, None);
+        if store.bloks.is_some() {
+            let depth = depth.clamp(1, 128);
+            disk = Some(DiskIo::new(store.clone(), depth, tiered)?);
         }
         if tiered {
             let bytes = HALVES * RUN * PAGE;
             bounce = Some(WiredMemory::private(bytes).map_err(fail("its buffer"))?);
         }
-        let mut idle_ops = [0; MAX_OPS / 64];
-        (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
-        inner.set_active(holder, true);
-        if engine.as_ref().is_some_and(IoEngine::is_synchronous) {
-            inner.header.notes().fetch_or(NO_RING, Ordering::Relaxed);
+        store.set_active(store.holder, true);
+        if disk.as_ref().is_some_and(|disk| disk.poll_fd().is_none()) {
+            store.header.notes().fetch_or(NO_RING, Ordering::Relaxed);
         }
         Ok(Self {
-            shard: inner.shard(),
-            inner,
-            holder,
             fork_guard: ForkGuard::new().map_err(fail("its mark"))?,
             claims: ClaimSet::default(),
-            open: None,
-            codec: Codec::new(),
-            engine,
-            ops: Vec::with_capacity(count),
-            idle_ops,
-            demote_ops,
-            in_ops: 0,
+            ram: CompressedRam::new(store.clone()),
+            disk,
             outgoing: PendingWrites {
-                slots: [PageSlot::new(0, std::ptr::null_mut(), 0); RUN],
+                slots: [PageSlot::NONE; RUN],
                 sums: [Checksum(0); RUN],
                 len: 0,
             },
             incoming: PendingReads::new(),
-            near: None,
             demotion: None,
             bounce,
             done: CompletionQueue::new(),
+            store,
         })
     }
 
@@ -140,22 +116,18 @@ impl StoreChannel {
         self.done.push(Completion { token, result });
     }
 
-    pub(crate) fn count(&self, what: StoreCounter, by: u64) {
-        self.inner.count(self.holder, self.shard, what, by);
-    }
-
     /// Completes a page that is stored.
     pub(crate) fn complete_stored(&mut self, handle: u32, token: u64) {
-        self.count(StoreCounter::Written, 1);
+        self.store.count(StoreCounter::Written, 1);
         self.complete_with(token, Ok(PageHandle::new(handle)));
     }
 
     /// Completes a page that is not stored, and frees its entry.
     pub(crate) fn complete_failed(&mut self, handle: u32, token: u64, error: StoreError) {
-        let near = self.shard.near();
-        self.inner
+        let Self { store, .. } = self;
+        store
             .page_index
-            .release_claimed(self.holder, near, handle);
+            .release_claimed(store.holder, store.near(), handle);
         self.complete_with(token, Err(error));
     }
 
@@ -163,10 +135,8 @@ impl StoreChannel {
         if let Some(handle) = self.claims.take() {
             return Some(handle);
         }
-        self.claims = self
-            .inner
-            .page_index
-            .claim(self.holder, self.shard.near())?;
+        let Self { store, .. } = self;
+        self.claims = store.page_index.claim(store.holder, store.near())?;
         self.claims.take()
     }
 
@@ -177,18 +147,18 @@ impl StoreChannel {
         // SAFETY: the caller leaves the memory unchanged until completion.
         let contents = unsafe { page(write.from) };
         if let Some(value) = filled_with(contents) {
-            self.inner
+            self.store
                 .page_index
                 .publish_filled(handle, value, write.sum);
             return self.complete_stored(handle, write.token);
         }
-        if self.inner.has_ram() {
-            let packed = self.codec.compress(contents);
-            if packed.is_some() || self.inner.bloks.is_none() {
+        if self.store.has_ram() {
+            let packed = self.ram.codec.compress(contents);
+            if packed.is_some() || self.store.bloks.is_none() {
                 if self.put_in_ram(handle, contents, packed, write.sum) {
                     return self.complete_stored(handle, write.token);
                 }
-                if self.inner.bloks.is_none() {
+                if self.store.bloks.is_none() {
                     return self.complete_failed(handle, write.token, StoreError::Full);
                 }
             }
@@ -203,24 +173,120 @@ impl StoreChannel {
         self.pending() + pages <= MAX_PENDING
     }
 
+    /// Queues a page for disk, together with those before it.
+    fn send_out(&mut self, slot: PageSlot, sum: Checksum) {
+        let out = &mut self.outgoing;
+        out.slots[out.len] = slot;
+        out.sums[out.len] = sum;
+        out.len += 1;
+        if out.len == RUN {
+            self.flush_outgoing();
+        }
+    }
+
+    /// Assigns bloks to the queued pages and starts their operations.
+    fn flush_outgoing(&mut self) {
+        let count = std::mem::take(&mut self.outgoing.len);
+        let PendingWrites { slots, sums, .. } = self.outgoing;
+        let mut done = 0;
+        while done < count {
+            let disk = self.disk.as_mut();
+            let taken =
+                disk.and_then(|disk| disk.take_bloks(&slots[done..count], &sums[done..count]));
+            let Some((first, taken)) = taken else { break };
+            self.start(IoKind::Write, first, &slots[done..done + taken]);
+            done += taken;
+        }
+        for at in done..count {
+            self.on_disk_full(slots[at], sums[at]);
+        }
+    }
+
+    /// The disk has no room for the page: it may stay in RAM as it is, if RAM has some.
+    fn on_disk_full(&mut self, slot: PageSlot, sum: Checksum) {
+        // SAFETY: the caller of submit leaves the memory unchanged until completion.
+        let contents = unsafe { page(slot.memory) };
+        if self.store.has_ram() && self.put_in_ram(slot.handle, contents, None, sum) {
+            self.complete_stored(slot.handle, slot.token);
+        } else {
+            self.complete_failed(slot.handle, slot.token, StoreError::Full);
+        }
+    }
+
+    /// Starts an operation on adjacent bloks, when one is idle.
+    pub(crate) fn start(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) {
+        while let Some(disk) = &mut self.disk {
+            if disk.try_start(kind, first, slots) {
+                return;
+            }
+            disk.submit();
+            if !self.reap(true) {
+                // Unreachable: every operation that is not idle is in flight.
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn submit_io(&mut self) {
+        if let Some(disk) = &mut self.disk {
+            disk.submit();
+        }
+    }
+
+    /// Handles one completion of the disk; with `wait`, sleeps for it. Returns false if there was
+    /// none.
+    pub(crate) fn reap(&mut self, wait: bool) -> bool {
+        let Some(finished) = self.disk.as_mut().and_then(|disk| disk.reap(wait)) else {
+            return false;
+        };
+        let (kind, error) = (finished.kind, finished.error);
+        for &(slot, blok) in finished.pages() {
+            match kind {
+                IoKind::Read | IoKind::Ahead => self.on_read(kind, slot, blok, error),
+                IoKind::Write => self.on_written(slot, blok, error),
+                IoKind::Demote(half) => self.on_demoted(half, slot, blok, error),
+            }
+        }
+        true
+    }
+
+    fn on_written(&mut self, slot: PageSlot, blok: u32, error: Option<i32>) {
+        let Some(errno) = error else {
+            self.store.page_index.publish(slot.handle);
+            return self.complete_stored(slot.handle, slot.token);
+        };
+        if let Some(bloks) = &self.store.bloks {
+            bloks.free(blok, slot.handle);
+        }
+        let error = StoreError::Io {
+            op: crate::DiskOp::Write,
+            errno,
+            blok,
+        };
+        self.complete_failed(slot.handle, slot.token, error);
+    }
+
+    /// The pager's pages in operations of the disk.
+    fn pages_in_io(&self) -> usize {
+        self.disk.as_ref().map_or(0, DiskIo::pages)
+    }
+
     /// Drains in-flight I/O and drops the completions.
     fn shut_down(&mut self) {
-        while self.in_ops > 0 && self.reap(true) {}
+        while self.pages_in_io() > 0 && self.reap(true) {}
         self.end_demotion();
-        if let Some(open) = self.open.take() {
-            self.inner.segments.seal(open);
-        }
+        self.ram.seal();
         let claims = std::mem::take(&mut self.claims);
-        let near = self.shard.near();
-        self.inner.page_index.unclaim(self.holder, near, claims);
+        let Self { store, .. } = self;
+        store.page_index.unclaim(store.holder, store.near(), claims);
         while let Some(completion) = self.done.pop() {
             // A page whose handle is never delivered.
             if let Ok(Some(handle)) = completion.result {
-                self.inner.discard(self.holder, &[handle]);
+                self.store.discard(self.store.holder, &[handle]);
             }
         }
-        if let Some(engine) = &mut self.engine {
-            engine.close();
+        if let Some(disk) = &mut self.disk {
+            disk.close();
         }
     }
 }
@@ -235,7 +301,7 @@ impl Channel for StoreChannel {
         }
         self.flush_outgoing();
         self.step_demotion();
-        self.submit_ops();
+        self.submit_io();
         Ok(())
     }
 
@@ -256,7 +322,7 @@ impl Channel for StoreChannel {
             blok,
             &[PageSlot::new(handle.get(), into, token)],
         );
-        self.submit_ops();
+        self.submit_io();
         Ok(Submitted::Pending)
     }
 
@@ -279,10 +345,10 @@ impl Channel for StoreChannel {
             if let Some(completion) = self.done.pop() {
                 return Some(completion);
             }
-            let sleep = wait == Wait::Yes && self.in_ops > 0;
+            let sleep = wait == Wait::Yes && self.pages_in_io() > 0;
             let reaped = self.reap(sleep);
             self.step_demotion();
-            self.submit_ops();
+            self.submit_io();
             if !reaped {
                 return None;
             }
@@ -290,15 +356,15 @@ impl Channel for StoreChannel {
     }
 
     fn pending(&self) -> usize {
-        self.in_ops + self.done.0.len()
+        self.pages_in_io() + self.done.0.len()
     }
 
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.engine.as_ref()?.poll_fd()
+        self.disk.as_ref()?.poll_fd()
     }
 
     fn is_ready(&self) -> bool {
-        !self.done.0.is_empty() || self.engine.as_ref().is_some_and(IoEngine::is_ready)
+        !self.done.0.is_empty() || self.disk.as_ref().is_some_and(DiskIo::is_ready)
     }
 }
 

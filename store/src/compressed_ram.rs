@@ -5,9 +5,8 @@
 //! bytes, which then is the next reserve.
 
 use crate::Checksum;
-use crate::backoff::Backoff;
-use crate::channel::StoreChannel;
-use crate::inner::StoreCounter;
+use crate::codec::Codec;
+use crate::inner::{HolderStore, StoreCounter};
 use crate::location::Location;
 use crate::segment::{OpenSegment, room_for};
 use crate::segment_stats::{SPARSE_THRESHOLD, SegmentStats};
@@ -28,141 +27,139 @@ const MAX_COMPACTIONS: usize = 4;
 
 /// Which segments are worth compacting.
 #[derive(Clone, Copy)]
-struct CompactionPolicy {
+pub(crate) struct CompactionPolicy {
     /// Bytes of room that compaction must gain.
     need: u32,
     /// At most this part of it alive, in 32nds.
     part: u32,
 }
 
-impl StoreChannel {
+impl CompactionPolicy {
+    /// To gain `need` bytes in a store with a disk below, or without.
+    pub fn new(need: u32, tiered: bool) -> Self {
+        let part = if tiered { TIER_COMPACT } else { FULL_COMPACT };
+        Self { need, part }
+    }
+
+    /// For a full disk: compacts whatever gains anything. Returns true if it did not before.
+    pub fn relax(&mut self) -> bool {
+        std::mem::replace(&mut self.part, FULL_COMPACT) < FULL_COMPACT
+    }
+}
+
+/// The compressed RAM of a channel: the segment that it appends to.
+pub(crate) struct CompressedRam {
+    store: HolderStore,
+    open: Option<OpenSegment>,
+    pub codec: Codec,
+}
+
+impl CompressedRam {
+    pub fn new(store: HolderStore) -> Self {
+        Self {
+            store,
+            open: None,
+            codec: Codec::new(),
+        }
+    }
+
     /// Appends a page, compressed (its `packed` length in the codec's buffer) or as it is, and
-    /// publishes it. Returns false if there is no room.
-    pub(crate) fn put_in_ram(
+    /// publishes it. Returns false if the open segment has no room.
+    pub fn append(
         &mut self,
         handle: u32,
         contents: &[u8; PAGE],
         packed: Option<usize>,
         sum: Checksum,
     ) -> bool {
-        loop {
-            if let Some(open) = &mut self.open {
-                let bytes = match packed {
-                    Some(len) => self.codec.packed(len),
-                    None => contents,
-                };
-                let bytes_taken = room_for(bytes.len()) as u64;
-                if let Some(location) = self.inner.segments.append(open, handle, bytes) {
-                    self.inner.page_index.set_location(handle, location, sum);
-                    self.inner.page_index.publish(handle);
-                    self.count(StoreCounter::ToRam, 1);
-                    self.count(StoreCounter::ToRamBytes, bytes_taken);
-                    return true;
-                }
-            }
-            let need = room_for(packed.unwrap_or(PAGE)) as u32;
-            if !self.make_room(need) {
-                return false;
-            }
-        }
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        let bytes = match packed {
+            Some(len) => self.codec.packed(len),
+            None => contents,
+        };
+        let Some(location) = self.store.segments.append(open, handle, bytes) else {
+            return false;
+        };
+        let bytes_taken = room_for(bytes.len()) as u64;
+        self.store.page_index.set_location(handle, location, sum);
+        self.store.page_index.publish(handle);
+        self.store.count(StoreCounter::ToRam, 1);
+        self.store.count(StoreCounter::ToRamBytes, bytes_taken);
+        true
     }
 
-    /// Unpacks the page at a location in RAM; returns false if there is no page (any more).
-    pub(crate) fn get_from_ram(&mut self, location: Location, to: &mut [u8; PAGE]) -> bool {
-        let len = self
-            .inner
-            .segments
-            .read(location, self.codec.unpack_buffer());
+    /// Unpacks the page at a location; returns false if there is no page (any more).
+    pub fn unpack(&mut self, location: Location, to: &mut [u8; PAGE]) -> bool {
+        let buffer = self.codec.unpack_buffer();
+        let len = self.store.segments.read(location, buffer);
         len.is_some_and(|len| self.codec.decompress(len, to))
     }
 
-    /// Free segments below which the oldest begin to move to disk.
-    fn low_water(&self) -> u32 {
-        (self.inner.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)
-    }
-
-    /// Opens another segment for the channel, with `need` bytes of room in it.
-    fn make_room(&mut self, need: u32) -> bool {
-        let tiered = self.inner.bloks.is_some();
-        let mut compact = CompactionPolicy {
-            need,
-            part: if tiered { TIER_COMPACT } else { FULL_COMPACT },
-        };
-        let mut backoff = Backoff::default();
-        loop {
-            if let Some(open) = self.open.take() {
-                self.inner.segments.seal(open);
-            }
-            let stats = SegmentStats::of(&self.inner.segments);
-            if tiered && stats.free <= self.low_water() {
-                self.begin_demotion(stats.oldest);
-            }
-            if stats.is_sparse() && self.close_holes(&stats, need) {
-                return true;
-            }
-            if stats.free > RESERVE && self.open_free(&stats) {
-                return true;
-            }
-            if self.reopen_roomy(&stats, need) || self.compact(&stats, compact) {
-                return true;
-            }
-            if tiered && self.wait_for_demotion() {
-                continue;
-            }
-            if tiered && compact.part < FULL_COMPACT {
-                compact.part = FULL_COMPACT;
-                continue;
-            }
-            // Other channels may be about to free a segment, which does not take long.
-            if backoff.is_exhausted() || !self.others_make_room(&stats, compact) {
-                return false;
-            }
-            backoff.wait();
+    /// Seals the open segment.
+    pub fn seal(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.store.segments.seal(open);
         }
     }
 
-    /// Returns true if another channel is emptying a segment now, or took the candidate.
-    fn others_make_room(&self, stats: &SegmentStats, compact: CompactionPolicy) -> bool {
-        let worth = stats
-            .emptiest
-            .is_some_and(|(_, live)| live <= self.most_alive(compact));
-        let segments = self.inner.segments.count() as u32;
-        worth || stats.free > RESERVE || (0..segments).any(|at| self.inner.segments.is_claimed(at))
+    /// Returns true if so few segments are free that the oldest should move to disk.
+    pub fn is_low(&self, stats: &SegmentStats) -> bool {
+        stats.free <= (self.store.segments.count() as u32 / 16).clamp(RESERVE + 2, 64)
     }
 
-    fn most_alive(&self, compact: CompactionPolicy) -> u32 {
-        let size = self.inner.segments.size() as u32;
+    /// Opens a segment with room: a free one, a sealed one with room at its end, or one that is
+    /// compacted. Returns false if there is none.
+    pub fn open_segment(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
+        (stats.is_sparse() && self.close_holes(stats, policy.need))
+            || (stats.free > RESERVE && self.open_free(stats))
+            || self.reopen_roomy(stats, policy.need)
+            || self.compact(stats, policy)
+    }
+
+    /// Returns true if another channel is emptying a segment now, or took the candidate.
+    pub fn others_make_room(&self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
+        let worth = stats
+            .emptiest
+            .is_some_and(|(_, live)| live <= self.most_alive(policy));
+        let segments = self.store.segments.count() as u32;
+        worth || stats.free > RESERVE || (0..segments).any(|at| self.store.segments.is_claimed(at))
+    }
+
+    fn most_alive(&self, policy: CompactionPolicy) -> u32 {
+        let size = self.store.segments.size() as u32;
         // Compaction must gain room for the page, or it would repeat for ever.
-        (size / 32 * compact.part).min(size - compact.need)
+        (size / 32 * policy.part).min(size - policy.need)
     }
 
     fn open_free(&mut self, stats: &SegmentStats) -> bool {
         let free = stats.first_free;
-        self.open = free.and_then(|at| self.inner.segments.open(at, self.holder));
+        self.open = free.and_then(|at| self.store.segments.open(at, self.store.holder));
         self.open.is_some()
     }
 
     /// A segment sealed early, by the death of its owner or the end of its channel, has room at its
     /// end.
     fn reopen_roomy(&mut self, stats: &SegmentStats, need: u32) -> bool {
-        let enough = need.max(self.inner.segments.size() as u32 / 4);
+        let enough = need.max(self.store.segments.size() as u32 / 4);
         let roomy = stats.roomiest.filter(|&(_, room)| room >= enough);
-        self.open = roomy.and_then(|(at, _)| self.inner.segments.reopen(at, self.holder));
+        self.open = roomy.and_then(|(at, _)| self.store.segments.reopen(at, self.store.holder));
         self.open.is_some()
     }
 
     /// Empties the segment with the fewest live bytes into the reserve, which then is the open
     /// segment.
-    fn compact(&mut self, stats: &SegmentStats, compact: CompactionPolicy) -> bool {
+    fn compact(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
         let Some((victim, live)) = stats.emptiest else {
             return false;
         };
-        if live > self.most_alive(compact) || !self.inner.segments.claim(victim, self.holder) {
+        if live > self.most_alive(policy) || !self.store.segments.claim(victim, self.store.holder) {
             return false;
         }
-        let live = self.inner.segments.live_in(victim, self.inner.is_live());
-        if live > self.most_alive(compact) || (live > 0 && !self.open_free(stats)) {
-            self.inner.segments.release(victim, live);
+        let live = self.store.segments.live_in(victim, self.store.is_live());
+        if live > self.most_alive(policy) || (live > 0 && !self.open_free(stats)) {
+            self.store.segments.release(victim, live);
             return false;
         }
         self.empty(victim);
@@ -178,24 +175,24 @@ impl StoreChannel {
 
     /// Compacts the emptiest segment, and more of them while they fit in the same one.
     fn close_holes(&mut self, stats: &SegmentStats, need: u32) -> bool {
-        let compact = CompactionPolicy {
+        let policy = CompactionPolicy {
             need,
             part: SPARSE_THRESHOLD,
         };
-        if !self.compact(stats, compact) {
+        if !self.compact(stats, policy) {
             return false;
         }
         for _ in 1..MAX_COMPACTIONS {
-            let stats = SegmentStats::of(&self.inner.segments);
+            let stats = SegmentStats::of(&self.store.segments);
             let fits = |live| {
                 self.open
                     .as_ref()
-                    .is_some_and(|open| live + need <= self.inner.segments.room_in(open))
+                    .is_some_and(|open| live + need <= self.store.segments.room_in(open))
             };
             let Some((victim, _)) = stats.emptiest.filter(|&(_, live)| fits(live)) else {
                 break;
             };
-            if !stats.is_sparse() || !self.inner.segments.claim(victim, self.holder) {
+            if !stats.is_sparse() || !self.store.segments.claim(victim, self.store.holder) {
                 break;
             }
             self.empty(victim);
@@ -210,30 +207,30 @@ impl StoreChannel {
             self.open = Some(open);
         }
         // Pages dropped or moved meanwhile are not alive; those that did not fit are.
-        let left = self.inner.segments.live_in(victim, self.inner.is_live());
-        self.inner.segments.release(victim, left);
+        let left = self.store.segments.live_in(victim, self.store.is_live());
+        self.store.segments.release(victim, left);
     }
 
     fn move_all(&mut self, victim: u32, open: &mut OpenSegment) {
-        let Self { inner, codec, .. } = self;
+        let Self { store, codec, .. } = self;
         let mut moved = 0;
-        for (handle, location) in inner.segments.objects(victim) {
-            if !inner.page_index.is_at(handle, location) {
+        for (handle, location) in store.segments.objects(victim) {
+            if !store.page_index.is_at(handle, location) {
                 continue;
             }
-            let Some(len) = inner.segments.read(location, codec.unpack_buffer()) else {
+            let Some(len) = store.segments.read(location, codec.unpack_buffer()) else {
                 continue;
             };
             let bytes = &codec.unpack_buffer()[..len];
-            let Some(to) = inner.segments.append(open, handle, bytes) else {
+            let Some(to) = store.segments.append(open, handle, bytes) else {
                 break;
             };
-            if inner.page_index.relocate(handle, location, to) {
+            if store.page_index.relocate(handle, location, to) {
                 moved += 1;
             } else {
-                inner.segments.mark_dead(open.segment, len as u32);
+                store.segments.mark_dead(open.segment, len as u32);
             }
         }
-        self.count(StoreCounter::Compacted, moved);
+        self.store.count(StoreCounter::Compacted, moved);
     }
 }

@@ -1,6 +1,6 @@
 //! A store's configuration line: `ram:256MiB+disk:/var/tmp,size=2GiB`.
 
-use crate::fault_injection::FaultPlan;
+use crate::io::fault_injection::FaultPlan;
 use std::path::PathBuf;
 use std::str::FromStr;
 use wired::{Bytes, SizeError};

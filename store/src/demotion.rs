@@ -6,11 +6,16 @@
 //! its handle stays the same and a reader finds it in either place. A page that cannot be written
 //! stays where it is, and nothing is lost.
 
+use crate::Checksum;
+use crate::backoff::Backoff;
 use crate::channel::StoreChannel;
+use crate::compressed_ram::CompactionPolicy;
 use crate::inner::StoreCounter;
-use crate::intent_log::{Intent, end};
+use crate::intent_log::end;
 use crate::io::op::{IoKind, PageSlot, RUN};
 use crate::location::Location;
+use crate::segment::room_for;
+use crate::segment_stats::SegmentStats;
 use wired::PAGE;
 
 /// Operations of a channel for demotion, beside its depth.
@@ -30,13 +35,56 @@ pub(crate) struct Demotion {
 }
 
 impl StoreChannel {
+    /// Puts a page into compressed RAM, compressed (its `packed` length in the codec's buffer) or
+    /// as it is. Returns false if there is no room.
+    pub(crate) fn put_in_ram(
+        &mut self,
+        handle: u32,
+        contents: &[u8; PAGE],
+        packed: Option<usize>,
+        sum: Checksum,
+    ) -> bool {
+        let need = room_for(packed.unwrap_or(PAGE)) as u32;
+        while !self.ram.append(handle, contents, packed, sum) {
+            if !self.make_room(need) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Opens another segment for the channel, with `need` bytes of room in it.
+    fn make_room(&mut self, need: u32) -> bool {
+        let tiered = self.disk.is_some();
+        let mut policy = CompactionPolicy::new(need, tiered);
+        let mut backoff = Backoff::default();
+        loop {
+            self.ram.seal();
+            let stats = SegmentStats::of(&self.store.segments);
+            if tiered && self.ram.is_low(&stats) {
+                self.begin_demotion(stats.oldest);
+            }
+            if self.ram.open_segment(&stats, policy) {
+                return true;
+            }
+            if tiered && (self.wait_for_demotion() || policy.relax()) {
+                continue;
+            }
+            // Other channels may be about to free a segment, which does not take long.
+            if backoff.is_exhausted() || !self.ram.others_make_room(&stats, policy) {
+                return false;
+            }
+            backoff.wait();
+        }
+    }
+
     /// Starts to empty this segment, if no other is being emptied and the disk has room.
     pub(crate) fn begin_demotion(&mut self, oldest: Option<u32>) {
         let Some(segment) = oldest else { return };
         if self.demotion.is_some() || !self.disk_has_room() {
             return;
         }
-        if self.inner.segments.claim(segment, self.holder) {
+        if self.store.segments.claim(segment, self.store.holder) {
             self.demotion = Some(Demotion {
                 segment,
                 next: Some(0),
@@ -44,12 +92,12 @@ impl StoreChannel {
                 failed: false,
             });
             self.step_demotion();
-            self.submit_ops();
+            self.submit_io();
         }
     }
 
     fn disk_has_room(&self) -> bool {
-        self.inner
+        self.store
             .bloks
             .as_ref()
             .is_some_and(|bloks| bloks.has_room())
@@ -71,8 +119,8 @@ impl StoreChannel {
         if demotion.next.is_none() && demotion.outstanding == [0; HALVES] {
             let segment = demotion.segment;
             self.demotion = None;
-            let live = self.inner.segments.live_in(segment, self.inner.is_live());
-            self.inner.segments.release(segment, live);
+            let live = self.store.segments.live_in(segment, self.store.is_live());
+            self.store.segments.release(segment, live);
         }
     }
 
@@ -83,7 +131,7 @@ impl StoreChannel {
         while let Some(demotion) = &self.demotion {
             failed = demotion.failed;
             if demotion.outstanding != [0; HALVES] {
-                self.submit_ops();
+                self.submit_io();
                 self.reap(true);
             }
             failed |= self
@@ -105,7 +153,7 @@ impl StoreChannel {
 
     /// Unpacks the next pages of the segment into a half of the buffer and writes them.
     fn fill_half(&mut self, half: usize) {
-        let mut slots = [PageSlot::new(0, std::ptr::null_mut(), 0); RUN];
+        let mut slots = [PageSlot::NONE; RUN];
         let mut len = 0;
         while len < RUN {
             let Some(slot) = self.next_to_demote() else {
@@ -118,7 +166,8 @@ impl StoreChannel {
         }
         let mut done = 0;
         while done < len {
-            let taken = self.take_demotion_bloks(&mut slots[done..len]);
+            let disk = self.disk.as_mut();
+            let taken = disk.and_then(|disk| disk.take_demotion_bloks(&mut slots[done..len]));
             let Some((first, taken)) = taken else {
                 self.demotion_fails();
                 return;
@@ -144,16 +193,18 @@ impl StoreChannel {
         loop {
             let offset = demotion.next?;
             let Some((handle, location, next)) =
-                self.inner.segments.object(demotion.segment, offset)
+                self.store.segments.object(demotion.segment, offset)
             else {
                 demotion.next = None;
                 return None;
             };
             demotion.next = Some(next);
-            if self.inner.page_index.is_at(handle, location) {
-                let mut slot = PageSlot::new(handle, std::ptr::null_mut(), 0);
-                slot.from = location;
-                return Some(slot);
+            if self.store.page_index.is_at(handle, location) {
+                return Some(PageSlot {
+                    handle,
+                    from: location,
+                    ..PageSlot::NONE
+                });
             }
         }
     }
@@ -166,57 +217,12 @@ impl StoreChannel {
         let memory = bounce.as_ptr().wrapping_add(at * PAGE);
         // SAFETY: a page of the buffer, in a half that no operation is writing.
         let page = unsafe { &mut *memory.cast::<[u8; PAGE]>() };
-        if let Some(len) = self
-            .inner
-            .segments
-            .read(location, self.codec.unpack_buffer())
-        {
-            let _ = self.codec.decompress(len, page);
-        }
+        let _ = self.ram.unpack(location, page);
         memory
     }
 
-    /// Assigns a run of bloks, each recorded as the destination of its page.
-    fn take_demotion_bloks(&mut self, slots: &mut [PageSlot]) -> Option<(u32, usize)> {
-        let Some(bloks) = &self.inner.bloks else {
-            return None;
-        };
-        let intents = &self.inner.page_index.intents;
-        let note = intents.begin(self.holder, self.shard.near());
-        loop {
-            let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
-            let (mut taken, mut skip) = (0, 0);
-            for (blok, slot) in (run.first..run.first + run.count).zip(slots.iter_mut()) {
-                let intent = Intent::Demote(slot.handle, blok);
-                let Some(word) = intents.begin_long(self.holder, intent) else {
-                    break;
-                };
-                if !bloks.try_assign(blok, slot.handle) {
-                    end(word);
-                    skip = 1;
-                    break;
-                }
-                slot.note = Some(word);
-                taken += 1;
-            }
-            let rest = run.first + taken + skip;
-            bloks.unreserve(crate::blok::BlokRun {
-                first: rest,
-                count: run.first + run.count - rest,
-            });
-            note.set(Intent::Idle);
-            if taken > 0 {
-                self.near = Some(run.first + taken);
-                return Some((run.first, taken as usize));
-            }
-            if skip == 0 {
-                return None;
-            }
-        }
-    }
-
     /// Completes a page's write: on success its location changes.
-    pub(crate) fn was_demoted(
+    pub(crate) fn on_demoted(
         &mut self,
         half: usize,
         slot: PageSlot,
@@ -225,15 +231,15 @@ impl StoreChannel {
     ) {
         let moved = error.is_none()
             && self
-                .inner
+                .store
                 .page_index
                 .relocate(slot.handle, slot.from, Location::Disk { blok });
         if moved {
-            self.count(StoreCounter::Demoted, 1);
+            self.store.count(StoreCounter::Demoted, 1);
             if let Location::Ram { segment, len, .. } = slot.from {
-                self.inner.segments.mark_dead(segment, len);
+                self.store.segments.mark_dead(segment, len);
             }
-        } else if let Some(bloks) = &self.inner.bloks {
+        } else if let Some(bloks) = &self.store.bloks {
             bloks.free(blok, slot.handle);
         }
         if let Some(word) = slot.note {

@@ -1,7 +1,7 @@
 //! How this process reaches the store's disk: a descriptor of the swap file, or a transport.
 
 use crate::disk_transport::DiskTransport;
-use crate::io::IoEngine;
+use crate::io::{self, IoBackend};
 use crate::swap_file::wait_for_io;
 use crate::{StoreError, backoff};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -35,8 +35,12 @@ impl DiskBacking {
         })
     }
 
-    /// The I/O engine of a new channel, for `ops` operations.
-    pub fn engine(&self, ops: usize, inject: &'static [AtomicU64]) -> Result<IoEngine, StoreError> {
+    /// The I/O backend of a new channel, for `ops` operations, with the faults of a plan.
+    pub fn open_backend(
+        &self,
+        ops: usize,
+        plan: &'static [AtomicU64],
+    ) -> Result<Box<dyn IoBackend>, StoreError> {
         let fail = |what, errno: Errno| StoreError::Channel {
             what,
             errno: errno.raw_os_error(),
@@ -45,14 +49,14 @@ impl DiskBacking {
             let swap = self.swap.load(Ordering::Acquire);
             // SAFETY: the store keeps it open, or got another by `reopen`.
             let swap = unsafe { BorrowedFd::borrow_raw(swap) };
-            return IoEngine::on_file(swap, ops, inject).map_err(|errno| fail("its ring", errno));
+            return io::on_file(swap, ops, plan).map_err(|errno| fail("its ring", errno));
         }
         let fail = |errno| fail("its IO channel", errno);
         let transport = self.transport().ok_or(fail(Errno::NOTCONN))?;
         let client = transport.open(ops).map_err(fail)?;
         match client.slots() < ops {
             true => Err(fail(Errno::INVAL)),
-            false => Ok(IoEngine::behind(client, inject)),
+            false => Ok(io::behind(client, plan)),
         }
     }
 

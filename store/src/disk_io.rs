@@ -1,101 +1,178 @@
-//! A channel's operations on the swap file: writes pages in runs, handles completions.
+//! A channel's operations on its disk: assigns bloks, moves runs of pages, finishes what was short.
 
-use crate::channel::StoreChannel;
-use crate::inner::StoreCounter;
-use crate::intent_log::Intent;
+use crate::blok::{BlokAllocator, BlokRun};
+use crate::demotion::DEMOTE_OPS;
+use crate::inner::{HolderStore, StoreCounter};
+use crate::intent_log::{Intent, end};
 use crate::io::op::{IoKind, IoOp, IoStep, PageSlot, RUN};
-use crate::io::{IoCompletion, MAX_OPS};
+use crate::io::{IoBackend, MAX_OPS};
 use crate::location::Location;
-use crate::traits::page;
 use crate::{Checksum, StoreError};
+use rustix::fd::BorrowedFd;
+use std::collections::VecDeque;
 
-impl StoreChannel {
-    /// Queues a page for disk, together with those before it.
-    pub(crate) fn send_out(&mut self, slot: PageSlot, sum: Checksum) {
-        let out = &mut self.outgoing;
-        out.slots[out.len] = slot;
-        out.sums[out.len] = sum;
-        out.len += 1;
-        if out.len == RUN {
-            self.flush_outgoing();
-        }
+/// A channel's operations, and the backend that carries them.
+pub(crate) struct DiskIo {
+    store: HolderStore,
+    backend: Box<dyn IoBackend>,
+    /// Operations that completed when they were begun, with their results.
+    at_once: VecDeque<(usize, i32)>,
+    /// Operations that have been in use, with room for all.
+    ops: Vec<IoOp>,
+    /// Idle operations, as bits: `demote_ops` for demotion, then those for the pager's pages.
+    idle_ops: [u64; MAX_OPS / 64],
+    demote_ops: usize,
+    /// The pager's pages in operations.
+    pages: usize,
+    /// Blok after the last run on disk: the next run goes there if it is free.
+    near: Option<u32>,
+}
+
+/// Pages of an operation that are finished, with or without an error number.
+pub(crate) struct FinishedPages {
+    pub kind: IoKind,
+    pub error: Option<i32>,
+    pages: [(PageSlot, u32); RUN],
+    len: usize,
+}
+
+impl FinishedPages {
+    /// The pages, with their bloks.
+    pub fn pages(&self) -> &[(PageSlot, u32)] {
+        &self.pages[..self.len]
+    }
+}
+
+/// The outcome of an attempt to assign a blok to a page.
+enum Assignment {
+    Assigned,
+    /// Another page has the blok.
+    Taken,
+    /// The page can have none.
+    Impossible,
+}
+
+impl DiskIo {
+    /// For `depth` operations of the pager's pages, and with a tier above those for demotion.
+    pub fn new(store: HolderStore, depth: usize, tiered: bool) -> Result<Self, StoreError> {
+        let demote_ops = if tiered { DEMOTE_OPS } else { 0 };
+        let count = depth + demote_ops;
+        let mut idle_ops = [0; MAX_OPS / 64];
+        (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
+        Ok(Self {
+            backend: store.backing.open_backend(count, store.header.inject())?,
+            store,
+            at_once: VecDeque::with_capacity(count),
+            ops: Vec::with_capacity(count),
+            idle_ops,
+            demote_ops,
+            pages: 0,
+            near: None,
+        })
     }
 
-    /// Assigns bloks to the queued pages and starts their operations.
-    pub(crate) fn flush_outgoing(&mut self) {
-        let count = std::mem::take(&mut self.outgoing.len);
-        let mut done = 0;
-        while done < count {
-            let slots = self.outgoing.slots;
-            let sums = self.outgoing.sums;
-            match self.take_bloks(&slots[done..count], &sums[done..count]) {
-                Some((first, taken)) => {
-                    self.start(IoKind::Write, first, &slots[done..done + taken]);
-                    done += taken;
-                }
-                None => break,
+    /// The pager's pages in operations.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Readable when completions wait that [`DiskIo::is_ready`] does not report; none if there are
+    /// no such completions.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.backend.poll_fd()
+    }
+
+    /// Returns true if a completion waits that happened when its operation was begun.
+    pub fn is_ready(&self) -> bool {
+        !self.at_once.is_empty()
+    }
+
+    pub fn submit(&mut self) {
+        self.backend.submit();
+    }
+
+    pub fn close(&mut self) {
+        self.backend.close();
+    }
+
+    /// Assigns a run of bloks to as many of the pages as it covers, and records their locations.
+    pub fn take_bloks(&mut self, slots: &[PageSlot], sums: &[Checksum]) -> Option<(u32, usize)> {
+        self.assign_run(slots.len(), |store, bloks, at, blok| {
+            let (handle, sum) = (slots[at].handle, sums[at]);
+            // The entry first: a blok is never owned by an entry without its location.
+            store
+                .page_index
+                .set_location(handle, Location::Disk { blok }, sum);
+            if bloks.try_assign(blok, handle) {
+                return Assignment::Assigned;
             }
-        }
-        for at in done..count {
-            let (slot, sum) = (self.outgoing.slots[at], self.outgoing.sums[at]);
-            self.disk_is_full(slot, sum);
-        }
+            store
+                .page_index
+                .set_location(handle, Location::Nowhere, sum);
+            Assignment::Taken
+        })
     }
 
-    /// Assigns a run of bloks to as many of the slots as it covers.
-    fn take_bloks(&mut self, slots: &[PageSlot], sums: &[Checksum]) -> Option<(u32, usize)> {
-        let Some(bloks) = &self.inner.bloks else {
-            return None;
-        };
-        let page_index = &self.inner.page_index;
-        let note = page_index.intents.begin(self.holder, self.shard.near());
+    /// Assigns a run of bloks, each recorded as the destination of its page.
+    pub fn take_demotion_bloks(&mut self, slots: &mut [PageSlot]) -> Option<(u32, usize)> {
+        self.assign_run(slots.len(), |store, bloks, at, blok| {
+            let slot = &mut slots[at];
+            let intent = Intent::Demote(slot.handle, blok);
+            let intents = &store.page_index.intents;
+            let Some(word) = intents.begin_long(store.holder, intent) else {
+                return Assignment::Impossible;
+            };
+            if !bloks.try_assign(blok, slot.handle) {
+                end(word);
+                return Assignment::Taken;
+            }
+            slot.note = Some(word);
+            Assignment::Assigned
+        })
+    }
+
+    /// Reserves up to `want` adjacent bloks and assigns the first of them, page by page.
+    fn assign_run(
+        &mut self,
+        want: usize,
+        mut assign: impl FnMut(&HolderStore, &BlokAllocator, usize, u32) -> Assignment,
+    ) -> Option<(u32, usize)> {
+        let store = &self.store;
+        let bloks = store.bloks.as_ref()?;
+        let note = store.page_index.intents.begin(store.holder, store.near());
         loop {
-            let run = bloks.reserve(slots.len() as u32, self.near, &note)?;
-            let mut taken = 0;
-            for ((blok, slot), sum) in (run.first..run.first + run.count).zip(slots).zip(sums) {
-                // The entry first: a blok is never owned by an entry without its location.
-                page_index.set_location(slot.handle, Location::Disk { blok }, *sum);
-                if !bloks.try_assign(blok, slot.handle) {
-                    page_index.set_location(slot.handle, Location::Nowhere, *sum);
-                    break;
+            let run = bloks.reserve(want as u32, self.near, &note)?;
+            let (mut assigned, mut taken) = (0, 0);
+            while assigned < run.count && taken == 0 {
+                match assign(store, bloks, assigned as usize, run.first + assigned) {
+                    Assignment::Assigned => assigned += 1,
+                    Assignment::Taken => taken = 1,
+                    Assignment::Impossible => break,
                 }
-                taken += 1;
             }
-            let rest = run.first + taken + 1;
-            if taken < run.count && rest < run.first + run.count {
-                let count = run.first + run.count - rest;
-                bloks.unreserve(crate::blok::BlokRun { first: rest, count });
-            }
+            bloks.unreserve(BlokRun {
+                first: run.first + assigned + taken,
+                count: run.count - assigned - taken,
+            });
             note.set(Intent::Idle);
-            if taken > 0 {
-                self.near = Some(run.first + taken);
-                return Some((run.first, taken as usize));
+            if assigned > 0 {
+                self.near = Some(run.first + assigned);
+                return Some((run.first, assigned as usize));
+            }
+            if taken == 0 {
+                return None;
             }
         }
     }
 
-    /// The disk has no room for the page: it may stay in RAM as it is, if RAM has some.
-    fn disk_is_full(&mut self, slot: PageSlot, sum: Checksum) {
-        // SAFETY: the caller of submit leaves the memory unchanged until completion.
-        let contents = unsafe { page(slot.memory) };
-        if self.inner.has_ram() && self.put_in_ram(slot.handle, contents, None, sum) {
-            self.complete_stored(slot.handle, slot.token);
-        } else {
-            self.complete_failed(slot.handle, slot.token, StoreError::Full);
-        }
-    }
-
-    /// Starts an operation on adjacent bloks, when one is idle.
-    pub(crate) fn start(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) {
-        let op = loop {
-            if let Some(op) = self.idle_op(kind) {
-                break op;
-            }
-            self.submit_ops();
-            if !self.reap(true) {
-                // Unreachable: every operation that is not idle is in flight.
-                return;
-            }
+    /// Starts an operation on adjacent bloks. Returns false if none is idle.
+    pub fn try_start(&mut self, kind: IoKind, first: u32, slots: &[PageSlot]) -> bool {
+        let mut range = match kind {
+            IoKind::Demote(_) => 0..self.demote_ops,
+            IoKind::Read | IoKind::Ahead | IoKind::Write => self.demote_ops..MAX_OPS,
+        };
+        let Some(op) = range.find(|op| self.idle_ops[op / 64] & 1 << (op % 64) != 0) else {
+            return false;
         };
         self.idle_ops[op / 64] &= !(1 << (op % 64));
         // Room is reserved: memory is taken for the operations that were in flight at once.
@@ -104,103 +181,58 @@ impl StoreChannel {
         }
         self.ops[op].set(kind, first, slots);
         if !matches!(kind, IoKind::Demote(_)) {
-            self.in_ops += slots.len();
+            self.pages += slots.len();
         }
         self.begin(op);
-    }
-
-    fn idle_op(&self, kind: IoKind) -> Option<usize> {
-        let range = match kind {
-            IoKind::Demote(_) => 0..self.demote_ops,
-            IoKind::Read | IoKind::Ahead | IoKind::Write => self.demote_ops..MAX_OPS,
-        };
-        range
-            .into_iter()
-            .find(|op| self.idle_ops[op / 64] & 1 << (op % 64) != 0)
+        true
     }
 
     fn begin(&mut self, at: usize) {
-        let Some(engine) = &mut self.engine else {
-            return;
-        };
         let op: &mut IoOp = &mut self.ops[at];
         let write = op.is_write();
         let (pieces, offset) = op.remaining();
         // SAFETY: the pieces lie in the operation, which stays until it completes; their memory is
         // the pager's, promised until completion, or the bounce buffer.
-        unsafe { engine.begin(at, write, pieces, offset) };
-        self.count(StoreCounter::Ios, 1);
-    }
-
-    pub(crate) fn submit_ops(&mut self) {
-        if let Some(engine) = &mut self.engine {
-            engine.submit();
+        let result = unsafe { self.backend.begin(at, write, pieces, offset) };
+        if let Some(result) = result {
+            self.at_once.push_back((at, result));
         }
+        self.store.count(StoreCounter::Ios, 1);
     }
 
-    /// Handles one completion; with `wait`, sleeps for it. Returns false if there was none.
-    pub(crate) fn reap(&mut self, wait: bool) -> bool {
-        let Some(over) = self.engine.as_mut().and_then(|engine| engine.reap(wait)) else {
-            return false;
+    /// Handles one completion and returns the pages that it finished, maybe none; with `wait`,
+    /// sleeps for it. `None` if there was no completion.
+    pub fn reap(&mut self, wait: bool) -> Option<FinishedPages> {
+        let (at, result) = match self.at_once.pop_front() {
+            Some(completion) => completion,
+            None => self.backend.reap(wait)?,
         };
-        self.on_io_completion(over);
-        true
-    }
-
-    fn on_io_completion(&mut self, over: IoCompletion) {
-        let op = &mut self.ops[over.op];
-        if over.flip && over.result > 0 {
-            // SAFETY: a page of the operation's memory; the operation is complete.
-            unsafe { *op.memory() ^= 1 };
-        }
-        let (count, error) = match op.advance(over.result) {
-            IoStep::GoOn => {
-                self.begin(over.op);
-                return self.submit_ops();
+        let op = &mut self.ops[at];
+        let mut finished = FinishedPages {
+            kind: op.kind,
+            error: None,
+            pages: [(PageSlot::NONE, 0); RUN],
+            len: 0,
+        };
+        if let IoStep::Finished { count, error } = op.advance(result) {
+            let ended = op.report(count, |slot, blok| {
+                finished.pages[finished.len] = (slot, blok);
+                finished.len += 1;
+            });
+            finished.error = error;
+            if error.is_some() {
+                self.store.count(StoreCounter::IoErrors, 1);
             }
-            IoStep::Finished { count, error } => (count, error),
-        };
-        let kind = op.kind;
-        let mut told = [(PageSlot::new(0, std::ptr::null_mut(), 0), 0); RUN];
-        let mut len = 0;
-        let ended = op.report(count, |slot, blok| {
-            told[len] = (slot, blok);
-            len += 1;
-        });
-        if error.is_some() {
-            self.count(StoreCounter::IoErrors, 1);
-        }
-        for &(slot, blok) in &told[..len] {
-            match kind {
-                IoKind::Read | IoKind::Ahead => self.was_read(kind, slot, blok, error),
-                IoKind::Write => self.was_written(slot, blok, error),
-                IoKind::Demote(half) => self.was_demoted(half, slot, blok, error),
+            if !matches!(finished.kind, IoKind::Demote(_)) {
+                self.pages -= finished.len;
+            }
+            if ended {
+                self.idle_ops[at / 64] |= 1 << (at % 64);
+                return Some(finished);
             }
         }
-        if !matches!(kind, IoKind::Demote(_)) {
-            self.in_ops -= len;
-        }
-        if ended {
-            self.idle_ops[over.op / 64] |= 1 << (over.op % 64);
-        } else {
-            self.begin(over.op);
-            self.submit_ops();
-        }
-    }
-
-    fn was_written(&mut self, slot: PageSlot, blok: u32, error: Option<i32>) {
-        let Some(errno) = error else {
-            self.inner.page_index.publish(slot.handle);
-            return self.complete_stored(slot.handle, slot.token);
-        };
-        if let Some(bloks) = &self.inner.bloks {
-            bloks.free(blok, slot.handle);
-        }
-        let error = StoreError::Io {
-            op: crate::DiskOp::Write,
-            errno,
-            blok,
-        };
-        self.complete_failed(slot.handle, slot.token, error);
+        self.begin(at);
+        self.submit();
+        Some(finished)
     }
 }

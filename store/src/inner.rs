@@ -11,6 +11,7 @@ use crate::page_index::PageIndex;
 use crate::ref_bitmap::RefBitmap;
 use crate::segment::SegmentTable;
 use rustix::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use wired::WiredMemory;
 
@@ -38,13 +39,42 @@ const WAS_ACTIVE: u64 = 2;
 
 /// The statistics shard of a channel, and its position among the intent words: cache lines that
 /// other channels seldom write.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StatsShard(usize);
+#[derive(Clone, Copy)]
+struct StatsShard(usize);
 
-impl StatsShard {
-    /// Where its search for a free intent word starts.
-    pub fn near(self) -> usize {
-        self.0 * NOTES_IN_LINE
+/// A store as a channel uses it, for a holder and with a shard of the statistics.
+#[derive(Clone)]
+pub(crate) struct HolderStore {
+    inner: Arc<StoreInner>,
+    pub holder: HolderId,
+    shard: StatsShard,
+}
+
+impl std::ops::Deref for HolderStore {
+    type Target = StoreInner;
+    fn deref(&self) -> &StoreInner {
+        &self.inner
+    }
+}
+
+impl HolderStore {
+    /// For the store's present holder.
+    pub fn new(inner: Arc<StoreInner>) -> Self {
+        Self {
+            holder: inner.holder.load(Ordering::Acquire),
+            shard: inner.shard(),
+            inner,
+        }
+    }
+
+    pub fn count(&self, what: StoreCounter, by: u64) {
+        self.stat(self.holder, self.shard, what)
+            .fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Where the search for a free intent word starts.
+    pub fn near(&self) -> usize {
+        self.shard.0 * NOTES_IN_LINE
     }
 }
 
@@ -134,15 +164,8 @@ impl StoreInner {
         &self.stats[set * STATS + what as usize]
     }
 
-    /// A shard for a new channel.
-    pub fn shard(&self) -> StatsShard {
+    fn shard(&self) -> StatsShard {
         StatsShard(self.header.channels().fetch_add(1, Ordering::Relaxed) as usize % SHARDS)
-    }
-
-    /// Adds to a counter of `holder`.
-    pub fn count(&self, holder: HolderId, shard: StatsShard, what: StoreCounter, by: u64) {
-        self.stat(holder, shard, what)
-            .fetch_add(by, Ordering::Relaxed);
     }
 
     /// The sum over all holders. A retired holder's counts stay.

@@ -1,17 +1,19 @@
 //! I/O to the disk: by an io_uring of the channel on the swap file, by plain system calls where the
 //! kernel permits no ring, or by an IO channel to the daemon that has the disk.
 //!
-//! In each case an operation begins, completes with the result, and fails where a test injects a
-//! fault.
+//! Each is an [`IoBackend`] in a file of its own; `DiskBacking` chooses the one of a new channel.
 
+pub(crate) mod fault_injection;
+mod io_channel;
 pub(crate) mod op;
 mod psync;
 mod uring;
 
-use crate::fault_injection::{InjectedFault, Injector};
+use fault_injection::FaultInjection;
 use iochannel::ChannelClient;
 pub(crate) use iochannel::IoVec;
-use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use psync::Psync;
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::sync::atomic::AtomicU64;
 use uring::Uring;
@@ -19,170 +21,59 @@ use uring::Uring;
 /// Maximum operations of a channel in flight.
 pub(crate) const MAX_OPS: usize = 256;
 
-/// A completed operation: its index, the result (bytes, or a negative error number), and whether a
-/// test corrupts its data.
-pub(crate) struct IoCompletion {
-    pub op: usize,
-    pub result: i32,
-    pub flip: bool,
-}
-
-/// The mechanism.
-enum IoBackend {
-    Uring(Box<Uring>),
-    /// The descriptor: an operation completes within the call.
-    Calls(RawFd),
-    Channel(Box<ChannelClient>),
-}
-
-/// Runs operations by one of the mechanisms.
-pub(crate) struct IoEngine {
-    carrier: IoBackend,
-    /// Operations that completed at once, with their results.
-    at_once: Queue,
-    /// Operations whose data a test corrupts, as bits.
-    flips: [u64; MAX_OPS / 64],
-    inject: &'static [AtomicU64],
-}
-
-/// A small queue of fixed capacity.
-struct Queue {
-    items: [(u16, i32); MAX_OPS],
-    head: usize,
-    len: usize,
-}
-
-impl Queue {
-    fn push(&mut self, op: usize, result: i32) {
-        debug_assert!(self.len < MAX_OPS);
-        self.items[(self.head + self.len) % MAX_OPS] = (op as u16, result);
-        self.len += 1;
-    }
-
-    fn pop(&mut self) -> Option<(usize, i32)> {
-        if self.len == 0 {
-            return None;
-        }
-        let (op, result) = self.items[self.head];
-        self.head = (self.head + 1) % MAX_OPS;
-        self.len -= 1;
-        Some((usize::from(op), result))
-    }
-}
-
-impl IoEngine {
-    /// For `ops` operations at once on the file behind `fd`.
-    pub fn on_file(
-        fd: BorrowedFd<'_>,
-        ops: usize,
-        inject: &'static [AtomicU64],
-    ) -> Result<Self, Errno> {
-        let carrier = match Uring::new(fd, ops) {
-            Ok(ring) => IoBackend::Uring(Box::new(ring)),
-            // Forbidden by a filter or a sysctl, or not compiled in.
-            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => IoBackend::Calls(fd.as_raw_fd()),
-            Err(errno) => return Err(errno),
-        };
-        Ok(Self::new(carrier, inject))
-    }
-
-    /// For as many operations at once as the IO channel has slots.
-    pub fn behind(client: ChannelClient, inject: &'static [AtomicU64]) -> Self {
-        Self::new(IoBackend::Channel(Box::new(client)), inject)
-    }
-
-    fn new(carrier: IoBackend, inject: &'static [AtomicU64]) -> Self {
-        Self {
-            carrier,
-            at_once: Queue {
-                items: [(0, 0); MAX_OPS],
-                head: 0,
-                len: 0,
-            },
-            flips: [0; MAX_OPS / 64],
-            inject,
-        }
-    }
-
-    /// Returns true if operations complete within [`IoEngine::begin`], for lack of a ring.
-    pub fn is_synchronous(&self) -> bool {
-        matches!(self.carrier, IoBackend::Calls(_))
-    }
-
-    /// Returns true if a completion waits that [`IoEngine::poll_fd`] does not signal.
-    pub fn is_ready(&self) -> bool {
-        self.at_once.len > 0
-    }
-
-    /// Readable when completions wait.
-    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.carrier {
-            IoBackend::Uring(ring) => ring.poll_fd(),
-            IoBackend::Calls(_) => None,
-            IoBackend::Channel(client) => Some(client.poll_fd()),
-        }
-    }
-
-    /// Begins an operation: whole pages but for the rest of a short one, which only a ring has. It
-    /// is in flight after [`IoEngine::submit`].
+/// Carries a channel's reads and writes to its disk. Operations are numbered by the caller, below
+/// the number that the backend was made for; one is begun, then submitted, and completes once.
+///
+/// Rule: no allocation after setup, since this is on the page path. A backend is boxed once a
+/// channel.
+pub(crate) trait IoBackend: Send {
+    /// Begins an operation, or returns its result (bytes, or a negative error number) if it
+    /// completed or failed at once. It is in flight after [`IoBackend::submit`].
+    ///
+    /// The pieces are whole pages, but for the rest of an operation that ended short within a page.
     ///
     /// # Safety
     /// The pieces and their memory stay unchanged until the operation completes.
-    pub unsafe fn begin(&mut self, op: usize, write: bool, pieces: &mut [IoVec], offset: u64) {
-        match Injector(self.inject).next() {
-            Some(InjectedFault::Eio) => return self.at_once.push(op, -Errno::IO.raw_os_error()),
-            Some(InjectedFault::Enospc) => {
-                return self.at_once.push(op, -Errno::NOSPC.raw_os_error());
-            }
-            Some(InjectedFault::Flip) if !write => self.flips[op / 64] |= 1 << (op % 64),
-            Some(InjectedFault::Flip) | None => {}
-        }
-        match &mut self.carrier {
-            IoBackend::Uring(ring) => {
-                // SAFETY: the caller's promise.
-                if let Err(errno) = unsafe { ring.begin(op, write, pieces, offset) } {
-                    self.at_once.push(op, -errno.raw_os_error());
-                }
-            }
-            IoBackend::Calls(fd) => {
-                // SAFETY: the caller's promise; the store keeps the swap file open while channels
-                // use it.
-                let result =
-                    unsafe { psync::transfer(BorrowedFd::borrow_raw(*fd), write, pieces, offset) };
-                self.at_once.push(op, result);
-            }
-            // SAFETY: the caller's promise.
-            IoBackend::Channel(client) => unsafe { client.begin(op, write, pieces, offset) },
-        }
-    }
+    unsafe fn begin(
+        &mut self,
+        op: usize,
+        write: bool,
+        pieces: &mut [IoVec],
+        offset: u64,
+    ) -> Option<i32>;
 
-    /// Submits queued operations.
-    pub fn submit(&mut self) {
-        match &mut self.carrier {
-            IoBackend::Uring(ring) => ring.submit(),
-            IoBackend::Calls(_) => {}
-            IoBackend::Channel(client) => client.flush(),
-        }
-    }
+    /// Submits the operations that were begun.
+    fn submit(&mut self);
 
-    /// The next completion; with `wait`, sleeps until there is one, if any operation is in flight.
-    pub fn reap(&mut self, wait: bool) -> Option<IoCompletion> {
-        let (op, result) = self.at_once.pop().or_else(|| match &mut self.carrier {
-            IoBackend::Uring(ring) => ring.reap(wait),
-            IoBackend::Calls(_) => None,
-            IoBackend::Channel(client) => client.reap(wait),
-        })?;
-        let flip = self.flips[op / 64] & 1 << (op % 64) != 0;
-        self.flips[op / 64] &= !(1 << (op % 64));
-        Some(IoCompletion { op, result, flip })
-    }
+    /// The next completion: the operation and its result. With `wait`, sleeps until there is one,
+    /// if any operation is in flight.
+    fn reap(&mut self, wait: bool) -> Option<(usize, i32)>;
 
-    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be another
-    /// file by now.
-    pub fn close(&mut self) {
-        // An IO channel itself knows the process that made it.
-        if let IoBackend::Uring(ring) = &mut self.carrier {
-            ring.close();
+    /// Readable when completions wait; none if operations complete within [`IoBackend::begin`].
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Closes its descriptors. Only in the process that made it: elsewhere their numbers may be
+    /// other files' by now.
+    fn close(&mut self);
+}
+
+/// A backend for `ops` operations at once on the file behind `fd`, with the faults of a plan.
+pub(crate) fn on_file(
+    fd: BorrowedFd<'_>,
+    ops: usize,
+    plan: &'static [AtomicU64],
+) -> Result<Box<dyn IoBackend>, Errno> {
+    match Uring::new(fd, ops) {
+        Ok(ring) => Ok(Box::new(FaultInjection::new(ring, plan))),
+        // Forbidden by a filter or a sysctl, or not compiled in.
+        Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => {
+            Ok(Box::new(FaultInjection::new(Psync::new(fd), plan)))
         }
+        Err(errno) => Err(errno),
     }
+}
+
+/// A backend for as many operations at once as the IO channel has slots.
+pub(crate) fn behind(client: ChannelClient, plan: &'static [AtomicU64]) -> Box<dyn IoBackend> {
+    Box::new(FaultInjection::new(client, plan))
 }

@@ -167,7 +167,7 @@ impl Header {
         &self.0[word::SEGMENTS_HIGH]
     }
     pub fn inject(&self) -> &'static [AtomicU64] {
-        &self.0[word::INJECT..word::INJECT + crate::fault_injection::WORDS]
+        &self.0[word::INJECT..word::INJECT + crate::io::fault_injection::WORDS]
     }
     /// Warnings about the disk, for `describe`.
     pub fn notes(&self) -> &'static AtomicU64 {

@@ -25,7 +25,6 @@ mod disk_backing;
 mod disk_io;
 mod disk_transport;
 mod error;
-mod fault_injection;
 mod growth;
 mod handle;
 mod inner;
@@ -49,8 +48,8 @@ pub use checksum::Checksum;
 pub use config::{ConfigError, DiskConfig, DiskLocation, StoreConfig};
 pub use disk_transport::DiskTransport;
 pub use error::{DiskOp, PageLocation, SetupError, StoreError};
-pub use fault_injection::{FaultPlan, InjectedFault};
 pub use handle::{HolderId, PageHandle};
+pub use io::fault_injection::{FaultPlan, InjectedFault};
 pub use shared::SharedStore;
 pub use traits::{
     Channel, Completion, MAX_PENDING, Occupancy, ReadPage, Store, Submitted, Usage, Wait, WritePage,

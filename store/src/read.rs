@@ -29,7 +29,7 @@ pub(crate) struct PendingReads {
 
 impl PendingReads {
     pub fn new() -> Self {
-        let none = (0, PageSlot::new(0, std::ptr::null_mut(), 0));
+        let none = (0, PageSlot::NONE);
         Self {
             slots: vec![none; GATHER].into_boxed_slice(),
             len: 0,
@@ -45,10 +45,10 @@ impl StoreChannel {
         contents: &[u8; PAGE],
         place: PageLocation,
     ) -> Result<(), StoreError> {
-        if self.inner.page_index.verify(handle, contents) {
+        if self.store.page_index.verify(handle, contents) {
             return Ok(());
         }
-        self.count(StoreCounter::Mismatches, 1);
+        self.store.count(StoreCounter::Mismatches, 1);
         Err(StoreError::Mismatch { handle, place })
     }
 
@@ -61,7 +61,7 @@ impl StoreChannel {
         // SAFETY: the caller passes a page of memory that is the channel's until completion.
         let to = unsafe { &mut *into.cast::<[u8; PAGE]>() };
         loop {
-            let location = match self.inner.page_index.find(handle) {
+            let location = match self.store.page_index.find(handle) {
                 None => return Err(StoreError::NoSuchPage { handle }),
                 Some(Lookup::Filled(value)) => {
                     fill(to, value);
@@ -74,12 +74,12 @@ impl StoreChannel {
                 Location::Nowhere => return Err(StoreError::NoSuchPage { handle }),
                 Location::Disk { blok } => return Ok(Some(blok)),
                 Location::Ram { .. } => {
-                    if self.get_from_ram(location, to) && self.inner.page_index.verify(handle, to) {
+                    if self.ram.unpack(location, to) && self.store.page_index.verify(handle, to) {
                         break;
                     }
                     // Unless it moved meanwhile and its old location was reused.
-                    if self.inner.page_index.is_at(handle.get(), location) {
-                        self.count(StoreCounter::Mismatches, 1);
+                    if self.store.page_index.is_at(handle.get(), location) {
+                        self.store.count(StoreCounter::Mismatches, 1);
                         return Err(StoreError::Mismatch {
                             handle,
                             place: location.place(),
@@ -88,7 +88,7 @@ impl StoreChannel {
                 }
             }
         }
-        self.count(StoreCounter::Read, 1);
+        self.store.count(StoreCounter::Read, 1);
         Ok(None)
     }
 
@@ -101,24 +101,24 @@ impl StoreChannel {
         // SAFETY: the caller passes a page of memory that is the channel's until completion.
         let to = unsafe { &mut *into.cast::<[u8; PAGE]>() };
         for _ in 0..AHEAD_TRIES {
-            match self.inner.page_index.find(handle) {
+            match self.store.page_index.find(handle) {
                 None | Some(Lookup::At(Location::Nowhere)) => break,
                 Some(Lookup::Filled(value)) => fill(to, value),
                 Some(Lookup::At(Location::Disk { blok })) => {
-                    let there = self.inner.bloks.as_ref().is_some_and(|all| all.has(blok));
+                    let there = self.store.bloks.as_ref().is_some_and(|all| all.has(blok));
                     return match there {
                         true => Ok(Some(blok)),
                         false => Err(StoreError::NoSuchPage { handle }),
                     };
                 }
                 Some(Lookup::At(location)) => {
-                    let unpacked = self.get_from_ram(location, to);
-                    if !unpacked || !self.inner.page_index.is_at(handle.get(), location) {
+                    let unpacked = self.ram.unpack(location, to);
+                    if !unpacked || !self.store.page_index.is_at(handle.get(), location) {
                         continue;
                     }
                 }
             }
-            self.count(StoreCounter::Read, 1);
+            self.store.count(StoreCounter::Read, 1);
             return Ok(None);
         }
         Err(StoreError::NoSuchPage { handle })
@@ -146,7 +146,7 @@ impl StoreChannel {
             }
         }
         self.start_gathered(kind);
-        self.submit_ops();
+        self.submit_io();
         later
     }
 
@@ -163,7 +163,7 @@ impl StoreChannel {
     fn start_gathered(&mut self, kind: IoKind) {
         let count = std::mem::take(&mut self.incoming.len);
         self.incoming.slots[..count].sort_unstable_by_key(|&(blok, _)| blok);
-        let mut run = [PageSlot::new(0, std::ptr::null_mut(), 0); RUN];
+        let mut run = [PageSlot::NONE; RUN];
         let (mut first, mut len) = (0, 0);
         for at in 0..count {
             let (blok, slot) = self.incoming.slots[at];
@@ -183,7 +183,7 @@ impl StoreChannel {
     }
 
     /// Completes a page of a finished disk read.
-    pub(crate) fn was_read(&mut self, kind: IoKind, slot: PageSlot, blok: u32, error: Option<i32>) {
+    pub(crate) fn on_read(&mut self, kind: IoKind, slot: PageSlot, blok: u32, error: Option<i32>) {
         let result = match (error, PageHandle::new(slot.handle)) {
             (Some(errno), _) => Err(StoreError::Io {
                 op: crate::DiskOp::Read,
@@ -198,8 +198,8 @@ impl StoreChannel {
             (None, _) => Ok(()),
         };
         if result.is_ok() {
-            self.count(StoreCounter::Read, 1);
-            self.count(StoreCounter::ReadDisk, 1);
+            self.store.count(StoreCounter::Read, 1);
+            self.store.count(StoreCounter::ReadDisk, 1);
         }
         self.complete_with(slot.token, result.map(|()| None));
     }

@@ -6,9 +6,9 @@
 
 use crate::channel::StoreChannel;
 use crate::error::{SetupError, StoreError};
-use crate::fault_injection::{FaultPlan, Injector};
 use crate::growth::{self, Growth};
 use crate::inner::{StoreCounter, StoreInner};
+use crate::io::fault_injection::{FaultPlan, Injector};
 use crate::layout::{Geometry, MAX_HOLDERS, Offsets, Tables, check_holder};
 use crate::location::Location;
 use crate::on_demand::OnDemand;

@@ -37,7 +37,7 @@ pub(crate) struct PageSlot {
 }
 
 impl PageSlot {
-    const NONE: Self = Self {
+    pub const NONE: Self = Self {
         handle: 0,
         memory: std::ptr::null_mut(),
         token: 0,
@@ -171,11 +171,6 @@ impl IoOp {
         self.reported += count;
         self.moved = 0;
         self.reported == self.count
-    }
-
-    /// Memory of the first page that is not reported.
-    pub fn memory(&self) -> *mut u8 {
-        self.slots[self.reported].memory
     }
 }
 

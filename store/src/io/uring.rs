@@ -4,7 +4,7 @@
 //! through libc's `errno`, which is thread-local. The swap file is registered with the ring, so
 //! that the channel needs no descriptor but the ring's.
 
-use super::{IoVec, MAX_OPS};
+use super::{IoBackend, IoVec, MAX_OPS};
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -34,19 +34,11 @@ impl Uring {
         })
     }
 
-    /// The ring's descriptor.
-    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the ring has the descriptor open as long as it lives.
-        self.ring
-            .as_ref()
-            .map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
-    }
-
-    /// Begins an operation, or returns why it cannot.
+    /// Queues an operation, or returns why it cannot.
     ///
     /// # Safety
     /// The pieces and their memory stay unchanged until the operation completes.
-    pub unsafe fn begin(
+    unsafe fn queue(
         &mut self,
         op: usize,
         write: bool,
@@ -76,13 +68,6 @@ impl Uring {
         Ok(())
     }
 
-    /// Submits queued operations to the kernel.
-    pub fn submit(&mut self) {
-        while self.queued > 0 && self.dead.is_none() {
-            self.enter(0);
-        }
-    }
-
     fn enter(&mut self, wait_for: u32) {
         let Some(ring) = &self.ring else { return };
         // SAFETY: the ring has the descriptor open as long as it lives.
@@ -99,29 +84,6 @@ impl Uring {
             // The program probably closed the descriptor. Completions of operations in flight
             // cannot arrive any more: they count as failed.
             Err(errno) => self.dead = Some(errno),
-        }
-    }
-
-    /// The next completion, with its result; with `wait`, waits for one if any operation is in
-    /// flight: polls for a moment if that pays ([`AdaptivePoll`]), then sleeps.
-    pub fn reap(&mut self, wait: bool) -> Option<(usize, i32)> {
-        loop {
-            if let Some(over) = self.reap_available() {
-                return Some(over);
-            }
-            if let Some(errno) = self.dead {
-                return self.fail_one(errno);
-            }
-            let under_way: u32 = self.under_way.iter().map(|word| word.count_ones()).sum();
-            if !wait || under_way == 0 {
-                return None;
-            }
-            if under_way == 1
-                && let Some(over) = self.poll_once()
-            {
-                return Some(over);
-            }
-            self.enter(1);
         }
     }
 
@@ -143,10 +105,57 @@ impl Uring {
         self.under_way[at] &= self.under_way[at] - 1;
         Some((op, -errno.raw_os_error()))
     }
+}
 
-    /// Closes the ring. Only in the process that made it: elsewhere its descriptor may be another
-    /// file by now.
-    pub fn close(&mut self) {
+impl IoBackend for Uring {
+    unsafe fn begin(
+        &mut self,
+        op: usize,
+        write: bool,
+        pieces: &mut [IoVec],
+        offset: u64,
+    ) -> Option<i32> {
+        // SAFETY: the caller's promise.
+        let queued = unsafe { self.queue(op, write, pieces, offset) };
+        queued.err().map(|errno| -errno.raw_os_error())
+    }
+
+    fn submit(&mut self) {
+        while self.queued > 0 && self.dead.is_none() {
+            self.enter(0);
+        }
+    }
+
+    /// With `wait`, polls for a moment if that pays ([`AdaptivePoll`]), then sleeps.
+    fn reap(&mut self, wait: bool) -> Option<(usize, i32)> {
+        loop {
+            if let Some(over) = self.reap_available() {
+                return Some(over);
+            }
+            if let Some(errno) = self.dead {
+                return self.fail_one(errno);
+            }
+            let under_way: u32 = self.under_way.iter().map(|word| word.count_ones()).sum();
+            if !wait || under_way == 0 {
+                return None;
+            }
+            if under_way == 1
+                && let Some(over) = self.poll_once()
+            {
+                return Some(over);
+            }
+            self.enter(1);
+        }
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring has the descriptor open as long as it lives.
+        self.ring
+            .as_ref()
+            .map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+    }
+
+    fn close(&mut self) {
         if let Some(mut ring) = self.ring.take() {
             // SAFETY: taken out, so dropped once.
             unsafe { ManuallyDrop::drop(&mut ring) };

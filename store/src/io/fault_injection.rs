@@ -3,6 +3,9 @@
 //! The plan lies in the store's shared memory, so that one counter runs over all processes
 //! of a tree and a test can change it while they run.
 
+use super::{IoBackend, IoVec, MAX_OPS};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -106,7 +109,7 @@ impl Injector<'_> {
     }
 
     /// The fault for the present I/O. Without a plan: one load of a shared word.
-    pub fn next(&self) -> Option<InjectedFault> {
+    fn next(&self) -> Option<InjectedFault> {
         let slow = self.0[SLOW].load(Ordering::Relaxed);
         let kind = self.0[KIND].load(Ordering::Relaxed);
         if slow == 0 && kind == 0 {
@@ -124,5 +127,77 @@ impl Injector<'_> {
             3 if hit => Some(InjectedFault::Flip),
             _ => None,
         }
+    }
+}
+
+/// A backend some of whose operations fail, by the plan.
+pub(crate) struct FaultInjection<B> {
+    backend: B,
+    plan: &'static [AtomicU64],
+    /// Where the data of an operation will be corrupted; null for most.
+    flips: [*mut u8; MAX_OPS],
+}
+
+// SAFETY: a pointer is used when its operation completes, and its memory is the channel's until
+// then.
+unsafe impl<B: Send> Send for FaultInjection<B> {}
+
+impl<B> FaultInjection<B> {
+    pub fn new(backend: B, plan: &'static [AtomicU64]) -> Self {
+        Self {
+            backend,
+            plan,
+            flips: [std::ptr::null_mut(); MAX_OPS],
+        }
+    }
+
+    /// Corrupts what a completed operation read, if that is planned.
+    fn corrupt(&mut self, op: usize, result: i32) {
+        let memory = std::mem::replace(&mut self.flips[op], std::ptr::null_mut());
+        if !memory.is_null() && result > 0 {
+            // SAFETY: a page of the operation's memory; the operation is complete.
+            unsafe { *memory ^= 1 };
+        }
+    }
+}
+
+impl<B: IoBackend> IoBackend for FaultInjection<B> {
+    unsafe fn begin(
+        &mut self,
+        op: usize,
+        write: bool,
+        pieces: &mut [IoVec],
+        offset: u64,
+    ) -> Option<i32> {
+        match Injector(self.plan).next() {
+            Some(InjectedFault::Eio) => return Some(-Errno::IO.raw_os_error()),
+            Some(InjectedFault::Enospc) => return Some(-Errno::NOSPC.raw_os_error()),
+            Some(InjectedFault::Flip) if !write => self.flips[op] = pieces[0].start,
+            Some(InjectedFault::Flip) | None => {}
+        }
+        // SAFETY: the caller's promise.
+        let result = unsafe { self.backend.begin(op, write, pieces, offset) };
+        if let Some(result) = result {
+            self.corrupt(op, result);
+        }
+        result
+    }
+
+    fn submit(&mut self) {
+        self.backend.submit();
+    }
+
+    fn reap(&mut self, wait: bool) -> Option<(usize, i32)> {
+        let (op, result) = self.backend.reap(wait)?;
+        self.corrupt(op, result);
+        Some((op, result))
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.backend.poll_fd()
+    }
+
+    fn close(&mut self) {
+        self.backend.close();
     }
 }
