@@ -137,7 +137,7 @@ OPERATION barrier(long number, long page, long pages, long seed, long flags)
     result(" %ld", atomic_load(&barrier_faults));
     barrier_start = barrier_end = NULL;
     mprotect(span.at, span.pages * PAGE, PROT_READ | PROT_WRITE);
-    mark_split(&span);
+    mark_pieces(&span);
 }
 
 /* A robust mutex in a page of a region: a thread takes it and ends. */

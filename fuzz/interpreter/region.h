@@ -78,6 +78,15 @@ UNUSED static void mark_unmapped(const struct span *span)
         span->mapping[i] = 0;
 }
 
+/* Each page of the span may be a mapping of its own from now on: it had other access than those
+ * beside it, and the kernel does not always merge mappings of a child's child again. */
+UNUSED static void mark_pieces(const struct span *span)
+{
+    for (long i = 0; i < span->pages; i++)
+        if (span->mapping[i])
+            span->mapping[i] = ++mappings;
+}
+
 /* Pages of the span are other mappings than those beside them from now on: their access
  * or their advice changed. */
 UNUSED static void mark_split(const struct span *span)

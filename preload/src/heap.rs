@@ -16,8 +16,9 @@ unsafe impl Allocator for Mapped {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-        // SAFETY: a fresh mapping at an address the kernel chooses.
-        let start = unsafe { raw::call(libc::SYS_mmap, [0, size, prot, flags, usize::MAX, 0]) };
+        let hint = wired::address_apart(size).addr();
+        // SAFETY: a fresh mapping: the address is a hint.
+        let start = unsafe { raw::call(libc::SYS_mmap, [hint, size, prot, flags, usize::MAX, 0]) };
         if raw::failed(start) {
             return (std::ptr::null_mut(), 0, 0);
         }

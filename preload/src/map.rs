@@ -5,9 +5,9 @@
 
 use crate::advise::{self, Room};
 use crate::mappings::{Kind, Locked, Piece, Span, Traits, What};
-use crate::pager;
 use crate::raw::{self, Answer, error};
 use crate::space::{self, RW, Space, WORTH_ADOPTING, span};
+use crate::{pager, pager_process};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use wired::PAGE;
@@ -41,6 +41,10 @@ pub fn mmap(addr: usize, len: usize, prot: c_int, flags: c_int, fd: c_int, offse
         };
     }
     if !pageable {
+        if addr == 0 && pager_process::is_pager() {
+            let addr = wired::address_apart(len).expose_provenance();
+            return space::map(addr, len, prot, flags, fd, offset);
+        }
         let answer = through();
         if anonymous && !raw::failed(answer) {
             unpaged(len);

@@ -58,7 +58,7 @@ pub use protect::{Access, open_access, set_access};
 pub use register::TranslationError;
 pub use reserve::{
     Reservation, ReserveError, advise_huge, advise_no_huge, renew, reserve, reserve_aligned,
-    reserve_staging, unmap_reservation, unmap_staging,
+    reserve_apart, reserve_staging, unmap_reservation, unmap_staging,
 };
 pub use stage::{
     StageError, StageResult, StagedRange, stage, stage_across_mappings, stage_by_copy,

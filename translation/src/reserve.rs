@@ -47,6 +47,25 @@ pub fn reserve(
     len: usize,
     writable: bool,
 ) -> Result<Reservation, ReserveError> {
+    let (hint, fixed) = match addr_hint {
+        Some(addr) => (addr, MapFlags::FIXED_NOREPLACE),
+        None => (0, MapFlags::empty()),
+    };
+    reserve_at(hint, fixed, len, writable)
+}
+
+/// Reserves `len` bytes for the pager's own use, apart from the program's memory.
+pub fn reserve_apart(len: usize, writable: bool) -> Result<Reservation, ReserveError> {
+    let hint = wired::address_apart(len).expose_provenance();
+    reserve_at(hint, MapFlags::empty(), len, writable)
+}
+
+fn reserve_at(
+    hint: usize,
+    fixed: MapFlags,
+    len: usize,
+    writable: bool,
+) -> Result<Reservation, ReserveError> {
     let refused = |errno| ReserveError::Refused { len, errno };
     if len == 0 {
         return Err(refused(Errno::INVAL));
@@ -59,23 +78,11 @@ pub fn reserve(
     } else {
         ProtFlags::empty()
     };
-    let fixed = if addr_hint.is_some() {
-        MapFlags::FIXED_NOREPLACE
-    } else {
-        MapFlags::empty()
-    };
-    let hint = std::ptr::with_exposed_provenance_mut(addr_hint.unwrap_or(0));
+    let at = std::ptr::with_exposed_provenance_mut(hint);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
     // SAFETY: never replaces a mapping.
-    let start = unsafe {
-        mmap_anonymous(
-            hint,
-            len,
-            rights,
-            MapFlags::PRIVATE | MapFlags::NORESERVE | fixed,
-        )
-    }
-    .map_err(|errno| match (errno, addr_hint) {
-        (Errno::EXIST, Some(addr)) => ReserveError::Taken { addr, len },
+    let start = unsafe { mmap_anonymous(at, len, rights, flags) }.map_err(|errno| match errno {
+        Errno::EXIST => ReserveError::Taken { addr: hint, len },
         _ => refused(errno),
     })?;
     let reservation = Reservation {
@@ -95,7 +102,7 @@ pub fn reserve_staging(len: usize) -> Result<Reservation, ReserveError> {
     let whole = len
         .checked_next_multiple_of(PAGE)
         .and_then(|len| len.checked_add(HUGE_RANGE + 2 * PAGE));
-    let spacious = reserve(None, whole.ok_or(refused(Errno::NOMEM))?, false)?;
+    let spacious = reserve_apart(whole.ok_or(refused(Errno::NOMEM))?, false)?;
     let addr = (spacious.addr + PAGE).next_multiple_of(HUGE_RANGE);
     let inner = Reservation {
         addr,

@@ -20,7 +20,7 @@ pub mod units;
 pub use adaptive_poll::AdaptivePoll;
 pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
-pub use memory::{Plain, WiredMemory};
+pub use memory::{Plain, WiredMemory, address_apart};
 pub use pi::{PiGuard, PiLock};
 pub use units::{Bytes, SizeError};
 

@@ -4,8 +4,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A mapping that is unmapped when dropped. Zero until written; its pages are allocated as they
 /// are touched, so a sparse table costs what is used of it.
@@ -18,6 +19,23 @@ pub struct WiredMemory {
 unsafe impl Send for WiredMemory {}
 // SAFETY: as above.
 unsafe impl Sync for WiredMemory {}
+
+/// How far below this code the pager's memory begins: programs map from the top downwards, and
+/// few have as much.
+const APART: usize = 1 << 40;
+
+/// A hint for a mapping of the pager's, far from the program's own. The pager maps memory while
+/// the program runs: in a hole that the program has just unmapped, and is about to map again, a
+/// mapping of the pager's would be in its way.
+pub fn address_apart(len: usize) -> *mut c_void {
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    let len = len.checked_next_multiple_of(crate::PAGE).unwrap_or(0);
+    let taken = TAKEN.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+    let top = (address_apart as *const () as usize) & !(crate::PAGE - 1);
+    // A program at low addresses: the kernel chooses.
+    let address = top.checked_sub(APART.saturating_add(taken)).unwrap_or(0);
+    std::ptr::with_exposed_provenance_mut(address)
+}
 
 /// Types for which every bit pattern is a value and which many threads and processes may access
 /// at once.
@@ -40,10 +58,10 @@ impl WiredMemory {
     /// dumps. The last also tells it from the program's memory in the kernel's statistics.
     pub fn private(len: usize) -> io::Result<Self> {
         let len = round(len)?;
-        // SAFETY: a fresh mapping at an address the kernel chooses.
+        // SAFETY: a fresh mapping: the address is a hint.
         let start = unsafe {
             mmap_anonymous(
-                std::ptr::null_mut(),
+                address_apart(len),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
@@ -74,10 +92,10 @@ impl WiredMemory {
     /// The memory behind a descriptor made by [`WiredMemory::shared`].
     pub fn attach(fd: impl AsFd, len: usize) -> io::Result<Self> {
         let len = round(len)?;
-        // SAFETY: a fresh mapping at an address the kernel chooses.
+        // SAFETY: a fresh mapping: the address is a hint.
         let start = unsafe {
             mmap(
-                std::ptr::null_mut(),
+                address_apart(len),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::NORESERVE,

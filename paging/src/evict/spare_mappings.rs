@@ -32,7 +32,7 @@ impl SpareMappings {
         }
         let base = match self.base.get() {
             Some(base) => *base,
-            None => match translation::reserve(None, SPARE * PAGE, false) {
+            None => match translation::reserve_apart(SPARE * PAGE, false) {
                 Ok(area) => *self.base.get_or_init(|| area.addr),
                 Err(_) => return,
             },
