@@ -47,7 +47,7 @@ fuzz: build
 	$(TARGET)/release/selfpage-fuzz run --for $(FOR) --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) --findings $(TARGET)/fuzz
 
 fuzz-daemon: build
-	SELFPAGE_FUZZ_FOR=$(FOR) SELFPAGE_FUZZ_SEED=$(or $(SEED),1) $(CARGO) test --locked -p system --test hostile -- --nocapture honest_programs
+	SELFPAGE_FUZZ_FOR=$(FOR) SELFPAGE_FUZZ_SEED=$(or $(SEED),1) $(CARGO) test --locked -p daemon --test hostile -- --nocapture honest_programs
 
 # What has to be reached first, then everything else with one thread.
 bench: build

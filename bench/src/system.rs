@@ -9,13 +9,13 @@ use crate::machine::read;
 use crate::real::launch::ends_with_us;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
+use protocol::Listed;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use system::protocol::Listed;
-use system::tenant::list;
-use system::tenant::trace::Tracer;
+use tenant::list;
+use tenant::trace::Tracer;
 
 /// How long it may take to start: it makes its swap file and measures the disk.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -240,7 +240,7 @@ mod tests {
             ..Setup::of(64)
         };
         let text = setup.text(Path::new("/a"), &disk);
-        let config = system::daemon::config::Config::parse(&text, Path::new("x.toml")).unwrap();
+        let config = daemon::config::Config::parse(&text, Path::new("x.toml")).unwrap();
         assert_eq!((config.socket, config.disk.depth), ("/a".into(), Some(1)));
         assert_eq!(config.disk.swap, Path::new("/b"));
     }

@@ -4,10 +4,10 @@
 //! It counts one fault, publishes nothing else, and acknowledges *careful* when its
 //! environment says so (JOINER_ACK). With JOINER_REPORT it says what it was told.
 
+use link::client::{Joined, Port};
+use link::handshake::{Hello, Say};
+use link::stats_page::Figure;
 use std::sync::atomic::Ordering;
-use system::client::{Joined, Port};
-use system::handshake::Say;
-use system::{Figure, Hello};
 
 unsafe extern "C" {
     static environ: *const *const std::ffi::c_char;

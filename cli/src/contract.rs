@@ -1,14 +1,13 @@
 //! `selfpage contract`: the contracts that a daemon keeps.
 
-use ::system::contract_spec::{DiskChange, FrameTerms, Time};
-use ::system::daemon::config::SOCKET;
-use ::system::protocol::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
-use ::system::tenant::{books, list, set};
+use protocol::SOCKET;
+use protocol::contract_spec::{DiskChange, FrameTerms};
+use protocol::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use wired::Bytes;
-use wired::PAGE;
+use tenant::{books, list, set};
+use wired::{Bytes, PAGE, Time};
 
 /// Show or change the contracts that a daemon keeps.
 #[derive(clap::Args)]

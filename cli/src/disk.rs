@@ -1,8 +1,7 @@
 //! `selfpage disk`: reads files in contracted disk time.
 
-use ::system::contract_spec::{DiskTerms, parse_time};
-use ::system::daemon::config::SOCKET;
-use ::system::tenant::file::ReservedFile;
+use protocol::SOCKET;
+use protocol::contract_spec::DiskTerms;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
@@ -10,8 +9,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use wired::Bytes;
-use wired::PAGE;
+use tenant::file::ReservedFile;
+use wired::{Bytes, PAGE, parse_time};
 
 /// Read files in contracted disk time.
 #[derive(clap::Args)]

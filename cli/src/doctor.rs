@@ -130,7 +130,7 @@ fn checks() -> Vec<Check> {
 /// The means by which `--cpu` can reserve processor time.
 fn processor_time() -> Vec<String> {
     let mut lines = Vec::new();
-    for (by, lack) in system::reservation::survey() {
+    for (by, lack) in host::cpu_reservation::survey() {
         let name = format!("--cpu by={}", by.name());
         match lack {
             None => lines.push(format!("{name:<22}yes")),
@@ -148,7 +148,7 @@ fn seccomp() -> Result<String, String> {
     // SAFETY: this process has one thread; the child makes system calls and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let errno = system::direct_io_filter::install()
+        let errno = host::seccomp::install()
             .err()
             .map_or(0, |errno| errno.raw_os_error());
         // SAFETY: ends the child at once.

@@ -1,9 +1,9 @@
 //! What the machine has: memory, the limits on it, and a place for state.
 
+use host::cgroup_membership::{self, Membership};
 use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use system::membership::{self, Membership};
 use wired::Bytes;
 
 /// Kernel magic of file systems that keep files in memory, unsuitable for a swap file.
@@ -70,7 +70,7 @@ fn control_group_limit() -> Option<u64> {
         };
         lowest(roots, group.path(), file)
     };
-    membership::own().iter().filter_map(limit).min()
+    cgroup_membership::own().iter().filter_map(limit).min()
 }
 
 fn lowest(roots: &[&str], path: &Path, file: &str) -> Option<u64> {

@@ -1,13 +1,13 @@
 //! `selfpage system`: the daemon that keeps contracts across programs.
 
 use ::disk::swapfs::OpenError;
-use ::system::contract_spec::Time;
-use ::system::daemon::config::Config;
-use ::system::daemon::{Daemon, calibrate_disk, check_disk, systemd};
+use daemon::config::Config;
+use daemon::{Daemon, calibrate_disk, check_disk, systemd};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use wired::Bytes;
+use wired::Time;
 
 /// Keep contracts across programs: frames, swap space and disk time.
 ///
@@ -58,7 +58,7 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         Some(What::Check) => {
             crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
-            let total = ::system::daemon::total_memory();
+            let total = daemon::total_memory();
             config.check_memory(total)?;
             match check_disk(&config.disk) {
                 Err(held @ OpenError::Held { .. }) => {

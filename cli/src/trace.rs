@@ -1,15 +1,15 @@
 //! `selfpage trace`: a trace of the disk's scheduler.
 
-use ::system::contract_spec::parse_time;
-use ::system::daemon::config::SOCKET;
-use ::system::tenant::list;
-use ::system::tenant::trace::Tracer;
+use protocol::SOCKET;
 use std::error::Error;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use tenant::list;
+use tenant::trace::Tracer;
+use wired::parse_time;
 
 /// Polling interval: short enough that the daemon's event buffer does not fill.
 const ASK: Duration = Duration::from_millis(100);

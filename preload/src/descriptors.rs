@@ -111,7 +111,7 @@ unsafe fn received(message: *const libc::msghdr) {
                 let fds = libc::CMSG_DATA(part).cast::<c_int>();
                 let len = head.cmsg_len - libc::CMSG_LEN(0) as usize;
                 let mut all = (0..len / size_of::<c_int>()).map(|n| fds.add(n).read_unaligned());
-                if space::active() && all.any(system::direct_io_filter::received_may_hold_pages) {
+                if space::active() && all.any(host::direct_io::received_may_hold_pages) {
                     // It stops at the filter until every pager is notified; then it fails.
                     raw::call3(libc::SYS_io_setup, 0, 0, 0);
                     return;

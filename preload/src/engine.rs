@@ -3,6 +3,10 @@
 use crate::outlet::Outlet;
 use crate::traps::{self, Traps};
 use crate::{allocated, link, notice, pager_process, processors};
+use ::link::client::{Connection, Joined};
+use ::link::handshake::slot_of;
+use ::link::stats_page::Board;
+use ::link::stats_page::Figure;
 use frames::{Contract, DomainFrames, DomainId, Ledger};
 use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -10,10 +14,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 use store::{SharedStore, Store};
-use system::Board;
-use system::client::{Connection, Joined};
-use system::handshake::slot_of;
-use system::stats_page::Figure;
 use translation::{Capabilities, EntryKind, Userfault};
 use wired::futex;
 
@@ -193,7 +193,7 @@ fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, 
 }
 
 fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, String> {
-    let process = system::process_tree::process(rustix::process::getpid());
+    let process = host::process_tree::process(rustix::process::getpid());
     ledger
         .adopt(DomainId::from_raw(domain), process)
         .map_err(text)

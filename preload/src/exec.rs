@@ -5,10 +5,10 @@
 
 use crate::raw::{self, Answer, error, give};
 use crate::{limits, link, notice, space};
+use host::pageable;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 use std::sync::OnceLock;
-use system::pageable;
 
 /// A C array of strings, ended by null.
 pub type Strings = *const *const c_char;

@@ -1,9 +1,9 @@
 //! This process's connection to the system domain.
 
+use ::link::client::Port;
+use ::link::handshake::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use system::client::Port;
-use system::handshake::Domain;
 
 static PORT: OnceLock<Port> = OnceLock::new();
 static DOMAIN: AtomicU32 = AtomicU32::new(0);

@@ -2,8 +2,8 @@
 
 use crate::link;
 use crate::{pager_process, raw};
+use ::link::handshake::Say;
 use std::fmt::{Arguments, Write};
-use system::handshake::Say;
 
 /// Longest line, in bytes; longer ones are cut.
 const LINE: usize = 400;

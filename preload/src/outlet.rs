@@ -1,9 +1,9 @@
 //! This process's IO channels to the daemon's disk, which the keeper opens for it.
 
 use crate::{link, notice};
+use ::link::handshake::Domain;
 use iochannel::ChannelClient;
 use rustix::io::Errno;
-use system::handshake::Domain;
 
 /// For the process with this domain.
 pub struct Outlet(pub Domain);

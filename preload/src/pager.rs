@@ -6,10 +6,10 @@
 
 use crate::mappings::Span;
 use crate::{engine, raw, space};
+use ::link::client::{Connection, Joined};
+use ::link::handshake::Domain;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
-use system::client::{Connection, Joined};
-use system::handshake::Domain;
 use wired::PAGE;
 
 pub use engine::{Paced, again, handle_fault_signals, start};

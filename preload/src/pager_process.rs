@@ -25,13 +25,13 @@ mod threads;
 use crate::notice;
 use crate::pager::{self, Gate};
 use crate::raw::{self, Answer};
+use ::link::client::Connection;
 use lifeline::Lifeline;
 use program::Program;
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
-use system::client::Connection;
 use threads::Task;
 use wired::{Lock, futex};
 

@@ -4,10 +4,10 @@ use crate::mappings::What;
 use crate::{
     adopt, exec, fork, limits, link, malloc, notice, pager, pager_process, pthread, space, traps,
 };
+use ::link::client::{Connection, Port};
+use ::link::handshake::Hello;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
-use system::client::{Connection, Port};
-use system::handshake::Hello;
 use wired::HUGE_RANGE;
 
 /// Addresses of the heap mimalloc gets at once: what it maps beyond goes the program's

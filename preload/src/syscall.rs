@@ -6,9 +6,9 @@
 
 use crate::raw::{self, Answer, give};
 use crate::{advise, brk, descriptors, exec, fork, limits, map, pager_process};
+use host::seccomp::RING_OF_PAGER;
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
-use system::direct_io_filter::RING_OF_PAGER;
 
 /// `syscall`: number, six arguments.
 ///

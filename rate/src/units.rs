@@ -16,6 +16,14 @@ use std::time::Duration;
 /// Nanoseconds: of processor time, of a period, or of a clock ([`crate`] names which).
 pub type Nanos = u64;
 
+/// The default period: a third of a frame's time at 30 frames a second, so that
+/// a burst takes little of one frame.
+pub const DEFAULT_PERIOD: Duration = Duration::from_millis(10);
+
+/// The assumed cost of a fault before any was measured: the time of one entry thread for a
+/// fault and its part of an eviction, rounded up.
+pub const INITIAL_FAULT_UNIT: Nanos = 10_000;
+
 const WHOLE: u64 = 1_000_000_000;
 
 /// Processor capacity, in billionths of a processor.

@@ -22,7 +22,7 @@ pub use fork_guard::ForkGuard;
 pub use lock::{Guard, Lock};
 pub use memory::{Plain, WiredMemory, address_apart};
 pub use pi::{PiGuard, PiLock};
-pub use units::{Bytes, SizeError};
+pub use units::{Bytes, SizeError, Time, TimeError, parse_time};
 
 /// Bytes in a page. Fixed: the pager supports 4 KiB base pages only, and refuses to start on a
 /// kernel with others.

@@ -1,7 +1,8 @@
-//! Sizes in bytes as users write and read them. All units are powers of 1024.
+//! Sizes and lengths of time as users write and read them. All units of sizes are powers of 1024.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A number of bytes. Displays exactly, in the largest unit that divides it, as it can be
 /// parsed again: `64MiB`.
@@ -86,6 +87,80 @@ impl FromStr for Bytes {
             .ok_or_else(|| SizeError::TooLarge(text.to_owned()))
     }
 }
+
+/// A length of time. Displays in the largest unit that divides it, as it can be parsed again: `25ms`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Time(pub Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0.as_nanos();
+        for (unit, name) in [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")] {
+            if ns >= unit && ns.is_multiple_of(unit) {
+                return write!(f, "{}{name}", ns / unit);
+            }
+        }
+        write!(f, "{ns}ns")
+    }
+}
+
+/// The text that is no length of time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TimeError(String);
+
+impl fmt::Display for TimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text) = self;
+        write!(
+            f,
+            "`{text}` is not a length of time: a whole number and a unit, 25ms, 500us or 1s"
+        )
+    }
+}
+
+impl std::error::Error for TimeError {}
+
+impl FromStr for Time {
+    type Err = TimeError;
+
+    fn from_str(text: &str) -> Result<Self, TimeError> {
+        parse_time(text).map(Self)
+    }
+}
+
+/// Parses a length of time.
+pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
+    let invalid = || TimeError(text.to_owned());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .ok_or_else(invalid)?;
+    let number: u64 = text[..digits].parse().map_err(|_| invalid())?;
+    let unit = match &text[digits..] {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "min" => 60_000_000_000,
+        _ => return Err(invalid()),
+    };
+    number
+        .checked_mul(unit)
+        .map(Duration::from_nanos)
+        .ok_or_else(invalid)
+}
+
+/// A configuration file has both as text.
+macro_rules! deserialize_from_text {
+    ($($type:ty),*) => {$(
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+deserialize_from_text!(Bytes, Time);
 
 #[cfg(test)]
 mod tests {

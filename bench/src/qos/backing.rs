@@ -3,10 +3,10 @@
 
 use crate::ExperimentError;
 use crate::contents::PAGE;
+use protocol::contract_spec::{DiskTerms, FrameTerms};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use std::path::PathBuf;
-use system::contract_spec::{DiskTerms, FrameTerms};
-use system::tenant::{LinkedTenant, Manners, Revocation, Wanted};
+use tenant::{LinkedTenant, Manners, Revocation, Wanted};
 
 /// Either of the two.
 #[derive(Clone, Debug, clap::Args)]

@@ -12,11 +12,11 @@ use crate::ExperimentError;
 use crate::contents::{PAGE, mix};
 use crate::error::{failed, while_doing};
 use crate::worker;
+use protocol::contract_spec::DiskTerms;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use system::contract_spec::DiskTerms;
-use system::tenant::file::ReservedFile;
+use tenant::file::ReservedFile;
 
 /// The options of the client.
 #[derive(Clone, Debug, clap::Args)]

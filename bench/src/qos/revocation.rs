@@ -17,10 +17,10 @@ use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::statistics::median;
 use crate::system::{Setup, System};
+use protocol::Listed;
+use protocol::contract_spec::FrameTerms;
 use std::time::{Duration, Instant};
-use system::contract_spec::FrameTerms;
-use system::protocol::Listed;
-use system::tenant::set;
+use tenant::set;
 
 /// MiB of managed memory; MiB guaranteed to each tenant, to the claimer while its guarantee
 /// is lowered; MiB guaranteed to the claimer while it is raised.

@@ -12,9 +12,9 @@ use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::system::{Setup, System};
 use disk::cost_model::CostModel;
+use protocol::Listed;
 use std::path::Path;
 use std::time::Duration;
-use system::protocol::Listed;
 
 /// Parts of the disk's capacity, in percent; with [`NEWCOMER`] all of it.
 const PARTS: [u64; 3] = [14, 28, 57];

@@ -1,9 +1,9 @@
 //! Messages between the proxy and the keeper.
 
+use host::seqpacket;
 use rustix::fd::AsFd;
 use rustix::io;
 use rustix::net::{RecvFlags, SendFlags};
-use system::seqpacket;
 
 /// A signal that one of the two processes received, as the kernel reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

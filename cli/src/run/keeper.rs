@@ -15,6 +15,10 @@ use super::proxy::{KILL_LIMIT, borrowed, let_go};
 use super::report::Report;
 use super::signals::{Inherited, Signals};
 use super::spawn::{SpawnError, Spawned, spawn};
+use host::cpu_reservation::{self, Held};
+use host::process_tree;
+use link::stats_page::Figure;
+use protocol::contract_spec::Place;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -22,12 +26,10 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_child_subreaper};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
-use system::contract_spec::Place;
-use system::direct_io_filter::{self, Notifier};
-use system::memory_sampler::Sampler;
-use system::reservation::{self, Held};
-use system::tenant::{Tenant, bind_to_node};
-use system::{Event, Figure, Settings, StartError, System, process_tree};
+use supervisor::direct_io_filter::{self, Notifier};
+use supervisor::memory_sampler::Sampler;
+use supervisor::{Event, Settings, StartError, System};
+use tenant::{Tenant, bind_to_node};
 
 /// Time after the program's end before `run` reports that it waits for other processes.
 const REMARK: Duration = Duration::from_secs(1);
@@ -162,13 +164,13 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
                 status,
             )
             .give(&keeper.plan);
-            reservation::release(owner);
+            cpu_reservation::release(owner);
             let _ = Message::Ended(status).send(&keeper.control);
             0
         }
         Over::Orphaned => {
             process_tree::kill_below(KILL_LIMIT);
-            reservation::release(owner);
+            cpu_reservation::release(owner);
             own
         }
     }

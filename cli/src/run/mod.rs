@@ -18,14 +18,14 @@ mod signals;
 mod spawn;
 mod store;
 
+use host::cpu_reservation::CpuTerms;
+use protocol::SOCKET;
+use protocol::contract_spec::{DiskTerms, FrameTerms};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use system::contract_spec::{DiskTerms, FrameTerms};
-use system::daemon::config::SOCKET;
-use system::fault_limits::FaultRate;
-use system::reservation::CpuTerms;
+use supervisor::fault_limits::FaultRate;
 
 /// Run a program in a given number of frames.
 ///

@@ -5,18 +5,19 @@ use super::program::{NotRun, Program};
 use super::report::size;
 use super::{Args, Format, Remaining};
 use crate::{machine, preload};
+use host::cpu_reservation::CpuTerms;
+use link::MIN_FRAMES;
+use link::client::Port;
+use link::handshake::Options;
+use protocol::contract_spec::{FrameTerms, Place};
 use rustix::fd::OwnedFd;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use store::StoreConfig;
-use system::client::Port;
-use system::contract_spec::{FrameTerms, Place};
-use system::fault_limits::Pace;
-use system::reservation::CpuTerms;
-use system::tenant::Wanted;
-use system::{MIN_FRAMES, Options};
+use supervisor::fault_limits::Pace;
+use tenant::Wanted;
 use translation::{Capabilities, Feature};
 use wired::Bytes;
 use wired::PAGE;
@@ -66,7 +67,7 @@ enum Asked {
     #[error("{program}: {why}")]
     Unpageable {
         program: String,
-        why: system::Unpageable,
+        why: host::Unpageable,
     },
     #[error(
         "{asked} is more than the {} {what}: ask for at most that, less what else runs{}",
@@ -103,7 +104,7 @@ pub fn parse_frames(text: &str) -> Result<FrameTerms, String> {
         None => Ok(FrameTerms { g, x: g }),
         Some(_) => text
             .parse()
-            .map_err(|why: system::contract_spec::TermsError| why.to_string()),
+            .map_err(|why: protocol::contract_spec::TermsError| why.to_string()),
     }
 }
 
@@ -177,7 +178,7 @@ impl Plan {
             )?;
         }
         let without = kernel()?;
-        if let Err(why) = system::pageable(&program.path) {
+        if let Err(why) = host::pageable(&program.path) {
             let name = program.name();
             match args.allow_unpaged {
                 true => crate::say!("selfpage: warning: {name} runs unpaged: {why:#}"),
@@ -247,7 +248,7 @@ impl Plan {
             stats_json: args.stats_json.map(figures_file).transpose()?,
             remaining: args.remaining,
             share_store: args.share_store,
-            direct_io: system::direct_io_filter::inherited_direct_io(),
+            direct_io: host::direct_io::inherited_direct_io(),
         })
     }
 

@@ -30,7 +30,7 @@ pub fn stand_for(plan: Plan) -> Result<ExitCode, Box<dyn Error>> {
         .collect();
     let (signals, inherited) = Signals::take()?;
     set_child_subreaper(Some(getpid()))?;
-    let (mine, keepers) = system::seqpacket::pair()?;
+    let (mine, keepers) = host::seqpacket::pair()?;
     // SAFETY: this process has one thread, so the child may go on as it likes.
     match unsafe { libc::fork() } {
         -1 => Err(format!("cannot fork: {}", std::io::Error::last_os_error()).into()),
@@ -92,8 +92,8 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> Exi
 /// Reports that the keeper is gone without a message: it was killed; `killer` describes it.
 fn orphaned(keeper: Pid, killer: &str) -> ExitCode {
     let end = how_it_ended(keeper, killer);
-    system::process_tree::kill_below(KILL_LIMIT);
-    system::reservation::release(std::process::id());
+    host::process_tree::kill_below(KILL_LIMIT);
+    host::cpu_reservation::release(std::process::id());
     crate::say!(
         "selfpage: the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \
          without it nothing takes back what a process that dies leaves behind",

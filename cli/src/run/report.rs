@@ -2,14 +2,15 @@
 
 use super::Format;
 use super::plan::Plan;
+use link::stats_page::Figure;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 use store::{Occupancy, Store};
-use system::memory_sampler::Sampler;
-use system::{Figure, System};
+use supervisor::System;
+use supervisor::memory_sampler::Sampler;
 use wired::PAGE;
 
 /// Above this share of unpaged memory `run` warns.

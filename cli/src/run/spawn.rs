@@ -3,14 +3,16 @@
 use super::plan::Plan;
 use super::program::Program;
 use super::signals::Inherited;
+use host::cpu_reservation::Held;
+use host::{seccomp, seqpacket};
+use link::client;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
-use system::reservation::Held;
-use system::{System, client, direct_io_filter, seqpacket};
+use supervisor::System;
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
@@ -134,7 +136,7 @@ fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<
         // SAFETY: no program was started.
         unsafe { libc::_exit(125) };
     }
-    let filter = direct_io_filter::install();
+    let filter = seccomp::install();
     match &filter {
         Ok(listener) => {
             let _ = seqpacket::send(

@@ -17,10 +17,10 @@
 //! supervisor finds the pager process gone: by then the signal is sent.
 
 use crate::{pager, raw};
+use ::link::client::Connection;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use system::client::Connection;
 
 /// The sockets that are tied to the program.
 pub struct Lifeline {

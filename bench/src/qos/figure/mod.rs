@@ -20,10 +20,10 @@ use super::{Grounds, Options};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::Row;
+use protocol::Listed;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use system::protocol::Listed;
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);

@@ -72,7 +72,7 @@ fn units(_: &Arc<Disks>, _: Size) -> Verdict {
     if workload::find("systemd-analyze").is_none() {
         return skipped("systemd-analyze is not installed (Debian package systemd)");
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../system/units");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../daemon/units");
     let sandbox = Sandbox::new("units")?;
     let program = selfpage()?;
     let mut command = Command::new("systemd-analyze");

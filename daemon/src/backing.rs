@@ -1,0 +1,233 @@
+//! The disk under the daemon: its swap filesystem, its figures, its thread.
+
+use crate::DaemonError;
+use crate::config::Disk;
+use disk::atropos::Utilization;
+use disk::calibrate::{Calibration, TIME};
+use disk::cost_model::{CostModel, Op};
+use disk::swapfs::{DeviceWarning, FormatOptions, OpenError, SwapFs};
+use disk::time::Nanos;
+use disk::usd::{IoTarget, Usd, UsdConfig};
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstat, major, makedev, minor,
+    statx,
+};
+use rustix::io::fcntl_dupfd_cloexec;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use wired::PAGE;
+
+/// How long a device may take to let go of the daemon before, which was killed with I/O
+/// under way.
+const HELD: Duration = Duration::from_secs(30);
+
+/// What the daemon needs of a disk.
+pub(super) struct Opened {
+    pub swap: SwapFs,
+    pub usd: Usd,
+    pub model: CostModel,
+}
+
+/// Opens a disk: makes the swap filesystem where there is none, and measures the device
+/// where its figures are not known.
+pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, DaemonError> {
+    let mut swap = open_swap(disk, told)?;
+    for note in swap.medium().warnings() {
+        told(&format!("{}: {note}", disk.swap.display()));
+    }
+    let mut model = figures(disk, &mut swap, told)?.model;
+    let most = Utilization::try_from(disk.capacity).unwrap_or(Utilization::WHOLE);
+    model.capacity = model.capacity.min(most);
+    let page = model.cost(Op::Read, PAGE as u32);
+    let bound = match disk.depth {
+        // One at a time: the paper's disk.
+        Some(1) => Nanos::ZERO,
+        Some(depth) => Nanos(page.0.saturating_mul(depth.into())),
+        None => model.bound,
+    };
+    let settings = UsdConfig {
+        bound,
+        model,
+        spin: disk.spin.0,
+    };
+    let usd = Usd::start(swap.medium().clone(), settings)
+        .map_err(|why| DaemonError::Disk(why.to_string()))?;
+    Ok(Opened { swap, usd, model })
+}
+
+fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonError> {
+    let begin = Instant::now();
+    let format = |told: &mut dyn FnMut(&str)| {
+        let options = FormatOptions {
+            size: disk.size.map(|size| size.0),
+            // What else may be there is not overwritten.
+            force: false,
+        };
+        told(&format!(
+            "making a swap filesystem on {}",
+            disk.swap.display()
+        ));
+        Ok(SwapFs::format(&disk.swap, &options)?)
+    };
+    if !disk.swap.exists() {
+        return format(told);
+    }
+    loop {
+        match SwapFs::open(&disk.swap) {
+            Err(OpenError::Held { .. }) if begin.elapsed() < HELD => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(OpenError::NotOurs { .. }) => return format(told),
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Figures that are kept, and of which filesystem.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    filesystem: [u8; 16],
+    figures: Calibration,
+}
+
+/// Where the figures of a device are kept.
+pub fn calibration_file(disk: &Disk) -> PathBuf {
+    disk.calibration.clone().unwrap_or_else(|| {
+        let mut name = disk.swap.file_name().unwrap_or_default().to_os_string();
+        name.push(".calibration.toml");
+        let folder = match disk.swap.starts_with("/dev") {
+            true => Path::new("/var/lib/selfpage"),
+            false => disk.swap.parent().unwrap_or(Path::new(".")),
+        };
+        folder.join(name)
+    })
+}
+
+fn figures(
+    disk: &Disk,
+    swap: &mut SwapFs,
+    told: &mut dyn FnMut(&str),
+) -> Result<Calibration, DaemonError> {
+    let text = std::fs::read_to_string(calibration_file(disk)).ok();
+    match text.and_then(|text| toml::from_str::<Kept>(&text).ok()) {
+        Some(known) if known.filesystem == swap.id() => Ok(known.figures),
+        _ => {
+            told("measuring the disk, once, for some seconds");
+            measure(disk, swap)
+        }
+    }
+}
+
+/// Measures the device under a swap filesystem, and keeps the figures.
+fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
+    let fail = |why: &dyn std::fmt::Display| DaemonError::Disk(why.to_string());
+    let figures = Calibration::of(swap, TIME, &mut |_| {}).map_err(|why| fail(&why))?;
+    let kept = Kept {
+        filesystem: swap.id(),
+        figures,
+    };
+    let path = calibration_file(disk);
+    let text = toml::to_string(&kept).map_err(|why| fail(&why))?;
+    if let Some(folder) = path.parent() {
+        // If it cannot be made, writing says so.
+        let _ = std::fs::create_dir_all(folder);
+    }
+    replace(&path, &text).map_err(|why| fail(&format_args!("{}: {why}", path.display())))?;
+    Ok(kept.figures)
+}
+
+/// Makes `path` a file with this text, whatever it was before. A symbolic link there is
+/// replaced, and not followed.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    let mut drawn = [0; 8];
+    rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())?;
+    name.push(format!(".{:016x}", u64::from_ne_bytes(drawn)));
+    let new = folder.join(name);
+    let mut file = std::fs::File::create_new(&new)?;
+    let written = std::io::Write::write_all(&mut file, text.as_bytes());
+    let done = written.and_then(|()| std::fs::rename(&new, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    done
+}
+
+/// Whether a daemon could use a disk, without changing anything, for `selfpage system check`;
+/// what is unusual about it.
+pub fn check_disk(disk: &Disk) -> Result<Vec<DeviceWarning>, OpenError> {
+    let size = disk.size.map(|size| size.0);
+    SwapFs::check(&disk.swap, &FormatOptions { size, force: false })
+}
+
+/// Measures a disk anew, for `selfpage system calibrate`.
+pub fn calibrate_disk(
+    disk: &Disk,
+    told: &mut dyn FnMut(&str),
+) -> Result<(Calibration, PathBuf), DaemonError> {
+    let mut swap = open_swap(disk, told)?;
+    Ok((measure(disk, &mut swap)?, calibration_file(disk)))
+}
+
+/// A client's file, to be read and written by the disk's thread as its descriptor allows.
+///
+/// The file's own file system is asked nothing before it is known to be the disk's: one that
+/// is served by a program need not answer.
+pub(super) fn file(fd: &OwnedFd, swap: &SwapFs) -> Result<IoTarget, String> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::from_bits_retain(libc::AT_STATX_DONT_SYNC as u32);
+    let stat = statx(fd, "", flags, StatxFlags::BASIC_STATS).map_err(|errno| errno.to_string())?;
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::RegularFile {
+        return Err("not a regular file: only regular files can be opened under a contract".into());
+    }
+    let disk = fstat(swap.medium()).map_err(|errno| errno.to_string())?;
+    let device = match FileType::from_raw_mode(disk.st_mode) {
+        FileType::BlockDevice => disk.st_rdev,
+        _ => disk.st_dev,
+    };
+    let own = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    if own != device {
+        return Err(format!(
+            "the file lies on device {}:{}, and the disk whose time is given out is {}:{}",
+            stat.stx_dev_major,
+            stat.stx_dev_minor,
+            major(device),
+            minor(device)
+        ));
+    }
+    let flags = fcntl_getfl(fd).map_err(|errno| errno.to_string())?;
+    if flags.contains(OFlags::PATH) || flags.intersects(OFlags::WRONLY | OFlags::APPEND) {
+        return Err(
+            "the file has to be open for reading, or for both, and not for appending".into(),
+        );
+    }
+    fcntl_setfl(fd, flags | OFlags::DIRECT)
+        .map_err(|errno| format!("the file's file system has no direct I/O ({errno})"))?;
+    Ok(IoTarget::File {
+        fd: fcntl_dupfd_cloexec(fd, 0).map_err(|errno| errno.to_string())?,
+        size: stat.stx_size,
+        writable: flags.contains(OFlags::RDWR),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_kept_where_a_link_was_and_not_where_it_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("figures"), folder.path().join("other"));
+        std::fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        replace(&path, "new").unwrap();
+        let read = |path| std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            (read(&path), read(&other)),
+            ("new".into(), "precious".into())
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}

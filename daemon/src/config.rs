@@ -1,0 +1,458 @@
+//! The daemon's configuration: a TOML file, checked whole before any of it is used.
+//!
+//! Everything has a default but the swap file, whose disk space the operator has to choose.
+//! [`Config::differs`] decides what a running daemon can take over from a file that has changed;
+//! the rest needs a restart, which tenants survive.
+
+use crate::policy::Rule;
+use protocol::SOCKET;
+use protocol::contract_spec::{DiskTerms, FrameTerms, Terms, from_text};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::de::{DeTable, DeValue};
+use wired::{Bytes, Time};
+
+/// Why a configuration is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {why}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// The file is not a configuration, or has an invalid value.
+    #[error("{}:{line}:{column}: {why}", path.display())]
+    Text {
+        /// Which file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What was expected.
+        why: String,
+    },
+    /// More memory is to be promised than there is.
+    #[error("memory.managed is {}, and this machine has {}: promise less", Bytes(*asked), Bytes(*there))]
+    Memory {
+        /// Bytes to be promised.
+        asked: u64,
+        /// Bytes of the machine.
+        there: u64,
+    },
+}
+
+/// An invalid value: its place, as `table.key` or `table.number`, and the reason.
+type Nonsense = (String, String);
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The control socket.
+    #[serde(default = "socket")]
+    pub socket: PathBuf,
+    /// Frames.
+    #[serde(default)]
+    pub memory: Memory,
+    /// The disk that pages go to.
+    pub disk: Disk,
+    /// How fast page faults may come.
+    #[serde(default)]
+    pub faults: Faults,
+    /// Defaults for requests that name no terms.
+    #[serde(default)]
+    pub default: Defaults,
+    /// Rules of access, with their bounds. Without any: root and the daemon's own user.
+    #[serde(default)]
+    pub allow: Vec<Rule>,
+}
+
+/// Frames.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Memory {
+    /// All there is to promise; half of the machine's memory where `None`.
+    pub managed: Option<Bytes>,
+    /// How long a tenant has to complete a revocation.
+    pub revocation: Time,
+    /// How long a lowered guarantee still holds.
+    pub notice: Time,
+    /// How long a daemon that starts again waits for tenants it had.
+    pub grace: Time,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            managed: None,
+            // Nemesis's example (6.2).
+            revocation: Time(Duration::from_millis(100)),
+            // "On the order of tens of seconds" (6.2).
+            notice: Time(Duration::from_secs(30)),
+            grace: Time(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// A disk, and the part of it that is ours.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// A partition, or a file to make and keep.
+    pub swap: PathBuf,
+    /// Bytes; the whole of a partition where `None`.
+    pub size: Option<Bytes>,
+    /// Share of the disk's time that may be promised.
+    #[serde(default = "capacity")]
+    pub capacity: f64,
+    /// Requests at a time: 1 is the paper's way. Where `None`, as many as calibration finds
+    /// useful.
+    pub depth: Option<u32>,
+    /// How long the disk's thread polls for work before it sleeps, at least; 0 if it never
+    /// polls. While it is awake, a client that waits for one page polls for that, too.
+    #[serde(default = "spin")]
+    pub spin: Time,
+    /// Where the figures of the device are kept.
+    pub calibration: Option<PathBuf>,
+}
+
+/// The rate of page faults: the processor time beside reservations, shared out among the
+/// tenants that request a share.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Faults {
+    /// The part of the processors that reservations and faults may use together.
+    pub share: f64,
+    /// system.fault_period.
+    pub period: Time,
+    /// The assumed cost of a fault until tenants report it.
+    pub unit: Time,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            // What Linux lets real-time tasks have.
+            share: 0.95,
+            period: Time(rate::DEFAULT_PERIOD),
+            unit: Time(Duration::from_nanos(rate::INITIAL_FAULT_UNIT)),
+        }
+    }
+}
+
+/// Defaults for requests that name no terms.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// Frames.
+    #[serde(deserialize_with = "from_text")]
+    pub frames: FrameTerms,
+    /// Disk.
+    #[serde(deserialize_with = "from_text")]
+    pub disk: DiskTerms,
+    /// Swap; four times the most frames where `None`.
+    pub swap: Option<Bytes>,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self {
+            frames: FrameTerms {
+                g: 16_384,
+                x: 16_384,
+            },
+            disk: DiskTerms {
+                slice: Duration::from_millis(25),
+                period: Duration::from_millis(250),
+                extra: true,
+                laxity: Duration::from_millis(10),
+            },
+            swap: None,
+        }
+    }
+}
+
+impl Defaults {
+    /// The bytes of swap for so many frames at most.
+    pub fn swap_for(&self, x: u32) -> u64 {
+        self.swap
+            .map_or(u64::from(x) * wired::PAGE as u64 * 4, |size| size.0)
+    }
+
+    /// The requested terms, with defaults for those that are `None`.
+    pub fn terms(
+        &self,
+        frames: Option<FrameTerms>,
+        disk: Option<DiskTerms>,
+        swap: Option<u64>,
+    ) -> Terms {
+        let frames = frames.unwrap_or(self.frames);
+        Terms {
+            frames,
+            disk: disk.unwrap_or(self.disk),
+            swap: swap.unwrap_or_else(|| self.swap_for(frames.x)),
+        }
+    }
+}
+
+fn socket() -> PathBuf {
+    SOCKET.into()
+}
+
+/// The rest is headroom for scheduler overhead and device latency outliers.
+fn capacity() -> f64 {
+    0.95
+}
+
+/// About what it takes to be woken: then looking for the next request costs twice the least
+/// at most.
+fn spin() -> Time {
+    Time(Duration::from_micros(50))
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read {
+            path: path.into(),
+            why,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Parses its text; `path` is for error messages.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let wrong = |at: usize, why: String| {
+            let before = &text.as_bytes()[..at.min(text.len())];
+            let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+            let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
+            ConfigError::Text {
+                path: path.into(),
+                line,
+                column,
+                why,
+            }
+        };
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            wrong(at, error.message().to_owned())
+        })?;
+        match config.nonsense() {
+            Some((key, why)) => Err(wrong(place(text, &key).unwrap_or(0), why)),
+            None => Ok(config),
+        }
+    }
+
+    fn nonsense(&self) -> Option<Nonsense> {
+        let Self { memory, disk, .. } = self;
+        if !(0.01..=1.0).contains(&disk.capacity) {
+            let asked = disk.capacity;
+            let why = format!(
+                "disk.capacity is {asked}: the share of the disk's time to promise is between 0.01 and 1.0"
+            );
+            return Some(("disk.capacity".into(), why));
+        }
+        if disk.depth == Some(0) {
+            let why = "disk.depth is 0: at least one request at a time must be possible";
+            return Some(("disk.depth".into(), why.into()));
+        }
+        let faults = self.faults;
+        if rate::Utilization::new(faults.share).is_none() {
+            let why = format!(
+                "faults.share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
+                faults.share
+            );
+            return Some(("faults.share".into(), why));
+        }
+        let unit = Duration::from_nanos(100)..=Duration::from_millis(10);
+        if !unit.contains(&faults.unit.0) {
+            let why = format!(
+                "faults.unit is {}: the processor time of a fault is between 100ns and 10ms",
+                faults.unit
+            );
+            return Some(("faults.unit".into(), why));
+        }
+        let limits = [
+            ("faults.period", faults.period, 1, 10_000),
+            ("memory.revocation", memory.revocation, 1, 60_000),
+            ("memory.notice", memory.notice, 0, 3_600_000),
+            ("memory.grace", memory.grace, 0, 600_000),
+        ];
+        for (name, asked, least, most) in limits {
+            let range = Duration::from_millis(least)..=Duration::from_millis(most);
+            if !range.contains(&asked.0) {
+                let why = format!("{name} is {asked}: it can be from {least}ms to {most}ms");
+                return Some((name.into(), why));
+            }
+        }
+        if let Some(asked) = memory.managed
+            && asked.0 < 1 << 20
+        {
+            let why =
+                format!("memory.managed is {asked}: less than the 1MiB of one small contract");
+            return Some(("memory.managed".into(), why));
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let there = faults.period.0.mul_f64(faults.share) * processors as u32;
+        let floor = faults.unit.0 * rate::reservations::FAULT_FLOOR;
+        if floor > there {
+            let why = format!(
+                "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
+                 processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
+                rate::reservations::FAULT_FLOOR,
+                faults.unit,
+                faults.share,
+                faults.period
+            );
+            return Some(("faults.unit".into(), why));
+        }
+        self.allow.iter().enumerate().find_map(|(at, rule)| {
+            let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);
+            Some((format!("allow.{at}"), why))
+        })
+    }
+
+    /// What in `new` a running daemon cannot take over.
+    pub fn differs(&self, new: &Self) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        if self.socket != new.socket {
+            found.push("socket");
+        }
+        if self.disk != new.disk {
+            found.push("disk");
+        }
+        found
+    }
+
+    /// Frames to promise, of a machine with `total` bytes.
+    pub fn managed_frames(&self, total: u64) -> u32 {
+        let frames = self.managed(total) / wired::PAGE as u64;
+        frames.min(frames::Frame::MAX.into()) as u32
+    }
+
+    /// Refuses to promise more than a machine with `total` bytes has.
+    pub fn check_memory(&self, total: u64) -> Result<(), ConfigError> {
+        let (asked, there) = (self.managed(total), total);
+        match asked > there {
+            true => Err(ConfigError::Memory { asked, there }),
+            false => Ok(()),
+        }
+    }
+
+    /// Bytes of memory to promise, of a machine with `total`.
+    pub fn managed(&self, total: u64) -> u64 {
+        self.memory.managed.map_or(total / 2, |size| size.0)
+    }
+}
+
+/// Where in the text a key's value, or the table of a number, begins.
+fn place(text: &str, key: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let mut parts = key.split('.');
+    let mut value = table.get_ref().get(parts.next()?)?;
+    for part in parts {
+        value = match value.get_ref() {
+            DeValue::Table(table) => table.get(part)?,
+            DeValue::Array(all) => all.get(part.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+    }
+    Some(value.span().start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("x.toml")).map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn the_least_that_must_be_said_is_where_the_swap_file_is() {
+        let config = parse("[disk]\nswap = \"/var/lib/selfpage/swap\"\nsize = \"4G\"\n").unwrap();
+        assert_eq!(config.socket, Path::new(SOCKET));
+        assert_eq!(config.managed(8 << 30), 4 << 30);
+        assert_eq!(config.default.swap_for(16_384), 256 << 20);
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused_with_the_figures() {
+        let config = parse("[memory]\nmanaged = \"800G\"\n[disk]\nswap = \"x\"\n").unwrap();
+        let wrong = config.check_memory(24 << 30).unwrap_err().to_string();
+        assert!(
+            wrong.contains("800GiB") && wrong.contains("24GiB"),
+            "{wrong}"
+        );
+        assert!(config.check_memory(800 << 30).is_ok());
+    }
+
+    #[test]
+    fn a_slip_is_told_with_its_line_and_what_was_expected() {
+        let wrong = parse("[disk]\nswap = \"x\"\nsiez = \"4G\"\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:3:1: "), "{wrong}");
+        assert!(wrong.contains("siez") && wrong.contains("size"), "{wrong}");
+        let wrong = parse("[disk]\nswap = \"x\"\nsize = \"4X\"\n").unwrap_err();
+        assert!(
+            wrong.starts_with("x.toml:3:8: ") && wrong.contains("4X"),
+            "{wrong}"
+        );
+        let wrong = parse("[disk]\nswap = \"x\"\n[default]\ndisk = \"3s/2s\"\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:4:8: "), "{wrong}");
+        let wrong = parse("[disk\n").unwrap_err();
+        assert!(wrong.starts_with("x.toml:1:"), "{wrong}");
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_its_line() {
+        let disk = "[disk]\nswap = \"x\"\n";
+        for (text, start) in [
+            ("capacity = 1.5\n", "x.toml:3:12: disk.capacity"),
+            (
+                "[memory]\n\ngrace = \"3600s\"\n",
+                "x.toml:5:9: memory.grace",
+            ),
+            (
+                "[[allow]]\nuid = 0\n[[allow]]\nframes = \"1G\"\n",
+                "x.toml:5:1: rule 2",
+            ),
+        ] {
+            let wrong = parse(&format!("{disk}{text}")).unwrap_err();
+            assert!(wrong.starts_with(start), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let disk = "[disk]\nswap = \"x\"\n";
+        for (text, part) in [
+            ("capacity = 1.5\n", "disk.capacity is 1.5"),
+            ("depth = 0\n", "disk.depth is 0"),
+            ("[faults]\nshare = 0.0\n", "faults.share is 0"),
+            (
+                "[faults]\nshare = 0.0005\nunit = \"10ms\"\n",
+                "promised 8 faults in a period",
+            ),
+            ("[faults]\nperiod = \"0ms\"\n", "faults.period is 0ns"),
+            ("[faults]\nunit = \"1s\"\n", "faults.unit is 1s"),
+            (
+                "[[allow]]\nuid = 1\nfault_weight = 0\n",
+                "fault_weight is 0",
+            ),
+            (
+                "[memory]\nrevocation = \"0ms\"\n",
+                "memory.revocation is 0ns",
+            ),
+            ("[memory]\nmanaged = \"4K\"\n", "memory.managed is 4KiB"),
+            ("[[allow]]\nframes = \"1G\"\n", "rule 1 of allow"),
+        ] {
+            let wrong = parse(&format!("{disk}{text}")).unwrap_err();
+            assert!(wrong.contains(part), "{wrong}");
+        }
+    }
+}

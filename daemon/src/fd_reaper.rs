@@ -1,0 +1,148 @@
+//! Closes descriptors that clients made, beside the daemon's loop.
+//!
+//! Closing may wait: for the server of a FUSE file system, for a TCP peer that acknowledges
+//! nothing (SO_LINGER), for the space of a large file to be freed; and with a socket the
+//! kernel closes what was sent there and never read. The client chooses the descriptor, and can
+//! make its close() block for ever.
+//!
+//! Rule: one closing thread per user, while there is something to close. So a slow close()
+//! delays only the user that sent the descriptor.
+
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fs::fcntl_get_seals;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// Descriptors of one user that may wait to be closed. Beyond it the daemon receives no more
+/// from that user.
+const MOST: usize = 512;
+
+/// How long a thread with nothing to do waits for more.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// What is being closed, by users.
+#[derive(Default)]
+pub struct Closer(BTreeMap<u32, Line>);
+
+struct Line {
+    sender: Sender<OwnedFd>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Closer {
+    /// Closes what came from this user.
+    pub fn close(&mut self, uid: u32, fd: OwnedFd) {
+        if is_quick(&fd) {
+            return;
+        }
+        let fd = match self.0.get(&uid) {
+            Some(line) => match line.give(fd) {
+                Ok(()) => return,
+                Err(fd) => fd,
+            },
+            None => fd,
+        };
+        let line = Line::start();
+        if let Err(fd) = line.give(fd) {
+            // No thread can be started: one descriptor stays open, and nothing blocks.
+            let _ = fd.into_raw_fd();
+            return;
+        }
+        self.0.insert(uid, line);
+    }
+
+    /// Returns true if this user's queue is full, so that nothing more is to be received.
+    pub fn is_behind(&self, uid: u32) -> bool {
+        let waiting = |line: &Line| line.waiting.load(Ordering::Relaxed);
+        self.0.get(&uid).map_or(0, waiting) >= MOST
+    }
+}
+
+impl Line {
+    fn start() -> Self {
+        let (sender, receiver) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let counted = waiting.clone();
+        // Where there is no thread, the channel has no receiver, and `give` fails.
+        let _ = std::thread::Builder::new()
+            .name("selfpage-closer".into())
+            .spawn(move || {
+                super::urgent::leave();
+                close_all(&receiver, &counted);
+            });
+        Self { sender, waiting }
+    }
+
+    fn give(&self, fd: OwnedFd) -> Result<(), OwnedFd> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.sender.send(fd).map_err(|back| back.0)
+    }
+}
+
+fn close_all(receiver: &Receiver<OwnedFd>, waiting: &AtomicUsize) {
+    loop {
+        match receiver.recv_timeout(IDLE) {
+            Ok(fd) => drop(fd),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+        }
+        waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns true if its close() never blocks: bells and memory, which is what honest clients
+/// send. Decided without a call to a file system, since one may not answer.
+fn is_quick(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let Ok(link) = link else {
+        return false;
+    };
+    let name = link.as_os_str().as_encoded_bytes();
+    name == b"anon_inode:[eventfd]" || (name.starts_with(b"/memfd:") && fcntl_get_seals(fd).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::seqpacket;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::io::Errno;
+    use rustix::net::{RecvFlags, SendFlags};
+    use std::time::Instant;
+
+    #[test]
+    fn only_bells_and_memory_are_closed_at_once() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        assert!(is_quick(&memfd_create("x", flags).unwrap()));
+        assert!(is_quick(&eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(folder.path().join("x")).unwrap();
+        for slow in [ours, theirs, file.into()] {
+            assert!(!is_quick(&slow));
+        }
+    }
+
+    #[test]
+    fn what_is_given_to_be_closed_is_closed_though_its_thread_had_ended() {
+        let mut closer = Closer::default();
+        for _ in 0..2 {
+            let (ours, theirs) = seqpacket::pair().unwrap();
+            closer.close(7, theirs);
+            let begin = Instant::now();
+            let gone =
+                || seqpacket::send(&ours, b"x", &[], SendFlags::DONTWAIT) == Err(Errno::PIPE);
+            while !gone() {
+                assert!(begin.elapsed() < Duration::from_secs(20));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(!closer.is_behind(7));
+            let _ = seqpacket::receive(&ours, RecvFlags::DONTWAIT);
+            // As if it had waited in vain.
+            closer.0.get_mut(&7).unwrap().sender = channel().0;
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Jobs that take long, run beside the daemon's loop: killing tenants, measuring their RSS.
+
+use crate::scrub::Wiped;
+use crate::urgent;
+use protocol::TenantNumber;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::cell::RefCell;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What was done.
+pub enum Done {
+    /// A swap file can be given out, or why not.
+    Wiped(TenantNumber, Box<Wiped>),
+    /// The processes of a tenant that is killed have no memory any more.
+    Emptied(TenantNumber),
+    /// A tenant's processes have ended.
+    Killed(TenantNumber),
+    /// Resident bytes of a tenant that requested to leave, counted exactly.
+    Weighed(TenantNumber, u64),
+    /// The processes of a leaving tenant are in no group of ours any more.
+    Released(TenantNumber),
+    /// Nothing of a tenant's is in flight any more.
+    Left(TenantNumber),
+    /// Bytes a tenant has resident, counted exactly.
+    Counted(TenantNumber, u64),
+}
+
+/// Work that is done once, on any thread.
+type Work = Arc<Mutex<Option<Box<dyn FnOnce() -> Done + Send>>>>;
+
+/// The sending end for completions.
+#[derive(Clone)]
+pub struct Teller {
+    sender: Sender<Done>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Teller {
+    /// Sends a completion.
+    pub fn tell(&self, done: Done) {
+        // The daemon ends: no receiver is left.
+        let _ = self.sender.send(done);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+/// The jobs in progress.
+pub struct Errands {
+    teller: Teller,
+    receiver: Receiver<Done>,
+    /// Jobs that wait for a thread: none could be started.
+    late: RefCell<Vec<Work>>,
+}
+
+impl Errands {
+    /// None under way.
+    pub fn new() -> rustix::io::Result<Self> {
+        let (sender, receiver) = channel();
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        Ok(Self {
+            teller: Teller { sender, bell },
+            receiver,
+            late: RefCell::default(),
+        })
+    }
+
+    /// Starts a job on a thread of its own; later, where no thread can be started now.
+    pub fn start(&self, work: impl FnOnce() -> Done + Send + 'static) {
+        self.try_start(Arc::new(Mutex::new(Some(Box::new(work)))));
+    }
+
+    /// Starts the jobs that wait for a thread.
+    pub fn retry(&self) {
+        for work in self.late.take() {
+            self.try_start(work);
+        }
+    }
+
+    fn try_start(&self, work: Work) {
+        let (teller, own) = (self.teller.clone(), work.clone());
+        let run = move || {
+            urgent::leave();
+            let taken = own.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(work) = taken {
+                teller.tell(work());
+            }
+        };
+        if std::thread::Builder::new().spawn(run).is_err() {
+            self.late.borrow_mut().push(work);
+        }
+    }
+
+    /// An already completed job.
+    pub fn done(&self, done: Done) {
+        self.teller.tell(done);
+    }
+
+    /// A sending end for completions of other threads.
+    pub fn teller(&self) -> Teller {
+        self.teller.clone()
+    }
+
+    /// Readable when a job is done.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.teller.bell.as_fd()
+    }
+
+    /// The next completion.
+    pub fn next(&self) -> Option<Done> {
+        let next = self.receiver.try_recv().ok();
+        if next.is_none() {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(&self.teller.bell, &mut count);
+        }
+        next.or_else(|| self.receiver.try_recv().ok())
+    }
+}

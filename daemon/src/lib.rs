@@ -1,0 +1,527 @@
+//! The system domain of a machine: contracts across programs.
+//!
+//! *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: one trusted domain
+//! owns the frames allocator, the swap filesystem and the user-safe disk. Programs ask it for
+//! contracts, and then resolve their own faults; it moves limits, schedules the disk and ends
+//! those that break their word.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `config`, `policy` | what there is to give out, and to whom |
+//! | `listener`, `peer`, `user_limits`, `fd_reaper` | connections, credentials and per-user limits |
+//! | `dispatch`, `admission` | requests of tenants: contracts, channels |
+//! | `recovery`, `leave` | tenants that come back, and that leave |
+//! | `fault_rates` | fault limits of all tenants |
+//! | `frame_actions` | execution of the frames allocator's actions |
+//! | `tenant_cgroup`, `cgroup_origin`, `stall` | control groups, RSS, processor stalls |
+//! | `urgent` | scheduling priority of the daemon's threads |
+//! | `signals`, `systemd` | the machine's operator |
+//! | `persisted_tenants`, `scrub`, `jobs` | what outlives the daemon; what takes long |
+//! | `backing` | the swap filesystem, the device's figures and the disk's thread |
+//!
+//! Rules: one thread, one loop, nothing in it waits for a tenant. Tenants outlive the daemon:
+//! the state that a new daemon needs is in the swap filesystem and with the tenants. Whatever a
+//! tenant sends or writes into memory it shares, the others notice nothing.
+
+mod admission;
+mod backing;
+mod cgroup_origin;
+pub mod config;
+mod dispatch;
+mod fault_rates;
+mod fd_reaper;
+mod frame_actions;
+mod jobs;
+mod leave;
+mod listener;
+mod peer;
+mod persisted_tenants;
+pub mod policy;
+mod recovery;
+mod scrub;
+mod signals;
+mod stall;
+pub mod systemd;
+mod tenant;
+pub mod tenant_cgroup;
+mod urgent;
+mod user_limits;
+
+pub use backing::{calibrate_disk, check_disk};
+use config::{Config, ConfigError};
+use disk::cost_model::CostModel;
+use disk::swapfs::{FileError, OpenError, SwapFs};
+use disk::usd::{Usd, UsdEvent};
+use fault_rates::FaultRates;
+use fd_reaper::Closer;
+use frames::allocator::{Allocator, AllocatorConfig, MachineTopology, TenantId};
+use jobs::{Done, Errands};
+use listener::{Connection, LISTENER, Strangers, listen};
+use protocol::TenantNumber;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use scrub::Wiper;
+use signals::Signals;
+use stall::Stall;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tenant::{Phase, Tenancy};
+use tenant_cgroup::Groups;
+use user_limits::Guests;
+
+/// How often what is resident is compared with what is owned.
+const COUNT: Duration = Duration::from_secs(1);
+
+/// Frames a tenant may have resident beyond its own before the daemon requests them: the
+/// kernel's count and the ledger are never of one moment.
+const ALLOWANCE: u32 = 2048;
+
+/// The listener and connections without a contract, which are served after everything else.
+const STRANGERS: u64 = 0;
+const ERRANDS: u64 = 1;
+const DISK: u64 = 2;
+const SIGNALS: u64 = 3;
+const CONNECTION: u64 = 1 << 32;
+const HUNGER: u64 = 2 << 32;
+
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Its configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The swap file.
+    #[error(transparent)]
+    Swap(#[from] OpenError),
+    /// Its tables.
+    #[error("the swap filesystem cannot be used: {0}")]
+    Table(#[from] FileError),
+    /// The disk.
+    #[error("the disk cannot be used: {0}")]
+    Disk(String),
+    /// The contract of a tenant of an earlier daemon.
+    #[error(
+        "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
+         its process {pid}"
+    )]
+    Promised {
+        /// The tenant.
+        tenant: String,
+        /// Its process.
+        pid: i32,
+        /// Its contract.
+        terms: String,
+        /// Why.
+        why: String,
+    },
+    /// The socket.
+    #[error("cannot listen at {}: {why}", path.display())]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A system call failed that the daemon cannot do without.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What it was for.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// The daemon.
+pub struct Daemon {
+    path: PathBuf,
+    config: Config,
+    begin: Instant,
+    epoll: OwnedFd,
+    strangers: Strangers,
+    listener: OwnedFd,
+    connections: BTreeMap<u64, Connection>,
+    next_connection: u64,
+    /// True while the listener is disarmed, after EMFILE.
+    deaf: bool,
+    guests: Guests,
+    closer: Closer,
+    tenants: BTreeMap<TenantNumber, Tenancy>,
+    next_tenant: TenantNumber,
+    allocator: Allocator,
+    /// Number of the last revocation.
+    round: u32,
+    swap: SwapFs,
+    usd: Usd,
+    model: CostModel,
+    groups: Groups,
+    errands: Errands,
+    wiper: Wiper,
+    counted: Instant,
+    signals: Signals,
+    stall: Stall,
+    fault_rates: FaultRates,
+}
+
+fn call(what: &'static str) -> impl Fn(Errno) -> DaemonError {
+    move |errno| DaemonError::Call { what, errno }
+}
+
+impl Daemon {
+    /// Reads the configuration, opens the disk, finds the tenants there were, and listens.
+    /// `told` is called before each step that takes long.
+    pub fn start(path: &Path, told: &mut dyn FnMut(&str)) -> Result<Self, DaemonError> {
+        let config = Config::read(path)?;
+        config.check_memory(total_memory())?;
+        // Before there are threads, so that all of them block these signals.
+        let signals = Signals::open().map_err(call("hear signals"))?;
+        // SAFETY: at the program's start; systemd passes the descriptor, or it is not open.
+        let passed = unsafe { systemd::listener() };
+        let wrong =
+            "use the socket that was passed (ListenSequentialPacket= makes one that can be)";
+        let listener = match passed.map_err(call(wrong))? {
+            Some(listener) => listener,
+            None => listen(&config.socket)?,
+        };
+        // Before there is the disk's thread, which is as this one.
+        urgent::enter();
+        let backing = backing::open(&config.disk, told)?;
+        let settings = AllocatorConfig {
+            managed: config.managed_frames(total_memory()),
+            deadline: config.memory.revocation.0,
+            stall: stall::MOST,
+            notice: config.memory.notice.0,
+            allowance: ALLOWANCE,
+            topology: places(),
+        };
+        let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
+        let (epoll, strangers) = (make()?, Strangers::new(make()?));
+        let errands = Errands::new().map_err(call("make an eventfd"))?;
+        let trace = backing.usd.trace().clone();
+        let wiper = Wiper::start(trace, errands.teller()).map_err(|why| DaemonError::Call {
+            what: "start a thread",
+            errno: Errno::from_io_error(&why).unwrap_or(Errno::AGAIN),
+        })?;
+        let name = config.socket.to_string_lossy().replace(['/', '.'], "-");
+        let mut it = Self {
+            path: path.into(),
+            begin: Instant::now(),
+            epoll,
+            strangers,
+            listener,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            deaf: false,
+            guests: Guests::new(),
+            closer: Closer::default(),
+            tenants: BTreeMap::new(),
+            next_tenant: 1,
+            allocator: match recovery::is_anybody_awaited(&backing.swap) {
+                true => Allocator::restarted(settings, config.memory.grace.0),
+                false => Allocator::new(settings),
+            },
+            round: 0,
+            swap: backing.swap,
+            usd: backing.usd,
+            model: backing.model,
+            groups: Groups::open(name.trim_start_matches('-')),
+            errands,
+            wiper,
+            counted: Instant::now(),
+            signals,
+            stall: Stall::new(),
+            fault_rates: FaultRates::new(config.faults),
+            config,
+        };
+        let first = epoll::EventData::new_u64(LISTENER);
+        epoll::add(
+            it.strangers.epoll(),
+            &it.listener,
+            first,
+            epoll::EventFlags::IN,
+        )
+        .map_err(call("poll"))?;
+        for (fd, token) in [
+            (it.strangers.epoll().as_fd(), STRANGERS),
+            (it.errands.fd(), ERRANDS),
+            (it.usd.event_fd(), DISK),
+            (it.signals.fd(), SIGNALS),
+        ] {
+            let data = epoll::EventData::new_u64(token);
+            epoll::add(&it.epoll, fd, data, epoll::EventFlags::IN).map_err(call("poll"))?;
+        }
+        it.find_tenants()?;
+        Ok(it)
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.config.socket
+    }
+
+    /// Serves until told to stop. Tenants live on, and wait for the next daemon.
+    pub fn run(&mut self) -> Result<(), DaemonError> {
+        loop {
+            let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
+            let limit = Timespec::try_from(self.patience()).ok();
+            let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, limit.as_ref()) {
+                Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+                Err(Errno::INTR) => Vec::new(),
+                Err(errno) => return Err(call("wait")(errno)),
+            };
+            self.count_stall();
+            for token in tokens {
+                match (token, token & !0xffff_ffff) {
+                    (STRANGERS, _) => self.strangers.come(),
+                    (ERRANDS, _) => self.errand_done(),
+                    (DISK, _) => self.disk_news(),
+                    (SIGNALS, _) if self.signalled() => {
+                        // No other daemon's: none listens there while this one does.
+                        let _ = std::fs::remove_file(self.socket());
+                        return Ok(());
+                    }
+                    (_, CONNECTION) => self.at_connection(token),
+                    (_, HUNGER) => self.hungry(token as TenantNumber),
+                    _ => {}
+                }
+            }
+            let now = self.now();
+            if self
+                .allocator
+                .next_timeout()
+                .is_some_and(|next| next <= now)
+            {
+                let numbers: Vec<_> = self.tenants.keys().copied().collect();
+                for number in numbers {
+                    self.take_answers(number);
+                    self.report(number);
+                }
+                self.count_stall();
+                let orders = self.allocator.tick(now);
+                self.carry_out(orders);
+                if let Err(why) = self.remember_frames() {
+                    self.log(format_args!("a changed contract cannot be kept: {why}"));
+                }
+            }
+            self.serve_strangers();
+            if self.counted.elapsed() >= COUNT {
+                self.counted = Instant::now();
+                self.count_resident();
+                self.end_the_lost();
+                self.groups
+                    .sweep(|number| self.tenants.contains_key(&number));
+                self.listen_again();
+                self.errands.retry();
+                self.tell_fault_shares();
+            }
+        }
+    }
+
+    /// Extends deadlines by the time that threads have waited for a processor until now.
+    fn count_stall(&mut self) {
+        let total = self.stall.total();
+        self.allocator.on_stalled(total);
+    }
+
+    /// Handles signals. Returns true if the daemon is to end.
+    fn signalled(&mut self) -> bool {
+        while let Some(signal) = self.signals.next() {
+            match signal {
+                libc::SIGHUP => {
+                    systemd::notify("RELOADING=1");
+                    self.reload();
+                    systemd::notify("READY=1");
+                }
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    /// Takes over what has changed in the configuration, as far as a running daemon can.
+    fn reload(&mut self) {
+        let read = Config::read(&self.path);
+        let fits = |new: Config| new.check_memory(total_memory()).map(|()| new);
+        let new = match read.and_then(fits) {
+            Ok(new) => new,
+            Err(why) => return self.log(format_args!("the configuration stays as it was: {why}")),
+        };
+        for what in self.config.differs(&new) {
+            self.log(format_args!(
+                "{what} in the configuration needs a restart, which tenants live through"
+            ));
+        }
+        let managed = new.managed_frames(total_memory());
+        match self.allocator.set_managed(managed, self.now()) {
+            Ok(orders) => self.carry_out(orders),
+            Err(why) => self.log(format_args!("memory.managed stays as it was: {why}")),
+        }
+        self.reconfigure_faults(new.faults);
+        self.guests.read_persons();
+        let (socket, disk) = (self.config.socket.clone(), self.config.disk.clone());
+        self.config = Config {
+            socket,
+            disk,
+            ..new
+        };
+        self.log(format_args!("the configuration was read again"));
+    }
+
+    fn patience(&self) -> Duration {
+        let next = self
+            .allocator
+            .next_timeout()
+            .map(|next| next.saturating_sub(self.now()));
+        let count = COUNT.saturating_sub(self.counted.elapsed());
+        let all = [next, self.strangers.patience()];
+        all.into_iter().flatten().fold(count, Duration::min)
+    }
+
+    /// Time since the start, as the allocator counts it.
+    fn now(&self) -> Duration {
+        self.begin.elapsed()
+    }
+
+    fn log(&self, line: std::fmt::Arguments<'_>) {
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "selfpage system: {line}");
+    }
+
+    fn errand_done(&mut self) {
+        while let Some(done) = self.errands.next() {
+            match done {
+                Done::Wiped(number, wiped) => self.wiped(number, *wiped),
+                Done::Emptied(number) => self.emptied(number),
+                Done::Killed(number) | Done::Released(number) => self.part(number),
+                Done::Weighed(number, resident) => self.weighed(number, resident),
+                Done::Left(number) => self.forget(number),
+                Done::Counted(number, resident) => self.counted_exactly(number, resident),
+            }
+        }
+    }
+
+    fn disk_news(&mut self) {
+        while let Some(news) = self.usd.next_event() {
+            match news {
+                UsdEvent::Closed(id) => self.channel_closed(id),
+                UsdEvent::CutOff { channel, why } => {
+                    let own = |(number, t): (&TenantNumber, &Tenancy)| {
+                        t.channels
+                            .values()
+                            .any(|id| *id == channel)
+                            .then_some(*number)
+                    };
+                    let own = self.tenants.iter().find_map(own);
+                    if let Some(number) = own.filter(|number| !self.is_ending(*number)) {
+                        self.log(format_args!("tenant {number} is cut off: {why}"));
+                        self.kill(number);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tenant's processes have ended, or it has given its frames back. The frames are free at
+    /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
+    /// released only when none of its I/O is in flight, which a job thread waits for.
+    ///
+    /// The allocator receives this event for the second time: since [`Daemon::weighed`], or
+    /// [`Daemon::emptied`], it has no record of that tenant. But each event also makes it evaluate
+    /// what the other tenants have reported since, so the second one has an effect.
+    fn part(&mut self, number: TenantNumber) {
+        let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
+        self.carry_out(orders);
+        let tenancy = self.tenants.get_mut(&number);
+        match tenancy.and_then(|tenancy| tenancy.client.take()) {
+            Some(client) => {
+                let leaving = self.usd.begin_removal(client);
+                self.errands.start(move || {
+                    leaving.wait();
+                    Done::Left(number)
+                });
+            }
+            None => self.forget(number),
+        }
+    }
+
+    fn is_ending(&self, number: TenantNumber) -> bool {
+        let tenancy = self.tenants.get(&number);
+        tenancy.is_none_or(|tenancy| tenancy.phase == Phase::Ending)
+    }
+
+    /// A tenant has ended or left: releases all that it had.
+    fn forget(&mut self, number: TenantNumber) {
+        let Some(tenancy) = self.tenants.remove(&number) else {
+            return;
+        };
+        let name = &tenancy.record.name;
+        let left = tenancy.phase == Phase::Leaving;
+        let how = if left { "left" } else { "ended" };
+        self.log(format_args!(
+            "tenant {number} ({name}) has {how}: all it had is free"
+        ));
+        if let Some(token) = tenancy.connection.filter(|_| !left) {
+            self.close(token);
+        }
+        if let Some(file) = tenancy.file
+            && let Err(why) = self.swap.release(file)
+        {
+            self.log(format_args!(
+                "the swap file of tenant {number} stays taken: {why}"
+            ));
+        }
+        if let Some(frames) = &tenancy.frames {
+            frames.group.remove();
+        }
+        self.leave_fault_rates(number);
+        // Last: a client that receives this may request all of it.
+        if let Some(token) = tenancy.connection.filter(|_| left) {
+            self.let_go(token);
+        }
+    }
+
+    /// Kills tenants whose process has ended while their connection stayed open, and those that
+    /// did not come back to this daemon in time.
+    fn end_the_lost(&mut self) {
+        // A daemon's tenants are away from its start on, which is the stall's, too.
+        let stalled = self.stall.total().min(stall::MOST);
+        let grace = self.config.memory.grace.0 + stalled;
+        let lost = |tenancy: &Tenancy| match tenancy.phase {
+            Phase::Away(since) => tenancy.record.process().is_none() || since.elapsed() > grace,
+            Phase::Admitted | Phase::Asking => {
+                tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive())
+            }
+            Phase::Wiping | Phase::Leaving | Phase::Ending => false,
+        };
+        let lost: Vec<_> = (self.tenants.iter())
+            .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))
+            .collect();
+        lost.into_iter().for_each(|number| self.kill(number));
+    }
+}
+
+/// Bytes of the machine's memory.
+pub fn total_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// The particular frames that this machine has.
+fn places() -> MachineTopology {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let nodes = std::fs::read_dir("/sys/devices/system/node").map_or(1, |all| {
+        let named = |name: &str| {
+            name.strip_prefix("node")
+                .is_some_and(|n| n.parse::<u32>().is_ok())
+        };
+        all.flatten()
+            .filter(|entry| entry.file_name().to_str().is_some_and(named))
+            .count()
+    });
+    MachineTopology {
+        huge: enabled.is_ok_and(|text| !text.contains("[never]")),
+        nodes: nodes.max(1) as u32,
+    }
+}

@@ -1,0 +1,115 @@
+//! The peer of a connection, as the kernel reports it.
+//!
+//! Rule: a process's number is not its name. Its owner may end, and the number be another's,
+//! before it is looked at; so the process is held by a descriptor from when it connected, and
+//! what was found by the number counts only if it still ran afterwards.
+
+use host::process_tree::Stat;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// From asm-generic/socket.h, since Linux 6.5.
+const SO_PEERPIDFD: i32 = 77;
+
+/// A process that connected.
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Its number when it connected.
+    pub pid: Pid,
+    /// The process; none if it had ended when it was asked for.
+    held: Option<OwnedFd>,
+}
+
+impl Peer {
+    /// The peer of a connection. A process outside this pid namespace has no pid here, and is
+    /// refused.
+    pub fn of(socket: impl AsFd) -> Result<Self, Errno> {
+        let mut found = libc::ucred {
+            pid: 0,
+            uid: 0,
+            gid: 0,
+        };
+        option(&socket, libc::SO_PEERCRED, &mut found)?;
+        let pid = Pid::from_raw(found.pid).ok_or(Errno::SRCH)?;
+        let mut number = -1i32;
+        let held = match option(&socket, SO_PEERPIDFD, &mut number) {
+            // SAFETY: the kernel has just made it for us.
+            Ok(()) => Some(unsafe { OwnedFd::from_raw_fd(number) }),
+            Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()).ok(),
+            Err(_) => None,
+        };
+        let (uid, gid) = (found.uid, found.gid);
+        Ok(Self {
+            uid,
+            gid,
+            pid,
+            held,
+        })
+    }
+
+    /// When the process started: with its number, its name. `None` if it has ended.
+    pub fn start(&self) -> Option<u64> {
+        let start = Stat::of(self.pid)?.start;
+        self.runs().then_some(start)
+    }
+
+    /// Returns true if the process still runs, so that its pid is still its own.
+    fn runs(&self) -> bool {
+        // Readable from when it has ended.
+        self.held.as_ref().is_some_and(|held| {
+            let mut fds = [PollFd::new(held, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())) == Ok(0)
+        })
+    }
+}
+
+/// Reads an option of a socket's.
+fn option<T>(socket: impl AsFd, name: i32, value: &mut T) -> Result<(), Errno> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, of options that are plain numbers.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            std::ptr::from_mut(value).cast(),
+            &raw mut len,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::seqpacket;
+
+    #[test]
+    fn a_peer_is_known_until_it_ends() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        let us = rustix::process::getpid();
+        let peer = Peer::of(&ours).unwrap();
+        assert_eq!(
+            (peer.pid, peer.start()),
+            (us, Stat::of(us).map(|s| s.start))
+        );
+        drop(theirs);
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let held = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        // Its pid may be any process's by now: here it is ours.
+        let ended = Peer {
+            held: Some(held),
+            ..peer
+        };
+        assert_eq!(ended.start(), None);
+    }
+}

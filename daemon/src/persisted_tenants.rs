@@ -1,0 +1,154 @@
+//! What the swap filesystem keeps of a tenant, so that a daemon that is started again knows
+//! whose each swap file is.
+
+use disk::swapfs::{FileName, MAX_BLOB};
+use protocol::contract_spec::{FrameTerms, Terms};
+use protocol::{NAME, Ticket, cut};
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+/// Version of this record; a record of another version names no tenant.
+const VERSION: u8 = 1;
+
+/// A tenant as it is remembered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    version: u8,
+    /// Its number.
+    pub number: u32,
+    /// Its name, for people.
+    pub name: String,
+    /// Its process.
+    pub pid: i32,
+    /// When that started: with its number, its name until the machine does.
+    pub start: u64,
+    /// Which run of the machine that was.
+    pub boot: [u8; 16],
+    /// Its user.
+    pub uid: u32,
+    /// Its contract, in force.
+    pub terms: Terms,
+    /// What its frames will be after the notice.
+    pub later: Option<FrameTerms>,
+}
+
+impl Record {
+    /// Of a tenant that comes in now.
+    pub fn new(number: u32, name: &str, pid: Pid, start: u64, uid: u32, terms: Terms) -> Self {
+        Self {
+            version: VERSION,
+            number,
+            name: cut(&printable(name), NAME),
+            pid: pid.as_raw_nonzero().get(),
+            start,
+            boot: boot(),
+            uid,
+            terms,
+            later: None,
+        }
+    }
+
+    /// As bytes; within what a file keeps.
+    pub fn encode(&self) -> Vec<u8> {
+        // Numbers, and a name that was cut: it always fits.
+        let bytes = postcard::to_stdvec(self).unwrap_or_default();
+        debug_assert!(!bytes.is_empty() && bytes.len() <= MAX_BLOB);
+        bytes
+    }
+
+    /// From bytes; `None` where they are no record of this version.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        // Records were without what the frames will be, which is last, before.
+        let shorter = || postcard::from_bytes(&[bytes, &[0]].concat()).ok();
+        let record: Self = postcard::from_bytes(bytes).ok().or_else(shorter)?;
+        (record.version == VERSION).then_some(record)
+    }
+
+    /// The process, if it may still run.
+    pub fn process(&self) -> Option<Pid> {
+        let pid = Pid::from_raw(self.pid)?;
+        let same = self.boot == boot() && host::process_tree::is_running(pid, self.start);
+        same.then_some(pid)
+    }
+}
+
+/// A name that is one line of a log and does nothing to a terminal.
+fn printable(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// The name of a tenant's swap file: it cannot be guessed, so it authenticates the tenant.
+pub fn file_name(ticket: &Ticket) -> FileName {
+    // A ticket is as long as the shortest name.
+    FileName::new(&ticket.0).unwrap_or_else(|_| unreachable!("a ticket is a name"))
+}
+
+/// The ticket of a swap file.
+pub fn ticket(name: &FileName) -> Option<Ticket> {
+    name.as_bytes().try_into().ok().map(Ticket)
+}
+
+/// Tells this run of the machine from every other.
+fn boot() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut id = [0; 16];
+    let digits: Vec<u8> = text
+        .chars()
+        .filter_map(|c| c.to_digit(16).map(|digit| digit as u8))
+        .collect();
+    for (place, pair) in id.iter_mut().zip(digits.chunks(2)) {
+        *place = pair.iter().fold(0, |byte, digit| byte << 4 | digit);
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &str) -> Record {
+        let terms = Terms {
+            frames: "64M+64M".parse().unwrap(),
+            disk: "25ms/250ms,extra".parse().unwrap(),
+            swap: u64::MAX,
+        };
+        let us = rustix::process::getpid();
+        let start = host::process_tree::process(us).start;
+        Record::new(u32::MAX, name, us, start, u32::MAX, terms)
+    }
+
+    #[test]
+    fn a_record_comes_back_and_fits() {
+        let mut record = record(&"n".repeat(2 * NAME));
+        let bytes = record.encode();
+        assert_eq!(
+            Record::decode(&bytes[..bytes.len() - 1]),
+            Some(record.clone())
+        );
+        let most = u32::MAX;
+        record.later = Some(FrameTerms { g: most, x: most });
+        let bytes = record.encode();
+        assert!(bytes.len() <= MAX_BLOB);
+        assert_eq!(Record::decode(&bytes), Some(record));
+        assert_eq!(Record::decode(&bytes[..9]), None);
+        assert_eq!(Record::decode(&[]), None);
+    }
+
+    #[test]
+    fn a_name_cannot_forge_a_line_of_the_log() {
+        assert_eq!(record("a\nselfpage\x1b[2J\u{9b}").name, "a?selfpage?[2J?");
+    }
+
+    #[test]
+    fn a_process_of_another_run_of_the_machine_is_gone() {
+        let mut record = record("x");
+        assert!(record.process().is_some());
+        record.boot[3] ^= 1;
+        assert!(record.process().is_none());
+        record.boot[3] ^= 1;
+        record.start += 1;
+        assert!(record.process().is_none());
+    }
+}

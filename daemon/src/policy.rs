@@ -1,0 +1,350 @@
+//! The policy: which peers may request which contracts.
+//!
+//! The kernel names the peer of a connection (SO_PEERCRED: user, group,
+//! process); the first rule that fits bounds what the contracts of one user may have together.
+//!
+//! User and group are the kernel's. The file that a process runs is compared by
+//! what it is, not by its path, which means something else in another mount namespace. It
+//! tells programs of one user apart that mean well, and is no boundary between them: a user can
+//! have an allowed program do anything (a debugger, a preloaded library), and a connection
+//! stays open over exec.
+
+use crate::peer::Peer;
+use protocol::contract_spec::{FrameTerms, Terms};
+use serde::Deserialize;
+use std::path::PathBuf;
+use wired::Bytes;
+
+/// What sums of shares may be off by.
+const ROUNDING: f64 = 1e-9;
+
+/// The peers that a rule names, and the most that the contracts of one of them may have together.
+#[derive(Clone, Debug, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rule {
+    /// A user.
+    pub uid: Option<u32>,
+    /// A group.
+    pub gid: Option<u32>,
+    /// The file that the asking process runs.
+    pub executable: Option<PathBuf>,
+    /// Most frames.
+    pub frames: Option<Bytes>,
+    /// Most of a disk's time, from 0 to 1.
+    pub disk: Option<f64>,
+    /// Largest swap file.
+    pub swap: Option<Bytes>,
+    /// Its part in page faults against others': 1 where `None`.
+    pub fault_weight: Option<u32>,
+    /// Whether contracts of others may be shown and set.
+    pub admin: bool,
+}
+
+/// A process that sends a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The file it runs, where the kernel shows it.
+    pub executable: Option<FileNumber>,
+}
+
+/// A file, whatever it is called and wherever: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileNumber(u64, u64);
+
+impl FileNumber {
+    fn of(path: impl rustix::path::Arg) -> Option<Self> {
+        let found = rustix::fs::stat(path).ok()?;
+        Some(Self(found.st_dev, found.st_ino))
+    }
+}
+
+/// What contracts have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Held {
+    frames: u64,
+    disk: f64,
+    swap: u64,
+}
+
+impl Held {
+    /// With one more contract.
+    pub fn with(self, terms: &Terms) -> Self {
+        let FrameTerms { x, .. } = terms.frames;
+        let disk = if terms.disk.period.is_zero() {
+            0.0
+        } else {
+            terms.disk.share()
+        };
+        Self {
+            frames: self
+                .frames
+                .saturating_add(u64::from(x) * wired::PAGE as u64),
+            disk: self.disk + disk,
+            swap: self.swap.saturating_add(terms.swap),
+        }
+    }
+}
+
+impl Asker {
+    /// The peer of a connection.
+    pub(super) fn of(peer: &Peer) -> Self {
+        let found = FileNumber::of(format!("/proc/{}/exe", peer.pid.as_raw_nonzero()));
+        Self {
+            uid: peer.uid,
+            gid: peer.gid,
+            // Of another process, if this one has ended.
+            executable: found.filter(|_| peer.start().is_some()),
+        }
+    }
+}
+
+impl Rule {
+    fn fits(&self, asker: &Asker) -> bool {
+        let is = |asked: Option<u32>, there: u32| asked.is_none_or(|asked| asked == there);
+        let runs = |path: &PathBuf| {
+            let executable = asker.executable;
+            executable.is_some() && FileNumber::of(path) == executable
+        };
+        is(self.uid, asker.uid)
+            && is(self.gid, asker.gid)
+            && self.executable.as_ref().is_none_or(runs)
+    }
+
+    /// What is wrong with the rule, if anything.
+    pub fn nonsense(&self) -> Option<String> {
+        if self.uid.is_none() && self.gid.is_none() && self.executable.is_none() {
+            return Some("it names no peer: give it uid, gid or executable".into());
+        }
+        if self.fault_weight == Some(0) {
+            return Some(
+                "fault_weight is 0: its faults would never proceed; the least is 1".into(),
+            );
+        }
+        let share = self.disk.filter(|share| !(0.0..=1.0).contains(share))?;
+        Some(format!("disk is {share}: a share is between 0.0 and 1.0"))
+    }
+
+    /// Why one who has `held` may not have these `terms` as well, if so.
+    fn refusal(&self, held: Held, terms: &Terms) -> Option<String> {
+        let (asked, all) = (Held::default().with(terms), held.with(terms));
+        let beside =
+            |held: &dyn std::fmt::Display| format!("beside {held} of this user's contracts");
+        if let Some(most) = self
+            .frames
+            .filter(|most| asked.frames > 0 && all.frames > most.0)
+        {
+            return Some(format!(
+                "{} of frames are asked for {}, and a user may have {}",
+                Bytes(asked.frames),
+                beside(&Bytes(held.frames)),
+                most
+            ));
+        }
+        if let Some(most) = self.disk.filter(|most| all.disk > *most + ROUNDING) {
+            return Some(format!(
+                "{:.1} % of the disk's time is asked for {}, and a user may have {:.1} %",
+                asked.disk * 100.0,
+                beside(&format_args!("{:.1} %", held.disk * 100.0)),
+                most * 100.0
+            ));
+        }
+        let most = self
+            .swap
+            .filter(|most| asked.swap > 0 && all.swap > most.0)?;
+        Some(format!(
+            "{} of swap is asked for {}, and a user may have {}",
+            Bytes(asked.swap),
+            beside(&Bytes(held.swap)),
+            most
+        ))
+    }
+}
+
+/// The weight of `asker` in sharing out faults: that of the first rule that fits.
+pub fn fault_weight(rules: &[Rule], asker: &Asker) -> u32 {
+    let rule = rules.iter().find(|rule| rule.fits(asker));
+    rule.and_then(|rule| rule.fault_weight).unwrap_or(1)
+}
+
+/// Checks that `asker`, whose contracts have `held`, may have `terms` as well; if not, why.
+pub fn check(
+    rules: &[Rule],
+    own: u32,
+    asker: &Asker,
+    held: Held,
+    terms: &Terms,
+) -> Result<(), String> {
+    if asker.uid == 0 || asker.uid == own {
+        return Ok(());
+    }
+    match rules.iter().find(|rule| rule.fits(asker)) {
+        Some(rule) => rule.refusal(held, terms).map_or(Ok(()), Err),
+        None => Err(format!(
+            "no rule of the system's configuration lets user {} (group {}) ask: its owner adds one, as in\n\
+             [[allow]]\nuid = {}\nframes = \"256M\"",
+            asker.uid, asker.gid, asker.uid
+        )),
+    }
+}
+
+/// Returns true if `asker` may see and set contracts of others.
+pub fn is_admin(rules: &[Rule], own: u32, asker: &Asker) -> bool {
+    let rule = rules.iter().find(|rule| rule.fits(asker));
+    asker.uid == 0 || asker.uid == own || rule.is_some_and(|rule| rule.admin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> Terms {
+        Terms {
+            frames: "64M+64M".parse().unwrap(),
+            disk: "25ms/250ms".parse().unwrap(),
+            swap: 1 << 30,
+        }
+    }
+
+    fn asker(uid: u32) -> Asker {
+        Asker {
+            uid,
+            gid: 7,
+            executable: FileNumber::of("/proc/self/exe"),
+        }
+    }
+
+    #[test]
+    fn nobody_but_root_and_the_daemons_user_may_ask_unless_a_rule_says_so() {
+        assert!(check(&[], 5, &asker(0), Held::default(), &terms()).is_ok());
+        assert!(check(&[], 5, &asker(5), Held::default(), &terms()).is_ok());
+        let why = check(&[], 5, &asker(6), Held::default(), &terms()).unwrap_err();
+        assert!(
+            why.contains("user 6 (group 7)") && why.contains("[[allow]]"),
+            "{why}"
+        );
+        let by_group = Rule {
+            gid: Some(7),
+            ..Rule::default()
+        };
+        assert!(check(&[by_group], 5, &asker(6), Held::default(), &terms()).is_ok());
+    }
+
+    #[test]
+    fn a_rule_bounds_each_resource() {
+        let rule = |change: &dyn Fn(&mut Rule)| {
+            let mut rule = Rule {
+                uid: Some(6),
+                ..Rule::default()
+            };
+            change(&mut rule);
+            check(&[rule], 5, &asker(6), Held::default(), &terms())
+        };
+        assert!(rule(&|r| r.frames = Some(Bytes(128 << 20))).is_ok());
+        let why = rule(&|r| r.frames = Some(Bytes(127 << 20))).unwrap_err();
+        assert!(
+            why.contains("128MiB of frames") && why.contains("127MiB"),
+            "{why}"
+        );
+        assert!(
+            rule(&|r| r.disk = Some(0.05))
+                .unwrap_err()
+                .contains("10.0 %")
+        );
+        assert!(
+            rule(&|r| r.swap = Some(Bytes(1)))
+                .unwrap_err()
+                .contains("1GiB of swap")
+        );
+        assert!(rule(&|r| r.executable = Some("/bin/sh".into())).is_err());
+        let own = std::env::current_exe().unwrap();
+        assert!(rule(&|r| r.executable = Some(own.clone())).is_ok());
+    }
+
+    #[test]
+    fn a_rule_bounds_what_a_users_contracts_have_together() {
+        let rule = Rule {
+            uid: Some(6),
+            frames: Some(Bytes(256 << 20)),
+            disk: Some(0.2),
+            swap: Some(Bytes(2 << 30)),
+            ..Rule::default()
+        };
+        let rules = [rule];
+        let one = Held::default().with(&terms());
+        assert!(check(&rules, 5, &asker(6), one, &terms()).is_ok());
+        let two = one.with(&terms());
+        let why = check(&rules, 5, &asker(6), two, &terms()).unwrap_err();
+        assert!(
+            why.contains("128MiB of frames") && why.contains("beside 256MiB"),
+            "{why}"
+        );
+        let most = [0.3, 0.2].map(|disk| {
+            let rule = Rule {
+                frames: None,
+                disk: Some(disk),
+                ..rules[0].clone()
+            };
+            check(&[rule], 5, &asker(6), two, &terms()).unwrap_err()
+        });
+        assert!(
+            most[0].contains("of swap") && most[1].contains("20.0 %"),
+            "{most:?}"
+        );
+    }
+
+    #[test]
+    fn an_executable_is_what_it_is_and_not_what_it_is_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let [allowed, linked, copied] =
+            ["allowed", "linked", "copied"].map(|n| folder.path().join(n));
+        std::fs::write(&allowed, "x").unwrap();
+        std::fs::hard_link(&allowed, &linked).unwrap();
+        std::fs::copy(&allowed, &copied).unwrap();
+        let rule = Rule {
+            executable: Some(allowed.clone()),
+            ..Rule::default()
+        };
+        let fits = |path: &PathBuf| {
+            let executable = FileNumber::of(path);
+            let asker = Asker {
+                executable,
+                ..asker(6)
+            };
+            rule.fits(&asker)
+        };
+        assert!(fits(&allowed) && fits(&linked) && !fits(&copied));
+        // Another file in its place, as a mount over it would be in another namespace.
+        let asker = Asker {
+            executable: FileNumber::of(&allowed),
+            ..asker(6)
+        };
+        std::fs::rename(&copied, &allowed).unwrap();
+        assert!(!rule.fits(&asker));
+        std::fs::remove_file(&allowed).unwrap();
+        assert!(
+            !rule.fits(&asker) && !fits(&allowed),
+            "nothing is nothing's"
+        );
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_counts() {
+        let small = Rule {
+            uid: Some(6),
+            swap: Some(Bytes(1)),
+            ..Rule::default()
+        };
+        let large = Rule {
+            gid: Some(7),
+            admin: true,
+            ..Rule::default()
+        };
+        let rules = [small.clone(), large.clone()];
+        assert!(check(&rules, 5, &asker(6), Held::default(), &terms()).is_err());
+        assert!(!is_admin(&rules, 5, &asker(6)) && is_admin(&[large, small], 5, &asker(6)));
+    }
+}

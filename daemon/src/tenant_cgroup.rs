@@ -1,0 +1,434 @@
+//! A tenant's control group: its processes, its RSS, and its end.
+//!
+//! A tenant's processes are put in a control group of their own, where the daemon may make
+//! one: the kernel then knows them all, whatever they do, and ends them at one stroke
+//! (`cgroup.kill`). Elsewhere they are the process that asked, all below it, and those that
+//! were found below it before and live: its end does not set free what it leaves behind. Of
+//! what it starts between the last count and its end nothing is known there.
+//!
+//! Rule: the kernel counts resident memory, a tenant's word for it is not trusted; the memory of
+//! a killed process is freed at once (`process_mrelease`).
+
+use crate::cgroup_origin;
+use crate::persisted_tenants::Record;
+use host::process_tree::{self, is_running, release_memory};
+use host::procfs;
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where the second version of control groups may be mounted.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The folder of the daemon's groups.
+const OURS: &str = "selfpage";
+
+/// How long one is looked after that was put into a group by mistake.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// How often a killed tenant is polled until its memory has come back.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Bytes by which the kernel's count of a process may be behind: each processor keeps some
+/// pages' worth of changes to itself.
+const BEHIND: u64 = 1 << 20;
+
+/// The control groups of tenants, where there can be any.
+pub struct Groups {
+    root: Option<PathBuf>,
+    /// Whether the kernel's own swap can be kept off guaranteed frames.
+    protects: bool,
+}
+
+/// One tenant's processes.
+#[derive(Clone, Debug)]
+pub struct Group {
+    path: Option<PathBuf>,
+    leader: Pid,
+    /// When the leader started: with its number, its name for good.
+    start: u64,
+    /// Where there is no group: those that were found, and when they started.
+    found: Arc<Mutex<HashMap<Pid, u64>>>,
+}
+
+/// Why the guarantee of frames is weaker than it should be.
+const SWAPS: &str = "the kernel's own swap is on and no control group can keep it away from guaranteed frames: \
+     they are best effort (swapoff, or the memory controller of control groups version 2, mends it)";
+
+impl Groups {
+    /// Those of the daemon whose socket has this name.
+    pub fn open(name: &str) -> Self {
+        let root = MOUNTS.iter().map(Path::new).find_map(|mount| {
+            let group = mount.join(OURS).join(name);
+            let usable = mount.join("cgroup.procs").exists()
+                && fs::create_dir_all(&group).is_ok()
+                && group.join("cgroup.kill").exists();
+            usable.then_some(group)
+        });
+        let protects = root.as_ref().is_some_and(|root| {
+            let controllers = fs::read_to_string(root.join("cgroup.controllers"));
+            let memory = controllers.is_ok_and(|all| all.split_whitespace().any(|c| c == "memory"));
+            memory && fs::write(root.join("cgroup.subtree_control"), "+memory").is_ok()
+        });
+        Self { root, protects }
+    }
+
+    /// Puts a tenant into a group: the process that asks, which started then, and all it starts
+    /// from now on.
+    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> Group {
+        let path = self.root.as_ref().and_then(|root| {
+            let path = root.join(number.to_string());
+            fs::create_dir_all(&path).ok()?;
+            cgroup_origin::note(mount_of(&path)?, &path, leader);
+            let pid = leader.as_raw_nonzero().to_string();
+            match fs::write(path.join("cgroup.procs"), pid) {
+                // If it ended meanwhile, its pid may be another process's, which must live.
+                Ok(()) if is_running(leader, start) => Some(path),
+                _ => {
+                    cgroup_origin::restore(mount_of(&path)?, &path, SHORT);
+                    let _ = fs::remove_dir(&path);
+                    None
+                }
+            }
+        });
+        Group {
+            path,
+            leader,
+            start,
+            found: Arc::default(),
+        }
+    }
+
+    /// Ends what is left in groups of tenants that there are not: those that ended while no
+    /// daemon ran, and those whose group could not be removed yet, since a process takes a
+    /// moment longer to leave it than to be gone.
+    pub fn sweep(&self, is_tenant: impl Fn(u32) -> bool) {
+        let folders = self.root.as_ref().map(fs::read_dir);
+        for entry in folders.into_iter().flatten().flatten().flatten() {
+            let number = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if number.is_some_and(|number| !is_tenant(number)) {
+                let _ = fs::write(entry.path().join("cgroup.kill"), "1");
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+
+    /// Keeps the kernel's own swap away from `guaranteed` bytes of the group; if it cannot,
+    /// says so.
+    pub fn protect(&self, group: &Group, guaranteed: u64) -> &'static str {
+        let swaps = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
+        let done = group
+            .path
+            .as_ref()
+            .filter(|_| self.protects)
+            .is_some_and(|path| {
+                fs::write(path.join("memory.min"), guaranteed.to_string()).is_ok()
+                    && fs::write(path.join("memory.swap.max"), "0").is_ok()
+            });
+        match swaps && !done {
+            true => SWAPS,
+            false => "",
+        }
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        // Those with live tenants in them stay, for the daemon that comes after; a group whose
+        // last process had not quite ended when its tenant was forgotten does not.
+        if let Some(root) = &self.root {
+            for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+                let _ = fs::remove_dir(entry.path());
+            }
+            let _ = fs::remove_dir(root);
+            let _ = root.parent().map(fs::remove_dir);
+        }
+    }
+}
+
+impl Group {
+    /// Returns true if the process that requested the contract still runs.
+    pub fn is_alive(&self) -> bool {
+        is_running(self.leader, self.start)
+    }
+
+    /// Returns true if a newcomer is in it.
+    pub fn has(&self, newcomer: &Record) -> bool {
+        let there = |pid| self.path.is_some() && self.processes().contains(&pid);
+        newcomer.process().is_some_and(there)
+    }
+
+    /// The processes there are now.
+    pub fn processes(&self) -> Vec<Pid> {
+        if let Some(text) = self
+            .path
+            .as_ref()
+            .and_then(|path| fs::read_to_string(path.join("cgroup.procs")).ok())
+        {
+            let pids = text.lines().filter_map(|line| line.parse().ok());
+            return pids.filter_map(Pid::from_raw).collect();
+        }
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.insert(self.leader, self.start);
+        found.retain(|pid, start| is_running(*pid, *start));
+        let mut all: HashSet<Pid> = found.keys().copied().collect();
+        let roots = match self.is_alive() {
+            true => vec![self.leader],
+            false => all.iter().copied().collect(),
+        };
+        all.extend(roots.into_iter().flat_map(process_tree::below));
+        for pid in &all {
+            if let Some(stat) = process_tree::Stat::of(*pid) {
+                found.entry(*pid).or_insert(stat.start);
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Bytes of anonymous memory resident, by the kernel's count, less `own` for the pager of
+    /// each process. Pages that several processes share after a fork count in each: so the sum
+    /// is an upper bound, cheap, and does not block.
+    pub fn resident(&self, own: u64) -> u64 {
+        self.resident_by(own, |pid| procfs::anonymous(pid).unwrap_or(0))
+    }
+
+    /// The same with shared pages counted once. It waits for the lock of each address space,
+    /// which a process may hold for ever: not for the daemon's loop.
+    pub fn resident_exactly(&self, own: u64) -> u64 {
+        self.resident_by(own, |pid| {
+            procfs::rollup(pid).map_or(0, |memory| memory.anonymous)
+        })
+    }
+
+    /// A program and its pager process share one address space, which counts once.
+    fn resident_by(&self, own: u64, bytes: impl Fn(Pid) -> u64) -> u64 {
+        let spaces = AddressSpaces::of(&self.processes());
+        let own = own * spaces.len() as u64;
+        let sum = |pids: &[Pid]| pids.iter().map(|pid| bytes(*pid)).sum::<u64>();
+        // Of processes that cannot be compared at most each second one is a pager process.
+        (sum(&spaces.distinct) + sum(&spaces.unknown) / 2).saturating_sub(own)
+    }
+
+    /// Kills all of it and waits, at most `limit`, until nothing anonymous of it is resident.
+    /// The last process may end some time later, which a caller that needs only the memory
+    /// does not wait for.
+    pub fn empty(&self, limit: Duration) {
+        self.kill_until(limit, |pid| {
+            procfs::anonymous(pid).is_none_or(|bytes| bytes <= BEHIND)
+        });
+    }
+
+    /// Kills all of it and waits, at most `limit`, until it has ended. Returns how many
+    /// processes there were.
+    pub fn kill(&self, limit: Duration) -> usize {
+        self.kill_until(limit, |_| false)
+    }
+
+    /// Kills all of it and waits until each process is done with, by `enough` or by its end.
+    fn kill_until(&self, limit: Duration, enough: impl Fn(Pid) -> bool) -> usize {
+        let begin = Instant::now();
+        let mut held: Vec<(Pid, OwnedFd)> = Vec::new();
+        loop {
+            // Held before they are killed: their memory is freed through these.
+            let open = |pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?));
+            let is_new = |pid: &Pid| held.iter().all(|(known, _)| known != pid);
+            let new = self.processes().into_iter().filter(is_new);
+            let mut new: Vec<_> = new.filter_map(open).collect();
+            // A number may have become another's before it was held.
+            let still = self.processes();
+            new.retain(|(pid, _)| still.contains(pid));
+            held.extend(new);
+            let at_once = self
+                .path
+                .as_ref()
+                .is_some_and(|path| fs::write(path.join("cgroup.kill"), "1").is_ok());
+            for (_, fd) in &held {
+                if !at_once {
+                    let _ = pidfd_send_signal(fd, Signal::KILL);
+                }
+                release_memory(fd);
+            }
+            let lives =
+                |pid: &Pid| process_tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead());
+            let left = self.processes().into_iter().filter(lives);
+            if left.filter(|pid| !enough(*pid)).count() == 0 || begin.elapsed() > limit {
+                return held.len();
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Its processes belong to no tenant any more: they go back to where they came from.
+    pub fn release(&self) {
+        if let Some(path) = &self.path
+            && let Some(mount) = mount_of(path)
+        {
+            cgroup_origin::restore(mount, path, cgroup_origin::LAST);
+        }
+    }
+
+    /// The group is not needed any more.
+    pub fn remove(&self) {
+        let _ = self.path.as_ref().map(fs::remove_dir);
+    }
+}
+
+/// Where the control groups are mounted that a tenant's is of: above it, the daemon's and
+/// the folder of all daemons'.
+fn mount_of(group: &Path) -> Option<&Path> {
+    group.ancestors().nth(3)
+}
+
+/// Processes, one for each address space. What a process is called proves nothing: a tenant could
+/// hide its memory behind the name of a pager process.
+#[derive(Default)]
+struct AddressSpaces {
+    /// Sorted by the kernel's order of their address spaces.
+    distinct: Vec<Pid>,
+    /// Those that this process may not compare with others, or that have ended.
+    unknown: Vec<Pid>,
+}
+
+impl AddressSpaces {
+    fn of(pids: &[Pid]) -> Self {
+        let mut all = Self::default();
+        for pid in pids {
+            let mut comparable = order_of_memory(*pid, *pid).is_some();
+            let place = all.distinct.binary_search_by(|other| {
+                let order = order_of_memory(*other, *pid);
+                comparable &= order.is_some();
+                order.unwrap_or(Ordering::Less)
+            });
+            match place {
+                _ if !comparable => all.unknown.push(*pid),
+                Ok(_) => {}
+                Err(place) => all.distinct.insert(place, *pid),
+            }
+        }
+        all
+    }
+
+    fn len(&self) -> usize {
+        self.distinct.len() + self.unknown.len()
+    }
+}
+
+/// How the address spaces of two processes compare, by `kcmp`. None where one has ended, or where
+/// the kernel does not allow it.
+fn order_of_memory(one: Pid, other: Pid) -> Option<Ordering> {
+    const KCMP_VM: libc::c_int = 1;
+    let (one, other) = (one.as_raw_nonzero().get(), other.as_raw_nonzero().get());
+    // SAFETY: compares, and touches no memory.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
+        0 => Some(Ordering::Equal),
+        1 => Some(Ordering::Less),
+        2 => Some(Ordering::Greater),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// A shell that is in its group before it starts anything.
+    fn group_of(script: &str) -> (Groups, Group, std::process::Child) {
+        let groups = Groups::open(&format!("test-{}", std::process::id()));
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("read go; {script}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let group = groups.take_in(pid, process_tree::process(pid).start, child.id());
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, b"go\n").unwrap();
+        (groups, group, child)
+    }
+
+    #[test]
+    fn processes_that_share_memory_count_once() {
+        extern "C" fn pause(_: *mut libc::c_void) -> libc::c_int {
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        let mut child = Command::new("sleep").arg("20").spawn().unwrap();
+        let mut stack = vec![0u128; 4096];
+        let top = stack.as_mut_ptr_range().end.cast();
+        // SAFETY: a stack of its own that outlives it, on which it only waits.
+        let beside = unsafe {
+            let flags = libc::CLONE_VM | libc::SIGCHLD;
+            libc::clone(pause, top, flags, std::ptr::null_mut())
+        };
+        let pids = [rustix::process::getpid(), Pid::from_child(&child)];
+        let beside = Pid::from_raw(beside).unwrap();
+        let all = AddressSpaces::of(&[pids[0], beside, pids[1], pids[0]]);
+        let _ = child.kill().and_then(|()| child.wait());
+        let _ = rustix::process::kill_process(beside, Signal::KILL);
+        let _ = rustix::process::waitpid(Some(beside), rustix::process::WaitOptions::empty());
+        drop(stack);
+        assert_eq!((all.distinct.len(), all.unknown.len()), (2, 0));
+        assert!(pids.iter().all(|pid| all.distinct.contains(pid)));
+    }
+
+    #[test]
+    fn a_tenant_dies_with_all_that_it_started() {
+        let (_groups, group, mut child) = group_of("(sleep 20 & sleep 20) & sleep 20");
+        let begin = Instant::now();
+        while group.processes().len() < 4 && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(LOOK);
+        }
+        let there = group.processes();
+        assert_eq!(there.len(), 4);
+        assert!(group.is_alive() && group.resident(0) > 0 && group.resident_exactly(0) > 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| child.wait());
+            assert!(group.kill(Duration::from_secs(5)) >= 4);
+        });
+        assert!(!group.is_alive());
+        let alive = |pid: &&Pid| process_tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
+        assert_eq!(there.iter().filter(alive).count(), 0);
+        group.remove();
+    }
+
+    #[test]
+    fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
+        let groups = Groups {
+            root: None,
+            protects: false,
+        };
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 20 & sleep 20 & wait"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let group = groups.take_in(pid, process_tree::process(pid).start, 1);
+        let begin = Instant::now();
+        while group.processes().len() < 3 && begin.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(LOOK);
+        }
+        let there = group.processes();
+        assert_eq!(there.len(), 3);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!group.is_alive());
+        assert_eq!(group.processes().len(), 2);
+        group.kill(Duration::from_secs(20));
+        let alive = |pid: &&Pid| process_tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
+        assert_eq!(there.iter().filter(alive).count(), 0);
+        assert!(group.processes().is_empty());
+    }
+}

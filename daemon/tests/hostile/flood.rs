@@ -1,0 +1,146 @@
+//! Strangers that keep the daemon busy, beside tenants that frames are asked back from.
+
+use crate::attacks::{Rng, ask, connect, hear, try_connect};
+use crate::machine::count;
+use frames::{Contract, Ledger, Process};
+use protocol::{Ask, Say, Ticket};
+use rustix::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tenant::{LinkedTenant, Manners, Wanted};
+
+/// Connections of one flood, and what each sends.
+const CONNECTIONS: usize = 400;
+const QUESTIONS: usize = 8;
+
+fn wait_for(go: &Path) {
+    let begin = Instant::now();
+    while !go.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Asks on many connections, when it may.
+pub fn flood(path: &Path, go: &Path) {
+    let connections: Vec<_> = (0..CONNECTIONS).map(|_| connect(path)).collect();
+    // The last was let in when this is answered.
+    ask(&connections[CONNECTIONS - 1], &Ask::List, &[]);
+    hear(&connections[CONNECTIONS - 1]);
+    count(1);
+    wait_for(go);
+    for connection in &connections {
+        for _ in 0..QUESTIONS {
+            ask(connection, &Ask::List, &[]);
+        }
+    }
+    count(1);
+    // Each of the others is answered in the end.
+    for connection in &connections[..CONNECTIONS - 1] {
+        assert!(hear(connection).is_some());
+    }
+}
+
+fn enter(connection: &OwnedFd) -> Ledger {
+    let join = Ask::Join {
+        ticket: Ticket::draw().unwrap(),
+        name: "answers".into(),
+        frames: Some("1M+47M".parse().unwrap()),
+        disk: Some("100ms/250ms".parse().unwrap()),
+        swap: Some(4 << 20),
+        place: None,
+    };
+    ask(connection, &join, &[]);
+    let Some((Say::Admitted { terms, .. }, bells)) = hear(connection) else {
+        panic!("no contract");
+    };
+    let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
+    ledger.set_bell(rustix::io::fcntl_dupfd_cloexec(&bells[1], 0).unwrap());
+    ask(connection, &Ask::Ledger, &[fd.as_fd()]);
+    assert!(matches!(hear(connection), Some((Say::Started, _))));
+    ledger
+}
+
+/// A tenant that owns most frames and gives them back when it is asked and may.
+pub fn answers(path: &Path, go: &Path) {
+    let connection = connect(path);
+    let ledger = enter(&connection);
+    let me = Process {
+        pid: std::process::id(),
+        start: 0,
+    };
+    let id = ledger.admit(Contract { g: 4, x: 12_288 }, me).unwrap();
+    let client = ledger.adopt(id, me).unwrap();
+    let begin = Instant::now();
+    let mut owned = 0;
+    while owned < 12_288 {
+        match client.take() {
+            Some(_) => owned += 1,
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{owned}");
+    }
+    count(1);
+    let round = loop {
+        if let Some((Say::Revoke { round, .. }, _)) = hear(&connection) {
+            break round;
+        }
+    };
+    count(1);
+    wait_for(go);
+    // Behind the strangers.
+    std::thread::sleep(Duration::from_millis(300));
+    ledger.retire(id);
+    ask(&connection, &Ask::Answered { round }, &[]);
+    count(1);
+    // It still has its contract.
+    ask(&connection, &Ask::Books, &[]);
+    while !matches!(hear(&connection).expect("it is cut off").0, Say::Books(_)) {}
+    count(1);
+    // Until the other has what it was promised.
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+/// A tenant that wants all of its guarantee at once.
+pub fn needs(path: &Path) {
+    let wanted = Wanted {
+        name: "needs".into(),
+        frames: Some("40M".parse().unwrap()),
+        disk: Some("10ms/250ms".parse().unwrap()),
+        swap: Some(4 << 20),
+        place: None,
+    };
+    let manners = Manners {
+        eager: true,
+        ..Manners::default()
+    };
+    let (_tenant, share) = LinkedTenant::join_with(path, &wanted, manners).unwrap();
+    let begin = Instant::now();
+    while share.ledger.limit() < 10_240 {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{}",
+            share.ledger.limit()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    count(1);
+}
+
+/// Connections that come, ask and go as fast as they can, some of them without a word.
+pub fn storm(path: &Path, seed: u64) {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let begin = Instant::now();
+    let mut kept = Vec::new();
+    while begin.elapsed() < Duration::from_secs(1) {
+        let Some(connection) = try_connect(path) else {
+            continue;
+        };
+        for _ in 0..rng.below(20) {
+            ask(&connection, &Ask::List, &[]);
+        }
+        if rng.below(2) == 0 && kept.len() < 900 {
+            kept.push(connection);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Tenants that give their contracts back: honest linked programs, and one that lies.
+
+use crate::attacks::{ask, connect, hear};
+use crate::machine::count;
+use frames::{Contract, Ledger, Process};
+use protocol::{Ask, Say, Ticket};
+use rustix::fd::{AsFd, OwnedFd};
+use selfpage::{DirectIo, Domain, Paged};
+use std::fmt::Display;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tenant::{LinkedError, LinkedTenant, Share, Tenant, Wanted};
+
+const PAGE: usize = 4096;
+/// Pages of a linked program; its frames are an eighth.
+const PAGES: usize = 2048;
+/// Times that it joins and leaves.
+pub const ROUNDS: u64 = 5;
+
+fn wanted() -> Wanted {
+    Wanted {
+        name: "linked".into(),
+        frames: Some("1M".parse().unwrap()),
+        disk: Some("10ms/250ms,extra".parse().unwrap()),
+        swap: Some(16 << 20),
+        place: None,
+    }
+}
+
+/// Joins by `join`; a user that joined and left often lately has to wait a little.
+fn patiently<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
+    let begin = Instant::now();
+    loop {
+        match join() {
+            Ok(joined) => return joined,
+            Err(why) => assert!(begin.elapsed() < Duration::from_secs(60), "{why}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn join(path: &Path) -> (LinkedTenant, Share) {
+    patiently(|| LinkedTenant::join(path, &wanted()))
+}
+
+/// Leaves, as soon as it may.
+fn leave(tenant: &mut LinkedTenant) {
+    let begin = Instant::now();
+    while let Err(why) = tenant.leave() {
+        assert!(why.to_string().contains("changes a second"), "{why}");
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn domain(share: Share) -> Domain {
+    let builder = Domain::builder()
+        .frames(share.contract)
+        .ledger(share.ledger)
+        .shared_store(share.store)
+        .direct_io(DirectIo::PinnedOnly);
+    builder.build().unwrap()
+}
+
+/// Has a contract and disconnects before it has attached a ledger, as a program does that finds
+/// that it cannot go on. A tenant that owned no frame is not killed.
+fn resign(path: &Path) {
+    drop(patiently(|| Tenant::join(path, &wanted())));
+}
+
+/// A program that pages under a contract, leaves, goes on, and joins again. It counts each time
+/// that all was right.
+pub fn linked(path: &Path) {
+    for round in 0..ROUNDS {
+        resign(path);
+        let (mut tenant, share) = join(path);
+        let domain = domain(share);
+        let stretch = domain.allocate(PAGES * PAGE).unwrap();
+        stretch.bind(Paged).unwrap();
+        let word = |page: usize| {
+            // SAFETY: the first word of a page of the stretch, which is ours alone.
+            unsafe { stretch.as_ptr().add(page * PAGE).cast::<u64>() }
+        };
+        for page in 0..PAGES {
+            // SAFETY: as above.
+            unsafe { word(page).write_volatile(round << 32 | page as u64) };
+        }
+        for page in 0..PAGES {
+            // SAFETY: as above.
+            let read = unsafe { word(page).read_volatile() };
+            assert_eq!(read, round << 32 | page as u64);
+        }
+        // While it pages it is not let go, and told what it has.
+        let refused = tenant.leave().unwrap_err();
+        assert!(
+            matches!(refused, LinkedError::InUse { frames } if frames > 0),
+            "{refused}"
+        );
+        drop(domain);
+        assert!(matches!(tenant.leave(), Err(LinkedError::InUse { .. })));
+        drop(stretch);
+        // Other memory than its stretches counts, too.
+        let more = vec![round as u8 + 1; 32 << 20];
+        let refused = tenant.leave().unwrap_err();
+        assert!(
+            matches!(&refused, LinkedError::Stays(why) if why.contains("are resident")),
+            "{refused}"
+        );
+        drop(more);
+        leave(&mut tenant);
+        assert!(matches!(tenant.leave(), Err(LinkedError::Over)));
+        drop(tenant);
+        // No process is killed for a connection that has ended.
+        std::thread::sleep(Duration::from_millis(100));
+        count(1);
+    }
+}
+
+/// Leaves while there is no daemon, and counts before and after.
+pub fn interrupted(path: &Path, go: &Path) {
+    let (mut tenant, share) = join(path);
+    drop(domain(share));
+    count(1);
+    let begin = Instant::now();
+    while !go.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    leave(&mut tenant);
+    std::thread::sleep(Duration::from_millis(500));
+    count(1);
+}
+
+/// A contract of its own, by messages; its connection, its ledger and what it shows of that.
+fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
+    let join = Ask::Join {
+        ticket: Ticket::draw().unwrap(),
+        name: "leaver".into(),
+        frames: Some("8M".parse().unwrap()),
+        disk: Some("10ms/250ms".parse().unwrap()),
+        swap: Some(4 << 20),
+        place: None,
+    };
+    let terms = loop {
+        assert!(ask(connection, &join, &[]));
+        if let Some((Say::Admitted { terms, .. }, _)) = hear(connection) {
+            break terms;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
+    ask(connection, &Ask::Ledger, &[fd.as_fd()]);
+    assert!(matches!(hear(connection), Some((Say::Started, _))));
+    (ledger, fd)
+}
+
+/// The reply to giving a contract back; a user that requests too often has to wait.
+fn leaves(connection: &OwnedFd) -> Say {
+    loop {
+        assert!(ask(connection, &Ask::Leave, &[]));
+        loop {
+            match hear(connection) {
+                Some((Say::Stays(why), _)) if why.contains("changes a second") => break,
+                Some((say @ (Say::Stays(_) | Say::Left | Say::Refused(_)), _)) => return say,
+                Some(_) => {}
+                None => panic!("the connection ended"),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Leaves with frames, with memory, twice, and asks for things afterwards. It counts 1 if it
+/// was let go when it had nothing, and not before.
+pub fn hostile(path: &Path) {
+    // A client without a contract cannot give one back.
+    let connection = connect(path);
+    assert!(matches!(leaves(&connection), Say::Refused(_)));
+    let (ledger, fd) = enter(&connection);
+    // With frames that its ledger says it owns.
+    let me = Process {
+        pid: std::process::id(),
+        start: 0,
+    };
+    let id = ledger.admit(Contract { g: 4, x: 1024 }, me).unwrap();
+    let client = ledger.adopt(id, me).unwrap();
+    let mut frames = Vec::new();
+    let begin = Instant::now();
+    while frames.len() < 64 && begin.elapsed() < Duration::from_secs(20) {
+        frames.extend(client.take());
+    }
+    assert_eq!(frames.len(), 64);
+    let refused = leaves(&connection);
+    assert!(
+        matches!(&refused, Say::Stays(why) if why.contains("of frames are owned")),
+        "{refused:?}"
+    );
+    ledger.retire(id);
+    // With memory that its ledger does not know of.
+    let memory = vec![7u8; 48 << 20];
+    let refused = leaves(&connection);
+    assert!(
+        matches!(&refused, Say::Stays(why) if why.contains("are resident")),
+        "{refused:?}"
+    );
+    assert_eq!(memory[5], 7);
+    drop(memory);
+    // With a channel, which it writes into afterwards.
+    ask(
+        &connection,
+        &Ask::Open {
+            depth: 8,
+            cookie: 1,
+        },
+        &[],
+    );
+    let ends = loop {
+        match hear(&connection) {
+            Some((Say::Opened { .. }, ends)) => break ends,
+            Some(_) => {}
+            None => panic!("the connection ended"),
+        }
+    };
+    // Twice at once: once is enough.
+    assert!(ask(&connection, &Ask::Leave, &[]));
+    assert_eq!(leaves_in_the_end(&connection), Say::Left);
+    let shared = wired::WiredMemory::attach(&ends[0], PAGE).unwrap();
+    for word in shared.slice::<std::sync::atomic::AtomicU32>(0, PAGE / 4) {
+        word.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
+    }
+    // Everything that only a tenant may say.
+    for say in [
+        Ask::Leave,
+        Ask::Ledger,
+        Ask::Open {
+            depth: 8,
+            cookie: 2,
+        },
+        Ask::Close(0),
+        Ask::Channel(0),
+        Ask::Answered { round: 1 },
+    ] {
+        assert!(ask(&connection, &say, &[fd.as_fd()]));
+        let heard = hear(&connection).map(|(say, _)| say);
+        assert!(matches!(heard, Some(Say::Refused(_))), "{say:?} {heard:?}");
+    }
+    // It is no tenant any more: it lives, and has no limit.
+    drop(connection);
+    std::thread::sleep(Duration::from_millis(300));
+    // It may come again, leave without waiting, and go.
+    let connection = connect(path);
+    let (_ledger, _fd) = enter(&connection);
+    assert_eq!(leaves(&connection), Say::Left);
+    let (_ledger, _fd) = enter(&connection);
+    assert_eq!(leaves(&connection), Say::Left);
+    count(1);
+}
+
+/// Of two requests to leave one may find the other under way.
+fn leaves_in_the_end(connection: &OwnedFd) -> Say {
+    loop {
+        match leaves(connection) {
+            Say::Refused(why) if why.contains("being given back") => {
+                // The other's answer comes.
+                if let Some((Say::Left, _)) = hear(connection) {
+                    return Say::Left;
+                }
+            }
+            say => return say,
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The daemon, the honest client, and what the others do.
+
+use crate::{attacks, flood, fuzz, leaving};
+use daemon::Daemon;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tenant::file::ReservedFile;
+
+/// What a process of the test binary does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Role {
+    Daemon,
+    Fuzz,
+    Scribble,
+    Crowd,
+    Deaf,
+    Linger,
+    Whole,
+    Leaver,
+    Linked,
+    Interrupted,
+    Flood,
+    Answers,
+    Needs,
+    Storm,
+    Pages,
+    Plain,
+    Supervisor,
+}
+
+const ROLES: [Role; 17] = [
+    Role::Daemon,
+    Role::Fuzz,
+    Role::Scribble,
+    Role::Crowd,
+    Role::Deaf,
+    Role::Linger,
+    Role::Whole,
+    Role::Leaver,
+    Role::Linked,
+    Role::Interrupted,
+    Role::Flood,
+    Role::Answers,
+    Role::Needs,
+    Role::Storm,
+    Role::Pages,
+    Role::Plain,
+    Role::Supervisor,
+];
+
+const ROLE: &str = "SELFPAGE_TEST_ROLE";
+const FOLDER: &str = "SELFPAGE_TEST_FOLDER";
+const SEED: &str = "SELFPAGE_TEST_SEED";
+/// A user without rights.
+const NOBODY: u32 = 65_534;
+const PAGE: usize = 4096;
+const PAGES: u64 = 1024;
+
+impl Role {
+    pub fn of_this_process() -> Option<Self> {
+        let name = std::env::var(ROLE).ok()?;
+        ROLES.into_iter().find(|role| format!("{role:?}") == name)
+    }
+}
+
+/// Plays a role, and writes what came of it as a number.
+pub fn play(role: Role) {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let seed = std::env::var(SEED).unwrap().parse().unwrap();
+    let socket = folder.join("s");
+    match role {
+        Role::Daemon => {
+            let mut tell = |_: &str| ();
+            let mut daemon = Daemon::start(&folder.join("config.toml"), &mut tell).unwrap();
+            daemon.run().unwrap();
+        }
+        Role::Fuzz => attacks::fuzz(&socket, seed),
+        Role::Scribble => attacks::scribble(&socket, seed),
+        Role::Crowd => attacks::crowd(&socket),
+        Role::Deaf => attacks::deaf(&socket),
+        Role::Linger => attacks::linger(&socket),
+        Role::Whole => attacks::whole(&socket),
+        Role::Leaver => leaving::hostile(&socket),
+        Role::Linked => leaving::linked(&socket),
+        Role::Interrupted => leaving::interrupted(&socket, &folder.join("go")),
+        Role::Flood => flood::flood(&socket, &folder.join("go")),
+        Role::Answers => flood::answers(&socket, &folder.join("go")),
+        Role::Needs => flood::needs(&socket),
+        Role::Storm => flood::storm(&socket, seed),
+        Role::Pages => fuzz::pages(&socket, &folder),
+        Role::Plain => fuzz::plain(&folder),
+        Role::Supervisor => fuzz::supervisor(&folder, seed),
+    }
+}
+
+/// Tells the test how far this process is, before it may be killed.
+pub fn count(n: u64) {
+    let mut out = File::options()
+        .append(true)
+        .open(PathBuf::from(std::env::var_os(FOLDER).unwrap()).join("counts"))
+        .unwrap();
+    out.write_all(&n.to_le_bytes()).unwrap();
+}
+
+/// A daemon with a disk.
+pub struct Machine {
+    folder: tempfile::TempDir,
+    daemon: Child,
+}
+
+impl Machine {
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = folder.path();
+        std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let config = format!(
+            "socket = \"{0}/s\"\n[memory]\nmanaged = \"64M\"\n[disk]\nswap = \"{0}/swap\"\nsize = \"128M\"\n\
+             [[allow]]\nuid = {NOBODY}\n",
+            at.display()
+        );
+        std::fs::write(at.join("config.toml"), config).unwrap();
+        std::fs::write(at.join("counts"), "").unwrap();
+        let shared = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(at.join("counts"), shared).unwrap();
+        let daemon = daemon(at);
+        let it = Self { folder, daemon };
+        let begin = Instant::now();
+        while !it.socket().exists() || it.is_measuring() {
+            assert!(begin.elapsed() < Duration::from_secs(120), "{}", it.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        it
+    }
+
+    /// The daemon hears nothing any more.
+    pub fn stop(&self) {
+        let pid = rustix::process::Pid::from_child(&self.daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    }
+
+    /// The daemon goes on.
+    pub fn resume(&self) {
+        let pid = rustix::process::Pid::from_child(&self.daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    }
+
+    /// It is killed, and another one started.
+    pub fn restart(&mut self) {
+        self.daemon.kill().unwrap();
+        self.daemon.wait().unwrap();
+        self.daemon = daemon(self.folder.path());
+    }
+
+    /// Lets the processes that wait for it go on.
+    pub fn go_on(&self) {
+        std::fs::write(self.folder.path().join("go"), "").unwrap();
+    }
+
+    /// Waits until processes have counted so much.
+    pub fn counted(&self, most: u64) {
+        let begin = Instant::now();
+        while self.counts() < most {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn counts(&self) -> u64 {
+        let counts = std::fs::read(self.folder.path().join("counts")).unwrap();
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        counts.chunks_exact(8).map(number).sum()
+    }
+
+    /// The socket is there before the disk is measured.
+    fn is_measuring(&self) -> bool {
+        !self.folder.path().join("swap.calibration.toml").exists()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// How many descriptors the daemon has.
+    pub fn descriptors(&self) -> usize {
+        let all = std::fs::read_dir(format!("/proc/{}/fd", self.daemon.id()));
+        all.unwrap_or_else(|_| panic!("the daemon has ended: {}", self.log()))
+            .count()
+    }
+
+    /// Waits until the daemon has no more descriptors than that.
+    pub fn settles_at(&self, most: usize) {
+        let begin = Instant::now();
+        while self.descriptors() > most {
+            let there = self.descriptors();
+            assert!(
+                begin.elapsed() < Duration::from_secs(60),
+                "{there} > {most}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Has a process of this user play a role, beside others.
+    pub fn spawn(&self, role: Role, seed: u64, user: u32, name: &str) -> Child {
+        let mut command = process(self.folder.path(), role, seed);
+        if rustix::process::getuid().is_root() {
+            command.uid(user).gid(user);
+        }
+        command.stderr(self.errors(name)).spawn().unwrap()
+    }
+
+    /// Has a process play a role that knows nothing of its contract; none where the program
+    /// is not built that would start it.
+    pub fn under_contract(&self, role: Role, name: &str) -> Option<Child> {
+        let own = std::env::current_exe().unwrap();
+        let targets = own.ancestors().nth(3)?;
+        let built = ["release/selfpage", "debug/selfpage"].map(|path| targets.join(path));
+        let Some(selfpage) = built.iter().find(|path| path.exists()) else {
+            println!(
+                "SKIPPED: an unmodified program: there is no {}",
+                built[0].display()
+            );
+            return None;
+        };
+        let itself = process(self.folder.path(), role, 0);
+        let mut command = Command::new(selfpage);
+        command
+            .arg("run")
+            .arg(format!("--system={}", self.socket().display()))
+            .args([
+                "--frames=4M+12M",
+                "--disk=50ms/250ms,extra",
+                "--swap=64M",
+                "--",
+            ])
+            .arg(itself.get_program())
+            .args(itself.get_args())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        for (variable, value) in itself.get_envs() {
+            command.env(variable, value.unwrap_or_default());
+        }
+        Some(command.stderr(self.errors(name)).spawn().unwrap())
+    }
+
+    /// Notes which sockets a program and its children listen at, for those that attack them.
+    pub fn note_sockets(&self, program: u32) {
+        let children = |pid: u32| {
+            let path = format!("/proc/{pid}/task/{pid}/children");
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect::<Vec<u32>>()
+        };
+        let mut pids = vec![program];
+        pids.extend(children(program));
+        let links = pids
+            .iter()
+            .filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
+        let links = links
+            .flatten()
+            .flatten()
+            .filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        let links: Vec<_> = links
+            .map(|link| link.to_string_lossy().into_owned())
+            .collect();
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let name = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let inode = format!("socket:[{}]", words.get(6)?);
+            let name = words.get(7)?.strip_prefix('@')?;
+            links.contains(&inode).then(|| name.to_owned())
+        };
+        let names: Vec<_> = sockets.lines().filter_map(name).collect();
+        std::fs::write(self.folder.path().join("sockets"), names.join("\n")).unwrap();
+    }
+
+    /// How far a program is, as it notes it.
+    pub fn noted(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
+    }
+
+    /// What a program and the daemon said.
+    pub fn told(&self, name: &str) -> String {
+        let path = self.folder.path().join(format!("{name}.errors"));
+        let errors = std::fs::read_to_string(path).unwrap_or_default();
+        format!("{name} said:\n{errors}\nthe daemon said:\n{}", self.log())
+    }
+
+    fn errors(&self, name: &str) -> File {
+        let path = self.folder.path().join(format!("{name}.errors"));
+        File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .unwrap()
+    }
+
+    /// Has a process begin to play a role.
+    pub fn begin(&self, role: Role, seed: u64) -> Child {
+        let counts = self.folder.path().join("counts");
+        File::options()
+            .write(true)
+            .truncate(true)
+            .open(counts)
+            .unwrap();
+        let mut command = process(self.folder.path(), role, seed);
+        let errors = File::create(self.folder.path().join("errors")).unwrap();
+        if rustix::process::getuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.stderr(errors).spawn().unwrap()
+    }
+
+    /// Has a process play a role to its end; the sum of what it counted.
+    pub fn play(&self, role: Role, seed: u64) -> u64 {
+        let mut child = self.begin(role, seed);
+        let begin = Instant::now();
+        let ended = loop {
+            if let Some(ended) = child.try_wait().unwrap() {
+                break ended;
+            }
+            if begin.elapsed() > Duration::from_secs(120) {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("{role:?} does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        // By itself, or by the daemon.
+        let errors = std::fs::read_to_string(self.folder.path().join("errors")).unwrap();
+        let is_right = ended.success() || ended.signal() == Some(9);
+        assert!(is_right, "{role:?} {ended}: {errors}");
+        self.descriptors();
+        self.counts()
+    }
+
+    /// Begins to read a file under a contract, and to check what comes.
+    pub fn honest(&self) -> Honest {
+        let path = self.folder.path().join("file");
+        let file = File::create_new(&path).unwrap();
+        for page in 0..PAGES {
+            file.write_all_at(&page_of(page), page * PAGE as u64)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+        let file = File::open(&path).unwrap();
+        let disk = "50ms/250ms,extra".parse().unwrap();
+        let mut reserved = ReservedFile::open(&self.socket(), "honest", &file, disk, 4, 1).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = over.clone();
+        let thread = std::thread::spawn(move || read(&mut reserved, &ends));
+        Honest { over, thread }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn daemon(folder: &Path) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"));
+    let mut command = process(folder, Role::Daemon, 0);
+    command.stderr(log.unwrap()).spawn().unwrap()
+}
+
+fn process(folder: &Path, role: Role, seed: u64) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "a_process_with_a_role_plays_it", "--nocapture"])
+        .env(ROLE, format!("{role:?}"))
+        .env(FOLDER, folder)
+        .env(SEED, seed.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+fn page_of(number: u64) -> Vec<u8> {
+    number.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// An honest client at work.
+pub struct Honest {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, Duration)>,
+}
+
+impl Honest {
+    /// How many pages it read, all of them right, and the longest time between two.
+    pub fn ends(self) -> (u64, Duration) {
+        self.over.store(true, Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn read(file: &mut ReservedFile, over: &AtomicBool) -> (u64, Duration) {
+    let depth = file.depth();
+    let mut asked: Vec<u64> = (0..depth as u64).collect();
+    (0..depth).for_each(|slot| file.read(slot, slot as u64 * PAGE as u64));
+    let (mut reads, mut last, mut longest) = (0, Instant::now(), Duration::ZERO);
+    while let Some(done) = file.wait() {
+        let done = done.unwrap();
+        let slot = done.slot;
+        assert_eq!(done.data, page_of(asked[slot]), "page {}", asked[slot]);
+        longest = longest.max(last.elapsed());
+        (reads, last) = (reads + 1, Instant::now());
+        if !over.load(Relaxed) {
+            asked[slot] = (asked[slot] + depth as u64) % PAGES;
+            file.read(slot, asked[slot] * PAGE as u64);
+        }
+    }
+    (reads, longest)
+}

@@ -1,0 +1,22 @@
+//! What Linux has of processes: control groups, /proc, reservations of processor time, the seccomp
+//! filter of a tree, and sockets that pass descriptors.
+//!
+//! Rule: what a preloaded library uses of it, between vfork and exec or in a fork's child,
+//! allocates nothing: [`seqpacket`], [`elf_check`], [`seccomp::call`].
+
+pub mod cgroup_membership;
+pub mod cpu_reservation;
+pub mod direct_io;
+pub mod elf_check;
+pub mod process_tree;
+pub mod procfs;
+pub mod seccomp;
+pub mod seqpacket;
+
+pub use elf_check::{Unpageable, pageable};
+
+/// The error of the system call that the C library has just made for this thread.
+pub fn last_errno() -> rustix::io::Errno {
+    let error = std::io::Error::last_os_error();
+    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO)
+}

@@ -1,0 +1,225 @@
+//! The processes below one, by /proc, and their end.
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::HashMap;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+/// The fields of /proc/PID/stat.
+#[derive(Clone, Copy, Debug)]
+pub struct Stat {
+    /// One letter: R, S, D, T, t, Z, X.
+    pub state: u8,
+    /// Its parent; `None` above the first.
+    pub parent: Option<Pid>,
+    /// When it started, in clock ticks since boot: with its number, its name for good.
+    pub start: u64,
+}
+
+impl Stat {
+    /// Of a process that exists.
+    pub fn of(pid: Pid) -> Option<Self> {
+        Self::parse(&read_at_once(pid, "stat")?)
+    }
+
+    fn parse(stat: &[u8]) -> Option<Self> {
+        // The name stands in brackets and may hold brackets and spaces itself.
+        let after = stat.iter().rposition(|b| *b == b')')? + 1;
+        let mut words = stat
+            .get(after..)?
+            .split(|b| *b == b' ')
+            .filter(|w| !w.is_empty());
+        let state = *words.next()?.first()?;
+        let parent = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        // The parent was field 4, the start time is field 22.
+        let start = words
+            .nth(17)
+            .and_then(|w| std::str::from_utf8(w).ok()?.parse().ok());
+        Some(Self {
+            state,
+            parent: Pid::from_raw(parent),
+            start: start.unwrap_or(0),
+        })
+    }
+
+    /// Returns true if it runs nothing any more: stopped, traced, or dead.
+    pub fn is_still(&self) -> bool {
+        matches!(self.state, b'T' | b't' | b'Z' | b'X')
+    }
+
+    /// Returns true if it has ended and waits to be reaped.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+}
+
+/// A process as the ledger names it.
+pub fn process(pid: Pid) -> frames::Process {
+    let start = Stat::of(pid).map_or(0, |stat| stat.start);
+    frames::Process {
+        pid: pid.as_raw_nonzero().get() as u32,
+        start,
+    }
+}
+
+/// Returns true if a process that the ledger names still runs.
+pub fn is_alive(process: frames::Process) -> bool {
+    Pid::from_raw(process.pid as i32).is_some_and(|pid| {
+        let now = Stat::of(pid);
+        now.is_some_and(|stat| {
+            !stat.is_dead() && (process.start == 0 || stat.start == process.start)
+        })
+    })
+}
+
+/// Returns true if a process of this number, started then, still runs.
+pub fn is_running(pid: Pid, start: u64) -> bool {
+    Stat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
+}
+
+/// A file of a process's in /proc, by one read: the kernel makes it as a whole, and each process that
+/// comes in costs some.
+fn read_at_once(pid: Pid, name: &str) -> Option<Vec<u8>> {
+    /// Bytes of `status`, the longest, with room for its lists of processors and memory nodes.
+    const LONGEST: usize = 16 << 10;
+    let mut file = std::fs::File::open(format!("/proc/{}/{name}", pid.as_raw_nonzero())).ok()?;
+    let mut bytes = vec![0; LONGEST];
+    let len = file.read(&mut bytes).ok()?;
+    bytes.truncate(len);
+    Some(bytes)
+}
+
+/// Returns true if `pid` is `ancestor` or below it. A process whose parent ended is below its
+/// nearest subreaper.
+pub fn descends(pid: Pid, ancestor: Pid) -> bool {
+    let mut at = Some(pid);
+    while let Some(pid) = at {
+        if pid == ancestor {
+            return true;
+        }
+        at = Stat::of(pid).and_then(|stat| stat.parent);
+    }
+    false
+}
+
+/// Whether `pid` is at most `levels` generations below `ancestor`: for a process that may be
+/// anyone's, and may be as many generations deep as its user likes.
+pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
+    let parent = |pid: &Pid| Stat::of(*pid).and_then(|stat| stat.parent);
+    std::iter::successors(Some(pid), parent)
+        .take(levels + 1)
+        .any(|pid| pid == ancestor)
+}
+
+/// Returns true if two processes have one effective user.
+pub fn is_same_user(one: Pid, other: Pid) -> bool {
+    let user = |pid: Pid| {
+        let text = String::from_utf8(read_at_once(pid, "status")?).ok()?;
+        let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        // Real, effective, saved, of files.
+        users.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    one == other || user(one).is_some_and(|one| user(other) == Some(one))
+}
+
+/// All live processes below `root`, without it, parents before their children.
+pub fn below(root: Pid) -> Vec<Pid> {
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    let Ok(proc) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    for entry in proc.flatten() {
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+            .and_then(Pid::from_raw);
+        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, Stat::of(pid)?.parent?))) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = children.remove(&root).unwrap_or_default();
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found.retain(|pid| Stat::of(*pid).is_some_and(|stat| !stat.is_dead()));
+    found
+}
+
+/// Sends `signal` to every process of `pids` that is still below this one.
+pub fn signal_all(pids: &[Pid], signal: Signal) {
+    let us = rustix::process::getpid();
+    for pid in pids {
+        // The pid may be another process's by now: open a pidfd, then check again.
+        let Ok(held) = pidfd_open(*pid, PidfdFlags::empty()) else {
+            continue;
+        };
+        if descends(*pid, us) {
+            let _ = pidfd_send_signal(&held, signal);
+        }
+    }
+}
+
+/// Kills everything below this process, which must be their subreaper, and reaps it.
+/// Goes round until nothing is left: processes fork while they are being killed.
+/// Returns how many were killed; gives up at `limit` on those the kernel does not let
+/// die (in an uninterruptible wait), which die when it does.
+pub fn kill_below(limit: Duration) -> usize {
+    let (begin, mut killed) = (Instant::now(), std::collections::HashSet::new());
+    loop {
+        reap();
+        let left = below(rustix::process::getpid());
+        if left.is_empty() || begin.elapsed() > limit {
+            return killed.len();
+        }
+        signal_all(&left, Signal::KILL);
+        killed.extend(left);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Frees the memory of a process that is being killed, without waiting for it to run.
+pub fn release_memory(pidfd: &OwnedFd) {
+    // SAFETY: takes a descriptor and flags, touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
+}
+
+/// Reaps every child that has ended, orphans of other processes included.
+fn reap() {
+    use rustix::process::{WaitOptions, wait};
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_is_read_over() {
+        let stat =
+            Stat::parse(b"12 (a) b (c) T 7 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 999 23")
+                .unwrap();
+        assert_eq!(
+            (stat.state, stat.parent, stat.start),
+            (b'T', Pid::from_raw(7), 999)
+        );
+        assert!(stat.is_still() && !stat.is_dead());
+        assert!(Stat::parse(b"12 (a").is_none());
+    }
+
+    #[test]
+    fn a_child_is_below_us_and_we_are_not_below_it() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let (us, pid) = (rustix::process::getpid(), Pid::from_child(&child));
+        assert!(descends(pid, us) && !descends(us, pid) && below(us).contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!below(us).contains(&pid));
+    }
+}

@@ -1,0 +1,79 @@
+//! The supervisor's end of the filter: calls that have stopped, and the replies to them.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+
+/// The listener of a filter.
+pub struct Listener(OwnedFd);
+
+impl From<OwnedFd> for Listener {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl AsFd for Listener {
+    /// Readable when a call has stopped.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Listener {
+    /// Receives a call that has stopped; `None` where its caller was killed meanwhile.
+    ///
+    /// # Errors
+    /// No process is left under the filter.
+    pub fn receive(&self) -> io::Result<Option<libc::seccomp_notif>> {
+        // SAFETY: plain numbers, for which zeros are a value; the kernel wants zeros.
+        let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        match self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) {
+            Ok(()) => Ok(Some(call)),
+            Err(Errno::NOENT | Errno::INTR) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Lets a call go on.
+    pub fn resume(&self, id: u64) {
+        let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+        self.respond(id, 0, flags);
+    }
+
+    /// Completes a call with an error.
+    pub fn fail(&self, id: u64, errno: i32) {
+        self.respond(id, -errno, 0);
+    }
+
+    fn respond(&self, id: u64, error: i32, flags: u32) {
+        let mut reply = libc::seccomp_notif_resp {
+            id,
+            val: 0,
+            error,
+            flags,
+        };
+        // A caller that died meanwhile is no error.
+        let _ = self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut reply);
+    }
+
+    /// Puts a descriptor into the table of the caller, whose call returns its number.
+    pub fn complete_with(&self, id: u64, fd: &OwnedFd) -> io::Result<()> {
+        let mut install = libc::seccomp_notif_addfd {
+            id,
+            // Completes the call with the number, at once.
+            flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+            srcfd: fd.as_raw_fd() as u32,
+            newfd: 0,
+            newfd_flags: libc::O_CLOEXEC as u32,
+        };
+        self.ioctl(libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut install)
+    }
+
+    fn ioctl<T>(&self, request: libc::Ioctl, argument: *mut T) -> io::Result<()> {
+        // SAFETY: the structure that this request reads or fills, by the sizes in the numbers.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), request, argument) } {
+            0.. => Ok(()),
+            _ => Err(crate::last_errno()),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Messages with descriptors over SOCK_SEQPACKET, without allocation.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    UCred, recvmsg, sendmsg, socketpair,
+};
+use std::mem::MaybeUninit;
+use std::path::Path;
+
+/// Bytes in the longest message.
+pub const MESSAGE: usize = 512;
+
+/// Descriptors that a message carries at most.
+pub const DESCRIPTORS: usize = 16;
+
+/// A message as it arrived.
+pub struct Received {
+    /// Its bytes.
+    pub bytes: [u8; MESSAGE],
+    /// How many; 0 at the end of the connection.
+    pub len: usize,
+    /// Descriptors that came along, in order, then `None`.
+    pub fds: [Option<OwnedFd>; DESCRIPTORS],
+    /// The sender's credentials, where the socket has SO_PASSCRED set.
+    pub sender: Option<UCred>,
+}
+
+impl Received {
+    /// Its bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Two ends of a connection, both close-on-exec.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+}
+
+/// Connects to the socket at `path`.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Sends one message. A peer that has gone is an error (EPIPE), not a signal.
+pub fn send(
+    to: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::TOOBIG);
+    }
+    loop {
+        match sendmsg(
+            &to,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            flags | SendFlags::NOSIGNAL,
+        ) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}
+
+/// A message from an untrusted peer.
+pub struct Arrived {
+    /// The message.
+    pub message: Received,
+    /// Descriptors beyond those it has room for.
+    pub more: Vec<OwnedFd>,
+    /// Whether all of its bytes are there.
+    pub whole: bool,
+}
+
+/// Most descriptors of one message, by the kernel's limit (SCM_MAX_FD).
+const MOST: usize = 253;
+
+/// Receives one message; its descriptors are close-on-exec.
+pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS), ScmCredentials(1))];
+    receive_into(from, flags, &mut space, drop).map(|(message, _)| message)
+}
+
+/// Receives one message with all its descriptors: the kernel closes those that find no room
+/// before this returns, and that close may block for ever.
+pub fn receive_all(from: impl AsFd, flags: RecvFlags) -> io::Result<Arrived> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1))];
+    let mut more = Vec::new();
+    let (message, whole) = receive_into(from, flags, &mut space, |fd| more.push(fd))?;
+    Ok(Arrived {
+        message,
+        more,
+        whole,
+    })
+}
+
+fn receive_into(
+    from: impl AsFd,
+    flags: RecvFlags,
+    space: &mut [MaybeUninit<u8>],
+    mut more: impl FnMut(OwnedFd),
+) -> io::Result<(Received, bool)> {
+    let mut it = Received {
+        bytes: [0; MESSAGE],
+        len: 0,
+        fds: [const { None }; DESCRIPTORS],
+        sender: None,
+    };
+    let mut control = RecvAncillaryBuffer::new(space);
+    let received = loop {
+        let mut into = [IoSliceMut::new(&mut it.bytes)];
+        match recvmsg(
+            &from,
+            &mut into,
+            &mut control,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    it.len = received.bytes;
+    for message in control.drain() {
+        match message {
+            RecvAncillaryMessage::ScmRights(fds) => {
+                let mut places = it.fds.iter_mut().filter(|place| place.is_none());
+                for fd in fds {
+                    match places.next() {
+                        Some(place) => *place = Some(fd),
+                        None => more(fd),
+                    }
+                }
+            }
+            RecvAncillaryMessage::ScmCredentials(sender) => it.sender = Some(sender),
+            _ => {}
+        }
+    }
+    Ok((it, !received.flags.contains(ReturnFlags::TRUNC)))
+}

@@ -1,0 +1,451 @@
+//! The client side of the supervisor: a process of the tree joins in a preloaded library's
+//! constructor and in the child of a fork.
+//!
+//! Rule: raw system calls only; nothing here allocates, takes a lock, or calls a
+//! function of the C library.
+//!
+//! A process requests its connection through the tree's seccomp filter ([`host::seccomp::call`]): that
+//! needs neither a descriptor nor a name, and no process outside the tree can do it.
+//!
+//! Where the kernel allows no filter (a listener is installed already) there are two sockets
+//! instead. The *port* is one that every process of the tree inherits at a high descriptor
+//! number; a process makes a connection of its own and sends one end through it. A program
+//! may close descriptors it does not know (`close_range(3, ~0)`), so there is a listening
+//! socket too, named in the abstract namespace: it leaves no file behind, and it works
+//! inside a chroot.
+
+// Refusals carry their text in place: nothing here may allocate.
+#![allow(clippy::result_large_err, clippy::large_enum_variant)]
+
+use crate::MAX_PROCESSES;
+use crate::handshake::{Answer, Domain, Hello, Role, Say, TEXT, Welcome};
+use crate::stats_page::Board;
+use host::seccomp::call;
+use host::seqpacket::{self, Received};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Set to [`BY_FILTER`] where processes join through the filter.
+pub const CONNECT_VARIABLE: &str = "SELFPAGE_CONNECT";
+
+/// The one value of [`CONNECT_VARIABLE`].
+pub const BY_FILTER: &str = "filter";
+
+/// Names the port in the environment: `FD:INODE`. The inode tells whether the program
+/// has closed it and now has something else at that number.
+pub const PORT_VARIABLE: &str = "SELFPAGE_PORT";
+
+/// Names the listening socket in the environment.
+pub const SOCKET_VARIABLE: &str = "SELFPAGE_SOCKET";
+
+/// All variables that lead to a supervisor.
+pub const VARIABLES: [&str; 3] = [CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE];
+
+/// Longest name of a listening socket, in bytes.
+const NAME: usize = 64;
+
+/// The way to the system domain. Plain data: keep a copy for the children of forks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    fd: RawFd,
+    inode: u64,
+    name: [u8; NAME],
+    name_len: u8,
+    by_filter: bool,
+}
+
+/// Why a process did not join.
+#[derive(Clone, Copy, Debug)]
+pub enum JoinError {
+    /// The environment names no system domain: this process is not of a tree.
+    Nowhere,
+    /// The system domain has ended, or neither of its sockets can be reached.
+    Unreachable(Errno),
+    /// It refused; the text has the reason.
+    Refused(Text),
+    /// Its reply is not of this build's protocol.
+    OtherBuild,
+}
+
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nowhere => write!(f, "this process was not started by `selfpage run`"),
+            Self::Unreachable(errno) => write!(
+                f,
+                "the `selfpage run` that started this process cannot be reached ({errno}): it has ended, or this \
+                 process was started by something outside of it"
+            ),
+            Self::Refused(text) => f.write_str(text.as_str()),
+            Self::OtherBuild => {
+                write!(
+                    f,
+                    "`selfpage` and libselfpage_preload.so are of different versions: install both from one build"
+                )
+            }
+        }
+    }
+}
+
+/// A text of bounded length, held in place.
+#[derive(Clone, Copy)]
+pub struct Text {
+    bytes: [u8; TEXT],
+    len: u16,
+}
+
+impl Text {
+    /// The first [`TEXT`] bytes of `bytes`.
+    pub fn new(bytes: &[u8]) -> Self {
+        let len = bytes.len().min(TEXT);
+        let mut it = Self {
+            bytes: [0; TEXT],
+            len: len as u16,
+        };
+        it.bytes[..len].copy_from_slice(&bytes[..len]);
+        it
+    }
+
+    /// The text, up to the first byte that is not UTF-8.
+    pub fn as_str(&self) -> &str {
+        let bytes = &self.bytes[..usize::from(self.len)];
+        match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(e) => std::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
+        }
+    }
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+/// The resources of a process that has joined. All descriptors are close-on-exec.
+#[derive(Debug)]
+pub struct Joined {
+    /// The supervisor's reply.
+    pub welcome: Welcome,
+    /// Its connection. Open for as long as the image lives: when the system domain sees
+    /// it end it reclaims everything. Keep it where the program cannot close it.
+    pub connection: Connection,
+    /// The ledger's memory.
+    pub ledger: OwnedFd,
+    /// The board's memory.
+    pub board: OwnedFd,
+    /// The store's descriptors, in its own order.
+    pub store: [Option<OwnedFd>; 12],
+    /// /dev/userfaultfd, where `run` could open it.
+    pub userfaultfd: Option<OwnedFd>,
+    /// The bell to ring when the tree wants more frames, where the daemon grants them.
+    pub hunger: Option<OwnedFd>,
+}
+
+impl Joined {
+    /// Maps the board.
+    pub fn map_board(&self) -> io::Result<Board> {
+        Board::attach(&self.board, MAX_PROCESSES)
+    }
+}
+
+/// A process's own connection to the system domain.
+#[derive(Debug)]
+pub struct Connection(OwnedFd);
+
+impl Connection {
+    /// For polling: readable, or hung up, when the system domain has ended. It never
+    /// sends anything after the welcome.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// The descriptor, to be kept elsewhere.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
+    /// A connection from the descriptor kept.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Sends what the supervisor keeps as long as the pager process serves
+    /// ([`Say::Lifeline`]).
+    pub fn send_lifeline(
+        &self,
+        socket: BorrowedFd<'_>,
+        userfault: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        let bytes = Say::Lifeline.encode();
+        let both = [socket, userfault.unwrap_or(socket)];
+        let fds = &both[..1 + usize::from(userfault.is_some())];
+        seqpacket::send(&self.0, bytes.as_slice(), fds, SendFlags::empty())
+    }
+
+    /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
+    pub fn say(&self, what: Say) -> io::Result<()> {
+        seqpacket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)
+    }
+}
+
+impl Port {
+    /// Through the filter that this process is under.
+    pub const BY_FILTER: Self = Self {
+        fd: -1,
+        inode: 0,
+        name: [0; NAME],
+        name_len: 0,
+        by_filter: true,
+    };
+
+    /// From the values of [`PORT_VARIABLE`] and [`SOCKET_VARIABLE`].
+    pub fn parse(port: Option<&[u8]>, socket: Option<&[u8]>) -> Result<Self, JoinError> {
+        let mut it = Self {
+            fd: -1,
+            inode: 0,
+            name: [0; NAME],
+            name_len: 0,
+            by_filter: false,
+        };
+        if let Some((fd, inode)) = port.and_then(parse_port) {
+            (it.fd, it.inode) = (fd, inode);
+        }
+        if let Some(name) = socket.filter(|n| !n.is_empty() && n.len() <= NAME) {
+            it.name[..name.len()].copy_from_slice(name);
+            it.name_len = name.len() as u8;
+        }
+        match it.fd < 0 && it.name_len == 0 {
+            true => Err(JoinError::Nowhere),
+            false => Ok(it),
+        }
+    }
+
+    /// From an environment block as the kernel lays it out.
+    ///
+    /// # Safety
+    /// `environ` is null, or an array of C strings ended by null.
+    pub unsafe fn from_environ(environ: *const *const std::ffi::c_char) -> Result<Self, JoinError> {
+        let (mut port, mut socket) = (None, None);
+        let mut at = environ;
+        // SAFETY: the caller's promise: an array of C strings up to a null.
+        while let Some(entry) = unsafe { at.as_ref() }.filter(|entry| !entry.is_null()) {
+            // SAFETY: as above.
+            let bytes = unsafe { std::ffi::CStr::from_ptr(*entry) }.to_bytes();
+            let value = |name: &str| bytes.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+            if value(CONNECT_VARIABLE) == Some(BY_FILTER.as_bytes()) {
+                return Ok(Self::BY_FILTER);
+            }
+            port = port.or(value(PORT_VARIABLE));
+            socket = socket.or(value(SOCKET_VARIABLE));
+            at = at.wrapping_add(1);
+        }
+        Self::parse(port, socket)
+    }
+
+    /// The descriptor number the port was inherited at, for a library that wants to keep
+    /// the program from closing it; none where processes join through the filter.
+    pub fn raw_fd(&self) -> Option<RawFd> {
+        (self.fd >= 0).then_some(self.fd)
+    }
+
+    /// Returns true if it leads to a system domain that still runs.
+    pub fn is_open(&self) -> bool {
+        self.port().is_some() || self.connect().is_ok()
+    }
+
+    /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
+    pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
+        let (connection, answer) = self.ask(hello)?;
+        match Answer::decode(answer.as_slice()).ok_or(JoinError::OtherBuild)? {
+            Answer::Welcome(welcome) => sort(welcome, connection, answer.fds),
+            Answer::Refused(text) => Err(JoinError::Refused(Text::new(text))),
+            _ => Err(JoinError::OtherBuild),
+        }
+    }
+
+    /// Requests, before a fork, the child's domain. The process's pager is not involved, so
+    /// the thread that forks may call it.
+    pub fn reserve_child(&self, parent: Domain) -> Result<Domain, JoinError> {
+        let (_, answer) = self.ask(Hello::Reserve { parent })?;
+        match Answer::decode(answer.as_slice()) {
+            Some(Answer::Reserved(domain)) => Ok(domain),
+            Some(Answer::Refused(text)) => Err(JoinError::Refused(Text::new(text))),
+            _ => Err(JoinError::OtherBuild),
+        }
+    }
+
+    /// Gives a reserved domain back: the fork failed.
+    pub fn release_child(&self, parent: Domain, child: Domain) -> Result<(), JoinError> {
+        self.ask(Hello::Release { parent, child }).map(|_| ())
+    }
+
+    /// Gets an IO channel to the system's disk: its memory, the doorbell and the client's
+    /// bell. Waits for the system's daemon, if that is away.
+    pub fn open_channel(&self, domain: Domain, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
+        let (_, mut answer) = self.ask(Hello::Channel { domain, depth })?;
+        match Answer::decode(answer.as_slice()) {
+            Some(Answer::Channel) => {}
+            Some(Answer::Refused(text)) => return Err(JoinError::Refused(Text::new(text))),
+            _ => return Err(JoinError::OtherBuild),
+        }
+        let [memory, doorbell, bell, ..] = &mut answer.fds;
+        match (memory.take(), doorbell.take(), bell.take()) {
+            (Some(memory), Some(doorbell), Some(bell)) => Ok([memory, doorbell, bell]),
+            // This process has no descriptors left.
+            _ => Err(JoinError::Unreachable(Errno::MFILE)),
+        }
+    }
+
+    /// Sends a message before, or without, joining.
+    pub fn say(&self, what: Say) -> Result<(), JoinError> {
+        let bytes = what.encode();
+        if let Some(port) = self.port()
+            && seqpacket::send(port, bytes.as_slice(), &[], SendFlags::empty()).is_ok()
+        {
+            return Ok(());
+        }
+        let connection = self.connect().map_err(JoinError::Unreachable)?;
+        seqpacket::send(&connection, bytes.as_slice(), &[], SendFlags::empty())
+            .map_err(JoinError::Unreachable)
+    }
+
+    fn ask(&self, hello: Hello) -> Result<(Connection, Received), JoinError> {
+        let connection = self.open(hello).map_err(JoinError::Unreachable)?;
+        match seqpacket::receive(&connection, RecvFlags::empty()) {
+            Ok(answer) if answer.len > 0 => Ok((Connection(connection), answer)),
+            Ok(_) => Err(JoinError::Unreachable(Errno::PIPE)),
+            Err(errno) => Err(JoinError::Unreachable(errno)),
+        }
+    }
+
+    fn open(&self, hello: Hello) -> io::Result<OwnedFd> {
+        let bytes = hello.encode();
+        if let Some(port) = self.port() {
+            let (ours, theirs) = seqpacket::pair()?;
+            if seqpacket::send(
+                port,
+                bytes.as_slice(),
+                &[theirs.as_fd()],
+                SendFlags::empty(),
+            )
+            .is_ok()
+            {
+                return Ok(ours);
+            }
+        }
+        let connection = self.connect()?;
+        seqpacket::send(&connection, bytes.as_slice(), &[], SendFlags::empty())?;
+        Ok(connection)
+    }
+
+    /// The inherited port, if the program has left it open.
+    fn port(&self) -> Option<BorrowedFd<'_>> {
+        if self.fd < 0 {
+            return None;
+        }
+        // SAFETY: whether the number is open is what fstat tells; nothing closes it
+        // between here and the send, in a constructor or a fork's child.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        (rustix::fs::fstat(fd).ok()?.st_ino == self.inode).then_some(fd)
+    }
+
+    fn connect(&self) -> io::Result<OwnedFd> {
+        if self.by_filter {
+            return call::request();
+        }
+        let name = &self.name[..usize::from(self.name_len)];
+        if name.is_empty() {
+            return Err(Errno::NOTCONN);
+        }
+        let address = SocketAddrUnix::new_abstract_name(name)?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &address)?;
+        Ok(socket)
+    }
+}
+
+fn parse_port(value: &[u8]) -> Option<(RawFd, u64)> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (fd, inode) = text.split_once(':')?;
+    Some((fd.parse().ok().filter(|fd| *fd >= 0)?, inode.parse().ok()?))
+}
+
+/// Assigns each descriptor by its role.
+fn sort<const N: usize>(
+    welcome: Welcome,
+    connection: Connection,
+    fds: [Option<OwnedFd>; N],
+) -> Result<Joined, JoinError> {
+    let (mut ledger, mut board, mut userfaultfd, mut hunger) = (None, None, None, None);
+    let mut store = [const { None }; 12];
+    let mut stored = 0;
+    for (role, fd) in welcome.roles.iter().zip(fds) {
+        match role {
+            Role::Nothing => {}
+            Role::Ledger => ledger = fd,
+            Role::Board => board = fd,
+            Role::Userfaultfd => userfaultfd = fd,
+            Role::Hunger => hunger = fd,
+            Role::Store => {
+                *store.get_mut(stored).ok_or(JoinError::OtherBuild)? = fd;
+                stored += 1;
+            }
+        }
+    }
+    let (Some(ledger), Some(board)) = (ledger, board) else {
+        return Err(JoinError::Refused(Text::new(
+            b"this process has no free descriptors left to receive the shared memory: raise `ulimit -n`",
+        )));
+    };
+    Ok(Joined {
+        welcome,
+        connection,
+        ledger,
+        board,
+        store,
+        userfaultfd,
+        hunger,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_read_from_the_environment() {
+        let port = Port::parse(Some(b"1000:77"), Some(b"selfpage-x")).unwrap();
+        assert_eq!(port.raw_fd(), Some(1000));
+        assert!(matches!(Port::parse(None, None), Err(JoinError::Nowhere)));
+        assert!(matches!(
+            Port::parse(Some(b"-1:5"), None),
+            Err(JoinError::Nowhere)
+        ));
+        assert!(matches!(
+            Port::parse(Some(b"junk"), Some(b"")),
+            Err(JoinError::Nowhere)
+        ));
+    }
+
+    #[test]
+    fn an_environment_block_is_searched_to_its_end() {
+        let entries = [
+            c"A=1".as_ptr(),
+            c"SELFPAGE_PORT=9:4".as_ptr(),
+            c"SELFPAGE_PORTS=no".as_ptr(),
+            std::ptr::null(),
+        ];
+        // SAFETY: an array of C strings ended by null.
+        let port = unsafe { Port::from_environ(entries.as_ptr()) }.unwrap();
+        assert_eq!((port.fd, port.inode), (9, 4));
+        // SAFETY: null is allowed.
+        assert!(unsafe { Port::from_environ(std::ptr::null()) }.is_err());
+    }
+}

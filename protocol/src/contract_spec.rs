@@ -1,0 +1,360 @@
+//! What a contract with the system domain says, and how people write it.
+//!
+//! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7: frames {g, x},
+//! and the disk's (p, s, x, l). `512M+128M` is 512 MiB guaranteed and 128 MiB more while
+//! no other tenant needs them: the paper's x is the sum. `25ms/250ms,extra,laxity=10ms` is 25 ms
+//! of the disk in every 250 ms, slack time too, and 10 ms of patience with a client that
+//! has nothing to submit yet.
+
+use disk::atropos::DiskContract;
+use disk::time::Nanos;
+use frames::Contract;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use wired::{Bytes, PAGE, Time, TimeError, parse_time};
+
+/// Default laxity, for a client whose contract names none: long enough for
+/// a fault to be resolved and the next to be taken, short beside any period.
+const LAXITY: Duration = Duration::from_millis(10);
+/// Shortest period: below it a disk's single transactions are longer than slices.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Longest period: a newcomer may wait for one.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Why a text is no contract.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TermsError {
+    /// Not a length of time.
+    #[error(transparent)]
+    Time(#[from] TimeError),
+    /// Not a share of a disk.
+    #[error(
+        "`{0}` is not a share of a disk: SLICE/PERIOD[,extra][,laxity=TIME], as in 25ms/250ms,laxity=10ms"
+    )]
+    Disk(String),
+    /// A slice that does not fit its period.
+    #[error(
+        "a slice of {} in a period of {} cannot be: it needs 0 < slice <= period, and a period of {} to {}",
+        Time(*slice), Time(*period), Time(SHORTEST), Time(LONGEST)
+    )]
+    Slice {
+        /// As asked.
+        slice: Duration,
+        /// As asked.
+        period: Duration,
+    },
+    /// A laxity longer than the period.
+    #[error("a laxity of {} is longer than the period of {}", Time(*laxity), Time(*period))]
+    Laxity {
+        /// As asked.
+        laxity: Duration,
+        /// As asked.
+        period: Duration,
+    },
+    /// Not frames.
+    #[error("`{text}` is not an amount of frames: SIZE or SIZE+EXTRA, as in 512M+128M ({why})")]
+    Frames {
+        /// The text.
+        text: String,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// Frames: g guaranteed, x at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameTerms {
+    /// Guaranteed.
+    pub g: u32,
+    /// At most.
+    pub x: u32,
+}
+
+impl FromStr for FrameTerms {
+    type Err = TermsError;
+
+    fn from_str(text: &str) -> Result<Self, TermsError> {
+        let fail = |why: String| TermsError::Frames {
+            text: text.to_owned(),
+            why,
+        };
+        let frames = |part: &str| -> Result<u32, TermsError> {
+            let bytes = part
+                .parse::<Bytes>()
+                .map_err(|why| fail(why.to_string()))?
+                .0;
+            let page = PAGE as u64;
+            match u32::try_from(bytes / page) {
+                _ if !bytes.is_multiple_of(page) => Err(fail(format!(
+                    "not a whole number of frames of {page} bytes"
+                ))),
+                Ok(count) if count <= frames::Frame::MAX => Ok(count),
+                _ => Err(fail(format!(
+                    "more than the {} a contract can hold",
+                    Bytes(u64::from(frames::Frame::MAX) * page)
+                ))),
+            }
+        };
+        let (g, extra) = match text.split_once('+') {
+            Some((g, extra)) => (frames(g)?, frames(extra)?),
+            None => (frames(text)?, 0),
+        };
+        let x = g
+            .checked_add(extra)
+            .filter(|x| *x <= frames::Frame::MAX)
+            .ok_or_else(|| fail("more than a contract can hold".into()))?;
+        Ok(Self { g, x })
+    }
+}
+
+impl fmt::Display for FrameTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
+        match self.x - self.g.min(self.x) {
+            0 => write!(f, "{}", bytes(self.g)),
+            extra => write!(f, "{}+{}", bytes(self.g), bytes(extra)),
+        }
+    }
+}
+
+impl From<FrameTerms> for Contract {
+    fn from(terms: FrameTerms) -> Self {
+        Self {
+            g: terms.g,
+            x: terms.x,
+        }
+    }
+}
+
+impl From<Contract> for FrameTerms {
+    fn from(contract: Contract) -> Self {
+        Self {
+            g: contract.g,
+            x: contract.x,
+        }
+    }
+}
+
+/// Particular frames, where Linux has any to choose (section 6.2: "frames within a special
+/// region").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// Those of huge pages: of 2 MiB each.
+    Huge,
+    /// Those of a NUMA node.
+    Node(u32),
+}
+
+/// The disk: (p, s, x, l).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskTerms {
+    /// Disk time in each period.
+    pub slice: Duration,
+    /// How often it is granted.
+    pub period: Duration,
+    /// Whether slack time may be had.
+    pub extra: bool,
+    /// How long the disk waits for it.
+    pub laxity: Duration,
+}
+
+impl DiskTerms {
+    /// The share of the disk, s/p.
+    pub fn share(&self) -> f64 {
+        self.slice.as_secs_f64() / self.period.as_secs_f64()
+    }
+
+    /// Refuses terms that cannot be kept.
+    pub fn check(&self) -> Result<(), TermsError> {
+        let Self {
+            slice,
+            period,
+            laxity,
+            ..
+        } = *self;
+        if slice.is_zero() || slice > period || !(SHORTEST..=LONGEST).contains(&period) {
+            return Err(TermsError::Slice { slice, period });
+        }
+        match laxity > period {
+            true => Err(TermsError::Laxity { laxity, period }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl FromStr for DiskTerms {
+    type Err = TermsError;
+
+    fn from_str(text: &str) -> Result<Self, TermsError> {
+        let change: DiskChange = text.parse()?;
+        let unsaid = Self {
+            slice: change.slice,
+            period: change.period,
+            extra: false,
+            laxity: LAXITY.min(change.period),
+        };
+        let terms = change.of(unsaid);
+        terms.check().map(|()| terms)
+    }
+}
+
+impl From<DiskTerms> for DiskContract {
+    fn from(terms: DiskTerms) -> Self {
+        let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
+        Self {
+            period: nanos(terms.period),
+            slice: nanos(terms.slice),
+            extra: terms.extra,
+            laxity: nanos(terms.laxity),
+        }
+    }
+}
+
+/// A change of the disk's terms: what is `None` stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskChange {
+    /// Disk time in each period.
+    pub slice: Duration,
+    /// How often it is granted.
+    pub period: Duration,
+    /// Whether slack time may be had.
+    pub extra: Option<bool>,
+    /// How long the disk waits for it.
+    pub laxity: Option<Duration>,
+}
+
+impl DiskChange {
+    /// What becomes of these terms. A laxity that stays is no longer than the period.
+    pub fn of(self, terms: DiskTerms) -> DiskTerms {
+        DiskTerms {
+            slice: self.slice,
+            period: self.period,
+            extra: self.extra.unwrap_or(terms.extra),
+            laxity: self.laxity.unwrap_or(terms.laxity.min(self.period)),
+        }
+    }
+}
+
+impl FromStr for DiskChange {
+    type Err = TermsError;
+
+    fn from_str(text: &str) -> Result<Self, TermsError> {
+        let wrong = || TermsError::Disk(text.to_owned());
+        let mut parts = text.split(',');
+        let (slice, period) = parts
+            .next()
+            .and_then(|share| share.split_once('/'))
+            .ok_or_else(wrong)?;
+        let mut change = Self {
+            slice: parse_time(slice)?,
+            period: parse_time(period)?,
+            extra: None,
+            laxity: None,
+        };
+        for part in parts {
+            match part.split_once('=') {
+                None if part == "extra" => change.extra = Some(true),
+                None if part == "noextra" => change.extra = Some(false),
+                Some(("laxity", time)) => change.laxity = Some(parse_time(time)?),
+                _ => return Err(wrong()),
+            }
+        }
+        Ok(change)
+    }
+}
+
+impl fmt::Display for DiskTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Time(self.slice), Time(self.period))?;
+        if self.extra {
+            write!(f, ",extra")?;
+        }
+        write!(f, ",laxity={}", Time(self.laxity))
+    }
+}
+
+/// A whole contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Frames.
+    pub frames: FrameTerms,
+    /// The disk.
+    pub disk: DiskTerms,
+    /// Bytes of the swap file.
+    pub swap: u64,
+}
+
+impl fmt::Display for Terms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (frames, disk) = (self.frames, self.disk);
+        write!(f, "frames {frames}, disk {disk}, swap {}", Bytes(self.swap))
+    }
+}
+
+/// Reads a value that people write as text, where it stands in a file.
+pub fn from_text<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: FromStr,
+    T::Err: fmt::Display,
+    D: serde::Deserializer<'de>,
+{
+    let text = String::deserialize(from)?;
+    text.parse().map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contract_is_read_as_it_is_printed() {
+        for text in ["25ms/250ms,laxity=10ms", "1ms/2ms,extra,laxity=500us"] {
+            assert_eq!(text.parse::<DiskTerms>().unwrap().to_string(), text);
+        }
+        for text in ["512MiB", "512MiB+128MiB", "64KiB+4KiB"] {
+            assert_eq!(text.parse::<FrameTerms>().unwrap().to_string(), text);
+        }
+        assert_eq!("1s/1s".parse::<DiskTerms>().unwrap().laxity, LAXITY);
+        assert_eq!(
+            "2ms/5ms".parse::<DiskTerms>().unwrap().laxity,
+            Duration::from_millis(5)
+        );
+    }
+
+    #[test]
+    fn a_change_keeps_what_it_does_not_name() {
+        let changed = |from: &str, to: &str| {
+            let to: DiskChange = to.parse().unwrap();
+            to.of(from.parse().unwrap()).to_string()
+        };
+        let from = "25ms/250ms,extra,laxity=7ms";
+        assert_eq!(changed(from, "75ms/250ms"), "75ms/250ms,extra,laxity=7ms");
+        assert_eq!(changed(from, "75ms/250ms,noextra"), "75ms/250ms,laxity=7ms");
+        assert_eq!(
+            changed(from, "1ms/5ms,laxity=2ms"),
+            "1ms/5ms,extra,laxity=2ms"
+        );
+        assert_eq!(changed(from, "1ms/5ms"), "1ms/5ms,extra,laxity=5ms");
+        assert_eq!(
+            changed("1ms/5ms", "1ms/9ms,extra"),
+            "1ms/9ms,extra,laxity=5ms"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_with_the_reason() {
+        let said = |text: &str| text.parse::<DiskTerms>().unwrap_err().to_string();
+        assert!(said("300ms/250ms").contains("a slice of 300ms in a period of 250ms"));
+        assert!(said("0ms/250ms").contains("0 < slice"));
+        assert!(said("1us/10us").contains("a period of 1ms to 60s"));
+        assert!(said("25ms").contains("SLICE/PERIOD"));
+        assert!(said("25/250").contains("`25` is not a length of time"));
+        assert!(said("1ms/2ms,laxity=9ms").contains("longer than the period"));
+        assert!(said("1ms/2ms,lax").contains("[,extra]"));
+        let said = |text: &str| text.parse::<FrameTerms>().unwrap_err().to_string();
+        assert!(said("5000").contains("whole number of frames"));
+        assert!(said("64M+").contains("SIZE+EXTRA"));
+    }
+}

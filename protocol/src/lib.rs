@@ -1,0 +1,385 @@
+//! The messages between the daemon and its clients: tenants and administrators.
+//!
+//! One datagram a message over a SOCK_SEQPACKET socket, in postcard behind a version word.
+//! Descriptors come along with SCM_RIGHTS, in the order the message's documentation gives.
+//! The daemon trusts no input: bytes that decode to no message are rejected.
+//!
+//! Rule: nothing here is on the page path. A tenant sends one request, and then receives
+//! revocations of frames now and then; its faults go over its IO channels.
+
+pub mod contract_spec;
+pub mod disk_trace;
+
+use crate::contract_spec::{DiskChange, DiskTerms, FrameTerms, Place, Terms};
+use host::seqpacket::MESSAGE;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::time::Duration;
+
+/// First word of every message: "SPS" and the version.
+const VERSION: u32 = 0x5350_5303;
+
+/// The default path of the daemon's control socket.
+pub const SOCKET: &str = "/run/selfpage/system.sock";
+
+/// Frames one program needs: an instruction can straddle two pages, one is moved from and one
+/// is moved through.
+pub const MIN_PROGRAM_FRAMES: u32 = 4;
+
+/// Longest name of a tenant, in bytes; longer ones are cut.
+pub const NAME: usize = 64;
+
+/// Longest text, in bytes; longer ones are cut.
+pub const TEXT: usize = MESSAGE - 64;
+
+/// Resume token: identifies a tenant to a daemon that was started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket(pub [u8; 16]);
+
+impl Ticket {
+    /// A random token, which cannot be guessed.
+    pub fn draw() -> rustix::io::Result<Self> {
+        let mut drawn = [0; 16];
+        rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())?;
+        Ok(Self(drawn))
+    }
+}
+
+/// A tenant's number, for people.
+pub type TenantNumber = u32;
+
+/// An IO channel's number among those of its tenant.
+pub type ChannelNumber = u32;
+
+/// Requests from tenants and administrators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Requests a contract; a field that is `None` takes the daemon's default. A client whose
+    /// daemon ended before it replied repeats the request with the same ticket, and gets the
+    /// same contract.
+    Join {
+        /// Random resume token chosen by the client, which keeps it secret.
+        ticket: Ticket,
+        /// What it is called, for people.
+        name: String,
+        /// Frames.
+        frames: Option<FrameTerms>,
+        /// Disk.
+        disk: Option<DiskTerms>,
+        /// Bytes of swap.
+        swap: Option<u64>,
+        /// Which frames; any where `None`.
+        place: Option<Place>,
+    },
+    /// Makes the ledger known that was made for the frames of [`Say::Admitted`]. With its
+    /// descriptor.
+    Ledger,
+    /// Comes back, after the daemon was started again. With both bells of [`Say::Admitted`]
+    /// and the ledger's descriptor.
+    Rejoin {
+        /// The token of the original [`Ask::Join`].
+        ticket: Ticket,
+        /// Channels that follow, each by [`Ask::Channel`].
+        channels: u32,
+    },
+    /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell.
+    Channel(ChannelNumber),
+    /// Asks for a new channel.
+    Open {
+        /// Operations at a time.
+        depth: u16,
+        /// Comes back with the answer.
+        cookie: u64,
+    },
+    /// A channel is no longer used. It is answered when nothing of it is under way.
+    Close(ChannelNumber),
+    /// A revocation was done: the tenant owns no more than it was asked to.
+    Answered {
+        /// The number of the revocation.
+        round: u32,
+    },
+    /// Asks for disk time for a file of the asker's, which comes along as a descriptor. A
+    /// contract for the disk alone; channels are opened as by a tenant.
+    File {
+        /// What it is called, for people.
+        name: String,
+        /// Disk time.
+        disk: DiskTerms,
+    },
+    /// Asks for a share of the faults, and says what processor time is reserved: runtime and
+    /// period.
+    Faults {
+        /// Processor time in every period.
+        reservation: Option<(Duration, Duration)>,
+        /// It was told its share by an earlier daemon.
+        known: bool,
+    },
+    /// What a fault of the tenant's costs: nanoseconds of processor time, measured.
+    FaultUnit(u64),
+    /// Asks for the contracts there are.
+    List,
+    /// Asks what there is to promise, and what of it is free.
+    Books,
+    /// Asks for a tenant's contract to be changed; what is `None` stays.
+    Set {
+        /// Whose.
+        tenant: TenantNumber,
+        /// Frames.
+        frames: Option<FrameTerms>,
+        /// Disk.
+        disk: Option<DiskChange>,
+    },
+    /// Asks for the disk scheduler's trace.
+    Trace {
+        /// From this event on: 0, or the number the last answer ended with.
+        from: u64,
+    },
+    /// Gives the contract back: [`Say::Left`] or [`Say::Stays`] follows.
+    Leave,
+}
+
+/// Replies and events of the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Say {
+    /// There is a contract. With the doorbell (one for all channels) and, for tenants with
+    /// frames, the bell to ring when more frames are wanted.
+    Admitted {
+        /// The tenant's number.
+        tenant: TenantNumber,
+        /// The contract.
+        terms: Terms,
+        /// How far the guarantee of frames goes beyond what the kernel lets us promise.
+        note: String,
+    },
+    /// The ledger is known: frames come.
+    Started,
+    /// A channel. With its memory, the client's end of its bell, and the daemon's end, to be
+    /// kept for the next daemon.
+    Opened {
+        /// As asked with.
+        cookie: u64,
+        /// The channel's number.
+        channel: ChannelNumber,
+    },
+    /// Nothing of the channel is under way any more.
+    Closed(ChannelNumber),
+    /// A revocation: within this time the tenant owns no more than `keep` frames, and reports it.
+    Revoke {
+        /// The number of this revocation.
+        round: u32,
+        /// Frames that may be kept.
+        keep: u32,
+        /// How long it has.
+        within: Duration,
+    },
+    /// The contract changes: what becomes less does so after `notice`.
+    Changed {
+        /// What it will be.
+        terms: Terms,
+        /// How long the old one still holds.
+        notice: Duration,
+    },
+    /// How many faults the tenant may have from now on.
+    Faults(FaultShare),
+    /// A tenant. [`Say::End`] follows the last.
+    Tenant(Listed),
+    /// The end of a list, and what was asked is done.
+    End,
+    /// What there is to promise.
+    Books(Books),
+    /// The trace's memory comes along.
+    Trace,
+    /// The request is refused, with the reason.
+    Refused(String),
+    /// There is no contract any more: frames, channels, swap and disk time are others'. The
+    /// connection may end, or ask for another contract.
+    Left,
+    /// The contract cannot be given back: something of it is still used.
+    Stays(String),
+}
+
+/// A tenant's share of the faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultShare {
+    /// In a period of this length.
+    pub period: Duration,
+    /// task.fault_limit: zero where the tenant's faults are within its own reservation.
+    pub limit: u32,
+    /// system.fault_limit.
+    pub system: u32,
+}
+
+/// A tenant as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its number.
+    pub tenant: TenantNumber,
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its contract.
+    pub terms: Terms,
+    /// What its frames will be, and in which time, where they were lowered.
+    pub later: Option<(FrameTerms, Duration)>,
+    /// Frames it owns: n.
+    pub n: u32,
+    /// Frames of those it uses.
+    pub used: u32,
+    /// Frames resident by the kernel's count.
+    pub resident: u32,
+    /// Its number in the disk scheduler's trace.
+    pub client: u32,
+    /// Disk time it was charged.
+    pub charged: Duration,
+    /// Of that, time that the disk waited for it.
+    pub lax: Duration,
+    /// Transactions it did.
+    pub transactions: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// What it has of processor time and faults, if it asked for any.
+    pub faults: Option<FaultsHeld>,
+}
+
+/// What a tenant that asked for it has of processor time and of the faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultsHeld {
+    /// Processor time that is reserved: runtime and period.
+    pub reservation: Option<(Duration, Duration)>,
+    /// Its share of the faults.
+    pub share: FaultShare,
+    /// fault_unit: what one of its faults is taken to cost.
+    pub unit: Duration,
+}
+
+/// What a daemon has to promise, and what of it is taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Books {
+    /// Tenants, those included that are waited for or are ending.
+    pub tenants: u32,
+    /// Frames there are to promise.
+    pub managed: u32,
+    /// Frames of those that are guaranteed to tenants.
+    pub guaranteed: u32,
+    /// Free frames.
+    pub free: u32,
+    /// Bytes of swap space that can be given out.
+    pub swap: u64,
+    /// Bytes of that which are free.
+    pub swap_free: u64,
+    /// Share of the disk's time that can be promised.
+    pub capacity: f64,
+    /// Share of it that is.
+    pub promised: f64,
+    /// Open IO channels.
+    pub channels: u32,
+    /// Processors that reservations and faults may use together.
+    pub processors: f64,
+    /// Of those, what is reserved.
+    pub reserved: f64,
+    /// Faults of all tenants in a period, and that period.
+    pub faults: (u64, Duration),
+}
+
+/// A message as it travels, or why it cannot: it is too long.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    bytes.extend(postcard::to_stdvec(message)?);
+    match bytes.len() > MESSAGE {
+        true => Err(postcard::Error::SerializeBufferFull),
+        false => Ok(bytes),
+    }
+}
+
+/// A message that arrived; `None` where it is not one of ours.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let (version, rest) = bytes.split_first_chunk::<4>()?;
+    if u32::from_le_bytes(*version) != VERSION {
+        return None;
+    }
+    match postcard::take_from_bytes(rest) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}
+
+/// The first bytes of a text, cut where a character ends.
+pub fn cut(text: &str, most: usize) -> String {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn terms() -> Terms {
+        Terms {
+            frames: "64M+64M".parse().unwrap(),
+            disk: "25ms/250ms".parse().unwrap(),
+            swap: 1 << 30,
+        }
+    }
+
+    #[test]
+    fn the_longest_messages_fit() {
+        let name = "n".repeat(NAME);
+        let listed = Listed {
+            tenant: u32::MAX,
+            name,
+            pid: u32::MAX,
+            uid: u32::MAX,
+            terms: terms(),
+            later: Some((terms().frames, Duration::MAX)),
+            n: u32::MAX,
+            used: u32::MAX,
+            resident: u32::MAX,
+            client: u32::MAX,
+            charged: Duration::MAX,
+            lax: Duration::MAX,
+            transactions: u64::MAX,
+            bytes: u64::MAX,
+            faults: Some(FaultsHeld {
+                reservation: Some((Duration::MAX, Duration::MAX)),
+                share: FaultShare {
+                    period: Duration::MAX,
+                    limit: u32::MAX,
+                    system: u32::MAX,
+                },
+                unit: Duration::MAX,
+            }),
+        };
+        for say in [
+            Say::Tenant(listed),
+            Say::Refused("x".repeat(TEXT)),
+            Say::Admitted {
+                tenant: u32::MAX,
+                terms: terms(),
+                note: "x".repeat(TEXT / 2),
+            },
+        ] {
+            let bytes = encode(&say).unwrap();
+            assert_eq!(decode::<Say>(&bytes), Some(say));
+        }
+        assert!(encode(&Say::Refused("x".repeat(MESSAGE))).is_err());
+        assert_eq!(cut("aé", 2), "a");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_or_are_not(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            let _ = decode::<Ask>(&bytes);
+            let mut ours = VERSION.to_le_bytes().to_vec();
+            ours.extend(bytes);
+            if let Some(ask) = decode::<Ask>(&ours) {
+                prop_assert_eq!(decode::<Ask>(&encode(&ask).unwrap()), Some(ask));
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The supervisor's side of a tree's contract with the daemon.
+//!
+//! Processes of the tree connect to their supervisor only. It opens their IO channels for them,
+//! collects the frames that the daemon revokes (*Self-Paging*, section 6.2: intrusive
+//! revocation), and brings the tree through a restart of the daemon.
+//!
+//! Rule: nothing here blocks. A channel that is requested while the daemon is away opens when
+//! it is back; a dead process's channels count as busy until the daemon reports that none of
+//! their I/O is in flight.
+
+use crate::server::Event;
+use frames::Ledger;
+use host::seqpacket;
+use link::handshake::{Answer, Slot};
+use protocol::contract_spec::Terms;
+use protocol::{ChannelNumber, FaultShare};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+use tenant::{Happened, Steward, Tenant};
+
+/// The supervisor's own way to the disk: it moves no pages, and retires a process only when
+/// [`Upstream::is_quiet`] returns true.
+pub(crate) struct NoPages;
+
+impl store::DiskTransport for NoPages {
+    fn open(&self, _: usize) -> Result<iochannel::ChannelClient, Errno> {
+        Err(Errno::NOTCONN)
+    }
+
+    fn wait_for_io(&self) {}
+}
+
+/// The waiter for a channel.
+struct Waiting {
+    slot: Slot,
+    reply: OwnedFd,
+}
+
+/// The contract with the daemon, on the supervisor's side.
+pub(crate) struct Upstream {
+    steward: Steward<Waiting>,
+    channels: BTreeMap<ChannelNumber, Slot>,
+    closing: HashSet<ChannelNumber>,
+    /// Slots whose process has gone.
+    gone: HashSet<Slot>,
+    /// A share of the faults that is not in force yet.
+    faults: Option<FaultShare>,
+}
+
+impl Upstream {
+    pub fn new(tenant: Tenant) -> Self {
+        Self {
+            steward: Steward::new(tenant),
+            channels: BTreeMap::new(),
+            closing: HashSet::new(),
+            gone: HashSet::new(),
+            faults: None,
+        }
+    }
+
+    /// A share of the faults that has come since this was last asked.
+    pub fn new_share(&mut self) -> Option<FaultShare> {
+        self.faults.take()
+    }
+
+    /// Reports the measured cost of a fault.
+    pub fn fault_unit(&self, unit: u64) {
+        self.steward.fault_unit(unit);
+    }
+
+    /// The contract.
+    pub fn terms(&self) -> Terms {
+        self.steward.terms()
+    }
+
+    /// Rung when more frames are wanted.
+    pub fn hunger(&self) -> BorrowedFd<'_> {
+        self.steward.hunger()
+    }
+
+    /// Readable when there is something to do. Another one after [`Event::Back`].
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.steward.fd()
+    }
+
+    /// When it wants to be called though nothing is readable.
+    pub fn patience(&self) -> Option<Duration> {
+        self.steward.patience()
+    }
+
+    /// Gets a channel for the process in `slot`; it is answered on `reply`.
+    pub fn open(&mut self, slot: Slot, depth: u16, reply: OwnedFd) {
+        self.gone.remove(&slot);
+        self.steward.open(depth, Waiting { slot, reply });
+    }
+
+    /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
+    pub fn is_quiet(&mut self, slot: Slot) -> bool {
+        self.gone.insert(slot);
+        let own = |(channel, of): (&ChannelNumber, &Slot)| (*of == slot).then_some(*channel);
+        let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
+        for channel in &channels {
+            if self.closing.insert(*channel) {
+                self.steward.close(*channel);
+            }
+        }
+        channels.is_empty() && self.steward.waiting().all(|waiting| waiting.slot != slot)
+    }
+
+    /// Handles pending messages, and returns the events.
+    pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<Event>) {
+        for one in self.steward.dispatch(ledger) {
+            match one {
+                Happened::Opened {
+                    who,
+                    channel,
+                    memory,
+                    bell,
+                } => self.opened(&who, channel, &memory, &bell),
+                Happened::NotOpened { who, why } => {
+                    answer(&who.reply, Answer::Refused(why.as_bytes()), &[]);
+                }
+                Happened::Closed(channel) => {
+                    self.channels.remove(&channel);
+                    self.closing.remove(&channel);
+                }
+                Happened::Faults(share) => self.faults = Some(share),
+                Happened::Changed(terms, notice) => say(happened, changed(&terms, notice)),
+                Happened::Gone => say(
+                    happened,
+                    "the system domain has ended: what needs its disk waits until it is started again".into(),
+                ),
+                Happened::Back => happened.push(Event::Back),
+                Happened::Refused(why) => say(
+                    happened,
+                    format!("the system domain does not take this contract back: {why}"),
+                ),
+                // A tree has its contract until it ends.
+                Happened::Asked(_) | Happened::Left | Happened::Stays(_) => {}
+            }
+        }
+        self.steward.shed(ledger);
+    }
+
+    fn opened(
+        &mut self,
+        Waiting { slot, reply }: &Waiting,
+        channel: ChannelNumber,
+        memory: &OwnedFd,
+        bell: &OwnedFd,
+    ) {
+        self.channels.insert(channel, *slot);
+        let fds = [memory.as_fd(), self.steward.doorbell(), bell.as_fd()];
+        if self.gone.contains(slot) || !answer(reply, Answer::Channel, &fds) {
+            self.closing.insert(channel);
+            self.steward.close(channel);
+        }
+    }
+}
+
+fn say(happened: &mut Vec<Event>, text: String) {
+    happened.push(Event::Notice {
+        pid: rustix::process::getpid(),
+        text,
+    });
+}
+
+fn changed(terms: &Terms, notice: Duration) -> String {
+    match notice.is_zero() {
+        true => format!("the contract is now: {terms}"),
+        false => format!("the contract becomes: {terms}; what is less of it in {notice:.0?}"),
+    }
+}
+
+fn answer(reply: &OwnedFd, what: Answer, fds: &[BorrowedFd<'_>]) -> bool {
+    seqpacket::send(reply, what.encode().as_slice(), fds, SendFlags::DONTWAIT).is_ok()
+}

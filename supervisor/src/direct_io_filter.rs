@@ -1,0 +1,198 @@
+//! Calls that stop at the tree's filter ([`host::seccomp`]) because the kernel may hold pages for a
+//! device, a file system or another process afterwards.
+//!
+//! The supervisor sets the flag of the stats page, waits until every pager has seen it, and lets the
+//! call go on.
+//!
+//! Rule: a call goes on only when every pager that could be evicting checks. A call whose wait
+//! exceeds its bound gets the error of a kernel without the call, and does not go on.
+//!
+//! A file system whose plain reads go straight into memory (FUSE, where its server wants that)
+//! cannot be detected by a call on its files. So the tree is careful once one is mounted: mounts
+//! are read before the program starts, when the tree mounts one, and when the kernel reports that
+//! they have changed ([`Notifier::settle`]).
+
+use host::direct_io::{Mounts, mounted_in_place, reads_in_place};
+use host::process_tree::Stat;
+use host::seccomp::{Listener, call, is_of_other_table};
+use link::handshake::Slot;
+use link::stats_page::Board;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io;
+use rustix::process::Pid;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How long a call may wait for the tree's pagers: an eviction takes well under a
+/// second, a machine in trouble a few.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What every pager of the tree must have seen.
+const CAREFUL: u32 = 1;
+
+/// A call that waits.
+struct Waiting {
+    id: u64,
+    number: i32,
+    since: Instant,
+}
+
+/// The supervisor's end of the filter.
+pub struct Notifier {
+    listener: Listener,
+    waiting: Vec<Waiting>,
+    mounts: Mounts,
+    requests: Vec<u64>,
+}
+
+impl Notifier {
+    /// Answers the filter whose listener this is.
+    pub fn new(listener: OwnedFd) -> Self {
+        Self {
+            listener: listener.into(),
+            waiting: Vec::new(),
+            mounts: Mounts::open(),
+            requests: Vec::new(),
+        }
+    }
+
+    /// Readable when a call has stopped at the filter.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Returns true if calls wait for pagers: [`Notifier::settle`] must be called again soon.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes up one call that has stopped: from now on the tree is careful, if the call can
+    /// make the kernel hold pages. `Err` when no process is left under the filter.
+    pub fn receive(&mut self, board: &Board) -> io::Result<()> {
+        let Some(stopped) = self.listener.receive()? else {
+            return Ok(());
+        };
+        if call::is_request(&stopped.data) {
+            self.requests.push(stopped.id);
+            return Ok(());
+        }
+        if !can_hold_pages(&stopped) {
+            self.listener.resume(stopped.id);
+            return Ok(());
+        }
+        be_careful(board);
+        self.waiting.push(Waiting {
+            id: stopped.id,
+            number: stopped.data.nr,
+            since: Instant::now(),
+        });
+        Ok(())
+    }
+
+    /// Calls by which processes asked for a connection: see [`crate::System::connect`].
+    pub fn take_requests(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// Lets calls go on if every pager of `members` checks by now, and refuses those
+    /// that have waited too long. Returns how many were refused. Checks new mounts, too.
+    pub fn settle(&mut self, board: &Board, members: impl Iterator<Item = (Slot, Pid)>) -> usize {
+        if self.mounts.changed() && mounted_in_place().is_some() {
+            be_careful(board);
+        }
+        if self.waiting.is_empty() {
+            return 0;
+        }
+        let ready = all_careful(board, members);
+        let mut refused = 0;
+        let listener = &self.listener;
+        self.waiting.retain(|call| {
+            if ready {
+                listener.resume(call.id);
+                return false;
+            }
+            if call.since.elapsed() > LIMIT {
+                refused += 1;
+                listener.fail(call.id, error_without(call.number));
+                return false;
+            }
+            true
+        });
+        refused
+    }
+}
+
+/// Returns true if a call that has stopped can make the kernel hold pages.
+fn can_hold_pages(call: &libc::seccomp_notif) -> bool {
+    /// Mounts that ask for no file system.
+    const MOVES: libc::c_ulong = libc::MS_BIND
+        | libc::MS_MOVE
+        | libc::MS_REMOUNT
+        | libc::MS_SHARED
+        | libc::MS_PRIVATE
+        | libc::MS_SLAVE
+        | libc::MS_UNBINDABLE;
+    let args = call.data.args;
+    // What cannot be read counts as the worst.
+    let in_place = |at| text_of(call.pid, at).is_none_or(|kind| reads_in_place(&kind));
+    match i64::from(call.data.nr) {
+        libc::SYS_mount => args[3] & MOVES == 0 && in_place(args[2]),
+        libc::SYS_fsopen => in_place(args[0]),
+        // Other mounts may be seen there.
+        libc::SYS_setns => args[1] == 0 || args[1] & libc::CLONE_NEWNS as u64 != 0,
+        _ => true,
+    }
+}
+
+/// A short text in a stopped thread's memory; `None` where it cannot be read without waiting
+/// for that process's pager.
+fn text_of(thread: u32, at: u64) -> Option<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let memory = std::fs::File::open(format!("/proc/{thread}/mem")).ok()?;
+    let mut text = Vec::new();
+    while text.len() < LONGEST_KIND {
+        let mut byte = [0];
+        memory
+            .read_exact_at(&mut byte, at + text.len() as u64)
+            .ok()?;
+        match byte {
+            [0] => return Some(text),
+            [byte] => text.push(byte),
+        }
+    }
+    None
+}
+
+/// Bytes of a file system's kind that are compared.
+const LONGEST_KIND: usize = 64;
+
+/// Makes every pager of the tree check for pinned pages, for good.
+pub fn be_careful(board: &Board) {
+    board.careful().store(CAREFUL, Ordering::SeqCst);
+    wired::futex::wake_all(board.careful());
+}
+
+/// Returns true if no pager evicts without the check. A stopped or dead pager evicts nothing.
+fn all_careful(board: &Board, mut members: impl Iterator<Item = (Slot, Pid)>) -> bool {
+    members.all(|(slot, pid)| {
+        board.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL
+            || Stat::of(pid).is_none_or(|stat| stat.is_still())
+    })
+}
+
+/// The error of a kernel, a device or a file that lacks what the call needs: programs handle
+/// that.
+fn error_without(number: i32) -> i32 {
+    match i64::from(number) {
+        libc::SYS_io_uring_setup
+        | libc::SYS_io_setup
+        | libc::SYS_process_vm_writev
+        | libc::SYS_pidfd_getfd => libc::ENOSYS,
+        libc::SYS_socket => libc::EAFNOSUPPORT,
+        libc::SYS_ioctl => libc::ENOTTY,
+        libc::SYS_mount | libc::SYS_fsopen => libc::ENODEV,
+        libc::SYS_setns => libc::EPERM,
+        _ if is_of_other_table(number) => libc::ENOSYS,
+        _ => libc::EINVAL,
+    }
+}

@@ -1,0 +1,85 @@
+//! A dead process's last writes.
+//!
+//! A process that is killed may have writes to the swap file in flight, and the kernel
+//! lets them finish after the process, and its descriptors, are gone. Bloks taken back
+//! before that and given to another process would be overwritten: its pages would be
+//! lost, and its checksums could only detect it.
+//!
+//! So each process gets an open file description of its own, with a lock on a byte of
+//! its own, far past the end of the file. The lock belongs to the description, and ends
+//! with the last reference to it, which a request in flight is.
+//!
+//! Rule: what a process held in the store is taken back only when its byte is free.
+
+use link::handshake::Slot;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+
+/// Past any swap file there can be.
+const BYTES: i64 = 1 << 60;
+
+/// The swap file, as the system domain has it.
+pub(crate) struct Fence {
+    swap: OwnedFd,
+}
+
+impl Fence {
+    /// Around the swap file behind this descriptor.
+    pub fn around(swap: &OwnedFd) -> std::io::Result<Self> {
+        Ok(Self {
+            swap: swap.try_clone()?,
+        })
+    }
+
+    /// A description of its own for the process in `slot`. `None` where it cannot be had
+    /// (no /proc): the process then uses the common one.
+    pub fn description(&self, slot: Slot) -> Option<OwnedFd> {
+        let flags = fcntl_getfl(&self.swap).ok()? & (OFlags::RDWR | OFlags::DIRECT);
+        let path = format!("/proc/self/fd/{}", self.swap.as_raw_fd());
+        let own = open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut byte = byte(slot);
+        // SAFETY: takes a lock as the structure says.
+        let locked = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_OFD_SETLK, &raw mut byte) };
+        (locked == 0).then_some(own)
+    }
+
+    /// Returns true if no write of the process that was in `slot` is in flight.
+    pub fn is_quiet(&self, slot: Slot) -> bool {
+        let mut byte = byte(slot);
+        // SAFETY: asks for a lock as the structure says, and fills it.
+        let asked = unsafe { libc::fcntl(self.swap.as_raw_fd(), libc::F_OFD_GETLK, &raw mut byte) };
+        asked != 0 || byte.l_type == libc::F_UNLCK as libc::c_short
+    }
+}
+
+fn byte(slot: Slot) -> libc::flock {
+    // SAFETY: plain numbers, for which zeros are a value; the kernel wants l_pid 0.
+    let mut it: libc::flock = unsafe { std::mem::zeroed() };
+    it.l_type = libc::F_WRLCK as libc::c_short;
+    it.l_whence = libc::SEEK_SET as libc::c_short;
+    it.l_start = BYTES + i64::from(slot);
+    it.l_len = 1;
+    it
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_quiet_when_the_last_reference_to_its_description_is_gone() {
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        let fence = Fence::around(&file).unwrap();
+        let own = fence.description(5).unwrap();
+        assert!(!fence.is_quiet(5) && fence.is_quiet(4));
+        let copy = own.try_clone().unwrap();
+        drop(own);
+        assert!(!fence.is_quiet(5), "a copy is the same description");
+        drop(copy);
+        assert!(fence.is_quiet(5));
+        assert!(
+            fence.description(5).is_some(),
+            "the slot's next process has it"
+        );
+    }
+}

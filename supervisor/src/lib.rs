@@ -1,0 +1,22 @@
+//! The supervisor of one process tree: the paper's system domain (*Self-Paging in the Nemesis
+//! Operating System*, section 6) at the size of a tree, in the process that started it.
+//!
+//! It owns the [`frames::Ledger`] and the shared store of the tree, admits every process as
+//! a domain, and takes back what a dead one held. Where the tree has a contract with the
+//! daemon, it keeps that for all of them (`daemon_link`).
+//!
+//! Rule: the supervisor is never on the page path.
+
+mod connector;
+mod daemon_link;
+pub mod direct_io_filter;
+pub mod fault_limits;
+mod fence;
+mod finished_totals;
+pub mod memory_sampler;
+mod orphaned_memory;
+mod processes;
+pub mod server;
+mod sockets;
+
+pub use server::{Event, Settings, StartError, System};

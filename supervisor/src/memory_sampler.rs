@@ -1,0 +1,360 @@
+//! Samples the memory of a tree, as the kernel counts it.
+//!
+//! Rule: sampling costs less than a hundredth of a processor. Walking a process's page
+//! tables takes about 12 us a resident megabyte, so the pause between two samples is a
+//! hundred times what the last one took, and no less than a tenth of a second. What
+//! counts is processor time: the walk also waits for evictions, which takes no processor time.
+//!
+//! A walk may take a second (80 GB), so a thread of the sampler's own takes the samples: the
+//! supervisor's loop only starts them.
+
+use host::process_tree;
+use host::procfs::{field, rollup};
+use link::handshake::Slot;
+use link::stats_page::{Board, Figure};
+use rustix::process::Pid;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use store::{Occupancy, SharedStore, Store};
+
+/// The first sample comes soon, and the pauses double from there: most programs are short.
+const FIRST: Duration = Duration::from_millis(5);
+/// The least pause in the long run.
+const LEAST: Duration = Duration::from_millis(100);
+/// The longest: a peak shorter than this may be missed.
+const MOST: Duration = Duration::from_secs(5);
+/// One part in so many of a processor.
+const SHARE: u32 = 100;
+
+/// The library that is a pager, by its file's name.
+const LIBRARY: &str = "/libselfpage_preload.so";
+
+/// The memory of a tree at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Live processes.
+    pub processes: u64,
+    /// Anonymous memory, pages shared after a fork counted once (sum of Pss_Anon).
+    pub anonymous: u64,
+    /// Of that, what no pager answers for: neither stretches nor, in [`Samples::worst`],
+    /// pagers' own.
+    pub unpaged: u64,
+    /// The pagers' own memory, the most seen; known in [`Samples::worst`] only.
+    pub pagers: u64,
+    /// Bytes of stretches that hold something, resident or stored: at least so many.
+    pub held: u64,
+    /// Shared memory mapped, the store's and the tables' included (sum of Pss_Shmem).
+    pub shared: u64,
+}
+
+impl Sample {
+    /// Of all anonymous memory in use, resident or stored, the share no pager answers for.
+    pub fn unpaged_share(&self) -> f64 {
+        match self.unpaged + self.held {
+            0 => 0.0,
+            all => self.unpaged as f64 / all as f64,
+        }
+    }
+}
+
+/// What the samples so far have shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples {
+    /// The sample with the most anonymous memory.
+    pub peak: Sample,
+    /// The sample with the most unpaged memory; with the most of the pagers' own that was seen.
+    pub worst: Sample,
+    /// The most that each tier of the store held.
+    pub store: Occupancy,
+    /// Samples taken.
+    pub taken: u64,
+    /// The processor time that took.
+    pub spent: Duration,
+    next: Instant,
+    pause: Duration,
+    is_running: bool,
+    /// The most that was unpaged with the pagers' own memory.
+    most: u64,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self {
+            peak: Sample::default(),
+            worst: Sample::default(),
+            store: Occupancy::default(),
+            taken: 0,
+            spent: Duration::ZERO,
+            next: Instant::now() + FIRST,
+            pause: FIRST,
+            is_running: false,
+            most: 0,
+        }
+    }
+}
+
+/// What a sample reads of a tree beside /proc.
+pub struct Observed {
+    board: Board,
+    store: Option<SharedStore>,
+}
+
+impl Observed {
+    pub(crate) fn new(board: Board, store: Option<SharedStore>) -> Self {
+        Self { board, store }
+    }
+}
+
+/// The processes that page, by slot.
+type Members = Vec<(Slot, Pid)>;
+
+/// Samples a tree in a thread of its own, and keeps the highest.
+pub struct Sampler {
+    samples: Arc<Mutex<Samples>>,
+    /// None where no thread could be started: then no samples are taken.
+    requests: Option<SyncSender<Members>>,
+}
+
+impl Sampler {
+    /// Starts the thread.
+    pub fn start(observed: Observed) -> Self {
+        let samples = Arc::new(Mutex::new(Samples::default()));
+        let (requests, requested) = sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("selfpage-sample".into())
+            .spawn({
+                let samples = samples.clone();
+                move || {
+                    requested
+                        .iter()
+                        .for_each(|members| sample(&observed, &members, &samples))
+                }
+            });
+        Self {
+            samples,
+            requests: thread.is_ok().then_some(requests),
+        }
+    }
+
+    /// How long until the next sample is due.
+    pub fn due_in(&self) -> Duration {
+        let samples = self.samples();
+        match samples.is_running {
+            true => LEAST,
+            false => samples.next.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    /// Starts a sample of everything below this process, if one is due. Does not wait for it.
+    pub fn sample_if_due(&self, members: impl Iterator<Item = (Slot, Pid)>) {
+        let Some(requests) = &self.requests else {
+            return;
+        };
+        if self.samples().is_running || !self.due_in().is_zero() {
+            return;
+        }
+        self.samples().is_running = requests.try_send(members.collect()).is_ok();
+    }
+
+    /// What they have shown so far.
+    pub fn samples(&self) -> MutexGuard<'_, Samples> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a sample of everything below this process.
+fn sample(observed: &Observed, members: &Members, samples: &Mutex<Samples>) {
+    let begin = processor_time();
+    let pids = process_tree::below(rustix::process::getpid());
+    let mut sample = take(observed, members, &pids);
+    let most = samples.lock().unwrap_or_else(PoisonError::into_inner).most;
+    // Dearer to find out, so only where it matters.
+    let is_most = sample.unpaged > most;
+    let unpaged = sample.unpaged;
+    if is_most {
+        // A page may be resident and stored at once, so what is stored is a lower bound.
+        sample.held = sample.held.max(stored(observed));
+        let members = pids.iter().filter(|pid| slot_of(members, **pid).is_some());
+        sample.pagers = members.map(|pid| pagers_own(*pid)).sum();
+        sample.unpaged = sample.unpaged.saturating_sub(sample.pagers);
+    }
+    let store = observed.store.as_ref();
+    let occupied = store.map(SharedStore::occupancy).unwrap_or_default();
+    let cost = processor_time().saturating_sub(begin);
+    let mut all = samples.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_most {
+        all.most = unpaged;
+        let pagers = all.worst.pagers.max(sample.pagers);
+        if sample.unpaged > all.worst.unpaged {
+            all.worst = sample;
+        }
+        all.worst.pagers = pagers;
+    }
+    if sample.anonymous > all.peak.anonymous {
+        all.peak = sample;
+    }
+    all.store = all.store.max(occupied);
+    all.taken += 1;
+    all.spent += cost;
+    all.pause = (all.pause * 2).min(LEAST).max(cost * SHARE).min(MOST);
+    all.next = Instant::now() + all.pause;
+    all.is_running = false;
+}
+
+fn processor_time() -> Duration {
+    Duration::from_nanos(wired::clock::thread_time().unwrap_or(0))
+}
+
+fn slot_of(members: &Members, pid: Pid) -> Option<Slot> {
+    let member = members.iter().find(|(_, member)| *member == pid);
+    member.map(|(slot, _)| *slot)
+}
+
+/// Whether a process is a program's pager: known by its name, since one that has just started is
+/// no member yet.
+fn is_pager(pid: &Pid) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()))
+        .is_ok_and(|name| name.trim_end() == "selfpage-pager")
+}
+
+fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
+    let mut all = Sample::default();
+    // A pager process has its program's memory.
+    for pid in pids.iter().filter(|pid| !is_pager(pid)) {
+        let slot = slot_of(members, *pid);
+        if slot.is_none() && shares_paged_memory(*pid) {
+            continue;
+        }
+        let Some(memory) = rollup(*pid) else {
+            continue;
+        };
+        all.processes += 1;
+        all.anonymous += memory.anonymous;
+        all.shared += memory.shared;
+        let Some(slot) = slot else {
+            // A child that is about to join still shares its pages with its parent.
+            all.unpaged += memory.anonymous.min(memory.private);
+            continue;
+        };
+        let block = observed.board.block(slot);
+        let resident = block
+            .get(Figure::ResidentPages)
+            .saturating_mul(wired::PAGE as u64);
+        all.unpaged += memory.anonymous.saturating_sub(resident);
+        all.held += resident;
+    }
+    all
+}
+
+/// Bytes of pages that are stored.
+fn stored(observed: &Observed) -> u64 {
+    let usage = observed
+        .store
+        .as_ref()
+        .map(|store| store.usage())
+        .unwrap_or_default();
+    (usage.pages_ram + usage.pages_filled + usage.pages_disk) * wired::PAGE as u64
+}
+
+/// Returns true if a process that no pager answers for runs in the memory of one that is paged: a
+/// child of `vfork`. Its memory has been counted.
+fn shares_paged_memory(pid: Pid) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
+        .is_ok_and(|text| text.lines().any(is_registered))
+}
+
+/// Returns true if a line of smaps is that of the flags of memory registered with a userfaultfd.
+fn is_registered(line: &str) -> bool {
+    line.strip_prefix("VmFlags:")
+        .is_some_and(|flags| flags.split(' ').any(|flag| flag == "um"))
+}
+
+/// Anonymous memory of a process that is its pager's own, in bytes, pages shared after a
+/// fork counted once: what [`wired::WiredMemory`] marks, and the library's data.
+fn pagers_own(pid: Pid) -> u64 {
+    std::fs::read_to_string(format!("/proc/{}/smaps", pid.as_raw_nonzero()))
+        .map_or(0, |text| marked(&text))
+}
+
+/// Bytes of the mappings that are a pager's own, in the text of smaps. The mark is *not in
+/// core dumps* (`dd`). A program's own mapping may bear it too, and is then a stretch (`um`,
+/// registered) or has a name.
+fn marked(smaps: &str) -> u64 {
+    let (mut name, mut share, mut anonymous, mut all) = ("", 0, 0, 0);
+    for line in smaps.lines() {
+        let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match key {
+            "Pss:" => share = field(line, key).unwrap_or(0),
+            "Anonymous:" => anonymous = field(line, key).unwrap_or(0),
+            "VmFlags:" => {
+                let has = |flag| rest.split(' ').any(|word| word == flag);
+                if name.ends_with(LIBRARY) || name.is_empty() && has("dd") && !has("um") {
+                    // The library's code is shared, and a share, too, but not anonymous.
+                    all += share.min(anonymous);
+                }
+            }
+            // The first line of a mapping: addresses, rights, offset, device, inode, name.
+            _ if !key.ends_with(':') => {
+                name = rest.splitn(5, ' ').nth(4).unwrap_or("").trim();
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_paged_is_told_by_its_flags() {
+        assert!(is_registered("VmFlags: rd wr mr mw me ac um sd "));
+        assert!(!is_registered("VmFlags: rd wr mr mw me ac sd "));
+        assert!(!is_registered("7f00-7f08 rw-p 00000000 00:00 0 um"));
+    }
+
+    #[test]
+    fn a_pagers_own_memory_is_told_from_the_programs() {
+        let mapping = |name: &str, flags: &str| {
+            format!(
+                "7f00-7f08 rw-p 00000000 00:00 0    {name}\nPss: 8 kB\nAnonymous: 12 kB\nVmFlags: {flags} \n"
+            )
+        };
+        let count = |name: &str, flags: &str| marked(&mapping(name, flags));
+        assert_eq!(count("", "rd wr nr dd nh"), 8 << 10);
+        assert_eq!(count("/opt/lib/libselfpage_preload.so", "rd wr"), 8 << 10);
+        for (name, flags) in [
+            ("", "rd wr nr nh"),
+            ("", "rd wr um dd"),
+            ("[heap]", "rd dd"),
+        ] {
+            assert_eq!(count(name, flags), 0, "{name} {flags}");
+        }
+        let both = mapping("", "rd dd") + &mapping("/lib/libc.so.6", "rd");
+        assert_eq!(marked(&both), 8 << 10);
+    }
+
+    #[test]
+    fn the_kernel_shows_the_mark() {
+        let own = wired::WiredMemory::private(1 << 20).unwrap();
+        let words = own.slice::<std::sync::atomic::AtomicU64>(0, (1 << 20) / 8);
+        let before = pagers_own(rustix::process::getpid());
+        words
+            .iter()
+            .for_each(|word| word.store(1, std::sync::atomic::Ordering::Relaxed));
+        assert!(pagers_own(rustix::process::getpid()) >= before + own.len() as u64);
+    }
+
+    #[test]
+    fn the_share_counts_what_is_stored_too() {
+        let sample = Sample {
+            unpaged: 10,
+            held: 90,
+            ..Sample::default()
+        };
+        assert!((sample.unpaged_share() - 0.1).abs() < 1e-9);
+        assert_eq!(Sample::default().unpaged_share(), 0.0);
+    }
+}

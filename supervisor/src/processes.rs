@@ -1,0 +1,125 @@
+//! The processes that page now: each a program and its pager process, which joined the tree.
+
+use crate::orphaned_memory::OrphanedMemory;
+use frames::DomainId;
+use link::handshake::{Slot, slot_of};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// A process that pages.
+pub(crate) struct Member {
+    /// The pager process.
+    pub pid: Pid,
+    /// The program that it pages; itself, where it is one process with its pager.
+    pub program: Pid,
+    pub pidfd: OwnedFd,
+    pub connection: OwnedFd,
+    pub domain: DomainId,
+    /// By what the kernel kills the program if the pager process ends first, and what keeps
+    /// the program's missing pages missing until then.
+    lifeline: Option<OwnedFd>,
+    userfault: Option<OwnedFd>,
+    /// When its connection hung up.
+    leaving: Option<Instant>,
+}
+
+impl Member {
+    /// The pager process `pid`, which may have ended by now: the pidfd tells.
+    pub fn new(
+        connection: OwnedFd,
+        pid: Pid,
+        program: Pid,
+        domain: DomainId,
+    ) -> std::io::Result<Self> {
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Self {
+            pid,
+            program,
+            pidfd,
+            connection,
+            domain,
+            lifeline: None,
+            userfault: None,
+            leaving: None,
+        })
+    }
+
+    /// Keeps what the pager process sends once it serves.
+    pub fn keep_lifeline(&mut self, mut fds: impl Iterator<Item = OwnedFd>) {
+        self.lifeline = fds.next();
+        self.userfault = fds.next();
+    }
+
+    /// The program has begun another image: ends the pager process of this one, without the
+    /// program.
+    pub fn end_image(&self) {
+        if self.pid == self.program {
+            return;
+        }
+        if let Some(lifeline) = &self.lifeline {
+            let no_owner = 0;
+            // SAFETY: changes the owner of the socket's signal.
+            unsafe { libc::fcntl(lifeline.as_raw_fd(), libc::F_SETOWN, no_owner) };
+        }
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// What outlives the process, where another one uses its memory.
+    pub fn into_orphaned_memory(self) -> Option<OrphanedMemory> {
+        self.userfault.and_then(OrphanedMemory::of)
+    }
+
+    pub fn slot(&self) -> Slot {
+        slot_of(self.domain.raw())
+    }
+}
+
+/// All of them, by slot.
+#[derive(Default)]
+pub(crate) struct Members(BTreeMap<Slot, Member>);
+
+impl Members {
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.0.values()
+    }
+
+    pub fn get(&self, slot: Slot) -> Option<&Member> {
+        self.0.get(&slot)
+    }
+
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Member> {
+        self.0.get_mut(&slot)
+    }
+
+    /// Of a program.
+    pub fn of(&self, program: Pid) -> Option<&Member> {
+        self.iter().find(|member| member.program == program)
+    }
+
+    pub fn insert(&mut self, member: Member) {
+        self.0.insert(member.slot(), member);
+    }
+
+    pub fn remove(&mut self, slot: Slot) -> Option<Member> {
+        self.0.remove(&slot)
+    }
+
+    /// Its connection has hung up: it is ending, or has begun another image.
+    pub fn leaving(&mut self, slot: Slot) {
+        if let Some(member) = self.0.get_mut(&slot) {
+            member.leaving.get_or_insert_with(Instant::now);
+        }
+    }
+
+    pub fn is_any_leaving(&self) -> bool {
+        self.iter().any(|member| member.leaving.is_some())
+    }
+
+    /// Those whose connection hung up at least `ago`.
+    pub fn left_since(&self, ago: Duration) -> Vec<Slot> {
+        let left = |member: &&Member| member.leaving.is_some_and(|since| since.elapsed() >= ago);
+        self.iter().filter(left).map(Member::slot).collect()
+    }
+}

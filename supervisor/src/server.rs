@@ -1,0 +1,613 @@
+//! The system domain's side: admits processes, watches them, reclaims what they held.
+//!
+//! One descriptor to poll ([`System::fd`]) and one call when it is readable
+//! ([`System::dispatch`]), so that it fits into any loop. A process is watched twice, by
+//! its connection (it ends at exec too) and by its pidfd (it ends even where a copy of
+//! the connection survives in a child).
+
+mod admission;
+mod reclaim;
+mod unclaimed;
+
+use crate::connector::Connector;
+use crate::daemon_link::{NoPages, Upstream};
+use crate::fault_limits::Pace;
+use crate::fence::Fence;
+use crate::finished_totals::Past;
+use crate::memory_sampler::Observed;
+use crate::orphaned_memory::OrphanedMemory;
+use crate::processes::{Member, Members};
+use crate::sockets::{self, Doors, Peer};
+use admission::refuse;
+use frames::{DomainId, Ledger, LedgerError};
+use host::{process_tree, seqpacket};
+use link::handshake::{Hello, Options, Say, Slot};
+use link::stats_page::{Board, Figure};
+use link::{MAX_PROCESSES, MIN_FRAMES};
+use protocol::contract_spec::Terms;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::RecvFlags;
+use rustix::process::Pid;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+use store::{Occupancy, SetupError, SharedStore, StoreConfig};
+use tenant::{Tenant, TenantError};
+use unclaimed::Unclaimed;
+
+/// How long the threads of a process that is ending may still be on their way out of
+/// user code after its connection has hung up. After an exec the process lives on, so
+/// its death cannot be waited for.
+const LAST_STEPS: Duration = Duration::from_millis(20);
+
+/// How often the supervisor checks for domains whose process never joined.
+const SWEEP: Duration = Duration::from_secs(1);
+
+const PORT: u64 = 0;
+const LISTENER: u64 = 1;
+const UPSTREAM: u64 = 2;
+const CONNECTION: u64 = 1 << 32;
+const PIDFD: u64 = 2 << 32;
+const STRANGER: u64 = 3 << 32;
+
+/// What the tree was promised.
+pub struct Settings {
+    /// Frames of the whole tree.
+    pub frames: u32,
+    /// Where its pages go; `None` for none (what is evicted must then be zeros).
+    pub store: Option<StoreConfig>,
+    /// The options that every process receives.
+    pub options: Options,
+    /// /dev/userfaultfd, where it could be opened.
+    pub userfaultfd: Option<OwnedFd>,
+    /// True if processes of other users than this one's get the store, too.
+    pub share_store: bool,
+    /// The contract with the system's daemon that the tree lives on; `frames` are then the
+    /// most of it, and the store's disk is the daemon's.
+    pub tenant: Option<Tenant>,
+}
+
+/// Why the system domain could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A system call failed that the supervisor cannot do without.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What it was for.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Fewer frames than one process needs.
+    #[error(
+        "{frames} frames ({}) are fewer than the {MIN_FRAMES} ({}) one process needs: an instruction can touch \
+         four pages at once, and the pager nails those that the kernel and the C library need at any time; ask \
+         for more",
+        kib(*frames), kib(MIN_FRAMES)
+    )]
+    TooFew {
+        /// Frames asked for.
+        frames: u32,
+    },
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] SetupError),
+    /// The system's daemon.
+    #[error(transparent)]
+    Tenant(#[from] TenantError),
+}
+
+impl StartError {
+    /// A call that failed, by what it was for.
+    pub fn call(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Call { what, errno }
+    }
+
+    /// What the kernel said, where it was the kernel.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Call { errno, .. } | Self::Store(SetupError::Memory { errno, .. }) => {
+                Some(*errno)
+            }
+            Self::Ledger(LedgerError::Map(error)) => Errno::from_io_error(error),
+            _ => None,
+        }
+    }
+}
+
+fn kib(frames: u32) -> String {
+    format!("{} KiB", u64::from(frames) * wired::PAGE as u64 / 1024)
+}
+
+/// An event of the tree.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A process joined.
+    Joined {
+        /// Its slot.
+        slot: Slot,
+        /// Its process id.
+        pid: Pid,
+    },
+    /// A process ended, or began another image; what it held is reclaimed.
+    Left {
+        /// Its slot.
+        slot: Slot,
+        /// Its process id.
+        pid: Pid,
+        /// Frames it still held.
+        frames: u32,
+    },
+    /// A process sends a line for the user.
+    Notice {
+        /// Who.
+        pid: Pid,
+        /// The line.
+        text: String,
+    },
+    /// A process was, or will be, refused.
+    Refused {
+        /// Who.
+        pid: Pid,
+        /// Why.
+        text: String,
+    },
+    /// The daemon is there again.
+    Back,
+}
+
+/// Connections and messages taken from one socket in a turn: what more there is waits until
+/// the others have had theirs.
+const A_TURN: usize = 16;
+
+/// Connections that have not sent their first message. With more than that the oldest is
+/// closed: a process sends it at once.
+const MOST_STRANGERS: usize = 256;
+
+/// Processes of other users that connect by the name must be at most so many generations
+/// below: to look up an ancestor costs, and any user may connect.
+const OTHERS_LEVELS: usize = 8;
+
+/// A connection whose process has not sent its first message.
+struct Stranger {
+    connection: OwnedFd,
+    /// Where the connection was made by name; else each message has its sender.
+    peer: Option<Peer>,
+}
+
+/// The system domain of one tree.
+pub struct System {
+    settings: Settings,
+    epoll: OwnedFd,
+    doors: Doors,
+    connector: Option<Connector>,
+    ledger: Ledger,
+    ledger_fd: OwnedFd,
+    store: Option<(SharedStore, Vec<OwnedFd>)>,
+    board: Board,
+    board_fd: OwnedFd,
+    members: Members,
+    fence: Option<Fence>,
+    /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
+    /// another dead process holds a page of theirs.
+    unfinished: Vec<(DomainId, Instant)>,
+    unclaimed: Vec<Unclaimed>,
+    orphaned: Vec<OrphanedMemory>,
+    strangers: BTreeMap<u64, Stranger>,
+    next_stranger: u64,
+    past: Past,
+    store_peak: Occupancy,
+    store_seen: Instant,
+    swept: Instant,
+    upstream: Option<Upstream>,
+    pace: Option<Pace>,
+}
+
+impl System {
+    /// Makes the shared memory and the store, and the sockets by which processes join.
+    pub fn start(mut settings: Settings) -> Result<Self, StartError> {
+        if settings.frames < MIN_FRAMES {
+            return Err(StartError::TooFew {
+                frames: settings.frames,
+            });
+        }
+        // Frames of a contract come as they are granted.
+        let limit = settings.tenant.as_ref().map_or(settings.frames, |_| 0);
+        let (ledger, ledger_fd) =
+            Ledger::create_limited(settings.frames, limit, u32::from(MAX_PROCESSES) - 1)?;
+        let store = settings
+            .store
+            .as_ref()
+            .map(|config| SharedStore::create(config, MAX_PROCESSES))
+            .transpose()?;
+        if let (Some((store, _)), Some(_)) = (&store, &settings.tenant) {
+            store.set_transport(Box::new(NoPages));
+        }
+        // The swap file is the last of the store's descriptors.
+        let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
+        let swap = store
+            .as_ref()
+            .and_then(|(_, fds)| fds.last())
+            .filter(|_| has_disk);
+        let fence = swap.and_then(|swap| Fence::around(swap).ok());
+        let (board, board_fd) =
+            Board::create(MAX_PROCESSES).map_err(StartError::call("make the board's memory"))?;
+        let doors =
+            Doors::open().map_err(StartError::call("open the sockets processes come in by"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(StartError::call("make an epoll"))?;
+        let tenant = settings.tenant.take();
+        let mut it = Self {
+            settings,
+            epoll,
+            doors,
+            connector: None,
+            ledger,
+            ledger_fd,
+            store,
+            board,
+            board_fd,
+            members: Members::default(),
+            fence,
+            unfinished: Vec::new(),
+            unclaimed: Vec::new(),
+            orphaned: Vec::new(),
+            strangers: BTreeMap::new(),
+            next_stranger: 0,
+            past: Past::default(),
+            store_peak: Occupancy::default(),
+            store_seen: Instant::now(),
+            swept: Instant::now(),
+            upstream: None,
+            pace: None,
+        };
+        it.watch(&it.doors.port, PORT)
+            .map_err(StartError::call("watch the port"))?;
+        if let Some(tenant) = tenant {
+            it.begin(tenant)?;
+        }
+        Ok(it)
+    }
+
+    /// Shows the ledger to the system domain. The last that can fail: from then on it takes a
+    /// tenant that hangs up for one that has frames, and ends it.
+    fn begin(&mut self, mut tenant: Tenant) -> Result<(), StartError> {
+        let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);
+        tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
+        self.ledger.set_max_guaranteed(tenant.terms().frames.g);
+        self.upstream = Some(Upstream::new(tenant));
+        self.watch_upstream();
+        Ok(())
+    }
+
+    /// Readable when [`System::dispatch`] has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
+    pub fn patience(&self) -> Duration {
+        let busy = self.members.is_any_leaving()
+            || !self.unfinished.is_empty()
+            || !self.orphaned.is_empty();
+        let here = if busy {
+            Duration::from_millis(2)
+        } else {
+            SWEEP
+        };
+        let upstream = self.upstream.as_ref().and_then(Upstream::patience);
+        upstream.map_or(here, |there| here.min(there))
+    }
+
+    /// The contract with the system's daemon, where there is one.
+    pub fn terms(&self) -> Option<Terms> {
+        self.upstream.as_ref().map(Upstream::terms)
+    }
+
+    /// Limits the rate of the tree's faults from now on.
+    pub fn set_pace(&mut self, mut pace: Pace) {
+        pace.apply(&self.board);
+        self.pace = Some(pace);
+    }
+
+    /// Puts a share of the faults in force that the daemon has sent.
+    fn follow_upstream(&mut self) {
+        let share = self.upstream.as_mut().and_then(Upstream::new_share);
+        if let (Some(pace), Some(share)) = (&mut self.pace, share) {
+            pace.give(share);
+            pace.apply(&self.board);
+        }
+    }
+
+    /// Watches the connection to the daemon; the one before has ended, and left the epoll.
+    fn watch_upstream(&self) {
+        if let Some(fd) = self.upstream.as_ref().and_then(Upstream::fd) {
+            let data = epoll::EventData::new_u64(UPSTREAM);
+            let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN);
+        }
+    }
+
+    /// The tree's board.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// The tree's ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The tree's store.
+    pub fn store(&self) -> Option<&SharedStore> {
+        self.store.as_ref().map(|(store, _)| store)
+    }
+
+    /// The most that each tier of the store held when a process ended.
+    pub fn store_peak(&self) -> Occupancy {
+        self.store_peak
+    }
+
+    /// What a sampler reads.
+    pub fn observed(&self) -> io::Result<Observed> {
+        let board = Board::attach(&self.board_fd, MAX_PROCESSES)?;
+        Ok(Observed::new(board, self.store().cloned()))
+    }
+
+    /// What the tree was promised.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Lets processes join through the filter whose listener this is: from then on
+    /// [`System::connect`] serves them.
+    pub fn serve_filter(&mut self, listener: OwnedFd) -> std::io::Result<()> {
+        self.connector = Some(Connector::start(listener.into())?);
+        Ok(())
+    }
+
+    /// Gives a connection to the process whose call stopped at the filter with this id.
+    pub fn connect(&mut self, id: u64) {
+        let connection = self.connector.as_ref().and_then(|it| it.connect(id));
+        if let Some(connection) = connection {
+            self.add_stranger(connection, None);
+        }
+    }
+
+    /// Lets processes join by the name, too: where there is no filter.
+    pub fn listen(&mut self) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(
+            &self.epoll,
+            self.doors.listen()?,
+            data,
+            epoll::EventFlags::IN,
+        )
+    }
+
+    /// The variable that leads a process here through the filter.
+    pub fn filter_environment() -> Vec<(&'static str, OsString)> {
+        sockets::filter_environment()
+    }
+
+    /// The end of the port that the tree inherits. Duplicate it, without close-on-exec,
+    /// to the number given to [`System::environment`].
+    pub fn door(&self) -> BorrowedFd<'_> {
+        self.doors.inherited.as_fd()
+    }
+
+    /// The variables that lead a process here, with the port at descriptor `number`.
+    pub fn environment(&self, number: i32) -> io::Result<Vec<(&'static str, OsString)>> {
+        self.doors.environment(number)
+    }
+
+    /// Processes that page now: their slots and pager processes.
+    pub fn members(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
+        self.members
+            .iter()
+            .map(|member| (member.slot(), member.pid))
+    }
+
+    /// Programs that are paged now, with their slots.
+    pub fn programs(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
+        let members = self.members.iter();
+        members.map(|member| (member.slot(), member.program))
+    }
+
+    /// The slot of a program that pages.
+    pub fn slot_of(&self, program: Pid) -> Option<Slot> {
+        self.members.of(program).map(Member::slot)
+    }
+
+    /// Returns true if a process is the pager process beside a program, whose memory it shares.
+    pub fn is_pager(&self, pid: Pid) -> bool {
+        let beside = |member: &Member| member.pid == pid && member.program != pid;
+        self.members.iter().any(beside)
+    }
+
+    /// How many processes joined, in all.
+    pub fn processes(&self) -> u64 {
+        self.past.processes
+    }
+
+    /// A figure of the whole tree, of processes that have ended too.
+    pub fn figure(&self, figure: Figure) -> u64 {
+        let now = self
+            .members
+            .iter()
+            .map(|member| self.board.block(member.slot()).get(figure));
+        self.past.with(figure, now)
+    }
+
+    /// Handles pending messages, without blocking, and returns the events.
+    pub fn dispatch(&mut self) -> Vec<Event> {
+        let mut happened = Vec::new();
+        let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
+        let zero = rustix::event::Timespec::default();
+        let tokens: Vec<u64> = match epoll::wait(&self.epoll, &mut ready, Some(&zero)) {
+            Ok((events, _)) => events.iter().map(|event| event.data.u64()).collect(),
+            Err(_) => Vec::new(),
+        };
+        for token in tokens {
+            match (token, token & !0xffff_ffff) {
+                (PORT, _) => self.at_port(&mut happened),
+                (LISTENER, _) => self.at_listener(),
+                (_, STRANGER) => self.at_stranger(token, &mut happened),
+                (_, CONNECTION) => self.at_member(token as Slot, &mut happened),
+                (_, PIDFD) => self.retire(token as Slot, &mut happened),
+                _ => {}
+            }
+        }
+        if let Some(upstream) = &mut self.upstream {
+            upstream.dispatch(&self.ledger, &mut happened);
+            if happened.contains(&Event::Back) {
+                self.watch_upstream();
+            }
+        }
+        self.follow_upstream();
+        for slot in self.members.left_since(LAST_STEPS) {
+            self.retire(slot, &mut happened);
+        }
+        self.finish();
+        self.orphaned.retain(OrphanedMemory::fail_faults);
+        if self.swept.elapsed() >= SWEEP {
+            self.sweep();
+        }
+        happened
+    }
+
+    fn at_port(&mut self, happened: &mut Vec<Event>) {
+        for _ in 0..A_TURN {
+            let Ok(mut message) = seqpacket::receive(&self.doors.port, RecvFlags::DONTWAIT) else {
+                return;
+            };
+            if message.len == 0 {
+                return;
+            }
+            let Some(sender) = message.sender else {
+                continue;
+            };
+            match (message.fds[0].take(), Hello::decode(message.as_slice())) {
+                (Some(connection), Some(hello)) => {
+                    self.hello(connection, sender.into(), hello, happened)
+                }
+                (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
+                (None, _) => said(sender.pid, message.as_slice(), happened),
+            }
+        }
+    }
+
+    fn at_listener(&mut self) {
+        for _ in 0..A_TURN {
+            let Some((connection, peer)) = self.doors.accept() else {
+                return;
+            };
+            // The name is no secret; only our own tree may join.
+            if is_of_tree(peer) {
+                self.add_stranger(connection, Some(peer));
+            }
+        }
+    }
+
+    fn add_stranger(&mut self, connection: OwnedFd, peer: Option<Peer>) {
+        let token = STRANGER | (self.next_stranger & 0xffff_ffff);
+        self.next_stranger += 1;
+        if self.watch(&connection, token).is_ok() {
+            self.strangers.insert(token, Stranger { connection, peer });
+        }
+        if self.strangers.len() > MOST_STRANGERS {
+            self.strangers.pop_first();
+        }
+    }
+
+    fn at_stranger(&mut self, token: u64, happened: &mut Vec<Event>) {
+        let Some(Stranger { connection, peer }) = self.strangers.remove(&token) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &connection);
+        let Ok(message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
+            return;
+        };
+        let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
+            return;
+        };
+        match (Hello::decode(message.as_slice()), peer.pid) {
+            (Some(hello), _) => self.hello(connection, peer, hello, happened),
+            (None, Some(pid)) => said(pid, message.as_slice(), happened),
+            (None, None) => {}
+        }
+    }
+
+    fn at_member(&mut self, slot: Slot, happened: &mut Vec<Event>) {
+        for _ in 0..A_TURN {
+            let Some(member) = self.members.get_mut(slot) else {
+                return;
+            };
+            match seqpacket::receive(&member.connection, RecvFlags::DONTWAIT) {
+                Ok(message) if Say::decode(message.as_slice()) == Some(Say::Lifeline) => {
+                    member.keep_lifeline(message.fds.into_iter().flatten());
+                }
+                Ok(message) if message.len > 0 => {
+                    said(member.program, message.as_slice(), happened)
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                _ => {
+                    let _ = epoll::delete(&self.epoll, &member.connection);
+                    return self.members.leaving(slot);
+                }
+            }
+        }
+    }
+
+    fn watch(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
+        epoll::add(
+            &self.epoll,
+            fd,
+            epoll::EventData::new_u64(token),
+            epoll::EventFlags::IN,
+        )
+    }
+
+    /// Admits a process on behalf of this one.
+    #[doc(hidden)]
+    pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
+        let peer = Peer {
+            pid: Some(pid),
+            uid: rustix::process::getuid().as_raw(),
+        };
+        self.hello(connection, peer, Hello::Exec { above: 0 }, &mut Vec::new());
+    }
+}
+
+/// Returns true if a process that connected by the name is below this one. The user is checked
+/// first: only root's processes become another's.
+fn is_of_tree(peer: Peer) -> bool {
+    let us = rustix::process::getpid();
+    let own = rustix::process::geteuid();
+    peer.pid.is_some_and(|pid| {
+        if peer.uid == own.as_raw() {
+            process_tree::descends(pid, us)
+        } else {
+            own.is_root() && process_tree::descends_within(pid, us, OTHERS_LEVELS)
+        }
+    })
+}
+
+fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<Event>) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match Say::decode(bytes) {
+        Some(Say::Notice(line)) => happened.push(Event::Notice {
+            pid,
+            text: text(line),
+        }),
+        Some(Say::Refused(why)) => happened.push(Event::Refused {
+            pid,
+            text: text(why),
+        }),
+        Some(Say::Careful | Say::Lifeline) | None => {}
+    }
+}

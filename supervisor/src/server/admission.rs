@@ -1,0 +1,284 @@
+//! Admission of processes: each becomes a domain with its guarantee, receives the memory and
+//! descriptors it works with, and is watched by a pidfd from then on.
+//!
+//! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
+//! that cannot be paged fails as a fork does.
+
+use super::{CONNECTION, Event, PIDFD, System};
+use crate::processes::Member;
+use crate::sockets::Peer;
+use frames::{Contract, DomainId, Phase};
+use host::seqpacket::DESCRIPTORS;
+use host::{process_tree, seqpacket};
+use link::MIN_FRAMES;
+use link::handshake::{Answer, Domain, Hello, Role, Slot, Welcome, slot_of};
+use link::stats_page::Figure;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::SendFlags;
+use rustix::process::Pid;
+use std::sync::atomic::Ordering;
+
+impl System {
+    pub(super) fn hello(
+        &mut self,
+        connection: OwnedFd,
+        Peer { pid, uid }: Peer,
+        hello: Hello,
+        happened: &mut Vec<Event>,
+    ) {
+        let Some(pid) = pid else {
+            return;
+        };
+        let forked = matches!(hello, Hello::Fork { .. });
+        let program = match hello {
+            Hello::Exec { above } | Hello::Fork { above, .. } => program_of(pid, above),
+            _ => pid,
+        };
+        let domain = match hello {
+            Hello::Exec { .. } => {
+                // The image before this one ended with the exec, seen or not yet.
+                self.end_image_of(program, happened);
+                self.check_user(uid).and_then(|()| self.admit(pid))
+            }
+            Hello::Fork { child, .. } => self.claim(child),
+            Hello::Reserve { parent } => match self.reserve(parent, pid) {
+                Ok(domain) => return answer(&connection, Answer::Reserved(domain.raw()), &[]),
+                Err(text) => Err(text),
+            },
+            Hello::Channel { domain, depth } => {
+                return self.open_channel(connection, pid, domain, depth);
+            }
+            Hello::Release { parent, child } => {
+                if self.is(parent, pid) && self.claim(child).is_ok() {
+                    self.take_back(DomainId::from_raw(child));
+                }
+                return answer(&connection, Answer::Released, &[]);
+            }
+        };
+        match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
+            Ok(slot) => {
+                self.board.block(slot).add(Figure::Forks, u64::from(forked));
+                happened.push(Event::Joined { slot, pid: program });
+            }
+            Err(text) => {
+                refuse(&connection, &text);
+                happened.push(Event::Refused { pid: program, text });
+            }
+        }
+    }
+
+    /// Whether a new image of this user may have the tree's store. A process that maps it can read
+    /// and change the pages of all others, which natively another user's process cannot.
+    ///
+    /// One that changes its user without exec has the store mapped already, with the memory that
+    /// it had before. That cannot be taken away, nor from the children it forks.
+    fn check_user(&self, uid: u32) -> Result<(), String> {
+        let own = rustix::process::getuid().as_raw();
+        match uid == own || self.settings.share_store {
+            true => Ok(()),
+            false => Err(format!(
+                "this process is user {uid}'s and the tree is user {own}'s: the processes of a tree share one \
+                 store and can read each other's pages in it, so another user's process is not given it. Start \
+                 this program in a `selfpage run` of its own, as that user, or allow it with --share-store"
+            )),
+        }
+    }
+
+    /// A program begins a new image. The pager process of the one before is ended, and what it
+    /// held comes back with its end.
+    fn end_image_of(&mut self, program: Pid, happened: &mut Vec<Event>) {
+        let Some(before) = self.members.of(program) else {
+            return;
+        };
+        let slot = before.slot();
+        match before.pid == program {
+            true => self.retire(slot, happened),
+            false => before.end_image(),
+        }
+    }
+
+    /// A domain with its guarantee, or why not.
+    fn admit(&mut self, pid: Pid) -> Result<DomainId, String> {
+        let contract = Contract {
+            g: MIN_FRAMES,
+            x: self.settings.frames,
+        };
+        self.ledger.admit(contract, process_tree::process(pid)).map_err(|refusal| {
+            format!(
+                "one more process may not page: {refusal}. Each process of the tree is guaranteed {MIN_FRAMES} \
+                 frames: give `selfpage run` more with --frames, or start fewer processes"
+            )
+        })
+    }
+
+    fn reserve(&mut self, parent: Domain, pid: Pid) -> Result<DomainId, String> {
+        if !self.is(parent, pid) {
+            let slot = slot_of(parent);
+            return Err(format!(
+                "process {} asks in the name of slot {slot}, which is not its own",
+                pid.as_raw_nonzero()
+            ));
+        }
+        self.admit(pid)
+    }
+
+    /// A process asks for a channel to the system's disk.
+    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
+        let is_its_own = self.is(domain, pid);
+        match &mut self.upstream {
+            Some(upstream) if is_its_own => upstream.open(
+                slot_of(domain),
+                depth.min(u16::MAX.into()) as u16,
+                connection,
+            ),
+            Some(_) => refuse(
+                &connection,
+                "a channel is asked for in another process's name",
+            ),
+            None => refuse(
+                &connection,
+                "this tree has a disk of its own, and no channels",
+            ),
+        }
+    }
+
+    /// Returns true if a process is the one it claims to be.
+    fn is(&self, domain: Domain, pid: Pid) -> bool {
+        self.members
+            .get(slot_of(domain))
+            .is_some_and(|m| m.domain.raw() == domain && (m.pid == pid || m.program == pid))
+    }
+
+    /// The domain admitted for a child, if it is there and no process has it.
+    fn claim(&self, child: Domain) -> Result<DomainId, String> {
+        let domain = DomainId::from_raw(child);
+        let free = self.members.get(slot_of(child)).is_none();
+        let there = self
+            .ledger
+            .stats(domain)
+            .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
+        match free && there {
+            true => Ok(domain),
+            false => Err("the domain admitted for this child is gone or another's".into()),
+        }
+    }
+
+    /// Makes a process a member and lets it in.
+    fn enter(
+        &mut self,
+        connection: &OwnedFd,
+        pid: Pid,
+        program: Pid,
+        domain: DomainId,
+    ) -> Result<Slot, String> {
+        let slot = slot_of(domain.raw());
+        let entered = self.try_enter(connection, pid, program, domain);
+        entered.map(|()| slot).map_err(|what| {
+            self.members.remove(slot);
+            self.take_back(domain);
+            format!(
+                "`selfpage run` cannot watch one more process ({what}): raise `ulimit -n` before it"
+            )
+        })
+    }
+
+    fn try_enter(
+        &mut self,
+        connection: &OwnedFd,
+        pid: Pid,
+        program: Pid,
+        domain: DomainId,
+    ) -> std::io::Result<()> {
+        let member = Member::new(connection.try_clone()?, pid, program, domain)?;
+        let slot = member.slot();
+        self.watch(&member.connection, CONNECTION | u64::from(slot))?;
+        self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
+        let block = self.board.block(slot);
+        block.clear();
+        self.members.insert(member);
+        // A process that starts careful has nothing to acknowledge.
+        let careful = self.board.careful().load(Ordering::SeqCst);
+        block.careful_seen().store(careful, Ordering::SeqCst);
+        self.welcome(connection, domain);
+        self.past.processes += 1;
+        Ok(())
+    }
+
+    fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
+        let mut fds = vec![
+            (Role::Ledger, self.ledger_fd.as_fd()),
+            (Role::Board, self.board_fd.as_fd()),
+        ];
+        fds.extend(
+            self.settings
+                .userfaultfd
+                .as_ref()
+                .map(|fd| (Role::Userfaultfd, fd.as_fd())),
+        );
+        fds.extend(
+            self.upstream
+                .as_ref()
+                .map(|upstream| (Role::Hunger, upstream.hunger())),
+        );
+        let own = self
+            .fence
+            .as_ref()
+            .and_then(|fence| fence.description(slot_of(domain.raw())));
+        let mut stored: Vec<_> = self
+            .store
+            .iter()
+            .flat_map(|(_, fds)| fds)
+            .map(AsFd::as_fd)
+            .collect();
+        if let (Some(own), Some(swap)) = (&own, stored.last_mut()) {
+            *swap = own.as_fd();
+        }
+        fds.extend(stored.into_iter().map(|fd| (Role::Store, fd)));
+        let mut roles = [Role::Nothing; DESCRIPTORS];
+        roles
+            .iter_mut()
+            .zip(&fds)
+            .for_each(|(place, (role, _))| *place = *role);
+        let fds: Vec<_> = fds.into_iter().map(|(_, fd)| fd).collect();
+        let (frames, options) = (self.settings.frames, self.settings.options);
+        let welcome = Welcome {
+            domain: domain.raw(),
+            frames,
+            guaranteed: MIN_FRAMES,
+            options,
+            roles,
+        };
+        answer(connection, Answer::Welcome(welcome), &fds);
+    }
+}
+
+/// The program that a pager process joins for: itself or, as it claims, its parent or the parent
+/// of that, where both have the same user, so that it may kill that program by a signal. A
+/// process with another user joins for itself alone.
+fn program_of(pid: Pid, above: u8) -> Pid {
+    let mut program = pid;
+    for _ in 0..above.min(2) {
+        match process_tree::Stat::of(program).and_then(|stat| stat.parent) {
+            Some(parent) => program = parent,
+            None => return pid,
+        }
+    }
+    match process_tree::is_same_user(pid, program) {
+        true => program,
+        false => pid,
+    }
+}
+
+fn answer(connection: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
+    // A peer that died meanwhile is seen by its pidfd.
+    let _ = seqpacket::send(
+        connection,
+        answer.encode().as_slice(),
+        fds,
+        SendFlags::DONTWAIT,
+    );
+}
+
+pub(super) fn refuse(connection: &OwnedFd, text: &str) {
+    answer(connection, Answer::Refused(text.as_bytes()), &[]);
+}

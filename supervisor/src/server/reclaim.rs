@@ -1,0 +1,115 @@
+//! Reclaims the frames and pages of processes that end, now or as soon as none of their I/O is in
+//! flight any more.
+
+use super::{Event, System};
+use frames::{DomainId, Phase};
+use host::process_tree;
+use link::handshake::{Slot, slot_of};
+use rustix::event::epoll;
+use std::time::{Duration, Instant};
+use store::{SharedStore, Store};
+
+/// How long to wait for a dead process's last writes. A device that takes longer has
+/// failed; checksums detect what it then overwrites.
+const LAST_WRITES: Duration = Duration::from_secs(30);
+
+/// How often, at most, the store is scanned because a process ends: a scan takes milliseconds
+/// for a store of gigabytes.
+const OFTEN: Duration = Duration::from_millis(200);
+
+impl System {
+    /// A process has ended: keeps its totals, reclaims everything else.
+    pub(super) fn retire(&mut self, slot: Slot, happened: &mut Vec<Event>) {
+        let Some(member) = self.members.remove(slot) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &member.connection);
+        let _ = epoll::delete(&self.epoll, &member.pidfd);
+        self.past.keep(self.board.block(slot));
+        self.note_store();
+        let process = self.ledger.stats(member.domain).map(|view| view.process);
+        let frames = self.take_back(member.domain);
+        // Children that it had admitted and not forked.
+        if process.is_some() {
+            self.sweep();
+        }
+        happened.push(Event::Left {
+            slot,
+            pid: member.program,
+            frames,
+        });
+        self.orphaned.extend(member.into_orphaned_memory());
+    }
+
+    /// Before a process's pages go: a short program's are seen by no sample.
+    fn note_store(&mut self) {
+        let is_last = self.members.iter().next().is_none();
+        if is_last || self.store_seen.elapsed() > OFTEN {
+            self.store_seen = Instant::now();
+            let occupied = self.store().map(SharedStore::occupancy).unwrap_or_default();
+            self.store_peak = self.store_peak.max(occupied);
+        }
+    }
+
+    /// Reclaims the frames and pages of a domain, now or as soon as possible. Returns how many
+    /// frames.
+    pub(super) fn take_back(&mut self, domain: DomainId) -> u32 {
+        let frames = self.ledger.stats(domain).map_or(0, |view| view.n);
+        self.board.block(slot_of(domain.raw())).clear();
+        if !self.try_take_back(domain, false) {
+            self.unfinished.push((domain, Instant::now()));
+        }
+        frames
+    }
+
+    /// Pages before frames: once the ledger has the slot back another process may get it.
+    fn try_take_back(&mut self, domain: DomainId, late: bool) -> bool {
+        let slot = slot_of(domain.raw());
+        let quiet = match &mut self.upstream {
+            // The daemon may be away for any time: it still has the requests.
+            Some(upstream) => upstream.is_quiet(slot),
+            None => late || self.fence.as_ref().is_none_or(|fence| fence.is_quiet(slot)),
+        };
+        let free = quiet && self.store().is_none_or(|store| store.retire(slot));
+        if free {
+            self.ledger.retire(domain);
+        }
+        free
+    }
+
+    pub(super) fn finish(&mut self) {
+        let mut unfinished = std::mem::take(&mut self.unfinished);
+        unfinished
+            .retain(|(domain, since)| !self.try_take_back(*domain, since.elapsed() > LAST_WRITES));
+        self.unfinished = unfinished;
+    }
+
+    /// Reclaims domains whose process is gone without having joined: children
+    /// that died between fork and their first message, or that were never forked.
+    pub(super) fn sweep(&mut self) {
+        self.swept = Instant::now();
+        if let Some(pace) = &mut self.pace {
+            pace.apply(&self.board);
+        }
+        let units = self.board.limits().units();
+        if let Some(upstream) = &self.upstream
+            && units.samples() > 0
+        {
+            upstream.fault_unit(units.fault_unit());
+        }
+        let gone: Vec<DomainId> = self
+            .ledger
+            .all_stats()
+            .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
+            .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
+            .filter(|view| {
+                matches!(view.phase, Phase::Nascent | Phase::Live)
+                    && !process_tree::is_alive(view.process)
+            })
+            .map(|view| view.id)
+            .collect();
+        for domain in self.never_claimed(gone) {
+            self.take_back(domain);
+        }
+    }
+}

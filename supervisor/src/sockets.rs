@@ -1,0 +1,133 @@
+//! The sockets by which processes join where there is no filter: see [`crate::client`].
+
+use host::seqpacket;
+use link::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, sockopt};
+use rustix::process::Pid;
+use std::ffi::OsString;
+
+pub(crate) const OTHER_BUILD: &str =
+    "`selfpage` and libselfpage_preload.so are of different versions: install both from one build";
+
+/// Both sockets, from inside.
+pub(crate) struct Doors {
+    /// Where first messages arrive, each with its connection and its sender.
+    pub port: OwnedFd,
+    /// The other end, for the tree to inherit.
+    pub inherited: OwnedFd,
+    /// Where processes connect that lost the port.
+    listener: Option<OwnedFd>,
+    name: String,
+}
+
+impl Doors {
+    /// Opens them.
+    pub fn open() -> io::Result<Self> {
+        let (port, inherited) = seqpacket::pair()?;
+        sockopt::set_socket_passcred(&port, true)?;
+        let name = random_name()?;
+        Ok(Self {
+            port,
+            inherited,
+            listener: None,
+            name,
+        })
+    }
+
+    /// The variables that lead here, with the port at descriptor `number`.
+    pub fn environment(&self, number: i32) -> io::Result<Vec<(&'static str, OsString)>> {
+        let inode = rustix::fs::fstat(&self.inherited)?.st_ino;
+        let port = format!("{number}:{inode}").into();
+        Ok(vec![
+            (PORT_VARIABLE, port),
+            (SOCKET_VARIABLE, self.name.clone().into()),
+        ])
+    }
+
+    /// From now on the name can be connected to. Every user of the machine can: so it is not
+    /// done where processes join through the filter.
+    pub fn listen(&mut self) -> io::Result<BorrowedFd<'_>> {
+        let listener: &OwnedFd = self.listener.insert(listen(&self.name)?);
+        Ok(listener.as_fd())
+    }
+
+    /// The next process that has connected; `None` when there is none.
+    pub fn accept(&self) -> Option<(OwnedFd, Peer)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connection = rustix::net::accept_with(self.listener.as_ref()?, flags).ok()?;
+        let peer = Peer::of(&connection);
+        Some((connection, peer))
+    }
+}
+
+/// The variable by which processes join through the filter.
+pub(crate) fn filter_environment() -> Vec<(&'static str, OsString)> {
+    vec![(CONNECT_VARIABLE, BY_FILTER.into())]
+}
+
+/// The process at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// `None` for one in a process namespace that is not below this one.
+    pub pid: Option<Pid>,
+    /// Its user.
+    pub uid: u32,
+}
+
+impl From<UCred> for Peer {
+    fn from(sender: UCred) -> Self {
+        Self {
+            pid: Some(sender.pid),
+            uid: sender.uid.as_raw(),
+        }
+    }
+}
+
+impl Peer {
+    /// As the kernel noted it when it connected.
+    fn of(connection: &OwnedFd) -> Self {
+        let mut it = libc::ucred {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: fills the structure of the length given. By hand, since rustix's form has no
+        // value for the process number 0.
+        unsafe {
+            libc::getsockopt(
+                connection.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut it).cast(),
+                &raw mut len,
+            );
+        }
+        Self {
+            pid: Pid::from_raw(it.pid),
+            uid: it.uid,
+        }
+    }
+}
+
+/// A name in the abstract namespace: nothing to leave behind.
+fn random_name() -> io::Result<String> {
+    let mut random = [0u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    Ok(random.iter().fold("selfpage-".to_owned(), |name, byte| {
+        format!("{name}{byte:02x}")
+    }))
+}
+
+fn listen(name: &str) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(socket)
+}

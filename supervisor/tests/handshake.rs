@@ -1,0 +1,357 @@
+//! Processes come in and go, over the real sockets. One test process plays both sides,
+//! forking where a real child is needed.
+
+// A refusal carries its text in place.
+#![allow(clippy::result_large_err)]
+
+use link::client::{JoinError, Joined, Port};
+use link::handshake::{Hello, Say};
+use link::stats_page::Figure;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::process::{Pid, getpid};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use supervisor::{Event, Settings, System};
+
+fn settings(frames: u32) -> Settings {
+    Settings {
+        frames,
+        store: None,
+        options: Default::default(),
+        userfaultfd: None,
+        share_store: false,
+        tenant: None,
+    }
+}
+
+/// With both sockets that processes come in by where there is no filter.
+fn start(frames: u32) -> System {
+    let mut system = System::start(settings(frames)).unwrap();
+    system.listen().unwrap();
+    system
+}
+
+/// Both doors, or only the listening one.
+fn port(system: &System, both: bool) -> Port {
+    let number = system.door().as_raw_fd();
+    let environment = system.environment(number).unwrap();
+    let value = |i: usize| environment[i].1.as_encoded_bytes();
+    Port::parse(both.then(|| value(0)), Some(value(1))).unwrap()
+}
+
+fn join(port: Port, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
+    std::thread::spawn(move || port.join(hello))
+}
+
+/// What a child of this process does in `play`; it never returns.
+fn child(play: impl FnOnce()) -> Pid {
+    // SAFETY: the child runs only `play` and exits.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        play();
+        // SAFETY: ends the child without running the test harness's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    Pid::from_raw(pid).unwrap()
+}
+
+fn end(child: Pid) {
+    // SAFETY: our own child.
+    unsafe {
+        libc::kill(child.as_raw_nonzero().get(), libc::SIGKILL);
+        libc::waitpid(child.as_raw_nonzero().get(), std::ptr::null_mut(), 0);
+    }
+}
+
+/// Dispatches until `done` is satisfied by what happened so far.
+fn until(system: &mut System, mut done: impl FnMut(&[Event]) -> bool) -> Vec<Event> {
+    let (mut happened, begin) = (Vec::new(), Instant::now());
+    while !done(&happened) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "only {happened:?}"
+        );
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+            system.fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        let limit = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 10_000_000,
+        };
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+        happened.extend(system.dispatch());
+    }
+    happened
+}
+
+fn joined(event: &Event) -> bool {
+    matches!(event, Event::Joined { .. })
+}
+
+#[test]
+fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends() {
+    for both in [true, false] {
+        let mut system = start(1024);
+        let thread = join(port(&system, both), Hello::Exec { above: 0 });
+        until(&mut system, |h| h.iter().any(joined));
+        let member = thread.join().unwrap().unwrap();
+        assert_eq!(member.welcome.frames, 1024);
+        assert_eq!(
+            system.members().collect::<Vec<_>>(),
+            [(member.welcome.slot(), getpid())]
+        );
+        member
+            .map_board()
+            .unwrap()
+            .block(member.welcome.slot())
+            .add(Figure::Faults, 3);
+        member.connection.say(Say::Notice(b"hello")).unwrap();
+        drop(member);
+        let happened = until(&mut system, |h| {
+            h.iter().any(|e| matches!(e, Event::Left { .. }))
+        });
+        assert!(happened.contains(&Event::Notice {
+            pid: getpid(),
+            text: "hello".into()
+        }));
+        assert_eq!(system.members().count(), 0);
+        assert_eq!(
+            system.figure(Figure::Faults),
+            3,
+            "figures survive their process"
+        );
+    }
+}
+
+#[test]
+fn a_second_image_of_one_process_takes_the_place_of_the_first() {
+    let mut system = start(1024);
+    let port = port(&system, true);
+    let first = join(port, Hello::Exec { above: 0 });
+    until(&mut system, |h| h.iter().any(joined));
+    let first = first.join().unwrap().unwrap();
+    let second = join(port, Hello::Exec { above: 0 });
+    let happened = until(&mut system, |h| h.iter().any(joined));
+    assert!(matches!(happened[0], Event::Left { .. }));
+    second.join().unwrap().unwrap();
+    drop(first);
+}
+
+#[test]
+fn a_forks_child_takes_the_slot_its_parent_reserved() {
+    let mut system = start(1024);
+    let port = port(&system, true);
+    let parent = join(port, Hello::Exec { above: 0 });
+    until(&mut system, |h| h.iter().any(joined));
+    let parent = parent.join().unwrap().unwrap();
+    let slot = parent.welcome.domain;
+    let asked = std::thread::spawn(move || port.reserve_child(slot));
+    until(&mut system, |_| asked.is_finished());
+    let child = asked.join().unwrap().unwrap();
+    let member = join(
+        port,
+        Hello::Fork {
+            parent: slot,
+            child,
+            above: 0,
+        },
+    );
+    until(&mut system, |h| h.iter().any(joined));
+    assert_eq!(member.join().unwrap().unwrap().welcome.domain, child);
+    let again = join(
+        port,
+        Hello::Fork {
+            parent: slot,
+            child,
+            above: 0,
+        },
+    );
+    until(&mut system, |_| again.is_finished());
+    assert!(
+        matches!(again.join().unwrap(), Err(JoinError::Refused(_))),
+        "a reservation serves once"
+    );
+}
+
+#[test]
+fn more_processes_than_the_contract_has_minimums_for_are_refused_with_the_figures() {
+    let mut system = start(link::MIN_FRAMES);
+    let port = port(&system, true);
+    let only = join(port, Hello::Exec { above: 0 });
+    until(&mut system, |h| h.iter().any(joined));
+    let only = only.join().unwrap().unwrap();
+    let slot = only.welcome.domain;
+    let asked = std::thread::spawn(move || port.reserve_child(slot));
+    until(&mut system, |_| asked.is_finished());
+    let Err(JoinError::Refused(text)) = asked.join().unwrap() else {
+        panic!("there is no room")
+    };
+    assert!(text.as_str().contains("--frames"), "{}", text.as_str());
+    let asked = std::thread::spawn(move || port.reserve_child(slot ^ 1));
+    until(&mut system, |_| asked.is_finished());
+    assert!(
+        matches!(asked.join().unwrap(), Err(JoinError::Refused(_))),
+        "not in another's name"
+    );
+}
+
+#[test]
+fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
+    let mut system = start(1024);
+    let mut child: Child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    // The child's first message, as the kernel would deliver it for the child.
+    let (ours, theirs) = host::seqpacket::pair().unwrap();
+    system.admit_for_test(theirs, pid);
+    until(&mut system, |_| true);
+    assert_eq!(system.members().count(), 1);
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    until(&mut system, |h| {
+        h.iter().any(|e| matches!(e, Event::Left { .. }))
+    });
+    assert_eq!(system.members().count(), 0);
+    drop(ours);
+}
+
+#[test]
+fn a_stranger_from_outside_the_tree_is_not_let_in() {
+    // The test process is the ancestor of all it starts, so play the stranger from a
+    // system domain in a child: its parent connects.
+    let (ours, theirs) = host::seqpacket::pair().unwrap();
+    let supervisor = child(|| {
+        let mut system = start(1024);
+        send(
+            &theirs,
+            system.environment(0).unwrap()[1].1.as_encoded_bytes(),
+        );
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(20) {
+            system.dispatch();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    drop(theirs);
+    let name = receive(&ours);
+    let outcome = Port::parse(None, Some(name.as_slice()))
+        .unwrap()
+        .join(Hello::Exec { above: 0 });
+    assert!(
+        matches!(outcome, Err(JoinError::Unreachable(_))),
+        "{outcome:?}"
+    );
+    end(supervisor);
+}
+
+fn send(to: impl AsFd, bytes: &[u8]) {
+    host::seqpacket::send(to, bytes, &[], rustix::net::SendFlags::empty()).unwrap();
+}
+
+fn receive(from: impl AsFd) -> Vec<u8> {
+    let message = host::seqpacket::receive(from, rustix::net::RecvFlags::empty()).unwrap();
+    message.as_slice().to_vec()
+}
+
+#[test]
+fn connections_by_name_take_a_bounded_part_of_a_turn() {
+    const MANY: usize = 200;
+    let (ours, theirs) = host::seqpacket::pair().unwrap();
+    let supervisor = child(|| {
+        let mut system = start(1024);
+        send(
+            &theirs,
+            system.environment(0).unwrap()[1].1.as_encoded_bytes(),
+        );
+        receive(&theirs);
+        system.dispatch();
+        send(&theirs, b"one turn");
+        receive(&theirs);
+    });
+    let name = receive(&ours);
+    let connections: Vec<_> = (0..MANY).map(|_| connect(&name)).collect();
+    send(&ours, b"all are connected");
+    receive(&ours);
+    // The supervisor closes each that it takes, since this process is not of its tree.
+    let taken = connections
+        .iter()
+        .filter(|connection| is_readable(connection.as_fd()))
+        .count();
+    assert!((1..MANY / 2).contains(&taken), "{taken} of {MANY}");
+    end(supervisor);
+}
+
+fn is_readable(fd: rustix::fd::BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
+fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name).unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn without_the_filter_a_request_for_a_connection_is_an_error() {
+    let outcome = Port::BY_FILTER.join(Hello::Exec { above: 0 });
+    assert!(
+        matches!(
+            outcome,
+            Err(JoinError::Unreachable(rustix::io::Errno::BADF))
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
+    let mut system = System::start(settings(1024)).unwrap();
+    let (ours, theirs) = host::seqpacket::pair().unwrap();
+    let process = child(|| {
+        let listener = host::seccomp::install();
+        let fds: Vec<_> = listener.iter().map(AsFd::as_fd).collect();
+        let errno = listener.as_ref().err().map_or(0, |e| e.raw_os_error());
+        let sent = host::seqpacket::send(
+            &theirs,
+            &errno.to_ne_bytes(),
+            &fds,
+            rustix::net::SendFlags::empty(),
+        );
+        sent.unwrap();
+        // SAFETY: closes all that this child has inherited; it uses none of it any more.
+        unsafe { libc::close_range(0, u32::MAX, 0) };
+        let member = Port::BY_FILTER.join(Hello::Exec { above: 0 }).unwrap();
+        member.connection.say(Say::Notice(b"is in")).unwrap();
+        std::thread::sleep(Duration::from_secs(20));
+    });
+    let mut first = host::seqpacket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
+    let Some(listener) = first.fds[0].take() else {
+        end(process);
+        let errno = i32::from_ne_bytes(first.as_slice().try_into().unwrap());
+        let why = std::io::Error::from_raw_os_error(errno);
+        return println!("SKIPPED: no filter can be installed here: {why}");
+    };
+    system.serve_filter(listener.try_clone().unwrap()).unwrap();
+    let mut notifier = supervisor::direct_io_filter::Notifier::new(listener);
+    let (mut happened, begin) = (Vec::new(), Instant::now());
+    let said = |event: &Event| matches!(event, Event::Notice { text, .. } if text == "is in");
+    while !happened.iter().any(said) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{happened:?}");
+        if is_readable(notifier.fd()) {
+            notifier.receive(system.board()).unwrap();
+        }
+        let requests = notifier.take_requests();
+        requests.into_iter().for_each(|id| system.connect(id));
+        happened.extend(system.dispatch());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(happened[0], Event::Joined { pid, .. } if pid == process));
+    end(process);
+}

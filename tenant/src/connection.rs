@@ -1,0 +1,109 @@
+//! A connection to the daemon: one request, one reply.
+
+use super::TenantError;
+use host::seqpacket;
+use protocol::{Ask, Say, decode, encode};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SendFlags};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take to reply to a request for a contract: the swap file of a newcomer
+/// is wiped first.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Connects to the daemon at `path`.
+pub(crate) fn reach(path: &Path) -> Result<OwnedFd, TenantError> {
+    seqpacket::connect(path).map_err(|why| TenantError::Nobody {
+        path: path.into(),
+        why,
+    })
+}
+
+/// Sends one message.
+pub(crate) fn send(
+    to: impl AsFd,
+    message: &impl serde::Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let bytes = encode(message).map_err(|_| Errno::MSGSIZE)?;
+    seqpacket::send(to, &bytes, fds, SendFlags::empty())
+}
+
+/// An answer, and the first descriptors with it.
+type Answer = (Say, [Option<OwnedFd>; 3]);
+
+/// Sends a request and waits for the reply.
+pub(crate) fn converse(
+    connection: &OwnedFd,
+    ask: &Ask,
+    fds: &[BorrowedFd<'_>],
+) -> Result<Answer, TenantError> {
+    send(connection, ask, fds).map_err(TenantError::Silent)?;
+    hear(connection)
+}
+
+/// How long a daemon that ends before it has answered may take to be started again.
+pub(crate) const RETURN: Duration = Duration::from_secs(10);
+
+/// Pause between two attempts to connect to it.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Sends a request to the daemon at `path`, and to the next where that ends before it replies.
+/// Returns the connection of the reply, and the reply.
+pub(crate) fn ask(
+    path: &Path,
+    mut connection: OwnedFd,
+    ask: &Ask,
+) -> Result<(OwnedFd, Answer), TenantError> {
+    let begun = Instant::now();
+    loop {
+        match converse(&connection, ask, &[]) {
+            Err(why) if why.is_end() && begun.elapsed() < RETURN => {
+                std::thread::sleep(LOOK);
+                connection = reach_next(path, begun)?;
+            }
+            answer => return Ok((connection, answer?)),
+        }
+    }
+}
+
+/// Connects to the daemon that follows one that was there when it `begun`.
+pub(crate) fn reach_next(path: &Path, begun: Instant) -> Result<OwnedFd, TenantError> {
+    loop {
+        match reach(path) {
+            Err(_) if begun.elapsed() < RETURN => std::thread::sleep(LOOK),
+            reached => return reached,
+        }
+    }
+}
+
+/// Waits for the next answer.
+pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
+    wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
+    let mut message =
+        seqpacket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
+    if message.len == 0 {
+        return Err(TenantError::Silent(Errno::PIPE));
+    }
+    match decode(message.as_slice()).ok_or(TenantError::OtherBuild)? {
+        Say::Refused(why) => Err(TenantError::Refused(why)),
+        say => Ok((say, std::array::from_fn(|at| message.fds[at].take()))),
+    }
+}
+
+fn wait(connection: &OwnedFd, deadline: Instant) -> io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // A deadline beyond the range of the kernel's times means no timeout.
+        let limit = Timespec::try_from(left).ok();
+        let mut fds = [PollFd::new(connection, PollFlags::IN)];
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Err(Errno::INTR) => {}
+            other => return other.map(|_| ()),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! A file of one's own, read and written in disk time that was promised.
+//!
+//! The file-system client of *Self-Paging in the Nemesis Operating System*, section 7.3: it
+//! has a share of the disk beside those that page, and keeps many requests under way.
+
+use crate::{TenantError, converse, reach};
+use iochannel::{ChannelClient, ChannelError, IoVec, MAX_RUN};
+use protocol::contract_spec::DiskTerms;
+use protocol::{Ask, NAME, cut};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::fs::File;
+use std::path::Path;
+use wired::{PAGE, WiredMemory};
+
+/// Why a file cannot be used under a contract.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The contract.
+    #[error(transparent)]
+    Tenant(#[from] TenantError),
+    /// The channel.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The disk, or memory.
+    #[error("{what}: {errno}")]
+    Io {
+        /// What failed.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// A file under a contract. It ends with the contract when it is dropped, and does not
+/// outlive the daemon.
+pub struct ReservedFile {
+    channel: ChannelClient,
+    memory: WiredMemory,
+    pieces: Vec<Vec<IoVec>>,
+    size: u64,
+    _connection: OwnedFd,
+}
+
+/// One request that is over.
+pub struct Over<'a> {
+    /// Which, as it was begun.
+    pub slot: usize,
+    /// The bytes; fewer than asked for at the end of the file.
+    pub data: &'a [u8],
+}
+
+impl ReservedFile {
+    /// Requests disk time for `file` of the daemon at `socket`, with `depth` requests at a time
+    /// of up to `pages` pages each ([`MAX_RUN`] at most).
+    pub fn open(
+        socket: &Path,
+        name: &str,
+        file: &File,
+        disk: DiskTerms,
+        depth: usize,
+        pages: usize,
+    ) -> Result<Self, FileError> {
+        let io = |what| move |errno| FileError::Io { what, errno };
+        let connection = reach(socket)?;
+        let (depth, pages) = (depth.max(1), pages.clamp(1, MAX_RUN));
+        let ask = Ask::File {
+            name: cut(name, NAME),
+            disk,
+        };
+        let (_, [doorbell, ..]) = converse(&connection, &ask, &[file.as_fd()])?;
+        let open = Ask::Open {
+            depth: depth.min(u16::MAX.into()) as u16,
+            cookie: 0,
+        };
+        let (_, [memory, bell, _]) = converse(&connection, &open, &[])?;
+        let lack =
+            || io("no descriptor is free to receive a channel: raise `ulimit -n`")(Errno::MFILE);
+        let [memory, doorbell, bell] = [memory, doorbell, bell].map(|fd| fd.ok_or_else(lack));
+        let channel = ChannelClient::attach(memory?, doorbell?, bell?)?;
+        let depth = depth.min(channel.slots());
+        let memory =
+            WiredMemory::private(depth * pages * PAGE).map_err(io("no memory for pages"))?;
+        let piece = |slot: usize, at: usize| IoVec {
+            start: memory.as_ptr().wrapping_add((slot * pages + at) * PAGE),
+            len: PAGE,
+        };
+        let size = file.metadata().map_or(0, |meta| meta.len());
+        Ok(Self {
+            pieces: (0..depth)
+                .map(|slot| (0..pages).map(|at| piece(slot, at)).collect())
+                .collect(),
+            channel,
+            memory,
+            size,
+            _connection: connection,
+        })
+    }
+
+    /// Requests at a time.
+    pub fn depth(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Begins to read request `slot`, which is not under way, from `offset`, a multiple of
+    /// the page size.
+    pub fn read(&mut self, slot: usize, offset: u64) {
+        let pieces = &self.pieces[slot];
+        // SAFETY: the pieces lie in memory of this file's own, and stay until it is over.
+        unsafe { self.channel.begin(slot, false, pieces, offset) };
+        self.channel.flush();
+    }
+
+    /// Waits for a request to be over. `None` when none is under way.
+    pub fn wait(&mut self) -> Option<Result<Over<'_>, FileError>> {
+        let (slot, result) = self.channel.reap(true)?;
+        if result < 0 {
+            let errno = Errno::from_raw_os_error(-result);
+            return Some(Err(FileError::Io {
+                what: "the disk failed to read the file",
+                errno,
+            }));
+        }
+        let most = self.pieces[slot].len() * PAGE;
+        let start = slot * most;
+        // SAFETY: the request is over, so the disk's thread writes there only after it is begun
+        // again, which takes this file mutably.
+        let data = unsafe {
+            let at = self.memory.as_ptr().add(start);
+            std::slice::from_raw_parts(at, (result as usize).min(most))
+        };
+        Some(Ok(Over { slot, data }))
+    }
+}

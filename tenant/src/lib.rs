@@ -1,0 +1,102 @@
+//! A tenant's side of its contract with the daemon.
+//!
+//! A tenant holds one contract: a tree of processes, represented by its supervisor,
+//! or one program that links the library. It sends one request, gets frames by the limit of its
+//! ledger and disk time by its IO channels, and then receives revocations now and then.
+//!
+//! Rule: it outlives the daemon. The tenant holds the memory of its ledger and of its
+//! channels; a daemon that was started again is handed them and goes on where the first
+//! stopped. Meanwhile faults that need the disk wait, and frames stay as they are.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `linked` | **the way in for a linked program**: [`LinkedTenant`] |
+//! | `file` | disk time for a file of one's own |
+//! | `admin`, `trace` | requests without a contract |
+//! | `session`, `event`, `connection` | the messages, and coming back to a daemon |
+//! | `session_driver` | pending channel opens and the revocation in progress, for a tree and for a linked program alike |
+//! | `numa` | frames of one NUMA node |
+
+mod admin;
+mod connection;
+mod event;
+pub mod file;
+mod linked;
+mod numa;
+mod session;
+mod session_driver;
+pub mod trace;
+
+pub use admin::{books, list, set};
+use connection::{converse, reach, send};
+pub use event::Heard;
+pub use linked::{LinkedError, LinkedTenant, Manners, Share};
+pub use numa::bind_to_node;
+pub use session::Tenant;
+pub use session_driver::Revocation;
+pub use session_driver::{Happened, Steward};
+
+use protocol::contract_spec::{DiskTerms, FrameTerms, Place};
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// The contract that a tenant requests; a field that is `None` takes the daemon's default.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// What it is called, for people.
+    pub name: String,
+    /// Frames.
+    pub frames: Option<FrameTerms>,
+    /// Disk time.
+    pub disk: Option<DiskTerms>,
+    /// Bytes of swap.
+    pub swap: Option<u64>,
+    /// Which frames; any where `None`. The daemon checks that the machine has such; the tenant
+    /// gets them from the kernel ([`bind_to_node`], `allocate_huge`).
+    pub place: Option<Place>,
+}
+
+/// Why there is no contract.
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    /// No daemon listens.
+    #[error(
+        "no system domain listens at {}: {why}; start one (selfpage system --config FILE), or name its socket",
+        path.display()
+    )]
+    Nobody {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What the kernel says.
+        why: Errno,
+    },
+    /// The daemon refused.
+    #[error("the system domain refuses: {0}")]
+    Refused(String),
+    /// The daemon's message is not of this build's protocol.
+    #[error("the system domain at the socket is of another version: install both from one build")]
+    OtherBuild,
+    /// The daemon disconnected, or does not reply.
+    #[error("the system domain stopped answering: {0}")]
+    Silent(Errno),
+    /// The daemon ended before its reply, and the next admits another contract.
+    #[error(
+        "the system domain was started again while it was asked for {asked}, and now gives {given}: ask again"
+    )]
+    Changed {
+        /// What the first gave.
+        asked: String,
+        /// What the next gives.
+        given: String,
+    },
+}
+
+impl TenantError {
+    /// Returns true if the daemon has ended, and the next may reply.
+    fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Silent(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
+        )
+    }
+}

@@ -1,0 +1,425 @@
+//! The client side of one contract: its messages, and resuming after a restart of the daemon.
+
+use super::connection::{self, RETURN, converse, reach, reach_next, send};
+use super::{Heard, TenantError, Wanted};
+use host::seqpacket::{self, Received};
+use protocol::contract_spec::Terms;
+use protocol::{Ask, ChannelNumber, FaultShare, NAME, Say, TenantNumber, Ticket, cut, decode};
+use rate::Reservation;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::RecvFlags;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Pause between two attempts to reconnect.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A channel's descriptors, kept for a daemon that is started again.
+struct Held {
+    memory: OwnedFd,
+    /// The daemon's end of what is rung for the client.
+    server_bell: OwnedFd,
+}
+
+/// A contract with the daemon.
+pub struct Tenant {
+    path: PathBuf,
+    connection: Option<OwnedFd>,
+    number: TenantNumber,
+    ticket: Ticket,
+    /// What it was asked for with.
+    join: Ask,
+    terms: Terms,
+    note: String,
+    doorbell: OwnedFd,
+    hunger: OwnedFd,
+    ledger: Option<OwnedFd>,
+    channels: BTreeMap<ChannelNumber, Held>,
+    /// Asked for and not answered: they are asked for again.
+    opening: VecDeque<(u64, u16)>,
+    closing: Vec<ChannelNumber>,
+    /// It asked for a share of the faults, with this reservation.
+    faults: Option<Option<Reservation>>,
+    looked: Instant,
+    /// Events received before the first [`Tenant::dispatch`].
+    early: Option<Heard>,
+    /// The tenant requested to leave.
+    leaving: bool,
+    /// The contract has ended.
+    over: bool,
+}
+
+impl Tenant {
+    /// Requests a contract, and waits for the reply.
+    pub fn join(path: &Path, wanted: &Wanted) -> Result<Self, TenantError> {
+        let ticket = Ticket::draw().map_err(TenantError::Silent)?;
+        let join = Ask::Join {
+            ticket,
+            name: cut(&wanted.name, NAME),
+            frames: wanted.frames,
+            disk: wanted.disk,
+            swap: wanted.swap,
+            place: wanted.place,
+        };
+        let (connection, (say, fds)) = connection::ask(path, reach(path)?, &join)?;
+        let Say::Admitted {
+            tenant,
+            terms,
+            note,
+        } = say
+        else {
+            return Err(TenantError::OtherBuild);
+        };
+        let [doorbell, hunger, _] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
+        Ok(Self {
+            path: path.into(),
+            connection: Some(connection),
+            number: tenant,
+            ticket,
+            join,
+            terms,
+            note,
+            doorbell: doorbell?,
+            hunger: hunger?,
+            ledger: None,
+            channels: BTreeMap::new(),
+            opening: VecDeque::new(),
+            closing: Vec::new(),
+            faults: None,
+            looked: Instant::now(),
+            early: None,
+            leaving: false,
+            over: false,
+        })
+    }
+
+    /// Makes the ledger known, made for the frames of [`Tenant::terms`], and waits until
+    /// the first frames are granted.
+    pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
+        match self.ask(&Ask::Ledger, &[ledger.as_fd()]) {
+            Ok(Say::Started) => {
+                self.ledger = Some(ledger);
+                Ok(())
+            }
+            Ok(_) => Err(TenantError::OtherBuild),
+            Err(why) if why.is_end() => {
+                self.ledger = Some(ledger);
+                self.start_with_next()
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    /// The daemon ended before it said that the ledger is known. To the next it is a tenant's
+    /// that comes back, with the bells that the ledger was made with.
+    fn start_with_next(&mut self) -> Result<(), TenantError> {
+        self.connection = None;
+        let begun = Instant::now();
+        while begun.elapsed() < RETURN {
+            match self.come_back() {
+                Ok(true) => return Ok(()),
+                Ok(false) => std::thread::sleep(LOOK),
+                Err(why) => return Err(TenantError::Refused(why)),
+            }
+        }
+        Err(TenantError::Silent(Errno::PIPE))
+    }
+
+    /// Asks before the contract has begun. What the daemon says besides until it answers, a
+    /// share of the faults that has just become another, is kept.
+    fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, TenantError> {
+        let gone = TenantError::Silent(Errno::PIPE);
+        let connection = self.connection.as_ref().ok_or(gone)?;
+        send(connection, ask, fds).map_err(TenantError::Silent)?;
+        loop {
+            match (connection::hear(connection)?.0, ask) {
+                (Say::Faults(share), Ask::Ledger) => self.early = Some(Heard::Faults(share)),
+                (Say::Changed { terms, notice }, _) => {
+                    self.terms = terms;
+                    self.early = Some(Heard::Changed { terms, notice });
+                }
+                (say, _) => return Ok(say),
+            }
+        }
+    }
+
+    /// The daemon ended before the contract has begun, and nothing came of what it gave: the
+    /// next is asked for the same contract.
+    fn join_again(&mut self) -> Result<(), TenantError> {
+        let next = reach_next(&self.path, Instant::now())?;
+        let (connection, (say, fds)) = connection::ask(&self.path, next, &self.join)?;
+        let Say::Admitted { tenant, terms, .. } = say else {
+            return Err(TenantError::OtherBuild);
+        };
+        if terms != self.terms {
+            return Err(TenantError::Changed {
+                asked: self.terms.to_string(),
+                given: terms.to_string(),
+            });
+        }
+        let [doorbell, hunger, _] = fds.map(|fd| fd.ok_or(TenantError::Silent(Errno::MFILE)));
+        (self.doorbell, self.hunger) = (doorbell?, hunger?);
+        (self.connection, self.number) = (Some(connection), tenant);
+        Ok(())
+    }
+
+    /// Asks for a share of the faults beside a reservation of processor time, and waits for
+    /// it. Others may follow: [`Heard::Faults`]. Before [`Tenant::start`], from when on the
+    /// daemon may say other things first.
+    pub fn share_faults(
+        &mut self,
+        reservation: Option<Reservation>,
+    ) -> Result<FaultShare, TenantError> {
+        let begun = Instant::now();
+        loop {
+            match self.ask(&faults(reservation, false), &[]) {
+                Ok(Say::Faults(share)) => {
+                    self.faults = Some(reservation);
+                    return Ok(share);
+                }
+                Ok(_) => return Err(TenantError::OtherBuild),
+                Err(why) if why.is_end() && begun.elapsed() < RETURN => self.join_again()?,
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Reports the measured cost of a fault, in nanoseconds of processor time.
+    pub fn fault_unit(&self, unit: u64) {
+        if self.faults.is_some() {
+            self.say(&Ask::FaultUnit(unit));
+        }
+    }
+
+    /// The contract.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// A note on what the contract does not promise; mostly empty.
+    pub fn note(&self) -> &str {
+        &self.note
+    }
+
+    /// Its number, for `selfpage contract`.
+    pub fn number(&self) -> TenantNumber {
+        self.number
+    }
+
+    /// Rung by those who put requests into channels.
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// Rung when more frames are wanted.
+    pub fn hunger(&self) -> BorrowedFd<'_> {
+        self.hunger.as_fd()
+    }
+
+    /// Readable when [`Tenant::dispatch`] has something to do. None while the daemon is away.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.connection.as_ref().map(AsFd::as_fd)
+    }
+
+    /// When [`Tenant::dispatch`] wants to be called though nothing is readable.
+    pub fn patience(&self) -> Option<Duration> {
+        (self.connection.is_none() && !self.over).then_some(LOOK)
+    }
+
+    /// Asks for a channel for `depth` operations at a time: [`Heard::Opened`], or
+    /// [`Heard::NotOpened`], follows, when there is a daemon.
+    pub fn open(&mut self, depth: u16, cookie: u64) {
+        self.opening.push_back((cookie, depth));
+        self.say(&Ask::Open { depth, cookie });
+    }
+
+    /// A channel is no longer used: [`Heard::Closed`] follows.
+    pub fn close(&mut self, channel: ChannelNumber) {
+        self.closing.push(channel);
+        self.say(&Ask::Close(channel));
+    }
+
+    /// A revocation was done.
+    pub fn answered(&mut self, round: u32) {
+        self.say(&Ask::Answered { round });
+    }
+
+    /// Gives the contract back: [`Heard::Left`] follows, or [`Heard::Stays`] where the daemon
+    /// finds that something of it is still used. Nothing may be asked for meanwhile.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.say(&Ask::Leave);
+    }
+
+    /// Handles pending messages, without blocking, and returns the events.
+    pub fn dispatch(&mut self) -> Vec<Heard> {
+        let mut heard: Vec<_> = self.early.take().into_iter().collect();
+        if self.connection.is_none() && !self.over && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            match self.come_back() {
+                Ok(true) => heard.push(Heard::Back),
+                Ok(false) => {}
+                Err(why) => {
+                    self.over = true;
+                    // The daemon before released it, and ended before it could reply.
+                    heard.push(match self.leaving {
+                        true => Heard::Left,
+                        false => Heard::Refused(why),
+                    });
+                }
+            }
+        }
+        while let Some(connection) = &self.connection {
+            match seqpacket::receive(connection, RecvFlags::DONTWAIT) {
+                Ok(message) if message.len > 0 => self.hear(message, &mut heard),
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                _ => {
+                    self.connection = None;
+                    self.looked = Instant::now();
+                    heard.push(Heard::Gone);
+                }
+            }
+        }
+        heard
+    }
+
+    fn hear(&mut self, mut message: Received, heard: &mut Vec<Heard>) {
+        let Some(say) = decode::<Say>(message.as_slice()) else {
+            return;
+        };
+        heard.push(match say {
+            Say::Opened { cookie, channel } => {
+                self.opening.retain(|(open, _)| *open != cookie);
+                match self.hold(channel, &mut message) {
+                    Some((memory, bell)) => Heard::Opened {
+                        cookie,
+                        channel,
+                        memory,
+                        bell,
+                    },
+                    None => {
+                        self.close(channel);
+                        Heard::NotOpened {
+                            cookie,
+                            why: "no descriptor is free to receive a channel: raise `ulimit -n`"
+                                .into(),
+                        }
+                    }
+                }
+            }
+            Say::Closed(channel) => {
+                self.forget(channel);
+                Heard::Closed(channel)
+            }
+            Say::Revoke {
+                round,
+                keep,
+                within,
+            } => Heard::Revoke {
+                round,
+                keep,
+                deadline: Instant::now() + within,
+            },
+            Say::Faults(share) => Heard::Faults(share),
+            Say::Changed { terms, notice } => {
+                self.terms = terms;
+                Heard::Changed { terms, notice }
+            }
+            Say::Left => {
+                // Further messages of the daemon are not for this contract.
+                (self.connection, self.over) = (None, true);
+                Heard::Left
+            }
+            Say::Stays(why) => {
+                self.leaving = false;
+                Heard::Stays(why)
+            }
+            Say::Refused(why) => match self.opening.pop_front() {
+                Some((cookie, _)) => Heard::NotOpened { cookie, why },
+                None => Heard::Refused(why),
+            },
+            _ => return,
+        });
+    }
+
+    /// Keeps a channel's memory and the daemon's end of its bell for the next daemon;
+    /// returns the memory and the client's end.
+    fn hold(
+        &mut self,
+        channel: ChannelNumber,
+        message: &mut Received,
+    ) -> Option<(OwnedFd, OwnedFd)> {
+        let [memory, bell, server_bell, ..] = &mut message.fds;
+        let (memory, bell, server_bell) = (memory.take()?, bell.take()?, server_bell.take()?);
+        let copy = io::fcntl_dupfd_cloexec(&memory, 0).ok()?;
+        let held = Held {
+            memory: copy,
+            server_bell,
+        };
+        self.channels.insert(channel, held);
+        Some((memory, bell))
+    }
+
+    fn forget(&mut self, channel: ChannelNumber) {
+        self.channels.remove(&channel);
+        self.closing.retain(|closing| *closing != channel);
+    }
+
+    /// Connects to a daemon and presents the ticket. Returns false while there is none.
+    fn come_back(&mut self) -> Result<bool, String> {
+        let Ok(connection) = seqpacket::connect(&self.path) else {
+            return Ok(false);
+        };
+        let channels = self.channels.len() as u32;
+        let rejoin = Ask::Rejoin {
+            ticket: self.ticket,
+            channels,
+        };
+        // The bells are the first daemon's, which every process of the tree has: this one is
+        // given them.
+        let mut fds = vec![self.doorbell.as_fd(), self.hunger.as_fd()];
+        fds.extend(self.ledger.iter().map(AsFd::as_fd));
+        match converse(&connection, &rejoin, &fds) {
+            Ok((Say::Admitted { terms, .. }, _)) => self.terms = terms,
+            Err(TenantError::Refused(why)) => return Err(why),
+            _ => return Ok(false),
+        }
+        for (number, held) in &self.channels {
+            let fds = [held.memory.as_fd(), held.server_bell.as_fd()];
+            if send(&connection, &Ask::Channel(*number), &fds).is_err() {
+                return Ok(false);
+            }
+        }
+        self.connection = Some(connection);
+        if let Some(reservation) = self.faults {
+            self.say(&faults(reservation, true));
+        }
+        for channel in self.closing.clone() {
+            self.say(&Ask::Close(channel));
+        }
+        for (cookie, depth) in self.opening.clone() {
+            self.say(&Ask::Open { depth, cookie });
+        }
+        if self.leaving {
+            self.say(&Ask::Leave);
+        }
+        Ok(true)
+    }
+
+    /// Says something. What a daemon that has just gone does not hear, its successor is
+    /// told again.
+    fn say(&self, ask: &Ask) {
+        if let Some(connection) = &self.connection {
+            let _ = send(connection, ask, &[]);
+        }
+    }
+}
+
+fn faults(reservation: Option<Reservation>, known: bool) -> Ask {
+    Ask::Faults {
+        reservation: reservation.map(|r| (r.runtime(), r.period())),
+        known,
+    }
+}
