@@ -3,7 +3,7 @@
 
 use crate::page::{Busy, State};
 use crate::pager::Pager;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::Frame;
 use std::ops::Range;
 use translation::{RelocateError, StageError, TranslationError};
@@ -61,7 +61,7 @@ impl Pager {
 
     fn give_up_unit(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         unit: usize,
         pages: Range<usize>,
         afterwards: Afterwards,
@@ -87,7 +87,7 @@ impl Pager {
                         // A staged page's frame goes with its slot.
                         if let Some(frame) = dropped.frame {
                             frames.push(frame);
-                            table.went(unit, 1);
+                            table.sub_resident(unit, 1);
                         }
                         if let Some(handle) = dropped.handle {
                             self.store.release(handle);
@@ -136,12 +136,12 @@ impl Pager {
             }
             let mut at = pages.start;
             while at < pages.end {
-                let mut halted = self.evictor.halt();
-                if self.evictor.make_room(&mut halted) {
-                    halted.stager().stage_unit(stretch, unit);
+                let mut quiesced = self.evictor.quiesce();
+                if self.evictor.make_room(&mut quiesced) {
+                    quiesced.stager().stage_unit(stretch, unit);
                 }
                 // Pages that staging left in place move through a slot.
-                let slot = match self.evictor.make_room(&mut halted) {
+                let slot = match self.evictor.make_room(&mut quiesced) {
                     true => self.standby.slots.ring.free_slot(),
                     false => None,
                 };
@@ -149,7 +149,7 @@ impl Pager {
                 gate.close();
                 let (moved, stop) = self.move_pages(stretch, at..pages.end, distance, slot);
                 gate.open();
-                drop(halted);
+                drop(quiesced);
                 at = moved;
                 match stop {
                     None => return,
@@ -171,7 +171,7 @@ impl Pager {
     /// No other thread evicts, and the gate of the pages' unit is closed.
     fn move_pages(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         pages: Range<usize>,
         distance: usize,
         slot: Option<usize>,
@@ -224,9 +224,9 @@ impl Pager {
     /// How many resident pages from the first on move into one unit.
     fn resident_run(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         pages: Range<usize>,
-        other: &Inner,
+        other: &StretchState,
         there: usize,
     ) -> usize {
         let room = other.table().unit_pages(other.table().unit_of(there)).end - there;
@@ -238,9 +238,9 @@ impl Pager {
     /// of both units.
     fn move_run(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         at: usize,
-        other: &Inner,
+        other: &StretchState,
         there: usize,
         run: usize,
         slot: Option<usize>,
@@ -279,8 +279,8 @@ impl Pager {
         }
         to.touch_only(to.unit_of(there));
         if resident {
-            table.went(table.unit_of(at), run as u32);
-            to.came_by(to.unit_of(there), run as u32);
+            table.sub_resident(table.unit_of(at), run as u32);
+            to.add_resident(to.unit_of(there), run as u32);
         }
         Ok(run)
     }
@@ -343,7 +343,7 @@ impl Pager {
 
     /// Empties a page that the program does not use yet: a window may have brought it in
     /// beside a fault. Behind its unit's closed gate.
-    fn clear(&self, stretch: &Inner, index: usize) -> Result<(), Busy> {
+    fn clear(&self, stretch: &StretchState, index: usize) -> Result<(), Busy> {
         let table = stretch.table();
         let word = table.word(index);
         if word.load().state() == State::Empty {
@@ -356,7 +356,7 @@ impl Pager {
             self.store.release(handle);
         }
         if let Some(frame) = dropped.frame {
-            table.went(table.unit_of(index), 1);
+            table.sub_resident(table.unit_of(index), 1);
             self.frames.put(Frame(frame));
         }
         Ok(())

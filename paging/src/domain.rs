@@ -16,12 +16,12 @@ pub use stretch::{Pin, Stretch};
 pub use translate::Trans;
 
 use crate::counters::{Counter, Counters};
-use crate::page_table::Table;
-use crate::stretch::{Fault, Handled, Inner};
+use crate::page_table::PageTable;
+use crate::stretch::{Fault, Handled, StretchState};
 use crate::vma_split;
 use frames::{Contract, Frame};
 use rate::{FaultLimits, SharedLimits};
-use runtime::Shared;
+use runtime::Runtime;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ use wired::{HUGE_RANGE_PAGES, PAGE};
 /// It exists as long as any of its stretches does. After `fork` a child has none of the
 /// stretches' memory: an access to it is a SIGSEGV, never silent zeros.
 pub struct Domain {
-    shared: Arc<Shared>,
+    shared: Arc<Runtime>,
 }
 
 impl Domain {
@@ -98,15 +98,15 @@ impl Domain {
         let Reservation { addr: base, len } = reservation;
         let pager = self.shared.pager();
         let pages = len / PAGE;
-        let table = Table::new(base, pages, pager.mm.unit_pages).map_err(|errno| {
+        let table = PageTable::new(base, pages, pager.mm.unit_pages).map_err(|errno| {
             // SAFETY: just reserved, and no other code refers to it.
             let _ = unsafe { translation::unmap_reservation(reservation) };
             StretchError::Table { pages, errno }
         })?;
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let inner = Box::into_raw(Box::new(Inner::new(id, table)));
+        let inner = Box::into_raw(Box::new(StretchState::new(id, table)));
         // SAFETY: just made; freed by the stretch's drop, after it left the directory.
-        let inner: &'static Inner = unsafe { &*inner };
+        let inner: &'static StretchState = unsafe { &*inner };
         let fits = {
             let _control = pager.mm.control.lock();
             pager.mm.index.insert(inner)
@@ -167,7 +167,7 @@ impl Domain {
         if unused < k {
             pager
                 .evictor
-                .evict(&mut pager.evictor.some_cleaner(), k - unused);
+                .reclaim(&mut pager.evictor.some_cleaner(), k - unused);
         }
         let given = pager.frames.client().release(k);
         pager

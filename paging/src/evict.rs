@@ -38,20 +38,20 @@ pub(crate) use select::VictimQueues;
 pub(crate) use spare_mappings::SpareMappings;
 
 use crate::counters::Counter;
-use crate::entry::idle::Entries;
+use crate::entry::idle::HandlerSet;
 use crate::huge::HugeBuffers;
 use crate::page::State;
-use crate::page_in::Failure;
+use crate::page_in::FaultError;
 use crate::standby::StandbyList;
-use crate::standby::ring::{PIECE, Turn};
-use crate::stretch::Inner;
+use crate::standby::ring::{ClaimPass, PIECE};
+use crate::stretch::StretchState;
 use frames::Frame;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use store::StoreError;
 use wired::{PiGuard, PiLock};
-use writeback::{Cleaner, Cleaning, MOST_CLEANERS};
+use writeback::{Cleaner, MOST_CLEANERS, WritebackProgress};
 
 /// How long to wait for frames that other domains were asked for before the next check.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
@@ -83,12 +83,12 @@ pub(crate) enum NoFrame {
     /// The worker must not wait, and would have to.
     Busy,
     /// No frame can be found.
-    Never(Failure),
+    Never(FaultError),
 }
 
 /// Result of a round of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Round {
+pub(crate) enum ReclaimOutcome {
     /// Frames that became unused.
     Freed(u32),
     /// Nothing to take: no resident page may be evicted.
@@ -114,15 +114,15 @@ pub(crate) struct Evictor {
     pub(crate) stager: PiLock<Stager>,
     /// The cleaners; the first is the background evictor's.
     cleaners: Box<[PiLock<Cleaner>]>,
-    /// The entry threads: all are woken when one may not be back soon.
-    handlers: Arc<Entries>,
+    /// The handler threads: all are woken when one may not be back soon.
+    handlers: Arc<HandlerSet>,
 }
 
 impl Evictor {
     pub(crate) fn new(
         standby: Arc<StandbyList>,
         huge: &Arc<HugeBuffers>,
-        handlers: Arc<Entries>,
+        handlers: Arc<HandlerSet>,
     ) -> Result<Self, StoreError> {
         let cleaner = |_| Cleaner::new(standby.clone(), huge.clone()).map(PiLock::new);
         Ok(Self {
@@ -181,29 +181,31 @@ impl Evictor {
                 return Ok(frame);
             }
             self.standby.log.counters().add(Counter::starved, 1);
-            self.handlers.call();
-            match self.help(busy) {
-                Round::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
+            self.handlers.wake();
+            match self.direct_reclaim(busy) {
+                ReclaimOutcome::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
                 // Every unit gets its turn: one may hold pages that need no write.
-                Round::Refused(_) if refused <= self.turns() => refused += 1,
+                ReclaimOutcome::Refused(_) if refused <= self.turns() => refused += 1,
                 // Copies of resident pages are only a saving; pages that must be evicted need
                 // the room.
-                Round::Refused(_) if self.release_copies() > 0 => refused = 0,
-                Round::Refused(_) if busy => return Err(NoFrame::Busy),
+                ReclaimOutcome::Refused(_) if self.release_copies() > 0 => refused = 0,
+                ReclaimOutcome::Refused(_) if busy => return Err(NoFrame::Busy),
                 // Other evicting threads may have claimed pages that need no write.
-                Round::Refused(_)
+                ReclaimOutcome::Refused(_)
                     if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED =>
                 {
                     nap(PATIENCE);
                 }
-                Round::Refused(error) => return Err(NoFrame::Never(Failure::NoFrame(error))),
-                Round::Others if busy => return Err(NoFrame::Busy),
-                Round::Others => match self.standby.frames.wait(wanted_by, PATIENCE) {
+                ReclaimOutcome::Refused(error) => {
+                    return Err(NoFrame::Never(FaultError::NoFrame(error)));
+                }
+                ReclaimOutcome::Others if busy => return Err(NoFrame::Busy),
+                ReclaimOutcome::Others => match self.standby.frames.wait(wanted_by, PATIENCE) {
                     Ok(frame) => return Ok(frame),
                     Err(true) => barren = None,
                     Err(false) => _ = barren.get_or_insert_with(Instant::now),
                 },
-                Round::Nothing => {
+                ReclaimOutcome::Nothing => {
                     // Another domain of the tree may hold more than its share; pages that a
                     // device holds come free when it has finished.
                     *demanded = true;
@@ -225,8 +227,8 @@ impl Evictor {
             }
             if barren.is_some_and(|since| since.elapsed() > STARVED) {
                 return Err(NoFrame::Never(match self.standby.mm.may_evict() {
-                    true => Failure::AllNailed,
-                    false => Failure::NoSoundEviction,
+                    true => FaultError::AllNailed,
+                    false => FaultError::NoSoundEviction,
                 }));
             }
         }
@@ -234,17 +236,17 @@ impl Evictor {
 
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
     /// ones find frames.
-    fn help(&self, busy: bool) -> Round {
+    fn direct_reclaim(&self, busy: bool) -> ReclaimOutcome {
         let want = (self.standby.mm.unit_pages as u32 / 8).max(self.standby.frames.reserve + 1);
         match self.free_cleaner() {
-            Some(mut cleaner) => self.evict_by(&mut cleaner, want, busy),
-            None => Round::Others,
+            Some(mut cleaner) => self.reclaim_by(&mut cleaner, want, busy),
+            None => ReclaimOutcome::Others,
         }
     }
 
     /// Evicts until a fault finds so many frames, or as many as possible without waiting for
     /// other threads: best effort for a fault that wants many frames and can proceed with one.
-    pub(crate) fn obtain_room(&self, wanted: u32) {
+    pub(crate) fn reserve_frames(&self, wanted: u32) {
         let wanted = wanted + self.standby.frames.reserve;
         for _ in 0..wanted {
             let room = self.standby.frames.room();
@@ -252,13 +254,13 @@ impl Evictor {
                 return;
             }
             let round = match self.free_cleaner() {
-                Some(mut cleaner) => self.evict(&mut cleaner, wanted - room),
-                None => Round::Others,
+                Some(mut cleaner) => self.reclaim(&mut cleaner, wanted - room),
+                None => ReclaimOutcome::Others,
             };
             match round {
-                Round::Freed(_) => {}
-                Round::Others => nap(SHORT),
-                Round::Nothing | Round::Refused(_) => return,
+                ReclaimOutcome::Freed(_) => {}
+                ReclaimOutcome::Others => nap(SHORT),
+                ReclaimOutcome::Nothing | ReclaimOutcome::Refused(_) => return,
             }
         }
     }
@@ -276,7 +278,7 @@ impl Evictor {
         let _stager = self.stager.lock();
         let mut released = 0;
         for n in 0..self.standby.mm.index.len() {
-            let Some(table) = self.standby.mm.index.nth(n).map(Inner::table) else {
+            let Some(table) = self.standby.mm.index.nth(n).map(StretchState::table) else {
                 break;
             };
             for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
@@ -295,7 +297,7 @@ impl Evictor {
     /// The swapper of RAPHA's figure 7, called past the system's fault limit: empties about
     /// `want` frames before the next period's faults, so that these find them, and returns the
     /// optimistic frames beyond that to other threads' faults.
-    fn swap_ahead(&self, want: u32) {
+    fn reclaim_ahead(&self, want: u32) {
         self.standby.log.counters().add(Counter::swapper_calls, 1);
         let client = self.standby.frames.client();
         let most = (client.resident_limit() / 8).max(self.standby.frames.spare());
@@ -303,7 +305,7 @@ impl Evictor {
         if self.standby.frames.room() < want
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            self.evict(&mut cleaner, want - self.standby.frames.room());
+            self.reclaim(&mut cleaner, want - self.standby.frames.room());
         }
         let optimistic = client.n().saturating_sub(client.contract().g);
         let beyond = client.unused().saturating_sub(want);
@@ -317,7 +319,7 @@ impl Evictor {
     /// The background evictor's work: returns revoked frames, and keeps the spare frames
     /// unused.
     /// `swapper_wants` is the number of frames that the fault limits call for, if they do.
-    pub(crate) fn keep_spare(&self, swapper_wants: Option<u32>) {
+    pub(crate) fn maintain_watermark(&self, swapper_wants: Option<u32>) {
         self.standby.frames.set_evictor_up(true);
         if let Some(_stager) = self.stager.try_lock() {
             self.standby.pins.release_due(&self.standby.mm);
@@ -329,7 +331,7 @@ impl Evictor {
             if unused < asked
                 && let Some(mut cleaner) = self.cleaners[0].try_lock()
             {
-                self.evict(&mut cleaner, asked - unused);
+                self.reclaim(&mut cleaner, asked - unused);
             }
             let given = client.release_demanded(asked);
             self.standby
@@ -338,7 +340,7 @@ impl Evictor {
                 .add(Counter::relinquished, u64::from(given));
         }
         if let Some(want) = swapper_wants {
-            self.swap_ahead(want);
+            self.reclaim_ahead(want);
         }
         let mut helped = false;
         if self.standby.frames.is_below_spare()
@@ -349,7 +351,7 @@ impl Evictor {
                 .frames
                 .spare()
                 .saturating_sub(self.standby.frames.room());
-            helped = matches!(self.evict(&mut cleaner, want), Round::Freed(_));
+            helped = matches!(self.reclaim(&mut cleaner, want), ReclaimOutcome::Freed(_));
         }
         self.standby.frames.set_evictor_up(false);
         // Faults that came meanwhile did not ring.
@@ -359,38 +361,38 @@ impl Evictor {
     }
 
     /// Makes about `want` frames unused.
-    pub(crate) fn evict(&self, cleaner: &mut Cleaner, want: u32) -> Round {
-        self.evict_by(cleaner, want, false)
+    pub(crate) fn reclaim(&self, cleaner: &mut Cleaner, want: u32) -> ReclaimOutcome {
+        self.reclaim_by(cleaner, want, false)
     }
 
-    /// As [`Evictor::evict`]; `busy` as for [`Evictor::obtain_frame`].
-    fn evict_by(&self, cleaner: &mut Cleaner, want: u32, busy: bool) -> Round {
-        let mut done = Cleaning::default();
+    /// As [`Evictor::reclaim`]; `busy` as for [`Evictor::obtain_frame`].
+    fn reclaim_by(&self, cleaner: &mut Cleaner, want: u32, busy: bool) -> ReclaimOutcome {
+        let mut done = WritebackProgress::default();
         while done.freed + cleaner.in_hand() < want && done.refusal.is_none() {
-            if !self.take_next(cleaner, busy) {
+            if !self.reclaim_next(cleaner, busy) {
                 break;
             }
             done = done.and(cleaner.end_some());
         }
         done = done.and(cleaner.end_all());
         // Kept pieces get their turn when there is nothing else.
-        if done.freed == 0 && done.refusal.is_none() && cleaner.take_up(Turn::Again) {
+        if done.freed == 0 && done.refusal.is_none() && cleaner.take_up(ClaimPass::Retry) {
             done = cleaner.end_all();
         }
         match (done.freed, done.refusal) {
-            (0, Some(error)) => Round::Refused(error),
-            (0, None) if self.standby.slots.ring.is_empty() => Round::Nothing,
-            (0, None) => Round::Others,
-            (count, _) => Round::Freed(count),
+            (0, Some(error)) => ReclaimOutcome::Refused(error),
+            (0, None) if self.standby.slots.ring.is_empty() => ReclaimOutcome::Nothing,
+            (0, None) => ReclaimOutcome::Others,
+            (count, _) => ReclaimOutcome::Freed(count),
         }
     }
 
     /// Takes up the pieces staged first, once the standby list has reached its target; stages
     /// units until it has. Returns false if there is nothing to take up.
-    fn take_next(&self, cleaner: &mut Cleaner, busy: bool) -> bool {
+    fn reclaim_next(&self, cleaner: &mut Cleaner, busy: bool) -> bool {
         loop {
             let enough = self.standby.slots.standby() >= self.standby_target();
-            if enough && cleaner.take_up(Turn::First) {
+            if enough && cleaner.take_up(ClaimPass::First) {
                 return true;
             }
             let stager = match busy {
@@ -399,7 +401,7 @@ impl Evictor {
             };
             let staged = stager.is_some_and(|mut stager| stager.stage_next());
             if !staged {
-                return cleaner.take_up(Turn::First);
+                return cleaner.take_up(ClaimPass::First);
             }
         }
     }
@@ -411,7 +413,7 @@ impl Evictor {
     }
 
     /// Brings a staged page back in the frame it has, if no other frame can be found.
-    pub(crate) fn unstage(&self, stretch: &Inner, index: usize) -> bool {
+    pub(crate) fn unstage(&self, stretch: &StretchState, index: usize) -> bool {
         let table = stretch.table();
         let word = table.word(index);
         for _ in 0..PIECE_LOOKS {

@@ -9,10 +9,10 @@
 
 use crate::counters::Counter;
 use crate::page::{PageState, State};
-use crate::page_in::{Activation, Failure, Outcome};
-use crate::readahead::{Ahead, Place};
-use crate::stream_detector::Advice;
-use crate::throttle::Handled;
+use crate::page_in::{Activation, FaultError, FillOutcome};
+use crate::readahead::{LaneCursor, Readahead};
+use crate::stream_detector::Prediction;
+use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::FaultClass;
 use store::PageHandle;
@@ -21,7 +21,7 @@ use wired::{Guard, PAGE};
 
 /// A page of a window that this fault has claimed.
 #[derive(Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct WindowPage {
     index: usize,
     seen: PageState,
     frame: u32,
@@ -31,37 +31,42 @@ pub(crate) struct Part {
 
 // SAFETY: the pointer is into a reader's buffers. Only the thread that filled in the part
 // follows it, while it holds that reader.
-unsafe impl Send for Part {}
+unsafe impl Send for WindowPage {}
 
 /// A reader, at the position of a stream's fault.
-struct Reading<'a> {
-    reader: Guard<'a, Ahead>,
-    place: Place,
+struct StreamRead<'a> {
+    reader: Guard<'a, Readahead>,
+    place: LaneCursor,
 }
 
 /// Result of mapping a run of pages: how many are mapped, and what stopped it.
-struct Mapped {
+struct MapOutcome {
     pages: usize,
     again: bool,
-    failure: Option<Failure>,
+    failure: Option<FaultError>,
 }
 
 impl Activation<'_> {
     /// Fills the page of the fault, which is claimed, and the pages that its stream accesses
     /// next.
-    pub(crate) fn fill_window(&mut self, seen: PageState, frame: Frame, advice: Advice) -> Outcome {
+    pub(crate) fn fill_window(
+        &mut self,
+        seen: PageState,
+        frame: Frame,
+        prediction: Prediction,
+    ) -> FillOutcome {
         let before = self.pager.log.counters();
         let pager = self.pager;
         // No more pages than the period has room for: the program faults on the rest later.
-        let whole = advice;
+        let whole = prediction;
         let (granted, when) =
             pager
                 .faults
                 .throttle
-                .more(self.fault.task, advice.window - 1, before);
-        let advice = Advice {
+                .grant(self.fault.task, prediction.window - 1, before);
+        let prediction = Prediction {
             window: 1 + granted,
-            ..advice
+            ..prediction
         };
         let mut class = FaultClass::ZeroFill;
         let mut reading = None;
@@ -71,8 +76,8 @@ impl Activation<'_> {
             reading = pager
                 .faults
                 .streams
-                .reader(&advice)
-                .map(|reader| self.read_ahead(reader, handle, &advice));
+                .reader(&prediction)
+                .map(|reader| self.read_ahead(reader, handle, &prediction));
             from = reading
                 .as_mut()
                 .and_then(|reading| self.verified(reading, self.index, handle));
@@ -80,11 +85,8 @@ impl Activation<'_> {
                 // The prediction was wrong, or the store cannot read it: an ordinary fill
                 // reports why.
                 drop(reading);
-                self.alone(&whole);
-                pager
-                    .faults
-                    .throttle
-                    .give_back(self.fault.task, when, granted);
+                self.note_single_page(&whole);
+                pager.faults.throttle.refund(self.fault.task, when, granted);
                 return self.fetch(seen, frame);
             }
             class = FaultClass::Memory;
@@ -93,18 +95,18 @@ impl Activation<'_> {
             before.add(Counter::zero_filled, 1);
         }
         self.context.parts.clear();
-        self.context.parts.push(Part {
+        self.context.parts.push(WindowPage {
             index: self.index,
             seen,
             frame: frame.0,
             from,
         });
-        let reached = self.claim_around(&advice, reading.as_mut());
+        let reached = self.claim_around(&prediction, reading.as_mut());
         if reached < whole.window && !self.at_bind() {
             self.pager.faults.streams.detector.brought(&whole, reached);
         }
         let brought = self.context.parts.len() as u64 - 1;
-        if advice.stride < 0 {
+        if prediction.stride < 0 {
             self.context.parts.reverse();
         }
         let outcome = self.publish_parts();
@@ -113,55 +115,55 @@ impl Activation<'_> {
         pager
             .faults
             .throttle
-            .give_back(self.fault.task, when, granted - brought);
-        self.fault.handled = Handled {
+            .refund(self.fault.task, when, granted - brought);
+        self.fault.handled = FaultSample {
             class,
             pages: 1 + brought,
         };
         if let Some(reading) = reading {
-            self.read_on(reading, &advice);
+            self.read_on(reading, &prediction);
         }
         outcome
     }
 
     /// Records that the page of the fault comes without the rest of its window.
-    pub(crate) fn alone(&self, advice: &Advice) {
+    pub(crate) fn note_single_page(&self, prediction: &Prediction) {
         if !self.at_bind() {
-            self.pager.faults.streams.detector.brought(advice, 1);
+            self.pager.faults.streams.detector.brought(prediction, 1);
         }
     }
 
     /// Submits reads for the window's stored pages and waits for the page of the fault.
     fn read_ahead<'a>(
         &self,
-        mut reader: Guard<'a, Ahead>,
+        mut reader: Guard<'a, Readahead>,
         handle: PageHandle,
-        advice: &Advice,
-    ) -> Reading<'a> {
+        prediction: &Prediction,
+    ) -> StreamRead<'a> {
         let table = self.stretch.table();
-        let place = reader.place(advice, self.stretch.id(), self.index);
+        let place = reader.place(prediction, self.stretch.id(), self.index);
         // A page that cannot be read ahead is read on demand.
-        let _ = reader.read(place, advice.window, table, Some(handle));
-        reader.wait_for(place, || self.pager.faults.handlers.call());
-        Reading { reader, place }
+        let _ = reader.read(place, prediction.window, table, Some(handle));
+        reader.wait_for(place, || self.pager.faults.handlers.wake());
+        StreamRead { reader, place }
     }
 
     /// Continues reading where the window ended.
-    fn read_on(&self, mut reading: Reading<'_>, advice: &Advice) {
+    fn read_on(&self, mut reading: StreamRead<'_>, prediction: &Prediction) {
         let table = self.stretch.table();
         let reader = &mut reading.reader;
-        let _ = reader.read_on(reading.place, advice.window, table);
-        let tally = reader.take_tally();
+        let _ = reader.read_on(reading.place, prediction.window, table);
+        let stats = reader.take_stats();
         let counters = self.pager.log.counters();
-        counters.add(Counter::read_ahead, tally.read);
-        counters.add(Counter::read_ahead_unused, tally.unused);
+        counters.add(Counter::read_ahead, stats.read);
+        counters.add(Counter::read_ahead_unused, stats.unused);
     }
 
     /// The contents read ahead for page `index`, if they match the handle. The page is
     /// claimed: its handle cannot become another page's.
     fn verified(
         &self,
-        reading: &mut Reading<'_>,
+        reading: &mut StreamRead<'_>,
         index: usize,
         handle: PageHandle,
     ) -> Option<*const u8> {
@@ -181,12 +183,16 @@ impl Activation<'_> {
 
     /// Claims the other pages of the window whose contents are at hand. Returns how many
     /// accesses of the stream remain until the next fault.
-    fn claim_around(&mut self, advice: &Advice, mut reading: Option<&mut Reading<'_>>) -> u32 {
+    fn claim_around(
+        &mut self,
+        prediction: &Prediction,
+        mut reading: Option<&mut StreamRead<'_>>,
+    ) -> u32 {
         let table = self.stretch.table();
         let unit = table.unit_pages(table.unit_of(self.index));
-        let mut reached = advice.window;
-        for step in 1..advice.window as isize {
-            let index = self.index.wrapping_add_signed(advice.stride * step);
+        let mut reached = prediction.window;
+        for step in 1..prediction.window as isize {
+            let index = self.index.wrapping_add_signed(prediction.stride * step);
             if !unit.contains(&index) {
                 reached = step as u32;
                 break;
@@ -213,7 +219,7 @@ impl Activation<'_> {
                 break;
             };
             if !word.begin_fill(seen) {
-                self.give_back(frame);
+                self.return_frame(frame);
                 continue;
             }
             let from = match (seen.handle(), &mut reading) {
@@ -222,14 +228,14 @@ impl Activation<'_> {
                         Some(from) => Some(from),
                         None => {
                             word.abort_fill(seen);
-                            self.give_back(frame);
+                            self.return_frame(frame);
                             continue;
                         }
                     }
                 }
                 _ => None,
             };
-            self.context.parts.push(Part {
+            self.context.parts.push(WindowPage {
                 index,
                 seen,
                 frame: frame.0,
@@ -241,12 +247,12 @@ impl Activation<'_> {
     }
 
     /// Maps the parts in the order of their addresses and updates their words.
-    fn publish_parts(&mut self) -> Outcome {
+    fn publish_parts(&mut self) -> FillOutcome {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let gate = table.gate(unit);
         let parts = std::mem::take(&mut self.context.parts);
-        let mut outcome = Outcome::Success;
+        let mut outcome = FillOutcome::Success;
         let mut came = 0;
         let mut at = 0;
         gate.enter();
@@ -275,22 +281,22 @@ impl Activation<'_> {
             at += mapped.pages;
             if let Some(failure) = mapped.failure {
                 let part = parts[at];
-                self.give_back(Frame(part.frame));
+                self.return_frame(Frame(part.frame));
                 table.word(part.index).abort_fill(part.seen);
                 if part.index == self.index {
-                    outcome = Outcome::Failure(failure);
+                    outcome = FillOutcome::FaultError(failure);
                 }
                 at += 1;
             } else if mapped.again {
-                // A call that changes the address space may be waiting for the gate.
-                table.came_by(unit, std::mem::take(&mut came));
+                // A call that changes the address sthrottle may be waiting for the gate.
+                table.add_resident(unit, std::mem::take(&mut came));
                 gate.leave();
                 std::hint::spin_loop();
                 gate.enter();
                 table.touch_only(unit);
             }
         }
-        table.came_by(unit, came);
+        table.add_resident(unit, came);
         let queue = table.touch(unit);
         gate.leave();
         if queue {
@@ -305,7 +311,7 @@ impl Activation<'_> {
     }
 
     /// Maps a run of neighbours with one ioctl.
-    fn map_run(&self, run: &[Part]) -> Mapped {
+    fn map_run(&self, run: &[WindowPage]) -> MapOutcome {
         let userfault = self.pager.mm.userfault();
         let addr = self.stretch.table().address(run[0].index);
         let len = run.len() * PAGE;
@@ -328,7 +334,7 @@ impl Activation<'_> {
             Err(MapError::Again { done }) => (done / PAGE, true, None),
             Err(error) => (error.done() / PAGE, false, Some(unmappable(&error))),
         };
-        Mapped {
+        MapOutcome {
             pages,
             again,
             failure,
@@ -337,8 +343,8 @@ impl Activation<'_> {
 }
 
 /// Why a page cannot be mapped, for the fault that reports it.
-pub(crate) fn unmappable(error: &MapError) -> Failure {
-    Failure::Unmappable(match error {
+pub(crate) fn unmappable(error: &MapError) -> FaultError {
+    FaultError::Unmappable(match error {
         MapError::Gone => 2,
         MapError::NoMemory => 12,
         MapError::Pinned { .. } => 16,
@@ -349,8 +355,8 @@ pub(crate) fn unmappable(error: &MapError) -> Failure {
 }
 
 /// How many of the parts one ioctl can map: neighbours whose contents are neighbours, too.
-fn run_length(parts: &[Part]) -> usize {
-    let follows = |pair: &[Part]| {
+fn run_length(parts: &[WindowPage]) -> usize {
+    let follows = |pair: &[WindowPage]| {
         let from = match (pair[0].from, pair[1].from) {
             (Some(one), Some(next)) => one.addr() + PAGE == next.addr(),
             (None, None) => true,

@@ -1,10 +1,10 @@
 //! The preallocated resources of one fault in progress.
 //!
-//! A fault is resolved in a signal handler or on an entry thread, where nothing may be
+//! A fault is resolved in a signal handler or on a handler thread, where nothing may be
 //! allocated. A context is a set of page buffers and a channel to the store; an upcall borrows
-//! one for the time of its fault, an entry thread owns one.
+//! one for the time of its fault, a handler thread owns one.
 
-use crate::fault_around::Part;
+use crate::fault_around::WindowPage;
 use crate::huge::HUGE;
 use crate::stream_detector::WIDEST;
 use std::cell::UnsafeCell;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use store::{Channel, Completion, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory, futex};
 
-/// Pages one entry thread has on their way from the store at once, at most. Each faulting
+/// Pages one handler thread has on their way from the store at once, at most. Each faulting
 /// thread has one; further faults wait in the kernel's queue.
 pub(crate) const DEPTH: usize = 32;
 
@@ -28,21 +28,21 @@ pub(crate) struct InFlight {
 }
 
 /// Buffers and a channel.
-pub(crate) struct Context {
+pub(crate) struct FaultContext {
     pub(crate) channel: Option<Box<dyn Channel>>,
     buffers: WiredMemory,
     pub(crate) flights: [InFlight; DEPTH],
     free: u64,
     depth: usize,
     /// The current window: room for the widest.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<WindowPage>,
     /// The read that the last fault left under way.
     pub(crate) pending: usize,
     /// Completions of other faults' reads, reaped while a huge frame's reads were awaited.
     ended: Vec<Completion>,
 }
 
-impl Context {
+impl FaultContext {
     /// A context with `depth` buffers.
     pub(crate) fn new(store: Option<&dyn Store>, depth: usize) -> Result<Self, StoreError> {
         let depth = depth.min(DEPTH);
@@ -110,37 +110,37 @@ impl Context {
 }
 
 /// The contexts that upcalls borrow.
-pub(crate) struct Pool {
-    slots: Box<[Slot]>,
+pub(crate) struct ContextPool {
+    slots: Box<[PooledContext]>,
     /// Counts returns: the futex word that waiters sleep on.
     returned: AtomicU32,
     waiting: AtomicU32,
 }
 
-struct Slot {
+struct PooledContext {
     busy: AtomicU32,
-    context: UnsafeCell<Context>,
+    context: UnsafeCell<FaultContext>,
 }
 
 // SAFETY: only the thread that set a slot's busy word reaches its context.
-unsafe impl Sync for Pool {}
+unsafe impl Sync for ContextPool {}
 // SAFETY: contexts own what they hold.
-unsafe impl Send for Pool {}
+unsafe impl Send for ContextPool {}
 
 /// A borrowed context.
-pub(crate) struct Borrowed<'a> {
-    pool: &'a Pool,
-    slot: &'a Slot,
+pub(crate) struct ContextGuard<'a> {
+    pool: &'a ContextPool,
+    slot: &'a PooledContext,
 }
 
-impl Pool {
+impl ContextPool {
     /// `count` contexts for one fault each.
     pub(crate) fn new(store: Option<&dyn Store>, count: usize) -> Result<Self, StoreError> {
         let slots = (0..count)
             .map(|_| {
-                Ok(Slot {
+                Ok(PooledContext {
                     busy: AtomicU32::new(0),
-                    context: UnsafeCell::new(Context::new(store, 1)?),
+                    context: UnsafeCell::new(FaultContext::new(store, 1)?),
                 })
             })
             .collect::<Result<_, StoreError>>()?;
@@ -152,7 +152,7 @@ impl Pool {
     }
 
     /// Borrows a context; waits for one if all are in use. `hint` spreads callers.
-    pub(crate) fn borrow(&self, hint: usize) -> Borrowed<'_> {
+    pub(crate) fn borrow(&self, hint: usize) -> ContextGuard<'_> {
         if let Some(borrowed) = self.try_borrow(hint) {
             return borrowed;
         }
@@ -170,7 +170,7 @@ impl Pool {
         borrowed
     }
 
-    fn try_borrow(&self, hint: usize) -> Option<Borrowed<'_>> {
+    fn try_borrow(&self, hint: usize) -> Option<ContextGuard<'_>> {
         let count = self.slots.len();
         (0..count)
             .map(|i| &self.slots[(hint + i) % count])
@@ -179,26 +179,26 @@ impl Pool {
                     .compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed)
                     .is_ok()
             })
-            .map(|slot| Borrowed { pool: self, slot })
+            .map(|slot| ContextGuard { pool: self, slot })
     }
 }
 
-impl std::ops::Deref for Borrowed<'_> {
-    type Target = Context;
-    fn deref(&self) -> &Context {
+impl std::ops::Deref for ContextGuard<'_> {
+    type Target = FaultContext;
+    fn deref(&self) -> &FaultContext {
         // SAFETY: the busy word makes this the only reference.
         unsafe { &*self.slot.context.get() }
     }
 }
 
-impl std::ops::DerefMut for Borrowed<'_> {
-    fn deref_mut(&mut self) -> &mut Context {
+impl std::ops::DerefMut for ContextGuard<'_> {
+    fn deref_mut(&mut self) -> &mut FaultContext {
         // SAFETY: the busy word makes this the only reference.
         unsafe { &mut *self.slot.context.get() }
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl Drop for ContextGuard<'_> {
     fn drop(&mut self) {
         self.slot.busy.store(0, Ordering::SeqCst);
         self.pool.returned.fetch_add(1, Ordering::SeqCst);

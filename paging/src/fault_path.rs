@@ -1,13 +1,13 @@
 //! What resolves a domain's faults: their limits, contexts, streams and handlers.
 
-use crate::entry::idle::Entries;
-use crate::entry::marked::FailedPages;
-use crate::fault_context::Pool;
+use crate::entry::failed_pages::FailedPages;
+use crate::entry::idle::HandlerSet;
+use crate::fault_context::ContextPool;
 use crate::huge::HugeBuffers;
 use crate::stream_detector::WIDEST;
 use crate::streams::Streams;
 use crate::stretch::Handler;
-use crate::throttle::Pace;
+use crate::throttle::FaultThrottle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use wired::{PAGE, WiredMemory};
@@ -15,14 +15,14 @@ use wired::{PAGE, WiredMemory};
 /// The parts of the pager that only faults use.
 pub(crate) struct FaultPath {
     /// Limits of the fault rate.
-    pub(crate) throttle: Pace,
+    pub(crate) throttle: FaultThrottle,
     /// Contexts of faults on threads of the program.
-    pub(crate) contexts: Pool,
+    pub(crate) contexts: ContextPool,
     pub(crate) streams: Streams,
     /// Where huge frames are made.
     pub(crate) huge: Arc<HugeBuffers>,
-    /// Which entry threads wait for faults.
-    pub(crate) handlers: Arc<Entries>,
+    /// Which handler threads wait for faults.
+    pub(crate) handlers: Arc<HandlerSet>,
     /// Pages whose access failed for now.
     pub(crate) failed: FailedPages,
     /// As many pages of zeros as the widest window has. Never written, so that all are one
@@ -33,8 +33,8 @@ pub(crate) struct FaultPath {
 
 impl FaultPath {
     pub(crate) fn new(
-        throttle: Pace,
-        contexts: Pool,
+        throttle: FaultThrottle,
+        contexts: ContextPool,
         streams: Streams,
         failed: FailedPages,
     ) -> rustix::io::Result<Self> {

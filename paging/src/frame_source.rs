@@ -7,7 +7,7 @@ use crate::counters::Counter;
 use crate::fork_cell::ForkCell;
 use crate::log::Log;
 use crate::page::State;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::{DomainFrames, Frame};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -116,7 +116,7 @@ impl FrameSource {
     }
 
     /// Undoes one nail of a page. Under the unit's closed gate.
-    pub(crate) fn unnail(&self, stretch: &Inner, index: usize) {
+    pub(crate) fn unnail(&self, stretch: &StretchState, index: usize) {
         let word = stretch.table().word(index);
         let seen = word.load();
         if word.unnail() && seen.nails() == 1 && seen.state() == State::Resident {

@@ -12,32 +12,32 @@ struct Stripe(RangeGate);
 
 /// Many threads may be inside; the thread that closes it waits until all have left.
 #[derive(Default)]
-pub(crate) struct DomainGate {
+pub(crate) struct FreezeGate {
     stripes: [Stripe; STRIPES],
 }
 
 /// Proof that its holder is inside the gate.
-pub(crate) struct Inside<'a>(&'a RangeGate);
+pub(crate) struct FreezeGuard<'a>(&'a RangeGate);
 
-impl Drop for Inside<'_> {
+impl Drop for FreezeGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-impl DomainGate {
+impl FreezeGate {
     /// Enters; waits while the gate is closed. `hint` spreads callers: any number that differs
     /// between threads.
-    pub(crate) fn enter(&self, hint: usize) -> Inside<'_> {
+    pub(crate) fn enter(&self, hint: usize) -> FreezeGuard<'_> {
         let gate = &self.stripes[hint % STRIPES].0;
         gate.enter();
-        Inside(gate)
+        FreezeGuard(gate)
     }
 
     /// Enters unless the gate is closed, or closing.
-    pub(crate) fn try_enter(&self, hint: usize) -> Option<Inside<'_>> {
+    pub(crate) fn try_enter(&self, hint: usize) -> Option<FreezeGuard<'_>> {
         let gate = &self.stripes[hint % STRIPES].0;
-        gate.try_enter().then_some(Inside(gate))
+        gate.try_enter().then_some(FreezeGuard(gate))
     }
 
     /// Waits until the gate is empty and keeps all threads out. One at a time: the caller

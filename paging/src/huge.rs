@@ -10,7 +10,7 @@
 //! one page is written. The frames are counted by 4 KiB, too, and come free with each piece
 //! that is cleaned; the memory of a huge page goes with its last piece, or is kept for the
 //! next huge fault. So up to 2 MiB more than is counted are in memory for each slot being
-//! emptied, and for each scratch.
+//! emptied, and for each buffer.
 //!
 //! A unit is split, that is filled page by page and in windows like any other, if that is
 //! better: if it has contents and the program does not come to it in order (a fault at its
@@ -20,9 +20,9 @@
 
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
-use crate::fault_context::Context;
+use crate::fault_context::FaultContext;
 use crate::page::{PageState, State};
-use crate::page_in::{Activation, Outcome};
+use crate::page_in::{Activation, FillOutcome};
 use frames::Frame;
 use std::sync::OnceLock;
 use store::ReadPage;
@@ -30,13 +30,13 @@ use translation::{Reservation, Wake};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
 
 /// Huge faults that are resolved concurrently; further ones wait.
-const SCRATCHES: usize = 4;
+const BUFFERS: usize = 4;
 
 /// Set in the token of a read for a huge page.
 pub(crate) const HUGE: u64 = 1 << 62;
 
 /// The buffers of one huge fault.
-pub(crate) struct Scratch {
+pub(crate) struct HugeBuffer {
     /// 2 MiB, where huge pages are made, with guards: what was staged comes here, too.
     buffer: Reservation,
     /// True if it holds a huge page that was used before, with its old contents.
@@ -47,9 +47,9 @@ pub(crate) struct Scratch {
 }
 
 // SAFETY: the pointers in the batch are into the buffer, which it owns.
-unsafe impl Send for Scratch {}
+unsafe impl Send for HugeBuffer {}
 
-impl Scratch {
+impl HugeBuffer {
     fn new() -> Result<Self, translation::ReserveError> {
         let buffer = translation::reserve_staging(HUGE_RANGE)?;
         // Without huge pages small ones are moved, one by one.
@@ -71,7 +71,7 @@ impl Scratch {
     /// then need not zero another one, which takes it 200 us (`bench paging`'s arm of huge
     /// frames, by perf).
     fn take_over(&mut self, slot: usize) -> bool {
-        // SAFETY: the buffer is the scratch's own, guarded, and empty; the contents of the
+        // SAFETY: the buffer is the buffer's own, guarded, and empty; the contents of the
         // slot are no longer needed.
         self.used = unsafe { translation::stage(slot, HUGE_RANGE, self.buffer.addr) }.is_ok();
         self.used
@@ -80,27 +80,27 @@ impl Scratch {
     /// Discards the buffer's contents: it is zeros again.
     fn clear(&mut self) {
         self.used = false;
-        // SAFETY: the buffer is the scratch's own, and nothing in it is needed.
+        // SAFETY: the buffer is the buffer's own, and nothing in it is needed.
         let _ = unsafe { translation::discard(self.buffer.addr, self.buffer.len) };
     }
 }
 
-impl Drop for Scratch {
+impl Drop for HugeBuffer {
     fn drop(&mut self) {
-        // SAFETY: the scratch's own.
+        // SAFETY: the buffer's own.
         let _ = unsafe { translation::unmap_staging(self.buffer) };
     }
 }
 
 /// The buffers of a domain, once a stretch has asked for huge frames.
 #[derive(Default)]
-pub(crate) struct HugeBuffers(OnceLock<[Lock<Scratch>; SCRATCHES]>);
+pub(crate) struct HugeBuffers(OnceLock<[Lock<HugeBuffer>; BUFFERS]>);
 
 impl HugeBuffers {
     /// Makes them, if there are none yet.
     pub(crate) fn prepare(&self) -> Result<(), translation::ReserveError> {
         if self.0.get().is_none() {
-            let made = (0..SCRATCHES).map(|_| Scratch::new().map(Lock::new));
+            let made = (0..BUFFERS).map(|_| HugeBuffer::new().map(Lock::new));
             let made: Vec<_> = made.collect::<Result<_, _>>()?;
             let Ok(made) = made.try_into() else {
                 unreachable!("as many as there are");
@@ -112,8 +112,8 @@ impl HugeBuffers {
     }
 
     /// The buffer for a unit; None if no stretch has huge frames.
-    fn get(&self, unit: usize) -> Option<&Lock<Scratch>> {
-        self.0.get().map(|buffers| &buffers[unit % SCRATCHES])
+    fn get(&self, unit: usize) -> Option<&Lock<HugeBuffer>> {
+        self.0.get().map(|buffers| &buffers[unit % BUFFERS])
     }
 
     /// Keeps the memory of a slot, a huge page that was emptied, for a later huge fault.
@@ -129,7 +129,7 @@ impl HugeBuffers {
 
 impl Activation<'_> {
     /// Fills the whole unit of the fault with a huge frame. None if it is to be split.
-    pub(crate) fn fill_huge(&mut self) -> Option<Outcome> {
+    pub(crate) fn fill_huge(&mut self) -> Option<FillOutcome> {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let first = table.unit_pages(unit).start;
@@ -138,59 +138,59 @@ impl Activation<'_> {
         {
             return None;
         }
-        let mut scratch = self.pager.faults.huge.get(first / HUGE_RANGE_PAGES)?.lock();
-        let scratch = &mut *scratch;
-        scratch.frames.clear();
-        scratch.frames.extend(self.fault.held.take());
-        while scratch.frames.len() < HUGE_RANGE_PAGES {
+        let mut buffer = self.pager.faults.huge.get(first / HUGE_RANGE_PAGES)?.lock();
+        let buffer = &mut *buffer;
+        buffer.frames.clear();
+        buffer.frames.extend(self.fault.held.take());
+        while buffer.frames.len() < HUGE_RANGE_PAGES {
             let Some(frame) = self.pager.frames.take(State::Empty) else {
-                self.pager.frames.put_all(&scratch.frames);
+                self.pager.frames.put_all(&buffer.frames);
                 self.fault.wanted = HUGE_RANGE_PAGES as u32;
-                return Some(Outcome::Retry);
+                return Some(FillOutcome::Retry);
             };
-            scratch.frames.push(frame);
+            buffer.frames.push(frame);
         }
         self.pager.frames.wake_evictor_if_low();
-        scratch.seen.clear();
+        buffer.seen.clear();
         for index in first..first + HUGE_RANGE_PAGES {
             let word = table.word(index);
             let seen = word.load();
             let fillable = matches!(seen.state(), State::Empty | State::Stored);
             if !fillable || !word.begin_fill(seen) {
-                return self.split(first, scratch);
+                return self.split(first, buffer);
             }
-            scratch.seen.push(seen);
+            buffer.seen.push(seen);
         }
-        if !self.read_whole(scratch) {
-            scratch.clear();
-            return self.split(first, scratch);
+        if !self.read_whole(buffer) {
+            buffer.clear();
+            return self.split(first, buffer);
         }
-        Some(self.publish_huge(unit, first, scratch))
+        Some(self.publish_huge(unit, first, buffer))
     }
 
     /// Releases what was claimed: each page is filled by itself.
-    fn split(&self, first: usize, scratch: &Scratch) -> Option<Outcome> {
+    fn split(&self, first: usize, buffer: &HugeBuffer) -> Option<FillOutcome> {
         let table = self.stretch.table();
-        for (at, seen) in scratch.seen.iter().enumerate() {
+        for (at, seen) in buffer.seen.iter().enumerate() {
             table.word(first + at).abort_fill(*seen);
         }
-        self.pager.frames.put_all(&scratch.frames);
+        self.pager.frames.put_all(&buffer.frames);
         None
     }
 
     /// Reads what is stored into the buffer. Returns false if a page cannot be read.
-    fn read_whole(&mut self, scratch: &mut Scratch) -> bool {
-        scratch.batch.clear();
+    fn read_whole(&mut self, buffer: &mut HugeBuffer) -> bool {
+        buffer.batch.clear();
         for at in 0..HUGE_RANGE_PAGES {
-            let into = scratch.page(at);
-            match scratch.seen[at].handle() {
-                Some(handle) => scratch.batch.push(ReadPage {
+            let into = buffer.page(at);
+            match buffer.seen[at].handle() {
+                Some(handle) => buffer.batch.push(ReadPage {
                     handle,
                     into,
                     token: HUGE,
                 }),
                 // SAFETY: a page of the buffer, which is this fault's.
-                None if scratch.used => unsafe { into.write_bytes(0, PAGE) },
+                None if buffer.used => unsafe { into.write_bytes(0, PAGE) },
                 // SAFETY: as above. Touched, so that it is present and can be moved if there
                 // are no huge pages.
                 None => unsafe { into.write_volatile(0) },
@@ -198,13 +198,13 @@ impl Activation<'_> {
         }
         let counters = self.pager.log.counters();
         counters.add(Counter::huge, 1);
-        if scratch.batch.is_empty() {
+        if buffer.batch.is_empty() {
             counters.add(Counter::zero_filled, 1);
             return true;
         }
-        let Context { channel, .. } = &mut *self.context;
+        let FaultContext { channel, .. } = &mut *self.context;
         let Some(channel) = channel else { return false };
-        let later = match channel.submit_read_run(&scratch.batch) {
+        let later = match channel.submit_read_run(&buffer.batch) {
             Ok(later) => later,
             Err(_) => return false,
         };
@@ -216,18 +216,18 @@ impl Activation<'_> {
             1,
         );
         let mut good = true;
-        for _ in 0..scratch.batch.len() {
+        for _ in 0..buffer.batch.len() {
             good &= self.context.complete_huge();
         }
         good
     }
 
     /// Moves the buffer into place, and updates the words of its pages.
-    fn publish_huge(&self, unit: usize, first: usize, scratch: &mut Scratch) -> Outcome {
+    fn publish_huge(&self, unit: usize, first: usize, buffer: &mut HugeBuffer) -> FillOutcome {
         let table = self.stretch.table();
         let userfault = self.pager.mm.userfault();
         let gate = table.gate(unit);
-        let mut outcome = Outcome::Success;
+        let mut outcome = FillOutcome::Success;
         let mut came = 0;
         gate.enter();
         // Before the program can continue: see `publish`.
@@ -241,7 +241,7 @@ impl Activation<'_> {
         let moved = unsafe {
             userfault.move_pages(
                 table.address(first),
-                scratch.buffer.addr,
+                buffer.buffer.addr,
                 HUGE_RANGE,
                 Wake::Yes,
             )
@@ -250,12 +250,12 @@ impl Activation<'_> {
             Ok(()) => HUGE_RANGE_PAGES,
             Err(error) => error.done() / PAGE,
         };
-        for (at, (frame, seen)) in scratch.frames.iter().zip(&scratch.seen).enumerate() {
+        for (at, (frame, seen)) in buffer.frames.iter().zip(&buffer.seen).enumerate() {
             let index = first + at;
             let addr = table.address(index);
             let there = match at < done {
                 true => Ok(()),
-                false => self.copy_one(addr, scratch.page(at)),
+                false => self.copy_one(addr, buffer.page(at)),
             };
             match there {
                 Ok(()) => {
@@ -265,19 +265,19 @@ impl Activation<'_> {
                     came += 1;
                 }
                 Err(failure) => {
-                    self.give_back(*frame);
+                    self.return_frame(*frame);
                     table.word(index).abort_fill(*seen);
                     if index == self.index {
-                        outcome = Outcome::Failure(failure);
+                        outcome = FillOutcome::FaultError(failure);
                     }
                 }
             }
         }
-        table.came_by(unit, came);
+        table.add_resident(unit, came);
         let queue = table.touch(unit);
         gate.leave();
         // Also its page table, if it got one: otherwise it would get no huge page again.
-        scratch.clear();
+        buffer.clear();
         if queue {
             self.pager
                 .standby
@@ -289,7 +289,7 @@ impl Activation<'_> {
     }
 
     /// Copies a page that could not be moved.
-    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::page_in::Failure> {
+    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::page_in::FaultError> {
         use translation::MapError;
         loop {
             match self.pager.mm.userfault().copy(addr, from, PAGE, Wake::Yes) {

@@ -1,11 +1,11 @@
 //! The memory that a pager manages: its stretches, and the kernel's view of them.
 
 use crate::fork_cell::ForkCell;
-use crate::freeze_gate::DomainGate;
+use crate::freeze_gate::FreezeGate;
 use crate::page::State;
-use crate::page_table::Table;
-use crate::stretch::Inner;
-use crate::stretch_index::Directory;
+use crate::page_table::PageTable;
+use crate::stretch::StretchState;
+use crate::stretch_index::StretchIndex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use translation::{Capabilities, Pagemap, TranslationError, Userfault};
@@ -19,9 +19,9 @@ pub(crate) struct Mm {
     /// Not zero once a device may read or write the program's memory behind the
     /// processor's back: eviction then looks for pinned pages.
     pub(crate) careful: &'static AtomicU32,
-    pub(crate) index: Directory,
+    pub(crate) index: StretchIndex,
     /// Every fault is inside; a fork and the end of a stretch close it.
-    pub(crate) gate: DomainGate,
+    pub(crate) gate: FreezeGate,
     /// Serialises changes of the set of stretches, and forks.
     pub(crate) control: PiLock<()>,
     /// Pages of a unit.
@@ -40,8 +40,8 @@ impl Mm {
             pagemap: ForkCell::new(Pagemap::open(&capabilities).ok()),
             capabilities,
             careful,
-            index: Directory::new()?,
-            gate: DomainGate::default(),
+            index: StretchIndex::new()?,
+            gate: FreezeGate::default(),
             control: PiLock::new(()),
             unit_pages,
         })
@@ -89,7 +89,7 @@ impl Mm {
     pub(crate) fn for_each_unit(
         &self,
         range: Range<usize>,
-        visit: &mut dyn FnMut(&Inner, usize, Range<usize>),
+        visit: &mut dyn FnMut(&StretchState, usize, Range<usize>),
     ) {
         let mut addr = range.start;
         while addr < range.end {
@@ -123,7 +123,7 @@ impl Mm {
     /// Registers what is left of a stretch in the child of a fork. Surrendered parts are left
     /// out (memory shared with others could be registered, and its faults would go to the
     /// pager); parts that a fork does not copy are skipped.
-    pub(crate) fn register_mapped(&self, stretch: &Inner) -> Result<(), TranslationError> {
+    pub(crate) fn register_mapped(&self, stretch: &StretchState) -> Result<(), TranslationError> {
         let table = stretch.table();
         table.try_for_each_own_run(|run| {
             let (addr, len) = (table.address(run.start), run.len() * PAGE);
@@ -138,7 +138,7 @@ impl Mm {
         &self,
         addr: usize,
         len: usize,
-        table: &Table,
+        table: &PageTable,
     ) -> Result<(), TranslationError> {
         match self.register(addr, len) {
             Ok(()) => Ok(()),

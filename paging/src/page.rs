@@ -43,7 +43,7 @@ mod tests;
 
 pub use gate::RangeGate;
 
-use event::{AtomicU64, Event};
+use event::{AtomicU64, WordEvent};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use store::PageHandle;
 
@@ -237,7 +237,7 @@ pub struct Busy;
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct PageWord {
     word: AtomicU64,
-    event: Event,
+    event: WordEvent,
 }
 
 #[cfg(not(loom))]
@@ -335,13 +335,13 @@ impl PageWord {
     /// Makes the page empty, whatever its state: the program discarded its contents. With the
     /// gate closed and the memory discarded. A foreign page stays foreign.
     pub fn discard(&self) -> Result<Released, Busy> {
-        self.settle_as(EMPTY)
+        self.finish_as(EMPTY)
     }
 
     /// Makes the page foreign, before something else is mapped there. With the gate closed and
     /// the memory discarded.
     pub fn become_foreign(&self) -> Result<Released, Busy> {
-        self.settle_as(FOREIGN)
+        self.finish_as(FOREIGN)
     }
 
     /// Makes a foreign page empty: plain memory of the domain's is mapped there again. Returns
@@ -390,7 +390,7 @@ impl PageWord {
             .is_some()
     }
 
-    /// Keeps a resident page in place until as many [`PageWord::unnail`]. Inside the range's
+    /// Keeps a resident page in place until as many [`PageWord::unnail`]. FreezeGuard the range's
     /// gate, so that it is not being staged. Returns false if it is not resident, or already
     /// nailed 7 times.
     pub fn nail(&self) -> bool {
@@ -462,7 +462,7 @@ impl PageWord {
         waiters
     }
 
-    fn settle_as(&self, state: u64) -> Result<Released, Busy> {
+    fn finish_as(&self, state: u64) -> Result<Released, Busy> {
         self.change(|now| {
             let resident = now.state() == State::Resident;
             let frame = resident.then(|| now.frame());

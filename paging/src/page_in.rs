@@ -6,12 +6,12 @@
 
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
-use crate::fault_context::{Context, InFlight};
+use crate::fault_context::{FaultContext, InFlight};
 use crate::page::{PageState, State};
 use crate::pager::Pager;
 use crate::resolve::PageFault;
-use crate::stretch::Inner;
-use crate::throttle::Handled;
+use crate::stretch::StretchState;
+use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::FaultClass;
 use store::{PageHandle, StoreError, Submitted, Wait};
@@ -20,7 +20,7 @@ use wired::{HUGE_RANGE_PAGES, PAGE};
 
 /// How an attempt to resolve a fault ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum FillOutcome {
     /// The page is mapped; the access can be repeated.
     Success,
     /// Not possible now; a worker may retry with resources that an activation lacks.
@@ -30,12 +30,12 @@ pub enum Outcome {
     /// Another thread is filling the page.
     Busy,
     /// The program's access cannot be satisfied.
-    Failure(Failure),
+    FaultError(FaultError),
 }
 
 /// Why an access cannot be satisfied.
 #[derive(Debug, Clone, Copy)]
-pub enum Failure {
+pub enum FaultError {
     /// No frame is available: nothing can be evicted because the store refuses.
     NoFrame(StoreError),
     /// No frame is available: every resident page is nailed, or held by a device.
@@ -54,7 +54,7 @@ pub enum Failure {
     Unmappable(i32),
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for FaultError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoFrame(error) => {
@@ -77,7 +77,7 @@ impl std::fmt::Display for Failure {
 
 /// The context in which a driver runs, which decides what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum FillPhase {
     /// The notification handler: must not wait, may use an unused frame.
     Activation,
     /// A worker, or the faulting thread itself after its activation. It has a frame in hand
@@ -91,14 +91,14 @@ pub enum Phase {
 /// One fault on one page, as its stretch driver sees it (Nemesis, section 6.6).
 pub struct Activation<'a> {
     pub(crate) pager: &'a Pager,
-    pub(crate) stretch: &'a Inner,
+    pub(crate) stretch: &'a StretchState,
     pub(crate) index: usize,
     /// Whether the access was a write.
     pub write: bool,
     /// What the driver may do.
-    pub phase: Phase,
+    pub phase: FillPhase,
     pub(crate) fault: &'a mut PageFault,
-    pub(crate) context: &'a mut Context,
+    pub(crate) context: &'a mut FaultContext,
 }
 
 impl Activation<'_> {
@@ -134,17 +134,17 @@ impl Activation<'_> {
 
     /// Returns true if the program has not accessed the page: a binding brings it in.
     pub fn at_bind(&self) -> bool {
-        self.phase == Phase::Bind
+        self.phase == FillPhase::Bind
     }
 
     /// Releases a frame that was not used after all.
-    pub fn give_back(&self, frame: Frame) {
+    pub fn return_frame(&self, frame: Frame) {
         self.pager.frames.put(frame);
     }
 
     /// Demand zero, staged and stored pages: what the physical and paged drivers do.
-    pub(crate) fn fill(&mut self) -> Outcome {
-        self.fault.handled = Handled {
+    pub(crate) fn fill(&mut self) -> FillOutcome {
+        self.fault.handled = FaultSample {
             class: FaultClass::Memory,
             pages: 1,
         };
@@ -152,8 +152,8 @@ impl Activation<'_> {
             let seen = self.state();
             match seen.state() {
                 State::Resident => return self.recheck(),
-                State::Filling => return Outcome::Busy,
-                State::Poisoned => return Outcome::Failure(Failure::Lost),
+                State::Filling => return FillOutcome::Busy,
+                State::Poisoned => return FillOutcome::FaultError(FaultError::Lost),
                 State::Foreign => return self.leave_to_kernel(),
                 State::Empty | State::Staged | State::Stored => {}
             }
@@ -164,18 +164,20 @@ impl Activation<'_> {
                 return outcome;
             }
             let Some(frame) = self.frame() else {
-                return Outcome::Retry;
+                return FillOutcome::Retry;
             };
             if !self.word().begin_fill(seen) {
-                self.give_back(frame);
+                self.return_frame(frame);
                 continue;
             }
-            match self.fault.advice {
-                Some(advice) if seen.state() == State::Staged => self.alone(&advice),
-                Some(advice) => return self.fill_window(seen, frame, advice),
+            match self.fault.prediction {
+                Some(prediction) if seen.state() == State::Staged => {
+                    self.note_single_page(&prediction)
+                }
+                Some(prediction) => return self.fill_window(seen, frame, prediction),
                 None => {}
             }
-            self.fault.handled = Handled::default();
+            self.fault.handled = FaultSample::default();
             return match seen.state() {
                 State::Empty => {
                     self.pager.log.counters().add(Counter::zero_filled, 1);
@@ -194,36 +196,33 @@ impl Activation<'_> {
     /// The page is no longer the pager's: the kernel handles the access when it is repeated. A
     /// thread whose fault was reported before that is woken here; a new mapping over its page
     /// does not wake it.
-    fn leave_to_kernel(&self) -> Outcome {
+    fn leave_to_kernel(&self) -> FillOutcome {
         let _ = self.pager.mm.userfault().wake(self.address(), PAGE);
-        Outcome::Success
+        FillOutcome::Success
     }
 
     /// As [`Activation::fill_huge`], if the period has room for all its pages: each counts as
     /// a fault. Otherwise the unit is split.
-    fn fill_huge_if_limits_allow(&mut self) -> Option<Outcome> {
+    fn fill_huge_if_limits_allow(&mut self) -> Option<FillOutcome> {
         let pager = self.pager;
         let rest = HUGE_RANGE_PAGES as u32 - 1;
         let (granted, when) =
             pager
                 .faults
                 .throttle
-                .more(self.fault.task, rest, pager.log.counters());
+                .grant(self.fault.task, rest, pager.log.counters());
         let outcome = match granted == rest {
             true => self.fill_huge(),
             false => None,
         };
         match outcome {
-            Some(Outcome::Success) => {
-                self.fault.handled = Handled {
+            Some(FillOutcome::Success) => {
+                self.fault.handled = FaultSample {
                     class: FaultClass::ZeroFill,
                     pages: HUGE_RANGE_PAGES as u32,
                 }
             }
-            _ => pager
-                .faults
-                .throttle
-                .give_back(self.fault.task, when, granted),
+            _ => pager.faults.throttle.refund(self.fault.task, when, granted),
         }
         outcome
     }
@@ -232,22 +231,22 @@ impl Activation<'_> {
     /// backing of their own.
     pub fn fill_with(
         &mut self,
-        read: impl FnOnce(usize, &mut [u8; PAGE]) -> Result<(), Failure>,
-    ) -> Outcome {
+        read: impl FnOnce(usize, &mut [u8; PAGE]) -> Result<(), FaultError>,
+    ) -> FillOutcome {
         let seen = self.state();
         if seen.state() != State::Empty {
             return self.fill();
         }
         let Some(frame) = self.frame() else {
-            return Outcome::Retry;
+            return FillOutcome::Retry;
         };
         let flight = self.context.take_flight();
         let Some(flight) = flight.filter(|_| self.word().begin_fill(seen)) else {
             flight.into_iter().for_each(|f| self.context.end_flight(f));
-            self.give_back(frame);
-            return Outcome::Busy;
+            self.return_frame(frame);
+            return FillOutcome::Busy;
         };
-        self.fault.handled = Handled {
+        self.fault.handled = FaultSample {
             class: FaultClass::File,
             pages: 1,
         };
@@ -259,9 +258,9 @@ impl Activation<'_> {
                 self.publish(seen, frame, Some(buffer.cast_const()))
             }
             Err(failure) => {
-                self.give_back(frame);
+                self.return_frame(frame);
                 self.word().abort_fill(seen);
-                Outcome::Failure(failure)
+                FillOutcome::FaultError(failure)
             }
         };
         self.context.end_flight(flight);
@@ -271,38 +270,38 @@ impl Activation<'_> {
     /// Fills a page with zeros although the store has a copy of it, which is never read again:
     /// for drivers whose pages only go out (Nemesis, section 7.2.2). The next write of the
     /// page frees the copy's room.
-    pub fn fill_afresh(&mut self) -> Outcome {
+    pub fn fill_zero(&mut self) -> FillOutcome {
         let seen = self.state();
         if seen.state() != State::Stored {
             return self.fill();
         }
         let Some(frame) = self.frame() else {
-            return Outcome::Retry;
+            return FillOutcome::Retry;
         };
         if !self.word().begin_fill(seen) {
-            self.give_back(frame);
-            return Outcome::Busy;
+            self.return_frame(frame);
+            return FillOutcome::Busy;
         }
-        self.fault.handled = Handled::default();
+        self.fault.handled = FaultSample::default();
         self.pager.log.counters().add(Counter::zero_filled, 1);
         self.publish(seen, frame, None)
     }
 
-    pub(crate) fn fetch(&mut self, seen: PageState, frame: Frame) -> Outcome {
+    pub(crate) fn fetch(&mut self, seen: PageState, frame: Frame) -> FillOutcome {
         let Some(handle) = seen.handle() else {
             unreachable!("a stored page has a handle: the word's transitions keep it");
         };
         let Some(flight) = self.context.take_flight() else {
-            self.give_back(frame);
+            self.return_frame(frame);
             self.word().abort_fill(seen);
-            return Outcome::Retry;
+            return FillOutcome::Retry;
         };
         let into = self.context.buffer(flight);
         self.context.flights[flight].addr = self.address();
         self.context.flights[flight].frame = frame.0;
         self.context.flights[flight].used = 0;
         self.context.pending = flight;
-        self.fault.handled = Handled {
+        self.fault.handled = FaultSample {
             class: FaultClass::Disk,
             pages: 1,
         };
@@ -315,7 +314,7 @@ impl Activation<'_> {
                 self.pager.log.counters().add(Counter::from_ram, 1);
                 Ok(())
             }
-            Ok(Submitted::Pending) if self.fault.detached => return Outcome::Pending,
+            Ok(Submitted::Pending) if self.fault.detached => return FillOutcome::Pending,
             Ok(Submitted::Pending) => {
                 self.pager.log.counters().add(Counter::from_disk, 1);
                 match self.context.complete(Wait::Yes) {
@@ -337,14 +336,14 @@ impl Activation<'_> {
         frame: Frame,
         flight: usize,
         result: &mut Result<(), StoreError>,
-    ) -> Outcome {
+    ) -> FillOutcome {
         match *result {
             Ok(()) => {
                 let from = self.context.buffer(flight).cast_const();
                 self.publish(seen, frame, Some(from))
             }
             Err(error) => {
-                self.give_back(frame);
+                self.return_frame(frame);
                 // What was written is lost for good, or a later attempt may read it.
                 match error {
                     StoreError::Mismatch { .. } | StoreError::NoSuchPage { .. } => {
@@ -356,7 +355,7 @@ impl Activation<'_> {
                         self.word().abort_fill(seen);
                     }
                 }
-                Outcome::Failure(Failure::Unreadable(error))
+                FillOutcome::FaultError(FaultError::Unreadable(error))
             }
         }
     }
@@ -368,7 +367,7 @@ impl Activation<'_> {
         seen: PageState,
         frame: Frame,
         from: Option<*const u8>,
-    ) -> Outcome {
+    ) -> FillOutcome {
         let addr = self.address();
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
@@ -391,30 +390,30 @@ impl Activation<'_> {
                 None => userfault.zero(addr, PAGE, Wake::Yes),
             };
             let outcome = match mapped {
-                Ok(()) => Outcome::Success,
+                Ok(()) => FillOutcome::Success,
                 // A raw `mmap` over the stretch mapped it, or the kernel kept the page: it is
                 // there, and occupies the frame.
                 Err(MapError::Exists { .. }) => {
                     let _ = userfault.wake(addr, PAGE);
-                    Outcome::Success
+                    FillOutcome::Success
                 }
                 Err(MapError::Again { .. }) => {
                     table.gate(unit).leave();
                     std::hint::spin_loop();
                     continue;
                 }
-                Err(error) => Outcome::Failure(unmappable(&error)),
+                Err(error) => FillOutcome::FaultError(unmappable(&error)),
             };
-            if let Outcome::Failure(_) = outcome {
+            if let FillOutcome::FaultError(_) = outcome {
                 table.gate(unit).leave();
-                self.give_back(frame);
+                self.return_frame(frame);
                 self.word().abort_fill(seen);
                 return outcome;
             }
             self.pager.standby.places.set_home(frame.0, addr);
             self.word().finish_fill(frame.0);
             self.stretch.log().note(self.index);
-            table.came(unit);
+            table.add_resident(unit, 1);
             let queue = table.touch(unit);
             table.gate(unit).leave();
             let again = seen.state() == State::Staged && !seen.ahead();
@@ -431,7 +430,7 @@ impl Activation<'_> {
 
     /// The word is `Resident`, yet there was a fault: another thread resolved it, or the page
     /// was dropped without the pager's knowledge and is zeros by the kernel's rules.
-    fn recheck(&mut self) -> Outcome {
+    fn recheck(&mut self) -> FillOutcome {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let addr = self.address();
@@ -446,21 +445,21 @@ impl Activation<'_> {
         let settled = self.state().state() == State::Resident;
         table.gate(unit).leave();
         if settled {
-            Outcome::Success
+            FillOutcome::Success
         } else {
-            Outcome::Busy
+            FillOutcome::Busy
         }
     }
 }
 
-impl Context {
+impl FaultContext {
     /// Completes a read that was left under way.
     pub(crate) fn complete_read(
         &mut self,
         pager: &Pager,
         flight: usize,
         result: Result<Option<PageHandle>, StoreError>,
-    ) -> (usize, Outcome) {
+    ) -> (usize, FillOutcome) {
         let InFlight { addr, frame, used } = self.flights[flight];
         let throttle = &pager.faults.throttle;
         let begin = (used != 0).then(|| throttle.used_since(0));
@@ -476,14 +475,14 @@ impl Context {
             stretch,
             index,
             write: true,
-            phase: Phase::Activation,
+            phase: FillPhase::Activation,
             fault: &mut PageFault::default(),
             context: self,
         };
         let outcome = activation.finish_read(seen, Frame(frame), flight, &mut result.map(|_| ()));
         self.end_flight(flight);
         if let Some(begin) = begin {
-            let handled = Handled {
+            let handled = FaultSample {
                 class: FaultClass::Disk,
                 pages: 1,
             };

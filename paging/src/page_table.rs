@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use wired::{PAGE, WiredMemory};
 
 /// What a unit's bookkeeping costs, beside the page words.
-struct Unit {
+struct UnitMeta {
     gate: RangeGate,
     meta: AtomicU32,
 }
@@ -31,7 +31,7 @@ const FOREIGN: u32 = 1 << 29;
 const COUNT: u32 = FOREIGN - 1;
 
 /// Page words and unit gates of `pages` pages from `base` on.
-pub(crate) struct Table {
+pub(crate) struct PageTable {
     base: usize,
     pages: usize,
     unit_pages: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Table {
     foreign: AtomicUsize,
 }
 
-impl Table {
+impl PageTable {
     /// An all-empty table. `unit_pages` is a power of two.
     pub(crate) fn new(base: usize, pages: usize, unit_pages: usize) -> rustix::io::Result<Self> {
         let unit_bytes = unit_pages * PAGE;
@@ -54,7 +54,7 @@ impl Table {
             pages,
             unit_pages,
             words: WiredMemory::private(pages * size_of::<AtomicU64>())?,
-            units: WiredMemory::private(unit_count * size_of::<Unit>())?,
+            units: WiredMemory::private(unit_count * size_of::<UnitMeta>())?,
             unit_count,
             foreign: AtomicUsize::new(0),
         })
@@ -118,10 +118,10 @@ impl Table {
         self.address(index) % (self.unit_pages * PAGE)
     }
 
-    fn unit(&self, unit: usize) -> &Unit {
+    fn unit(&self, unit: usize) -> &UnitMeta {
         assert!(unit < self.unit_count, "unit outside its stretch");
         // SAFETY: in bounds; zero is an open gate and no flags.
-        unsafe { &*self.units.as_ptr().cast::<Unit>().add(unit) }
+        unsafe { &*self.units.as_ptr().cast::<UnitMeta>().add(unit) }
     }
 
     /// The gate of a unit.
@@ -149,20 +149,18 @@ impl Table {
         self.unit(unit).meta.load(Ordering::Acquire) & TOUCHED != 0
     }
 
-    /// A page of the unit became resident.
-    pub(crate) fn came(&self, unit: usize) {
-        self.unit(unit).meta.fetch_add(1, Ordering::AcqRel);
-    }
-
     /// Pages of the unit became resident.
-    pub(crate) fn came_by(&self, unit: usize, count: u32) {
+    pub(crate) fn add_resident(&self, unit: usize, count: u32) {
         self.unit(unit).meta.fetch_add(count, Ordering::AcqRel);
     }
 
     /// Pages of the unit that were resident no longer are.
-    pub(crate) fn went(&self, unit: usize, count: u32) {
+    pub(crate) fn sub_resident(&self, unit: usize, count: u32) {
         let before = self.unit(unit).meta.fetch_sub(count, Ordering::AcqRel);
-        debug_assert!(before & COUNT >= count, "more pages went than were there");
+        debug_assert!(
+            before & COUNT >= count,
+            "more pages sub_resident than were there"
+        );
     }
 
     /// Pages of the unit that are resident.
@@ -251,7 +249,7 @@ mod tests {
     #[test]
     fn what_was_surrendered_is_in_no_run_of_the_stretchs_own() {
         const UNIT: usize = 64;
-        let table = Table::new(3 * PAGE, 300, UNIT).unwrap();
+        let table = PageTable::new(3 * PAGE, 300, UNIT).unwrap();
         let own = || {
             let mut runs = Vec::new();
             let all: Result<(), ()> = table.try_for_each_own_run(|run| {

@@ -12,22 +12,22 @@
 //!   one `mremap` and the words it changes. A thread that holds it exclusively and meets a
 //!   page in `Filling` opens the gate before it waits.
 //! - A thread that evicts takes a cleaner, then the stager's lock, then gates (`evict`). An
-//!   entry thread that has reads under way only tries the first two.
+//!   handler thread that has reads under way only tries the first two.
 
 use crate::counters::{Counter, Counters};
-use crate::entry::marked::FailedPages;
+use crate::entry::failed_pages::FailedPages;
 use crate::evict::Evictor;
-use crate::fault_context::Pool;
+use crate::fault_context::ContextPool;
 use crate::fault_path::FaultPath;
 use crate::frame_source::FrameSource;
 use crate::log::Log;
 use crate::mm::Mm;
-use crate::page_in::Failure;
+use crate::page_in::FaultError;
 use crate::standby::StandbyList;
 use crate::stored_pages::StoredPages;
 use crate::streams::Streams;
-use crate::stretch::Inner;
-use crate::throttle::Pace;
+use crate::stretch::StretchState;
+use crate::throttle::FaultThrottle;
 use frames::DomainFrames;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -66,9 +66,9 @@ pub trait Hooks: Send + Sync {
 }
 
 /// Hooks of a linked program: messages go to standard error.
-pub struct StandardError;
+pub struct StderrLog;
 
-impl Hooks for StandardError {
+impl Hooks for StderrLog {
     fn notice(&self, text: &str) {
         // SAFETY: descriptor 2 is borrowed for one write; a closed one is an error.
         let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
@@ -77,7 +77,7 @@ impl Hooks for StandardError {
 }
 
 /// What a pager is made of.
-pub(crate) struct Parts {
+pub(crate) struct PagerConfig {
     pub(crate) capabilities: Capabilities,
     pub(crate) userfault: Userfault,
     pub(crate) frames: DomainFrames<'static>,
@@ -109,24 +109,24 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    pub(crate) fn new(parts: Parts) -> Result<Self, crate::DomainError> {
-        let contract = parts.frames.contract();
+    pub(crate) fn new(config: PagerConfig) -> Result<Self, crate::DomainError> {
+        let contract = config.frames.contract();
         let unit_pages = unit_pages(contract.x);
         let memory = crate::DomainError::Memory;
         let mm = Mm::new(
-            parts.capabilities,
-            parts.userfault,
-            parts.careful,
+            config.capabilities,
+            config.userfault,
+            config.careful,
             unit_pages,
         );
         let mm = Arc::new(mm.map_err(memory)?);
-        let log = Arc::new(Log::new(parts.hooks, parts.counters));
-        let frames = Arc::new(FrameSource::new(parts.frames, log.clone()));
-        let store = Arc::new(StoredPages::new(parts.store, parts.holder));
+        let log = Arc::new(Log::new(config.hooks, config.counters));
+        let frames = Arc::new(FrameSource::new(config.frames, log.clone()));
+        let store = Arc::new(StoredPages::new(config.store, config.holder));
         let faults = FaultPath::new(
-            Pace::new(parts.limits).map_err(memory)?,
-            Pool::new(parts.store, parts.contexts)?,
-            Streams::new(parts.store, contract.x)?,
+            FaultThrottle::new(config.limits).map_err(memory)?,
+            ContextPool::new(config.store, config.contexts)?,
+            Streams::new(config.store, contract.x)?,
             FailedPages::new(mm.clone(), log.clone()),
         )
         .map_err(memory)?;
@@ -135,10 +135,10 @@ impl Pager {
             frames.clone(),
             store.clone(),
             log.clone(),
-            parts.total_frames as usize,
+            config.total_frames as usize,
         )?);
         Ok(Self {
-            hooks: parts.hooks,
+            hooks: config.hooks,
             log,
             mm,
             frames,
@@ -167,24 +167,24 @@ impl Pager {
             self.log.become_child(counters);
         }
         self.store.become_child(holder);
-        self.faults.handlers.forget();
+        self.faults.handlers.clear();
     }
 
     /// Removes a stretch. The caller holds the control lock.
-    pub(crate) fn remove(&self, stretch: &Inner) {
+    pub(crate) fn remove(&self, stretch: &StretchState) {
         stretch.set_closing();
         // Two steps, since a fault inside the gate may be waiting for an eviction: first no
         // evicting thread refers to it any more, then no thread is inside.
-        let halted = self.evictor.halt();
+        let quiesced = self.evictor.quiesce();
         self.mm.index.remove(stretch);
-        drop(halted);
+        drop(quiesced);
         self.mm.gate.close();
         self.mm.gate.open();
     }
 
     /// Logs an access that cannot be satisfied, if its stretch still exists. The caller is
     /// inside the domain's gate.
-    pub(crate) fn log_failure(&self, addr: usize, failure: &Failure) {
+    pub(crate) fn log_failure(&self, addr: usize, failure: &FaultError) {
         let Some(stretch) = self.mm.index.find(addr) else {
             return;
         };
@@ -199,12 +199,12 @@ impl Pager {
     }
 
     /// The background evictor's work, once.
-    pub(crate) fn keep_spare(&self) {
+    pub(crate) fn maintain_watermark(&self) {
         if let Some(stager) = self.evictor.stager.try_lock() {
             self.faults.failed.unmark_due(&stager);
         }
         let swapper = self.faults.throttle.swapper_called();
-        self.evictor.keep_spare(swapper);
+        self.evictor.maintain_watermark(swapper);
     }
 }
 

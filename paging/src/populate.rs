@@ -1,16 +1,16 @@
 //! Populating: pages are brought in on request, before any access.
 
-use crate::page_in::Failure;
+use crate::page_in::FaultError;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stream_detector::Advice;
-use crate::stretch::Inner;
+use crate::stream_detector::Prediction;
+use crate::stretch::StretchState;
 use rate::thread_counters::ThreadKey;
 use wired::PAGE;
 
 /// A page to populate, and what else may come with it.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct PopulateTarget {
     /// Its number in its stretch.
     pub(crate) page: usize,
     /// True if it stays until it is unnailed.
@@ -25,26 +25,26 @@ pub(crate) struct Wanted {
 
 /// Why a page was not populated.
 #[derive(Debug)]
-pub(crate) enum NotBrought {
+pub(crate) enum PopulateError {
     /// The stretch no longer exists.
     Gone,
     /// The page cannot be brought in.
-    Failed(Failure),
+    Failed(FaultError),
 }
 
-impl Wanted {
+impl PopulateTarget {
     /// Brings the page in and waits for what that takes. `locate` finds the stretch again for
     /// each attempt: no reference keeps it alive while this waits.
     pub(crate) fn populate<'p>(
         &self,
         pager: &'p Pager,
-        locate: &dyn Fn() -> Option<&'p Inner>,
-    ) -> Result<(), NotBrought> {
+        locate: &dyn Fn() -> Option<&'p StretchState>,
+    ) -> Result<(), PopulateError> {
         let hint = self.caller as usize;
         let window = (pager.faults.streams.widest as usize).min(self.window) as u32;
         let mut fault = PageFault {
             write: true,
-            advice: (window > 1).then_some(Advice {
+            prediction: (window > 1).then_some(Prediction {
                 stream: self.caller | 1 << 31,
                 stride: 1,
                 window,
@@ -57,15 +57,15 @@ impl Wanted {
         };
         loop {
             let resolved = fault.resolve(pager, &mut Waiter::Thread(hint), |fault| {
-                let stretch = locate().ok_or(NotBrought::Gone)?;
+                let stretch = locate().ok_or(PopulateError::Gone)?;
                 fault.addr = stretch.table().address(self.page);
                 Ok(stretch)
             })?;
             if let Resolution::Failed(why) = resolved {
-                return Err(NotBrought::Failed(why));
+                return Err(PopulateError::Failed(why));
             }
             let _inside = pager.mm.gate.enter(hint);
-            locate().ok_or(NotBrought::Gone)?;
+            locate().ok_or(PopulateError::Gone)?;
             if !self.nail || pager.nail(fault.addr..fault.addr + PAGE) {
                 return Ok(());
             }

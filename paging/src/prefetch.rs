@@ -1,16 +1,16 @@
 //! The application's hints about its next accesses, carried out by a thread of the domain.
 //!
 //! Two kinds of hint: a range that will be used soon, and a set that was recorded in an
-//! earlier run (see [`PageSet`]). Both are brought in in windows, read ahead like a stream's,
+//! earlier run (see [`WorkingSet`]). Both are brought in in windows, read ahead like a stream's,
 //! while the program continues. Both are hints: a page that cannot be brought in is left for
 //! the program's own fault to report, and no request takes more than three quarters of the
 //! frames, so that the pages it brings first are not evicted before they are used.
 
 use crate::page::State;
 use crate::pager::Pager;
-use crate::populate::{NotBrought, Wanted};
-use crate::throttle::{self, Standing, Told};
-use crate::working_set::PageSet;
+use crate::populate::{PopulateError, PopulateTarget};
+use crate::throttle::{self, ThrottleDecision, ThrottleState};
+use crate::working_set::WorkingSet;
 use rate::thread_counters::ThreadKey;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -35,14 +35,14 @@ const TRACKS: usize = 4;
 
 /// The sequences of requests.
 #[derive(Default)]
-struct Tracks {
+struct SequenceDetector {
     /// The end of each so far: stretch, page.
     ends: [(u32, usize); TRACKS],
     /// The one begun last.
     newest: usize,
 }
 
-impl Tracks {
+impl SequenceDetector {
     /// The sequence that a run of pages continues, or a new one that replaces the oldest.
     fn follow(&mut self, stretch: u32, run: &Range<usize>) -> usize {
         let continues = |(of, page): &(u32, usize)| {
@@ -58,7 +58,7 @@ impl Tracks {
 }
 
 /// Pages of one stretch, in the order they are wanted.
-struct Request {
+struct PrefetchRequest {
     stretch: u32,
     runs: Vec<Range<usize>>,
 }
@@ -66,13 +66,13 @@ struct Request {
 /// The requests of a domain.
 #[derive(Default)]
 pub(crate) struct Prefetcher {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PrefetchQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
-    requests: VecDeque<Request>,
+struct PrefetchQueue {
+    requests: VecDeque<PrefetchRequest>,
     /// The stretch of the request that is being carried out.
     current: Option<u32>,
     /// True if that request is cancelled.
@@ -82,18 +82,20 @@ struct Waiting {
 
 impl Prefetcher {
     /// Queues a request. Returns false if too many wait.
-    pub(crate) fn ask(&self, stretch: u32, runs: Vec<Range<usize>>) -> bool {
+    pub(crate) fn submit(&self, stretch: u32, runs: Vec<Range<usize>>) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.requests.len() >= WAITING {
             return false;
         }
-        waiting.requests.push_back(Request { stretch, runs });
+        waiting
+            .requests
+            .push_back(PrefetchRequest { stretch, runs });
         self.changed.notify_all();
         true
     }
 
     /// Waits until every request has been tried.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn drain(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         while (waiting.current.is_some() || !waiting.requests.is_empty()) && !waiting.stop {
             waiting = self
@@ -105,7 +107,7 @@ impl Prefetcher {
 
     /// Drops the requests of a stretch that is being removed, and waits until none of its
     /// pages is being brought in.
-    pub(crate) fn forget(&self, stretch: u32) {
+    pub(crate) fn cancel(&self, stretch: u32) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting
             .requests
@@ -129,13 +131,13 @@ impl Prefetcher {
 
     /// The thread's work.
     pub(crate) fn serve(self: &Arc<Self>, pager: &Pager) {
-        let mut tracks = Tracks::default();
+        let mut tracks = SequenceDetector::default();
         while let Some(request) = self.next() {
-            self.carry_out(pager, &request, &mut tracks);
+            self.run(pager, &request, &mut tracks);
         }
     }
 
-    fn next(&self) -> Option<Request> {
+    fn next(&self) -> Option<PrefetchRequest> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         (waiting.current, waiting.cancelled) = (None, false);
         self.changed.notify_all();
@@ -161,19 +163,19 @@ impl Prefetcher {
 
     /// The next page counts as a fault: waits while the limits have no room for it. Returns
     /// false if the page is no longer wanted. Holds nothing meanwhile.
-    fn wait_for_its_turn(&self, pager: &Pager) -> bool {
-        let mut standing = Standing::default();
-        while let Told::Suspend(suspended) =
+    fn throttle(&self, pager: &Pager) -> bool {
+        let mut state = ThrottleState::default();
+        while let ThrottleDecision::RetryAt(delay) =
             pager
                 .faults
                 .throttle
-                .ask(TASK, &mut standing, pager.log.counters())
+                .check(TASK, &mut state, pager.log.counters())
         {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.stop || waiting.cancelled {
                 return false;
             }
-            let left = suspended.until.saturating_sub(throttle::now());
+            let left = delay.until.saturating_sub(throttle::now());
             let ended = self
                 .changed
                 .wait_timeout(waiting, Duration::from_nanos(left));
@@ -182,7 +184,7 @@ impl Prefetcher {
         true
     }
 
-    fn carry_out(&self, pager: &Pager, request: &Request, tracks: &mut Tracks) {
+    fn run(&self, pager: &Pager, request: &PrefetchRequest, tracks: &mut SequenceDetector) {
         let frames = pager.frames.client().contract().x as usize;
         let mut budget = frames - frames / 4;
         let locate = || pager.mm.index.by_id(request.stretch);
@@ -205,21 +207,21 @@ impl Prefetcher {
                     page += 1;
                     continue;
                 }
-                if !self.wait_for_its_turn(pager) {
+                if !self.throttle(pager) {
                     return;
                 }
-                let wanted = Wanted {
+                let target = PopulateTarget {
                     task: Some(TASK),
                     page,
                     nail: false,
                     window: (run.end - page).min(budget),
                     caller: CALLER + track as u32,
                 };
-                match wanted.populate(pager, &locate) {
+                match target.populate(pager, &locate) {
                     Ok(()) => budget -= 1,
-                    Err(NotBrought::Gone) => return,
+                    Err(PopulateError::Gone) => return,
                     // The program's own access reports it, if it ever comes.
-                    Err(NotBrought::Failed(_)) => {}
+                    Err(PopulateError::Failed(_)) => {}
                 }
                 page += 1;
             }
@@ -228,13 +230,13 @@ impl Prefetcher {
 }
 
 /// The pages of a stretch in the order they came in, while they are recorded.
-pub(crate) struct Log {
+pub(crate) struct AccessLog {
     pages: WiredMemory,
     room: usize,
     count: AtomicUsize,
 }
 
-impl Log {
+impl AccessLog {
     /// Room for `room` pages.
     pub(crate) fn new(room: usize) -> rustix::io::Result<Self> {
         Ok(Self {
@@ -254,10 +256,10 @@ impl Log {
         }
     }
 
-    fn set(&self) -> PageSet {
+    fn set(&self) -> WorkingSet {
         let count = self.count.load(Ordering::Acquire).min(self.room);
         let slots: &[AtomicU32] = self.pages.slice(0, self.room);
-        PageSet::from_pages(
+        WorkingSet::from_pages(
             slots[..count]
                 .iter()
                 .map(|slot| slot.load(Ordering::Acquire) as usize)
@@ -269,9 +271,9 @@ impl Log {
 
 /// The log of a stretch's recording, if there is one.
 #[derive(Default)]
-pub(crate) struct LogSlot(AtomicPtr<Log>);
+pub(crate) struct AccessLogSlot(AtomicPtr<AccessLog>);
 
-impl LogSlot {
+impl AccessLogSlot {
     /// Records a page that came in; on the page path, inside the domain's gate.
     pub(crate) fn note(&self, page: usize) {
         // SAFETY: freed only after the gate was closed once since the pointer was cleared.
@@ -281,7 +283,7 @@ impl LogSlot {
     }
 
     /// Starts a recording. Returns false if there is one.
-    pub(crate) fn start(&self, log: Log) -> bool {
+    pub(crate) fn start(&self, log: AccessLog) -> bool {
         let log = Box::into_raw(Box::new(log));
         let none = std::ptr::null_mut();
         let started = self
@@ -297,7 +299,7 @@ impl LogSlot {
 
     /// Ends the recording. `quiesce` returns once every thread that was inside the domain's
     /// gate at the call has left it.
-    pub(crate) fn finish(&self, quiesce: impl FnOnce()) -> Option<PageSet> {
+    pub(crate) fn finish(&self, quiesce: impl FnOnce()) -> Option<WorkingSet> {
         let log = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if log.is_null() {
             return None;
@@ -309,7 +311,7 @@ impl LogSlot {
     }
 }
 
-impl Drop for LogSlot {
+impl Drop for AccessLogSlot {
     fn drop(&mut self) {
         self.finish(|| {});
     }

@@ -12,8 +12,8 @@
 //! all. The ring of a stream that runs backwards is reversed.
 
 use crate::page::State;
-use crate::page_table::Table;
-use crate::stream_detector::{Advice, WIDEST};
+use crate::page_table::PageTable;
+use crate::stream_detector::{Prediction, WIDEST};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 
@@ -47,7 +47,7 @@ enum Buffer {
 }
 
 #[derive(Clone, Copy)]
-struct Lane {
+struct ReadaheadLane {
     /// 0 if the lane is unused.
     stream: u32,
     stretch: u32,
@@ -65,7 +65,7 @@ struct Lane {
     buffers: [Buffer; LONGEST],
 }
 
-impl Lane {
+impl ReadaheadLane {
     const NONE: Self = Self {
         stream: 0,
         stretch: 0,
@@ -87,7 +87,7 @@ impl Lane {
 
 /// Read-ahead statistics since the last query.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReadaheadStats {
     /// Pages requested.
     pub(crate) read: u64,
     /// Pages dropped unused.
@@ -96,40 +96,40 @@ pub(crate) struct Tally {
 
 /// A channel to the store, and lanes for several streams. One thread at a time uses it: the
 /// one that has the stream.
-pub(crate) struct Ahead {
+pub(crate) struct Readahead {
     channel: Box<dyn Channel>,
-    lanes: Box<[Lane; LANES]>,
+    lanes: Box<[ReadaheadLane; LANES]>,
     memory: WiredMemory,
     /// Pages in each lane: a power of two.
     length: usize,
     clock: u32,
     batch: Vec<ReadPage>,
-    tally: Tally,
+    stats: ReadaheadStats,
 }
 
 // SAFETY: the pointers in the batch are into the memory it owns.
-unsafe impl Send for Ahead {}
+unsafe impl Send for Readahead {}
 
 /// A lane at the position of a fault.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LaneCursor {
     lane: usize,
     position: usize,
 }
 
-impl Ahead {
+impl Readahead {
     /// Lanes of up to `length` pages each. Memory is populated on first use.
     pub(crate) fn new(store: &dyn Store, length: usize) -> Result<Self, crate::DomainError> {
         let length = 1 << length.clamp(1, LONGEST).ilog2();
         Ok(Self {
             channel: store.channel(DEPTH)?,
-            lanes: Box::new([Lane::NONE; LANES]),
+            lanes: Box::new([ReadaheadLane::NONE; LANES]),
             memory: WiredMemory::private(LANES * length * PAGE)
                 .map_err(crate::DomainError::Memory)?,
             length,
             clock: 0,
             batch: Vec::with_capacity(LONGEST),
-            tally: Tally::default(),
+            stats: ReadaheadStats::default(),
         })
     }
 
@@ -138,7 +138,7 @@ impl Ahead {
         // A channel that a fork inherited detects the fork: dropping it closes no descriptor
         // of this process.
         self.channel = store.channel(DEPTH)?;
-        *self.lanes = [Lane::NONE; LANES];
+        *self.lanes = [ReadaheadLane::NONE; LANES];
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl Ahead {
 
     /// Waits until the page at `place` has arrived or failed. Calls `before` first if the read
     /// is still under way.
-    pub(crate) fn wait_for(&mut self, place: Place, before: impl FnOnce()) {
+    pub(crate) fn wait_for(&mut self, place: LaneCursor, before: impl FnOnce()) {
         self.collect(Wait::No);
         if self.is_coming(place) {
             before();
@@ -180,10 +180,17 @@ impl Ahead {
 
     /// The lane of a stream that is now at page `index` of a stretch. Drops what the stream
     /// has passed.
-    pub(crate) fn place(&mut self, advice: &Advice, stretch: u32, index: usize) -> Place {
+    pub(crate) fn place(
+        &mut self,
+        prediction: &Prediction,
+        stretch: u32,
+        index: usize,
+    ) -> LaneCursor {
         self.clock = self.clock.wrapping_add(1);
         let known = self.lanes.iter().position(|lane| {
-            lane.stream == advice.stream && lane.stretch == stretch && lane.stride == advice.stride
+            lane.stream == prediction.stream
+                && lane.stretch == stretch
+                && lane.stride == prediction.stride
         });
         if let Some(lane) = known
             && let Some(position) = self.lanes[lane].position(index)
@@ -192,27 +199,27 @@ impl Ahead {
             self.drop_until(lane, position);
             self.lanes[lane].end = self.lanes[lane].end.max(position);
             self.lanes[lane].used = self.clock;
-            return Place { lane, position };
+            return LaneCursor { lane, position };
         }
         let lane = known.unwrap_or_else(|| self.quietest());
         let end = self.lanes[lane].end;
         self.drop_until(lane, end);
-        self.lanes[lane] = Lane {
-            stream: advice.stream,
+        self.lanes[lane] = ReadaheadLane {
+            stream: prediction.stream,
             stretch,
             origin: index,
-            stride: advice.stride,
+            stride: prediction.stride,
             tail: 0,
             end: 0,
             slow: false,
             used: self.clock,
             buffers: self.lanes[lane].buffers,
         };
-        Place { lane, position: 0 }
+        LaneCursor { lane, position: 0 }
     }
 
     fn quietest(&self) -> usize {
-        let age = |lane: &Lane| (lane.stream == 0, self.clock.wrapping_sub(lane.used));
+        let age = |lane: &ReadaheadLane| (lane.stream == 0, self.clock.wrapping_sub(lane.used));
         (0..LANES)
             .max_by_key(|at| age(&self.lanes[*at]))
             .unwrap_or(0)
@@ -224,7 +231,7 @@ impl Ahead {
         for at in self.lanes[lane].tail..until {
             let slot = self.slot(lane, at);
             let buffer = &mut self.lanes[lane].buffers[slot];
-            self.tally.unused += u64::from(matches!(buffer, Buffer::Coming(_) | Buffer::Here(_)));
+            self.stats.unused += u64::from(matches!(buffer, Buffer::Coming(_) | Buffer::Here(_)));
             *buffer = match *buffer {
                 Buffer::Coming(_) | Buffer::Dropped => Buffer::Dropped,
                 _ => Buffer::Free,
@@ -252,9 +259,9 @@ impl Ahead {
     /// which is being filled now.
     pub(crate) fn read(
         &mut self,
-        place: Place,
+        place: LaneCursor,
         window: u32,
-        table: &Table,
+        table: &PageTable,
         faulting: Option<PageHandle>,
     ) -> Result<(), StoreError> {
         let near = place.position + (window as usize).min(self.length);
@@ -271,14 +278,14 @@ impl Ahead {
     /// yet. Returns how many pages are on their way.
     fn extend(
         &mut self,
-        place: Place,
+        place: LaneCursor,
         until: usize,
-        table: &Table,
+        table: &PageTable,
         faulting: Option<PageHandle>,
     ) -> Result<usize, StoreError> {
-        let Place { lane, position } = place;
+        let LaneCursor { lane, position } = place;
         self.batch.clear();
-        let Lane { origin, stride, .. } = self.lanes[lane];
+        let ReadaheadLane { origin, stride, .. } = self.lanes[lane];
         for at in self.lanes[lane].end..until {
             let slot = self.slot(lane, at);
             // A read whose contents are no longer wanted still occupies the buffer: stop here.
@@ -310,7 +317,7 @@ impl Ahead {
         if self.batch.is_empty() {
             return Ok(0);
         }
-        self.tally.read += self.batch.len() as u64;
+        self.stats.read += self.batch.len() as u64;
         let submitted = self.channel.submit_read_ahead(&self.batch);
         if submitted.is_err() {
             for read in &self.batch {
@@ -321,7 +328,7 @@ impl Ahead {
     }
 
     /// Returns true if the page at `place` is on its way.
-    fn is_coming(&self, place: Place) -> bool {
+    fn is_coming(&self, place: LaneCursor) -> bool {
         let slot = self.slot(place.lane, place.position);
         matches!(
             self.lanes[place.lane].buffers[slot],
@@ -333,7 +340,7 @@ impl Ahead {
     /// still compares them with the handle's checksum.
     pub(crate) fn contents(
         &self,
-        place: Place,
+        place: LaneCursor,
         index: usize,
         handle: Option<PageHandle>,
     ) -> Option<*const u8> {
@@ -352,7 +359,7 @@ impl Ahead {
     }
 
     /// Releases the buffer of page `index`: its contents were used, or are of no use.
-    pub(crate) fn release(&mut self, place: Place, index: usize) {
+    pub(crate) fn release(&mut self, place: LaneCursor, index: usize) {
         let Some(position) = self.lanes[place.lane].position(index) else {
             return;
         };
@@ -366,9 +373,9 @@ impl Ahead {
     /// Continues reading after the window from `place` on, as far as the lane has room.
     pub(crate) fn read_on(
         &mut self,
-        place: Place,
+        place: LaneCursor,
         window: u32,
-        table: &Table,
+        table: &PageTable,
     ) -> Result<(), StoreError> {
         if !self.lanes[place.lane].slow {
             return Ok(());
@@ -385,13 +392,13 @@ impl Ahead {
             .count();
         let position = place.position + used;
         self.drop_until(place.lane, position);
-        let place = Place { position, ..place };
+        let place = LaneCursor { position, ..place };
         let until = position + (WINDOWS * window as usize).min(self.length);
         self.extend(place, until, table, None).map(|_| ())
     }
 
     /// What was read and what of it was not used, since last asked.
-    pub(crate) fn take_tally(&mut self) -> Tally {
-        std::mem::take(&mut self.tally)
+    pub(crate) fn take_stats(&mut self) -> ReadaheadStats {
+        std::mem::take(&mut self.stats)
     }
 }

@@ -23,7 +23,7 @@ mod queues;
 #[cfg(test)]
 mod simulation;
 
-use queues::{Order, Queue};
+use queues::{QueueId, Queues};
 
 /// Names a range: its stretch, and the range's number in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ pub trait Replacement {
 
 /// The default: S3-FIFO over ranges, with the standby list as the second chance.
 pub struct ScanResistant {
-    order: Order,
+    order: Queues,
     frames: u32,
 }
 
@@ -108,7 +108,7 @@ impl ScanResistant {
     pub fn new(frames: usize) -> Self {
         let ranges = frames.min(Self::TRACKED.max(frames / 4)).max(1);
         Self {
-            order: Order::new(ranges),
+            order: Queues::new(ranges),
             frames: u32::try_from(frames).unwrap_or(u32::MAX),
         }
     }
@@ -119,29 +119,29 @@ impl ScanResistant {
     }
 
     /// The queue whose turn it is to lose a range.
-    fn next_queue(&self, resident: &mut dyn FnMut(Key) -> u32) -> Queue {
-        let many = self.order.len(Queue::Small) > Self::COUNTED;
-        if many || self.order.len(Queue::Main) == 0 {
-            return Queue::Small;
+    fn next_queue(&self, resident: &mut dyn FnMut(Key) -> u32) -> QueueId {
+        let many = self.order.len(QueueId::Small) > Self::COUNTED;
+        if many || self.order.len(QueueId::Main) == 0 {
+            return QueueId::Small;
         }
         let share = self.frames / Self::SMALL;
         let mut pages = 0u32;
-        for key in self.order.since_oldest(Queue::Small) {
+        for key in self.order.since_oldest(QueueId::Small) {
             pages = pages.saturating_add(resident(key));
             if pages > share {
-                return Queue::Small;
+                return QueueId::Small;
             }
         }
-        Queue::Main
+        QueueId::Main
     }
 
     /// Dequeues the next range that is not warm; warm ones get their second chance on the way.
     /// None if there are no ranges.
-    fn coldest(&mut self, queue: Queue) -> Option<(Queue, Key)> {
-        let other = if queue == Queue::Small {
-            Queue::Main
+    fn coldest(&mut self, queue: QueueId) -> Option<(QueueId, Key)> {
+        let other = if queue == QueueId::Small {
+            QueueId::Main
         } else {
-            Queue::Small
+            QueueId::Small
         };
         loop {
             let queue = if self.order.len(queue) > 0 {
@@ -154,7 +154,7 @@ impl ScanResistant {
                 self.order.remove(key);
                 return Some((queue, key));
             }
-            self.order.append(Queue::Main, key);
+            self.order.append(QueueId::Main, key);
         }
     }
 }
@@ -162,11 +162,11 @@ impl ScanResistant {
 impl Replacement for ScanResistant {
     fn filled(&mut self, range: Key) -> bool {
         match self.order.queue(range) {
-            Some(Queue::Small | Queue::Main) => true,
-            Some(Queue::Ghost) if self.order.warmth(range) > 0 => {
-                self.order.append(Queue::Main, range)
+            Some(QueueId::Small | QueueId::Main) => true,
+            Some(QueueId::Ghost) if self.order.warmth(range) > 0 => {
+                self.order.append(QueueId::Main, range)
             }
-            Some(Queue::Ghost) | None => self.order.append(Queue::Small, range),
+            Some(QueueId::Ghost) | None => self.order.append(QueueId::Small, range),
         }
     }
 
@@ -180,7 +180,7 @@ impl Replacement for ScanResistant {
 
     fn victim_by(&mut self, resident: &mut dyn FnMut(Key) -> u32) -> Option<Key> {
         let turn = self.next_queue(resident);
-        let mut best: Option<(u32, Queue, Key)> = None;
+        let mut best: Option<(u32, QueueId, Key)> = None;
         let few = Self::FEW.min(self.frames / Self::FEW_OF);
         let mut passed = 0;
         while let Some((queue, key)) = self.coldest(turn) {
@@ -203,12 +203,12 @@ impl Replacement for ScanResistant {
             }
         }
         let (_, _, key) = best?;
-        self.order.append(Queue::Ghost, key);
+        self.order.append(QueueId::Ghost, key);
         Some(key)
     }
 
     fn len(&self) -> usize {
-        self.order.len(Queue::Small) + self.order.len(Queue::Main)
+        self.order.len(QueueId::Small) + self.order.len(QueueId::Main)
     }
 }
 

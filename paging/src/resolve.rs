@@ -5,14 +5,14 @@
 //! [`PageFault`]; its [`Waiter`] decides what is waited for, and where.
 
 use crate::evict::NoFrame;
-use crate::fault_context::Context;
-use crate::freeze_gate::Inside;
+use crate::fault_context::FaultContext;
+use crate::freeze_gate::FreezeGuard;
 use crate::page::State;
-use crate::page_in::{Activation, Failure, Outcome, Phase};
+use crate::page_in::{Activation, FaultError, FillOutcome, FillPhase};
 use crate::pager::Pager;
-use crate::stream_detector::Advice;
-use crate::stretch::Inner;
-use crate::throttle::Handled;
+use crate::stream_detector::Prediction;
+use crate::stretch::StretchState;
+use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::thread_counters::ThreadKey;
 
@@ -26,7 +26,7 @@ pub(crate) struct PageFault {
     /// True if the fault may leave a read under way and return `Pending`.
     pub(crate) detached: bool,
     /// The predicted next faults.
-    pub(crate) advice: Option<Advice>,
+    pub(crate) prediction: Option<Prediction>,
     /// True if the fault may fill a whole unit, if the stretch has huge frames.
     pub(crate) whole: bool,
     /// True if the program goes through the stretch's units in order.
@@ -40,14 +40,14 @@ pub(crate) struct PageFault {
     /// Frames that the last attempt needed and could not get at once, if more than one.
     pub(crate) wanted: u32,
     /// How the last attempt was handled.
-    pub(crate) handled: Handled,
+    pub(crate) handled: FaultSample,
 }
 
 /// The thread that resolves a fault: what it uses, and how it waits.
 pub(crate) enum Waiter<'a> {
-    /// An entry thread, inside the domain's gate, with a context of its own. While it has
+    /// A handler thread, inside the domain's gate, with a context of its own. While it has
     /// reads under way it waits for nothing else.
-    Entry(&'a mut Context),
+    Handler(&'a mut FaultContext),
     /// Any other thread, by a number that differs between threads. It enters the gate and
     /// borrows a context for each attempt, and waits for frames with neither.
     Thread(usize),
@@ -62,10 +62,10 @@ pub(crate) enum Resolution {
     PutBack,
     /// A read is under way.
     Reading,
-    /// It waits for a thread or a frame that an entry thread does not wait for.
+    /// It waits for a thread or a frame that a handler thread does not wait for.
     Deferred,
     /// The access cannot be satisfied.
-    Failed(Failure),
+    Failed(FaultError),
 }
 
 impl PageFault {
@@ -76,7 +76,7 @@ impl PageFault {
         &mut self,
         pager: &'p Pager,
         waiter: &mut Waiter<'_>,
-        mut locate: impl FnMut(&mut Self) -> Result<&'p Inner, E>,
+        mut locate: impl FnMut(&mut Self) -> Result<&'p StretchState, E>,
     ) -> Result<Resolution, E> {
         let mut asked = false;
         loop {
@@ -84,17 +84,17 @@ impl PageFault {
             let stretch = locate(self).inspect_err(|_| self.release_held(pager))?;
             let word = stretch.table().word(stretch.table().index(self.addr));
             match waiter.attempt(pager, stretch, self) {
-                Outcome::Success => return Ok(Resolution::Mapped),
-                Outcome::Pending if self.detached => return Ok(Resolution::Reading),
-                Outcome::Failure(failure) => return Ok(Resolution::Failed(failure)),
-                Outcome::Busy => match waiter {
-                    Waiter::Entry(_) => return Ok(Resolution::Deferred),
+                FillOutcome::Success => return Ok(Resolution::Mapped),
+                FillOutcome::Pending if self.detached => return Ok(Resolution::Reading),
+                FillOutcome::FaultError(failure) => return Ok(Resolution::Failed(failure)),
+                FillOutcome::Busy => match waiter {
+                    Waiter::Handler(_) => return Ok(Resolution::Deferred),
                     Waiter::Thread(_) => {
                         word.wait_settled();
                         continue;
                     }
                 },
-                Outcome::Retry | Outcome::Pending => {}
+                FillOutcome::Retry | FillOutcome::Pending => {}
             }
             // What is brought in before an access leaves the reserve to faults.
             let wanted_by = match self.at_bind {
@@ -104,7 +104,7 @@ impl PageFault {
             drop(inside);
             if self.wanted > 0 {
                 // Once only: the second attempt splits the unit.
-                pager.evictor.obtain_room(self.wanted);
+                pager.evictor.reserve_frames(self.wanted);
                 self.whole = !std::mem::replace(&mut asked, true);
                 continue;
             }
@@ -133,19 +133,19 @@ impl PageFault {
     pub(crate) fn attempt(
         &mut self,
         pager: &Pager,
-        stretch: &Inner,
-        context: &mut Context,
-    ) -> Outcome {
-        (self.wanted, self.handled) = (0, Handled::default());
+        stretch: &StretchState,
+        context: &mut FaultContext,
+    ) -> FillOutcome {
+        (self.wanted, self.handled) = (0, FaultSample::default());
         let mut activation = Activation {
             pager,
             stretch,
             index: stretch.table().index(self.addr),
             write: self.write,
             phase: match self.held {
-                _ if self.at_bind => Phase::Bind,
-                Some(_) => Phase::Worker,
-                None => Phase::Activation,
+                _ if self.at_bind => FillPhase::Bind,
+                Some(_) => FillPhase::Worker,
+                None => FillPhase::Activation,
             },
             fault: self,
             context,
@@ -163,16 +163,21 @@ impl PageFault {
 }
 
 impl Waiter<'_> {
-    fn enter<'p>(&self, pager: &'p Pager) -> Option<Inside<'p>> {
+    fn enter<'p>(&self, pager: &'p Pager) -> Option<FreezeGuard<'p>> {
         match self {
-            Self::Entry(_) => None,
+            Self::Handler(_) => None,
             Self::Thread(hint) => Some(pager.mm.gate.enter(*hint)),
         }
     }
 
-    fn attempt(&mut self, pager: &Pager, stretch: &Inner, fault: &mut PageFault) -> Outcome {
+    fn attempt(
+        &mut self,
+        pager: &Pager,
+        stretch: &StretchState,
+        fault: &mut PageFault,
+    ) -> FillOutcome {
         match self {
-            Self::Entry(context) => fault.attempt(pager, stretch, context),
+            Self::Handler(context) => fault.attempt(pager, stretch, context),
             Self::Thread(hint) => {
                 let mut context = pager.faults.contexts.borrow(*hint);
                 fault.attempt(pager, stretch, &mut context)
@@ -182,6 +187,6 @@ impl Waiter<'_> {
 
     /// Returns true if reads are under way, so that the thread must not wait for others.
     fn is_reading(&self) -> bool {
-        matches!(self, Self::Entry(context) if context.flights() > 0)
+        matches!(self, Self::Handler(context) if context.flights() > 0)
     }
 }

@@ -24,7 +24,7 @@ use crate::log::Log;
 use crate::mm::Mm;
 use crate::page::State;
 use crate::stored_pages::StoredPages;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::State as FrameState;
 use ring::Claim;
 use rustix::io::Errno;
@@ -93,7 +93,7 @@ impl StandbyList {
     }
 
     /// The page that a frame holds: its stretch, and its number there.
-    pub(crate) fn home(&self, frame: u32) -> Option<(&Inner, usize)> {
+    pub(crate) fn home(&self, frame: u32) -> Option<(&StretchState, usize)> {
         let home = self.places.home(frame);
         let stretch = self.mm.index.find(home)?;
         Some((stretch, stretch.table().index(home)))
@@ -105,7 +105,7 @@ impl StandbyList {
     /// updates the word. Returns false if there was no page, or the kernel refused.
     pub(crate) fn put_back(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         index: usize,
         slot_word: &AtomicU32,
         staged: usize,
@@ -170,7 +170,7 @@ impl StandbyList {
 
     /// Puts a page of the standby list back at its address, unless a fault is filling it
     /// already. Under the unit's closed gate, by the thread that has claimed its piece.
-    pub(crate) fn put_back_staged(&self, stretch: &Inner, index: usize, frame: u32) -> bool {
+    pub(crate) fn put_back_staged(&self, stretch: &StretchState, index: usize, frame: u32) -> bool {
         let word = stretch.table().word(index);
         let seen = word.load();
         if seen.state() != State::Staged || seen.frame() != frame || !word.begin_fill(seen) {
@@ -186,7 +186,7 @@ impl StandbyList {
         if back {
             word.finish_in_place();
             let table = stretch.table();
-            table.came(table.unit_of(index));
+            table.add_resident(table.unit_of(index), 1);
         } else {
             word.abort_fill(seen);
         }

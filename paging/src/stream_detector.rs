@@ -1,4 +1,4 @@
-//! Streams: which pages a program's next faults will be on.
+//! StreamTable: which pages a program's next faults will be on.
 //!
 //! A thread that goes through memory in order faults at every page of it, and each fault costs
 //! more than the page. So sequential and strided streams are detected from the faults
@@ -39,7 +39,7 @@ const BEYOND: isize = 8;
 /// the end of one by chance.
 const QUIET: u32 = 1024;
 
-/// Streams one thread has at once: the runs that a merge reads, or the arrays of a loop.
+/// StreamTable one thread has at once: the runs that a merge reads, or the arrays of a loop.
 const STREAMS: usize = 12;
 
 /// Faults remembered that are in no stream.
@@ -47,7 +47,7 @@ const RECENT: usize = 8;
 
 /// The prediction of the next faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Advice {
+pub(crate) struct Prediction {
     /// Names the stream, for as long as it lasts; never 0.
     pub(crate) stream: u32,
     /// Pages from one access to the next.
@@ -74,7 +74,7 @@ struct Stream {
 
 /// The streams of one thread, and the faults that may begin one.
 #[derive(Default)]
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     streams: [Stream; STREAMS],
     recent: [usize; RECENT],
     newest: usize,
@@ -82,18 +82,18 @@ pub(crate) struct Streams {
     ids: u32,
 }
 
-impl Streams {
+impl StreamTable {
     /// Records a fault on page number `page` and predicts. A repeated call for the same fault
     /// returns the same.
-    pub(crate) fn fault(&mut self, page: usize, widest: u32) -> Option<Advice> {
+    pub(crate) fn fault(&mut self, page: usize, widest: u32) -> Option<Prediction> {
         self.faults = self.faults.wrapping_add(1);
         let faults = self.faults;
         for stream in self.streams.iter_mut().filter(|s| s.id != 0) {
             let quiet = faults.wrapping_sub(stream.seen) > QUIET;
             let widest = if quiet { FIRST.min(widest) } else { widest };
-            if let Some(advice) = stream.continued(page, widest) {
+            if let Some(prediction) = stream.continued(page, widest) {
                 stream.seen = faults;
-                return Some(advice);
+                return Some(prediction);
             }
         }
         if let Some(stride) = self.stride_to(page) {
@@ -130,7 +130,7 @@ impl Streams {
         None
     }
 
-    fn begin(&mut self, page: usize, stride: isize, widest: u32) -> Advice {
+    fn begin(&mut self, page: usize, stride: isize, widest: u32) -> Prediction {
         self.ids = self.ids % (u32::MAX / SHARDS as u32 / 2) + 1;
         let fresh = Stream {
             id: self.ids,
@@ -148,13 +148,13 @@ impl Streams {
         if let Some(place) = quietest {
             *place = fresh;
         }
-        fresh.advice()
+        fresh.prediction()
     }
 }
 
 impl Stream {
-    fn advice(&self) -> Advice {
-        Advice {
+    fn prediction(&self) -> Prediction {
+        Prediction {
             stream: self.id,
             stride: self.stride,
             window: self.window,
@@ -162,10 +162,10 @@ impl Stream {
     }
 
     /// Returns true if a fault on `page` is this stream's next, or its last again.
-    fn continued(&mut self, page: usize, widest: u32) -> Option<Advice> {
+    fn continued(&mut self, page: usize, widest: u32) -> Option<Prediction> {
         let ahead = page.wrapping_sub(self.last) as isize;
         if ahead == 0 {
-            return Some(self.advice());
+            return Some(self.prediction());
         }
         // After what was brought, or a little beyond it where pages were there already.
         if ahead % self.stride != 0 {
@@ -179,7 +179,7 @@ impl Stream {
         self.window = (self.window * 2).min(widest);
         self.brought = self.window;
         self.last = page;
-        Some(self.advice())
+        Some(self.prediction())
     }
 }
 
@@ -187,34 +187,37 @@ impl Stream {
 const SHARDS: usize = 16;
 
 /// All threads' streams.
-pub(crate) struct Recogniser {
-    shards: [Lock<Streams>; SHARDS],
+pub(crate) struct StreamDetector {
+    shards: [Lock<StreamTable>; SHARDS],
 }
 
-impl Default for Recogniser {
+impl Default for StreamDetector {
     fn default() -> Self {
         Self {
-            shards: std::array::from_fn(|_| Lock::new(Streams::default())),
+            shards: std::array::from_fn(|_| Lock::new(StreamTable::default())),
         }
     }
 }
 
-impl Recogniser {
+impl StreamDetector {
     /// Records a fault of the thread with number `thread` on page number `page`, in windows of
-    /// at most `widest` pages. If two threads use one shard at once, one gets no advice.
-    pub(crate) fn fault(&self, thread: usize, page: usize, widest: u32) -> Option<Advice> {
+    /// at most `widest` pages. If two threads use one shard at once, one gets no prediction.
+    pub(crate) fn fault(&self, thread: usize, page: usize, widest: u32) -> Option<Prediction> {
         let shard = &self.shards[thread % SHARDS];
-        let advice = shard.try_lock()?.fault(page, widest)?;
-        // Streams of different shards have different names.
-        let stream = advice.stream * SHARDS as u32 + (thread % SHARDS) as u32;
-        Some(Advice { stream, ..advice })
+        let prediction = shard.try_lock()?.fault(page, widest)?;
+        // StreamTable of different shards have different names.
+        let stream = prediction.stream * SHARDS as u32 + (thread % SHARDS) as u32;
+        Some(Prediction {
+            stream,
+            ..prediction
+        })
     }
 
-    /// Records that the advised window ended after so many accesses, fewer than advised.
-    pub(crate) fn brought(&self, advice: &Advice, accesses: u32) {
-        let shard = &self.shards[advice.stream as usize % SHARDS];
+    /// Records that the predicted window ended after so many accesses, fewer than predicted.
+    pub(crate) fn brought(&self, prediction: &Prediction, accesses: u32) {
+        let shard = &self.shards[prediction.stream as usize % SHARDS];
         if let Some(mut streams) = shard.try_lock() {
-            streams.brought(advice.stream / SHARDS as u32, accesses);
+            streams.brought(prediction.stream / SHARDS as u32, accesses);
         }
     }
 }
@@ -226,7 +229,7 @@ mod tests {
 
     /// Faults as a program has them that accesses these pages when windows are filled.
     fn faults(order: impl IntoIterator<Item = usize>) -> (usize, usize) {
-        let mut streams = Streams::default();
+        let mut streams = StreamTable::default();
         let mut there = std::collections::HashSet::new();
         let mut faults = 0;
         for page in order {
@@ -235,9 +238,9 @@ mod tests {
             }
             faults += 1;
             there.insert(page);
-            if let Some(advice) = streams.fault(page, WIDEST) {
-                let step = |k: u32| page.wrapping_add_signed(advice.stride * k as isize);
-                there.extend((1..advice.window).map(step));
+            if let Some(prediction) = streams.fault(page, WIDEST) {
+                let step = |k: u32| page.wrapping_add_signed(prediction.stride * k as isize);
+                there.extend((1..prediction.window).map(step));
             }
         }
         (faults, there.len())
@@ -265,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_stream_among_random_faults_is_kept() {
-        let mut streams = Streams::default();
+        let mut streams = StreamTable::default();
         let mut random = 1usize;
         assert_eq!(streams.fault(999_998, WIDEST), None);
         assert!(streams.fault(999_999, WIDEST).is_some());
@@ -275,19 +278,19 @@ mod tests {
                 random = random.wrapping_mul(6364136223846793005).wrapping_add(99);
                 assert_eq!(streams.fault(2_000_000 + (random >> 40), WIDEST), None);
             }
-            let advice = streams.fault(next, WIDEST);
-            next += advice.map_or(1, |a| a.window as usize);
+            let prediction = streams.fault(next, WIDEST);
+            next += prediction.map_or(1, |a| a.window as usize);
         }
         assert!(next > 1_000_000 + 80 * 64);
     }
 
     #[test]
     fn a_fault_that_is_tried_again_has_the_same_advice() {
-        let mut streams = Streams::default();
+        let mut streams = StreamTable::default();
         assert_eq!(streams.fault(5, WIDEST), None);
-        let advice = streams.fault(6, WIDEST);
-        assert!(advice.is_some());
-        assert_eq!(streams.fault(6, WIDEST), advice);
+        let prediction = streams.fault(6, WIDEST);
+        assert!(prediction.is_some());
+        assert_eq!(streams.fault(6, WIDEST), prediction);
     }
 
     #[test]

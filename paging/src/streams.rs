@@ -1,8 +1,8 @@
 //! The streams of a domain's threads: their prediction, and their readahead.
 
-use crate::readahead::{Ahead, WINDOWS};
-use crate::stream_detector::{Advice, Recogniser, WIDEST};
-use crate::stretch::Inner;
+use crate::readahead::{Readahead, WINDOWS};
+use crate::stream_detector::{Prediction, StreamDetector, WIDEST};
+use crate::stretch::StretchState;
 use store::{Store, StoreError};
 use wired::{Guard, HUGE_RANGE, HUGE_RANGE_PAGES, Lock, PAGE};
 
@@ -15,9 +15,9 @@ const UNITS: usize = 1 << 60;
 
 /// What predicts faults, and what reads ahead of them.
 pub(crate) struct Streams {
-    pub(crate) detector: Recogniser,
+    pub(crate) detector: StreamDetector,
     /// Empty if there is no store or no window.
-    readers: Box<[Lock<Ahead>]>,
+    readers: Box<[Lock<Readahead>]>,
     /// Pages of the widest window; below 2 there are no windows.
     pub(crate) widest: u32,
 }
@@ -31,12 +31,12 @@ impl Streams {
         let length = WINDOWS * widest as usize;
         let readers = match store.filter(|_| length > 1) {
             Some(store) => (0..READERS)
-                .map(|_| Ahead::new(store, length).map(Lock::new))
+                .map(|_| Readahead::new(store, length).map(Lock::new))
                 .collect::<Result<_, _>>()?,
             None => Box::default(),
         };
         Ok(Self {
-            detector: Recogniser::default(),
+            detector: StreamDetector::default(),
             readers,
             widest,
         })
@@ -44,7 +44,7 @@ impl Streams {
 
     /// Predicts the next faults from those so far, at a fault of a thread on a page, each a
     /// number.
-    pub(crate) fn predict(&self, thread: usize, page: usize) -> Option<Advice> {
+    pub(crate) fn predict(&self, thread: usize, page: usize) -> Option<Prediction> {
         match self.widest {
             0 | 1 => None,
             widest => self.detector.fault(thread, page, widest),
@@ -53,23 +53,23 @@ impl Streams {
 
     /// Returns true if a fault shows that its thread goes through a stretch of huge frames in
     /// order: it is at the edge of a unit, after one in the unit before.
-    pub(crate) fn in_order(&self, stretch: &Inner, thread: usize, addr: usize) -> bool {
+    pub(crate) fn in_order(&self, stretch: &StretchState, thread: usize, addr: usize) -> bool {
         if !stretch.huge() {
             return false;
         }
         let unit = UNITS + addr / HUGE_RANGE;
-        let advice = self.detector.fault(thread, unit, 2);
-        advice.is_some_and(|advice| {
-            self.detector.brought(&advice, 1);
+        let prediction = self.detector.fault(thread, unit, 2);
+        prediction.is_some_and(|prediction| {
+            self.detector.brought(&prediction, 1);
             let page = addr % HUGE_RANGE / PAGE;
-            advice.stride.abs() == 1 && (page == 0 || page == HUGE_RANGE_PAGES - 1)
+            prediction.stride.abs() == 1 && (page == 0 || page == HUGE_RANGE_PAGES - 1)
         })
     }
 
     /// The reader of a stream; None if another stream's thread has it.
-    pub(crate) fn reader(&self, advice: &Advice) -> Option<Guard<'_, Ahead>> {
+    pub(crate) fn reader(&self, prediction: &Prediction) -> Option<Guard<'_, Readahead>> {
         let count = self.readers.len();
-        let at = (advice.stream as usize).checked_rem(count)?;
+        let at = (prediction.stream as usize).checked_rem(count)?;
         self.readers[at].try_lock()
     }
 

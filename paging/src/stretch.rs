@@ -5,9 +5,9 @@
 //! domain's rights say; its owner is the domain that allocated it.
 
 use crate::driver::StretchDriver;
-use crate::page_in::{Activation, Outcome};
-use crate::page_table::Table;
-use crate::prefetch::LogSlot;
+use crate::page_in::{Activation, FillOutcome};
+use crate::page_table::PageTable;
+use crate::prefetch::AccessLogSlot;
 use crate::rights::Rights;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
@@ -49,9 +49,9 @@ pub enum Handled {
 pub type Handler = dyn Fn(&Fault) -> Handled + Send + Sync;
 
 /// The domain's record of a stretch.
-pub(crate) struct Inner {
+pub(crate) struct StretchState {
     id: u32,
-    table: Table,
+    table: PageTable,
     driver: OnceLock<Box<dyn StretchDriver>>,
     /// Set if any part was given a protection other than read and write.
     odd_access: AtomicBool,
@@ -60,13 +60,13 @@ pub(crate) struct Inner {
     closing: AtomicBool,
     /// What the process's one protection domain may do with it.
     rights: AtomicU8,
-    log: LogSlot,
+    log: AccessLogSlot,
     page_handler: AtomicPtr<Box<Handler>>,
     protection_handler: AtomicPtr<Box<Handler>>,
 }
 
-impl Inner {
-    pub(crate) fn new(id: u32, table: Table) -> Self {
+impl StretchState {
+    pub(crate) fn new(id: u32, table: PageTable) -> Self {
         Self {
             id,
             table,
@@ -75,7 +75,7 @@ impl Inner {
             huge: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             rights: AtomicU8::new(Rights::ALL.bits()),
-            log: LogSlot::default(),
+            log: AccessLogSlot::default(),
             page_handler: AtomicPtr::default(),
             protection_handler: AtomicPtr::default(),
         }
@@ -86,11 +86,11 @@ impl Inner {
     }
 
     /// The log of pages that come in.
-    pub(crate) fn log(&self) -> &LogSlot {
+    pub(crate) fn log(&self) -> &AccessLogSlot {
         &self.log
     }
 
-    pub(crate) fn table(&self) -> &Table {
+    pub(crate) fn table(&self) -> &PageTable {
         &self.table
     }
 
@@ -138,10 +138,10 @@ impl Inner {
     }
 
     /// Runs the driver on a fault.
-    pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> Outcome {
+    pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> FillOutcome {
         match self.driver() {
             Some(driver) => driver.fault(activation),
-            None => Outcome::Failure(crate::page_in::Failure::Unbound),
+            None => FillOutcome::FaultError(crate::page_in::FaultError::Unbound),
         }
     }
 

@@ -4,7 +4,7 @@
 //! it meanwhile. Writers hold the domain's lock and never touch a stretch, so a reader in a
 //! signal handler never interrupts the writer it waits for.
 
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use wired::WiredMemory;
@@ -13,7 +13,7 @@ use wired::WiredMemory;
 pub const MOST_STRETCHES: usize = 1 << 16;
 
 /// All live stretches, by address.
-pub(crate) struct Directory {
+pub(crate) struct StretchIndex {
     sequence: AtomicU32,
     count: AtomicUsize,
     bases: WiredMemory,
@@ -25,7 +25,7 @@ pub(crate) struct Directory {
     displaced: AtomicUsize,
 }
 
-impl Directory {
+impl StretchIndex {
     /// No stretches yet.
     pub(crate) fn new() -> rustix::io::Result<Self> {
         Ok(Self {
@@ -42,25 +42,25 @@ impl Directory {
         self.bases.slice(0, MOST_STRETCHES)
     }
 
-    fn inners(&self) -> &[AtomicPtr<Inner>] {
+    fn inners(&self) -> &[AtomicPtr<StretchState>] {
         // SAFETY: zero bytes are null pointers; the array is as long as the region.
         unsafe { std::slice::from_raw_parts(self.inners.as_ptr().cast(), MOST_STRETCHES) }
     }
 
-    fn place(&self, id: u32) -> &AtomicPtr<Inner> {
+    fn place(&self, id: u32) -> &AtomicPtr<StretchState> {
         // SAFETY: as above.
         unsafe {
             &*self
                 .by_id
                 .as_ptr()
-                .cast::<AtomicPtr<Inner>>()
+                .cast::<AtomicPtr<StretchState>>()
                 .add(id as usize % MOST_STRETCHES)
         }
     }
 
-    /// The stretch with this id, for the evictor: evictions are halted before a stretch is
+    /// The stretch with this id, for the evictor: evictions are quiesced before a stretch is
     /// removed.
-    pub(crate) fn by_id(&self, id: u32) -> Option<&Inner> {
+    pub(crate) fn by_id(&self, id: u32) -> Option<&StretchState> {
         // SAFETY: a pointer there is to a live stretch, and the caller keeps it alive.
         let there = unsafe { self.place(id).load(Ordering::Acquire).as_ref() };
         match there.filter(|inner| inner.id() == id) {
@@ -78,7 +78,7 @@ impl Directory {
 
     /// The stretch that holds `addr`. The caller is inside the domain's gate, which must close
     /// before a stretch is removed.
-    pub(crate) fn find(&self, addr: usize) -> Option<&Inner> {
+    pub(crate) fn find(&self, addr: usize) -> Option<&StretchState> {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
             if !before.is_multiple_of(2) {
@@ -113,7 +113,7 @@ impl Directory {
     }
 
     /// The `n`th stretch by address, for walks; the caller holds the domain's lock.
-    pub(crate) fn nth(&self, n: usize) -> Option<&Inner> {
+    pub(crate) fn nth(&self, n: usize) -> Option<&StretchState> {
         if n >= self.len() {
             return None;
         }
@@ -123,7 +123,7 @@ impl Directory {
 
     /// The first stretch that ends after `addr`: the one that holds it, or the next. The
     /// caller holds the domain's lock.
-    pub(crate) fn first_after(&self, addr: usize) -> Option<&Inner> {
+    pub(crate) fn first_after(&self, addr: usize) -> Option<&StretchState> {
         let bases = &self.bases()[..self.len()];
         let next = bases.partition_point(|base| base.load(Ordering::Relaxed) as usize <= addr);
         let holder = next.checked_sub(1).and_then(|n| self.nth(n));
@@ -134,7 +134,7 @@ impl Directory {
 
     /// Inserts a stretch. Returns false if the directory is full. The caller holds the
     /// domain's lock.
-    pub(crate) fn insert(&self, inner: &'static Inner) -> bool {
+    pub(crate) fn insert(&self, inner: &'static StretchState) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         if count == MOST_STRETCHES {
             return false;
@@ -164,7 +164,7 @@ impl Directory {
     }
 
     /// Removes a stretch. The caller holds the domain's lock.
-    pub(crate) fn remove(&self, inner: &Inner) {
+    pub(crate) fn remove(&self, inner: &StretchState) {
         let count = self.count.load(Ordering::Relaxed);
         let Some(at) = self.inners()[..count]
             .iter()
@@ -191,7 +191,7 @@ impl Directory {
         }
     }
 
-    fn change(&self, edit: impl FnOnce(&[AtomicU64], &[AtomicPtr<Inner>])) {
+    fn change(&self, edit: impl FnOnce(&[AtomicU64], &[AtomicPtr<StretchState>])) {
         self.sequence.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::Release);
         edit(self.bases(), self.inners());

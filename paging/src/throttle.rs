@@ -39,7 +39,7 @@ const SAMPLED: Nanos = 32;
 const COARSE: u32 = 6;
 
 /// The limits that a domain's faults pass.
-pub(crate) struct Pace {
+pub(crate) struct FaultThrottle {
     limits: SharedLimits<'static>,
     tasks: WiredMemory,
     /// Frames to free, since the swapper was called.
@@ -48,30 +48,30 @@ pub(crate) struct Pace {
 
 /// The state of a fault with respect to the limits.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ThrottleState {
     token: ChargeToken,
     /// When it was first suspended; zero if it never was.
     since: Nanos,
 }
 
 /// Throttle decision.
-pub(crate) enum Told {
+pub(crate) enum ThrottleDecision {
     /// Proceed. The time, if anything is limited.
-    Handle(Option<Nanos>),
+    Proceed(Option<Nanos>),
     /// Retry at that time.
-    Suspend(Suspended),
+    RetryAt(Delay),
 }
 
 /// A delayed fault.
 #[derive(Clone, Copy)]
-pub(crate) struct Suspended {
+pub(crate) struct Delay {
     /// When to retry.
     pub(crate) until: Nanos,
     generation: u32,
 }
 
 #[cfg(test)]
-impl Suspended {
+impl Delay {
     pub(crate) fn until(until: Nanos) -> Self {
         Self {
             until,
@@ -82,14 +82,14 @@ impl Suspended {
 
 /// How a fault was handled, for its cost.
 #[derive(Clone, Copy)]
-pub(crate) struct Handled {
+pub(crate) struct FaultSample {
     /// The source of the page.
     pub(crate) class: FaultClass,
     /// Pages brought in.
     pub(crate) pages: u32,
 }
 
-impl Default for Handled {
+impl Default for FaultSample {
     fn default() -> Self {
         Self {
             class: FaultClass::ZeroFill,
@@ -110,7 +110,7 @@ fn raise(counters: Counters, task: u32, tree: u32) {
     }
 }
 
-impl Pace {
+impl FaultThrottle {
     pub(crate) fn new(limits: SharedLimits<'static>) -> rustix::io::Result<Self> {
         clock::prepare();
         Ok(Self {
@@ -142,37 +142,42 @@ impl Pace {
     }
 
     /// Decides whether a fault of a task may be handled now.
-    pub(crate) fn ask(&self, task: ThreadKey, standing: &mut Standing, counters: Counters) -> Told {
-        let before = standing.since;
-        let told = self.judge(self.limiter(), task, standing, counters);
-        match &told {
-            Told::Suspend(_) if before == 0 => counters.add(Counter::paced, 1),
-            Told::Handle(Some(now)) if before != 0 => {
-                counters.add(Counter::paced_us, standing.slept_us(*now));
+    pub(crate) fn check(
+        &self,
+        task: ThreadKey,
+        state: &mut ThrottleState,
+        counters: Counters,
+    ) -> ThrottleDecision {
+        let before = state.since;
+        let decision = self.decide(self.limiter(), task, state, counters);
+        match &decision {
+            ThrottleDecision::RetryAt(_) if before == 0 => counters.add(Counter::paced, 1),
+            ThrottleDecision::Proceed(Some(now)) if before != 0 => {
+                counters.add(Counter::paced_us, state.slept_us(*now));
             }
             _ => {}
         }
-        told
+        decision
     }
 
     /// The kernel has handled `batch` faults of a task by itself. Decides whether they fit the
     /// period; a suspended task waits, and asks again.
-    pub(crate) fn ask_after(
+    pub(crate) fn check_after(
         &self,
         batch: u32,
         task: ThreadKey,
-        standing: &mut Standing,
+        state: &mut ThrottleState,
         counters: Counters,
-    ) -> Told {
-        let told = self.judge(self.limiter().in_batches(batch), task, standing, counters);
-        if let (Told::Handle(Some(now)), true) = (&told, standing.was_suspended()) {
-            counters.add(Counter::kernel_paced_us, standing.slept_us(*now));
+    ) -> ThrottleDecision {
+        let decision = self.decide(self.limiter().in_batches(batch), task, state, counters);
+        if let (ThrottleDecision::Proceed(Some(now)), true) = (&decision, state.was_suspended()) {
+            counters.add(Counter::kernel_paced_us, state.slept_us(*now));
         }
-        told
+        decision
     }
 
     /// How many of the `want` remaining faults of the batch fit the period.
-    pub(crate) fn more_after(
+    pub(crate) fn grant_after(
         &self,
         batch: u32,
         task: ThreadKey,
@@ -190,40 +195,40 @@ impl Pace {
         more.granted
     }
 
-    fn judge(
+    fn decide(
         &self,
         limiter: Limiter<'_>,
         task: ThreadKey,
-        standing: &mut Standing,
+        state: &mut ThrottleState,
         counters: Counters,
-    ) -> Told {
-        if !self.limits.is_limited() && standing.since == 0 {
-            return Told::Handle(None);
+    ) -> ThrottleDecision {
+        if !self.limits.is_limited() && state.since == 0 {
+            return ThrottleDecision::Proceed(None);
         }
         let now = now();
-        let answer = limiter.page_fault(task, now, standing.token);
-        standing.token = answer.token;
+        let answer = limiter.page_fault(task, now, state.token);
+        state.token = answer.token;
         if answer.call_swapper {
             let setting = self.limits.snapshot().limits;
             self.swap
                 .store(setting.system_limit.max(1), Ordering::Release);
         }
         if let Some(until) = answer.until {
-            if standing.since == 0 {
-                standing.since = now;
+            if state.since == 0 {
+                state.since = now;
             }
-            return Told::Suspend(Suspended {
+            return ThrottleDecision::RetryAt(Delay {
                 until,
                 generation: self.limits.generation().load(Ordering::Acquire),
             });
         }
         raise(counters, answer.task_count, answer.tree_count);
-        Told::Handle(Some(now))
+        ThrottleDecision::Proceed(Some(now))
     }
 
     /// How many of `want` further pages may come with a task's fault, and the time of the
     /// decision.
-    pub(crate) fn more(
+    pub(crate) fn grant(
         &self,
         task: Option<ThreadKey>,
         want: u32,
@@ -239,28 +244,28 @@ impl Pace {
         (more.granted, now)
     }
 
-    /// Returns pages granted by [`Pace::more`] that were not brought in.
-    pub(crate) fn give_back(&self, task: Option<ThreadKey>, when: Nanos, count: u32) {
+    /// Returns pages granted by [`FaultThrottle::grant`] that were not brought in.
+    pub(crate) fn refund(&self, task: Option<ThreadKey>, when: Nanos, count: u32) {
         if let Some(task) = task.filter(|_| when != 0 && count != 0) {
             self.limiter().refund(task, when, count);
         }
     }
 
     /// The thread's time so far, if the fault that begins is one whose cost is measured.
-    /// `came` is the time in [`Told::Handle`].
+    /// `came` is the time in [`ThrottleDecision::Proceed`].
     pub(crate) fn begin_sample(&self, came: Option<Nanos>) -> Option<Nanos> {
         let chosen = |came: Nanos| (came >> COARSE).is_multiple_of(SAMPLED);
         came.filter(|came| chosen(*came))
             .and_then(|_| thread_time())
     }
 
-    /// The time that the thread has used since [`Pace::begin_sample`].
+    /// The time that the thread has used since [`FaultThrottle::begin_sample`].
     pub(crate) fn used_since(&self, begin: Nanos) -> Nanos {
         thread_time().map_or(0, |now| now.saturating_sub(begin))
     }
 
     /// Records the processor time of a fault.
-    pub(crate) fn sample(&self, handled: Handled, used: Nanos) {
+    pub(crate) fn sample(&self, handled: FaultSample, used: Nanos) {
         let pages = Nanos::from(handled.pages.max(1));
         self.units().sample(handled.class, used / pages);
     }
@@ -279,13 +284,13 @@ impl Pace {
     }
 }
 
-impl Standing {
-    /// Returns true if the fault was ever suspended.
+impl ThrottleState {
+    /// Returns true if the fault was ever delay.
     pub(crate) fn was_suspended(&self) -> bool {
         self.since != 0
     }
 
-    /// Microseconds since it was suspended.
+    /// Microseconds since it was delay.
     fn slept_us(&self, now: Nanos) -> u64 {
         now.saturating_sub(self.since) / 1000
     }
@@ -296,7 +301,7 @@ impl Standing {
         [generation, period, self.since]
     }
 
-    /// From [`Standing::words`].
+    /// From [`ThrottleState::words`].
     pub(crate) fn from_words([generation, period, since]: [u64; 3]) -> Self {
         Self {
             token: ChargeToken::from_words([generation, period]),
@@ -305,7 +310,7 @@ impl Standing {
     }
 }
 
-impl Suspended {
+impl Delay {
     /// Sleeps until the fault is due, or the limits change, or a signal comes; the caller then
     /// asks again. Holds nothing but the words of the limits, which outlive every domain.
     pub(crate) fn sleep(&self, limits: SharedLimits<'static>) {

@@ -12,13 +12,13 @@ use std::path::Path;
 
 /// Pages of a stretch, in the order of their first use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PageSet {
+pub struct WorkingSet {
     runs: Vec<Range<u32>>,
 }
 
 /// Why a file could not be used as a page set.
 #[derive(Debug, thiserror::Error)]
-pub enum PageSetError {
+pub enum WorkingSetError {
     /// It could not be read or written.
     #[error("{path}: {error}")]
     File {
@@ -43,7 +43,7 @@ pub enum PageSetError {
 
 const TITLE: &str = "selfpage page set 1";
 
-impl PageSet {
+impl WorkingSet {
     /// The pages in the order they come; each counts where it comes first.
     pub fn from_pages(pages: impl IntoIterator<Item = usize>) -> Self {
         let mut seen = HashSet::new();
@@ -84,8 +84,8 @@ impl PageSet {
     ///
     /// # Errors
     /// The file system's error.
-    pub fn save(&self, path: &Path) -> Result<(), PageSetError> {
-        let failed = |error| PageSetError::File {
+    pub fn save(&self, path: &Path) -> Result<(), WorkingSetError> {
+        let failed = |error| WorkingSetError::File {
             path: path.display().to_string(),
             error,
         };
@@ -110,13 +110,13 @@ impl PageSet {
     ///
     /// # Errors
     /// The file system's error, or the line that does not belong in a page set.
-    pub fn load(path: &Path) -> Result<Self, PageSetError> {
+    pub fn load(path: &Path) -> Result<Self, WorkingSetError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| PageSetError::File {
+        let text = std::fs::read_to_string(path).map_err(|error| WorkingSetError::File {
             path: name.clone(),
             error,
         })?;
-        Self::parse(&text).map_err(|(line, wanted)| PageSetError::Line {
+        Self::parse(&text).map_err(|(line, wanted)| WorkingSetError::Line {
             path: name,
             line: line + 1,
             wanted,
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_first_use_counts() {
-        let set = PageSet::from_pages([5, 6, 7, 6, 2, 3, 8]);
+        let set = WorkingSet::from_pages([5, 6, 7, 6, 2, 3, 8]);
         assert_eq!(set.runs().collect::<Vec<_>>(), [5..8, 2..4, 8..9]);
         assert_eq!(set.len(), 6);
     }
@@ -182,14 +182,14 @@ mod tests {
             ("selfpage page set 1\n4+2\nend 3\n", 3),
         ] {
             std::fs::write(&path, text).unwrap();
-            match PageSet::load(&path) {
-                Err(PageSetError::Line { line: at, .. }) => assert_eq!(at, line, "{text:?}"),
+            match WorkingSet::load(&path) {
+                Err(WorkingSetError::Line { line: at, .. }) => assert_eq!(at, line, "{text:?}"),
                 other => panic!("{text:?}: {other:?}"),
             }
         }
         assert!(matches!(
-            PageSet::load(&folder.path().join("none")),
-            Err(PageSetError::File { .. })
+            WorkingSet::load(&folder.path().join("none")),
+            Err(WorkingSetError::File { .. })
         ));
     }
 
@@ -197,10 +197,10 @@ mod tests {
         #[test]
         fn what_is_saved_is_loaded(pages in prop::collection::vec(0usize..500, 0..300)) {
             let folder = tempfile::tempdir().unwrap();
-            let set = PageSet::from_pages(pages);
+            let set = WorkingSet::from_pages(pages);
             let path = folder.path().join("set");
             set.save(&path).unwrap();
-            prop_assert_eq!(PageSet::load(&path).unwrap(), set);
+            prop_assert_eq!(WorkingSet::load(&path).unwrap(), set);
         }
     }
 }

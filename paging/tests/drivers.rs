@@ -6,8 +6,8 @@
 )]
 
 use selfpage::{
-    Activation, Cleaned, Contract, Counter, DirectIo, Domain, FaultKind, Handled, Mapped, Nailed,
-    Outcome, Paged, Physical, Rights, StoreError, StretchDriver, StretchError,
+    Activation, CleanOutcome, Contract, Counter, DirectIo, Domain, FaultKind, FillOutcome, Handled,
+    Mapped, Nailed, Paged, Physical, Rights, StoreError, StretchDriver, StretchError,
 };
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -140,23 +140,23 @@ fn unmapped_pages_keep_their_contents_and_a_frame_of_ones_own_maps_them_again() 
 }
 
 /// Never has the page at once.
-struct InOthersHands(Outcome);
+struct InOthersHands(FillOutcome);
 
 impl StretchDriver for InOthersHands {
     fn name(&self) -> &'static str {
         "in others' hands"
     }
-    fn fault(&self, _: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, _: &mut Activation<'_>) -> FillOutcome {
         match self.0 {
-            Outcome::Busy => Outcome::Busy,
-            _ => Outcome::Retry,
+            FillOutcome::Busy => FillOutcome::Busy,
+            _ => FillOutcome::Retry,
         }
     }
 }
 
 #[test]
 fn a_page_that_another_thread_brings_in_is_not_said_to_be_mapped() {
-    for outcome in [Outcome::Busy, Outcome::Retry] {
+    for outcome in [FillOutcome::Busy, FillOutcome::Retry] {
         let domain = domain(64);
         let stretch = domain.allocate(2 * PAGE).unwrap();
         stretch.bind(InOthersHands(outcome)).unwrap();
@@ -442,10 +442,10 @@ impl StretchDriver for Full {
     fn evictable(&self) -> bool {
         true
     }
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         Physical.fault(fault)
     }
-    fn clean(&self, _: usize, _: &[u8; PAGE]) -> Cleaned {
-        Cleaned::Refused(StoreError::Busy)
+    fn clean(&self, _: usize, _: &[u8; PAGE]) -> CleanOutcome {
+        CleanOutcome::Refused(StoreError::Busy)
     }
 }

@@ -6,8 +6,8 @@
 )]
 
 use selfpage::{
-    Activation, Contract, Domain, EntryKind, Failure, Outcome, Physical, StoreError, Stretch,
-    StretchDriver,
+    Activation, Contract, Domain, EntryKind, FaultError, FillOutcome, Physical, StoreError,
+    Stretch, StretchDriver,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -47,7 +47,7 @@ impl StretchDriver for Slow {
     fn name(&self) -> &'static str {
         "slow"
     }
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         self.begun.store(true, Ordering::Release);
         while !self.go.load(Ordering::Acquire) {
             std::hint::spin_loop();
@@ -99,13 +99,13 @@ impl StretchDriver for Failing {
     fn name(&self) -> &'static str {
         "failing"
     }
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         let left = |left: u32| left.checked_sub(1);
         match self
             .0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, left)
         {
-            Ok(_) => Outcome::Failure(Failure::Unreadable(StoreError::Busy)),
+            Ok(_) => FillOutcome::FaultError(FaultError::Unreadable(StoreError::Busy)),
             Err(_) => Physical.fault(fault),
         }
     }

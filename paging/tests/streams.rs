@@ -8,7 +8,7 @@
 mod common;
 
 use common::PAGE;
-use selfpage::{Counter, DirectIo, Domain, EntryKind, PageSet, Paged, Stretch};
+use selfpage::{Counter, DirectIo, Domain, EntryKind, Paged, Stretch, WorkingSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const FRAMES: u32 = 2048;
@@ -208,7 +208,7 @@ fn a_recorded_set_is_brought_in_again_in_its_order() {
         let set = stretch.recorded().unwrap();
         assert!(stretch.recorded().is_none());
         let there: Vec<usize> = set.runs().flatten().collect();
-        let first = PageSet::from_pages(order.iter().copied());
+        let first = WorkingSet::from_pages(order.iter().copied());
         let mut wanted = first.runs().flatten();
         // Windows may have brought more; what was touched is there, in order.
         assert!(wanted.all(|page| there.contains(&page)));
@@ -217,7 +217,7 @@ fn a_recorded_set_is_brought_in_again_in_its_order() {
     let domain = domain("ram:64M", EntryKind::Upcall);
     let stretch = stretch(&domain);
     (0..PAGES).for_each(|at| write(&stretch, at, 3));
-    stretch.replay(&PageSet::load(&path).unwrap()).unwrap();
+    stretch.replay(&WorkingSet::load(&path).unwrap()).unwrap();
     stretch.await_prefetch();
     let before = domain.counters().get(Counter::faults);
     order.iter().for_each(|at| check(&stretch, *at, 3));

@@ -8,7 +8,7 @@ use ::link::handshake::slot_of;
 use ::link::stats_page::Board;
 use ::link::stats_page::Figure;
 use frames::{Contract, DomainFrames, DomainId, Ledger};
-use selfpage::process::{Config, EntryThread, Fork, ForkError, Process};
+use selfpage::embedding::{Config, EntryThread, ForkError, ForkGuard, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -20,7 +20,7 @@ use wired::futex;
 /// State that lives as long as the process, and continues in its children.
 pub struct Engine {
     /// The pager.
-    pub process: &'static Process,
+    pub process: &'static ProcessPager,
     ledger: &'static Ledger,
     store: &'static SharedStore,
     board: &'static Board,
@@ -109,7 +109,7 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
         g: welcome.guaranteed,
         x: welcome.frames,
     };
-    let process = Process::start(Config {
+    let process = ProcessPager::start(Config {
         capabilities,
         userfault,
         frames: adopt(ledger, welcome.domain)?,
@@ -137,7 +137,7 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
 }
 
 /// The engine of a fork's child: every arena is registered again.
-pub fn again(fork: Fork, joined: Joined) -> Result<Connection, String> {
+pub fn again(fork: ForkGuard, joined: Joined) -> Result<Connection, String> {
     let Some(engine) = get() else {
         return start(joined);
     };
@@ -200,8 +200,8 @@ fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, 
 }
 
 /// The domain of a fork's child.
-pub fn child_of(fork: &Fork) -> u32 {
-    Process::child_of(fork).raw()
+pub fn child_of(fork: &ForkGuard) -> u32 {
+    ProcessPager::child_of(fork).raw()
 }
 
 /// True if the kernel lets the pager process count the faults that the kernel handles by itself.
@@ -214,7 +214,7 @@ pub fn handle_fault_signals() -> bool {
     let Some(engine) = get().filter(|_| COUNTS_KERNEL_FAULTS.load(Ordering::Acquire)) else {
         return false;
     };
-    engine.process.pace_kernel_faults(traps::code()).is_ok()
+    engine.process.throttle_kernel_faults(traps::code()).is_ok()
 }
 
 /// The pacing of faults that the kernel handles by itself.
@@ -251,7 +251,7 @@ impl Paced {
 
 impl Engine {
     /// Stops the pager for a fork.
-    pub fn close(&self) -> Result<Fork, ForkError> {
+    pub fn close(&self) -> Result<ForkGuard, ForkError> {
         let process = self.process;
         let fork = process.close_for_fork(self.contract)?;
         let child = slot_of(child_of(&fork));
@@ -267,8 +267,8 @@ impl Engine {
     /// the child has what it inherits: until then the child's domain is its parent's, and would
     /// end with it, and its memory is not yet what the parent may read and write there
     /// (`process_vm_readv`).
-    pub fn open(&self, fork: Fork, born: bool) {
-        let child = Process::child_of(&fork);
+    pub fn open(&self, fork: ForkGuard, born: bool) {
+        let child = ProcessPager::child_of(&fork);
         self.process.open_after_fork(fork);
         if !born {
             return;

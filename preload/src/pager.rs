@@ -1,6 +1,6 @@
 //! The library's interface to the engine.
 //!
-//! Everything here is a thin call into [`selfpage::process`]. In *plain* mode
+//! Everything here is a thin call into [`selfpage::embedding`]. In *plain* mode
 //! (`SELFPAGE_PORT=plain`) there is no engine: memory is mapped and never paged, and
 //! every emulated call can be tested against the kernel's own without any privilege.
 
@@ -140,7 +140,7 @@ pub fn will_need(span: &Span) {
 }
 
 /// A fork in progress: the pager is paused.
-pub struct Gate(Option<selfpage::process::Fork>);
+pub struct Gate(Option<selfpage::embedding::ForkGuard>);
 
 impl Gate {
     /// The child's domain; 0 in plain mode.
@@ -149,13 +149,13 @@ impl Gate {
     }
 
     /// The engine's state for the child.
-    pub fn into_fork(self) -> Option<selfpage::process::Fork> {
+    pub fn into_fork(self) -> Option<selfpage::embedding::ForkGuard> {
         self.0
     }
 }
 
 /// Stops the pager for a fork, or returns the reason that the child has no room.
-pub fn gate_close() -> std::result::Result<Gate, selfpage::process::ForkError> {
+pub fn gate_close() -> std::result::Result<Gate, selfpage::embedding::ForkError> {
     engine::get()
         .map(engine::Engine::close)
         .transpose()
@@ -190,7 +190,7 @@ pub fn come_in(gate: Option<Gate>, joined: Joined) -> std::result::Result<Connec
 /// Unblocks the signals that pace the calling thread's faults; its parent may have blocked them.
 pub fn let_signals_through() {
     if engine::get().is_some() {
-        selfpage::process::Process::unblock_signals();
+        selfpage::embedding::ProcessPager::unblock_signals();
     }
 }
 

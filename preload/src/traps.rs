@@ -1,7 +1,7 @@
 //! Faults on files, too, are counted and paced while a fault rate is in force.
 //!
 //! Each of the program's threads has an event that sends it a signal after every batch of its
-//! faults; the handler is the pager's ([`selfpage::process::Process`]). One event is
+//! faults; the handler is the pager's ([`selfpage::embedding::ProcessPager`]). One event is
 //! opened before the program's first instruction, for the first thread, and every thread that
 //! is started from then on inherits it, raw clones too. A fork's child opens its own. The
 //! event is the pager process's, opened before that gives up its rights, and switched off as
@@ -12,7 +12,7 @@
 //! left alone. Any other program that sets SIGTRAP's action by a bare system call goes undetected,
 //! and dies of the next batch. A debugger stops at each signal.
 
-use selfpage::process::Process;
+use selfpage::embedding::ProcessPager;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -86,7 +86,7 @@ fn has_note(span: &Range<usize>, owner: &[u8]) -> bool {
 
 /// The events of one process. The pager process's.
 pub struct Traps {
-    process: &'static Process,
+    process: &'static ProcessPager,
     event: FaultEvent,
     /// Faults in a batch; `None` where no faults are counted.
     batch: Option<u32>,
@@ -95,14 +95,14 @@ pub struct Traps {
 impl Traps {
     /// Of a program that has one thread, `first`. None where the kernel does not allow it, or
     /// the program's signals cannot be shared with it.
-    pub fn begin(process: &'static Process, first: i32) -> Option<Self> {
+    pub fn begin(process: &'static ProcessPager, first: i32) -> Option<Self> {
         if PRIVATE_SIGNALS.load(Ordering::Acquire) {
             return None;
         }
         let batch = process.limits().snapshot().limits.batch();
         let every = batch.unwrap_or(ANY);
         process.set_fault_batch(every);
-        let event = FaultEvent::open(first, every, Process::fault_signal()).ok()?;
+        let event = FaultEvent::open(first, every, ProcessPager::fault_signal()).ok()?;
         event.switch(false).ok()?;
         Some(Self {
             process,

@@ -22,7 +22,7 @@ const SWAPPED: u64 = 1 << 62;
 const FILE_OR_SHARED: u64 = 1 << 61;
 const WRITE_PROTECTED: u64 = 1 << 57;
 
-/// Words of one read: entry threads run on small stacks.
+/// Words of one read: handler threads run on small stacks.
 const WORDS: usize = 256;
 
 /// The page table's state of one page.

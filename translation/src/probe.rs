@@ -30,7 +30,7 @@ pub enum UffdSource {
     Syscall,
     /// `USERFAULTFD_IOC_NEW` on `/dev/userfaultfd`.
     Device,
-    /// Only user-mode-only descriptors: upcalls work, entry threads cannot serve system calls.
+    /// Only user-mode-only descriptors: upcalls work, handler threads cannot serve system calls.
     UserModeOnly,
     /// No descriptor can be opened.
     Nothing,

@@ -169,7 +169,7 @@ const COPY_BATCH: usize = 64;
 /// As for [`stage`]; besides, `slot` must be mapped and writable, and the caller must keep the
 /// pager from mapping pages in the range meanwhile. A thread that faults on the protection must be
 /// left waiting; this function wakes it. A thread still on its way to sleep misses that wake-up, so
-/// an entry thread that reads a fault with `write_protected` waits for the end of the eviction and
+/// a handler thread that reads a fault with `write_protected` waits for the end of the eviction and
 /// then wakes the page itself.
 pub unsafe fn stage_by_copy(
     userfault: &Userfault,

@@ -3,7 +3,7 @@
 //! Nemesis dispatches a fault to the domain that caused it (section 5.2). On Linux that is a
 //! userfaultfd of one of two kinds: *upcall*, delivered as SIGBUS on the faulting thread (4.6 us
 //! with the page copied in, no privilege, but a system call on a missing page fails with EFAULT),
-//! and *thread*, read by entry threads (10.9 us pinned and polling; faults inside system calls
+//! and *thread*, read by handler threads (10.9 us pinned and polling; faults inside system calls
 //! resolve too).
 //!
 //! Rule: `EVENT_*` features stay off. A pending event makes every ioctl fail with EAGAIN, and an
@@ -22,7 +22,7 @@ use rustix::mm::UserfaultfdFlags;
 pub enum EntryKind {
     /// SIGBUS on the faulting thread itself.
     Upcall,
-    /// An entry thread reads faults from the descriptor; the faulting thread sleeps.
+    /// A handler thread reads faults from the descriptor; the faulting thread sleeps.
     Thread,
 }
 

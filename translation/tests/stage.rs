@@ -241,7 +241,7 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
             None
         }
         EntryKind::Thread => {
-            // The entry thread reads a duplicate of the descriptor.
+            // The handler thread reads a duplicate of the descriptor.
             let fd = rustix::io::dup(&pager.userfault).unwrap();
             let reader = Userfault::from_owned(fd, kind, &capabilities, pager.userfault.options());
             Some(Entry::new(Arc::new(reader), |_, fault| {

@@ -3,7 +3,7 @@
 //! The pager resolves faults. What it touches meanwhile must not fault on a stretch, and what it
 //! waits for must not need the program to run. So its tables come from this crate only: mappings
 //! made by raw system calls (a preloaded library interposes `mmap`, and the pager must not call
-//! its own interposer), locks and waiting built on futexes alone (entry threads are raw clones
+//! its own interposer), locks and waiting built on futexes alone (handler threads are raw clones
 //! without thread-local storage), both usable across processes.
 //!
 //! Rule: nothing here allocates on the heap after construction.

@@ -1,6 +1,6 @@
 //! A mutual exclusion lock of one word, without thread-local storage or poisoning.
 //!
-//! `std::sync::Mutex` reads a thread-local panic count; an entry thread has no thread-local
+//! `std::sync::Mutex` reads a thread-local panic count; a handler thread has no thread-local
 //! storage. This lock also works in memory shared between processes, but is *not* robust there:
 //! a holder that is killed leaves it held. Shared structures therefore use compare-and-swap
 //! words instead.

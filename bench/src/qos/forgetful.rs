@@ -2,7 +2,7 @@
 //! pages have a copy on disk and hence never pages in during a page fault". So every fault
 //! pages out, and nothing else.
 
-use selfpage::{Activation, Outcome, StretchDriver};
+use selfpage::{Activation, FillOutcome, StretchDriver};
 
 /// Backs a stretch with frames, and a store whose copies are never read.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,8 @@ impl StretchDriver for Forgetful {
         true
     }
 
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
-        fault.fill_afresh()
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
+        fault.fill_zero()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Configuration of a domain, and its construction.
 
-use super::runtime::{Books, Owned, Shared};
+use super::runtime::{LedgerHandle, OwnedPtr, Runtime};
 use super::{Domain, DomainError};
 use crate::counters::{Counter, Counters};
-use crate::pager::{FEWEST_FRAMES, Pager, Parts, StandardError};
+use crate::pager::{FEWEST_FRAMES, Pager, PagerConfig, StderrLog};
 use frames::{Contract, Ledger};
 use rate::{FaultLimits, SharedLimits};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub enum DirectIo {
 }
 
 /// Where evicted pages go.
-enum Keeping {
+enum StoreSource {
     /// A store to be made.
     New(StoreConfig),
     /// A store that exists already.
@@ -36,7 +36,7 @@ enum Keeping {
 pub struct Builder {
     contract: Contract,
     ledger: Option<Ledger>,
-    store: Option<Keeping>,
+    store: Option<StoreSource>,
     entry: EntryKind,
     direct_io: DirectIo,
     capabilities: Option<Capabilities>,
@@ -80,17 +80,17 @@ impl Builder {
     /// The store for evicted pages. None by default: then only nailed, physical and mapped
     /// stretches are available.
     pub fn store(mut self, store: StoreConfig) -> Self {
-        self.store = Some(Keeping::New(store));
+        self.store = Some(StoreSource::New(store));
         self
     }
 
     /// The same, for a store that exists already, with room for at least one holder.
     pub fn shared_store(mut self, store: SharedStore) -> Self {
-        self.store = Some(Keeping::Made(store));
+        self.store = Some(StoreSource::Made(store));
         self
     }
 
-    /// How faults arrive: as upcalls by default, without privilege. With entry threads, system
+    /// How faults arrive: as upcalls by default, without privilege. With handler threads, system
     /// calls, too, can use memory that is paged out.
     pub fn entry(mut self, entry: EntryKind) -> Self {
         self.entry = entry;
@@ -153,7 +153,7 @@ impl Builder {
             Some(ledger) => ledger,
             None => Ledger::create(x, 1)?.0,
         };
-        let ledger = Owned::new(ledger);
+        let ledger = OwnedPtr::new(ledger);
         let me = frames::Process {
             pid: std::process::id(),
             start: 0,
@@ -161,23 +161,23 @@ impl Builder {
         // SAFETY: the ledger is dropped after the pager, which alone uses these.
         let (own, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
         let id = own.admit(self.contract, me)?;
-        let books = Books { ledger, id };
+        let handle = LedgerHandle { ledger, id };
         let client = own.adopt(id, me)?;
         let holder = client.id().slot() as store::HolderId;
         let store = match self.store {
             None => None,
-            Some(Keeping::New(config)) => {
+            Some(StoreSource::New(config)) => {
                 let (store, _) = SharedStore::create(&config, holder + 1)?;
                 store.grow_ahead()?;
                 Some(store)
             }
-            Some(Keeping::Made(store)) => Some(store),
+            Some(StoreSource::Made(store)) => Some(store),
         };
         if let Some(store) = &store {
             store.set_holder(holder)?;
         }
-        let store = store.map(Owned::new);
-        let careful = Owned::new(AtomicU32::new(u32::from(
+        let store = store.map(OwnedPtr::new);
+        let careful = OwnedPtr::new(AtomicU32::new(u32::from(
             self.direct_io == DirectIo::Anytime,
         )));
         let contexts = match self.entry {
@@ -191,7 +191,7 @@ impl Builder {
                 careful.get(),
             )
         };
-        let pager = Owned::new(Pager::new(Parts {
+        let pager = OwnedPtr::new(Pager::new(PagerConfig {
             capabilities,
             userfault,
             frames: client,
@@ -200,7 +200,7 @@ impl Builder {
             holder,
             counters: Counters::new(words),
             careful: careful_of_pager,
-            hooks: &StandardError,
+            hooks: &StderrLog,
             contexts,
             limits: limits(),
         })?);
@@ -209,7 +209,7 @@ impl Builder {
             .faults
             .throttle
             .set_limits(self.fault_rate);
-        let mut shared = Shared::new(pager, store, careful, books)?;
+        let mut shared = Runtime::new(pager, store, careful, handle)?;
         shared.start(self.entry)?;
         Ok(Domain {
             shared: Arc::new(shared),

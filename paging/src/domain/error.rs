@@ -2,7 +2,7 @@
 
 use crate::entry::upcall;
 use crate::page::State;
-use crate::page_in::Failure;
+use crate::page_in::FaultError;
 use crate::pager::FEWEST_FRAMES;
 use crate::rights::Denied;
 use crate::stretch_index::MOST_STRETCHES;
@@ -149,6 +149,6 @@ pub enum StretchError {
         /// The page.
         page: usize,
         /// Why.
-        why: Failure,
+        why: FaultError,
     },
 }

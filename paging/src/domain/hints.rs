@@ -1,8 +1,8 @@
 //! The program's hints about its next accesses to a stretch.
 
 use super::{Stretch, StretchError};
-use crate::prefetch::Log;
-use crate::working_set::PageSet;
+use crate::prefetch::AccessLog;
+use crate::working_set::WorkingSet;
 use std::ops::Range;
 
 impl Stretch {
@@ -22,19 +22,19 @@ impl Stretch {
     ///
     /// # Errors
     /// The domain's thread for this could not be started.
-    pub fn replay(&self, set: &PageSet) -> Result<(), StretchError> {
+    pub fn replay(&self, set: &WorkingSet) -> Result<(), StretchError> {
         self.ask(set.runs().collect())
     }
 
     fn ask(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
-        self.shared.prefetcher()?.ask(self.inner.id(), runs);
+        self.shared.prefetcher()?.submit(self.inner.id(), runs);
         Ok(())
     }
 
     /// Waits until every page requested by [`Stretch::prefetch`] and [`Stretch::replay`] in
     /// this domain is resident, or has failed.
     pub fn await_prefetch(&self) {
-        self.shared.prefetch.settle();
+        self.shared.prefetch.drain();
     }
 
     /// Records from now on which pages come in, in order, until [`Stretch::recorded`].
@@ -43,7 +43,7 @@ impl Stretch {
     /// [`StretchError::Recording`] if they are being recorded already, or no memory.
     pub fn record(&self) -> Result<(), StretchError> {
         let room = self.pages().clamp(1024, 1 << 22);
-        let log = Log::new(room).map_err(|errno| StretchError::Table {
+        let log = AccessLog::new(room).map_err(|errno| StretchError::Table {
             pages: self.pages(),
             errno,
         })?;
@@ -55,7 +55,7 @@ impl Stretch {
 
     /// Ends a recording and returns the pages that came in since, each at its first
     /// occurrence.
-    pub fn recorded(&self) -> Option<PageSet> {
+    pub fn recorded(&self) -> Option<WorkingSet> {
         let pager = self.shared.pager();
         self.inner.log().finish(|| {
             let _control = pager.mm.control.lock();

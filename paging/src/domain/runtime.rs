@@ -1,7 +1,7 @@
 //! What a domain and its stretches share, and the threads that serve it.
 
 use super::DomainError;
-use crate::entry::thread::Entry;
+use crate::entry::thread::HandlerThread;
 use crate::entry::{signals, upcall};
 use crate::pager::Pager;
 use crate::prefetch::Prefetcher;
@@ -44,16 +44,16 @@ fn pin_to(cpu: usize) {
 }
 
 /// A heap value to which others keep plain references. The order of drops is explicit: the
-/// fields of [`Shared`] are dropped in the order they are declared, the pager before what it
+/// fields of [`Runtime`] are dropped in the order they are declared, the pager before what it
 /// refers to.
-pub(super) struct Owned<T: 'static>(std::ptr::NonNull<T>);
+pub(super) struct OwnedPtr<T: 'static>(std::ptr::NonNull<T>);
 
 // SAFETY: owns its value.
-unsafe impl<T: Send> Send for Owned<T> {}
+unsafe impl<T: Send> Send for OwnedPtr<T> {}
 // SAFETY: hands out shared references only.
-unsafe impl<T: Sync> Sync for Owned<T> {}
+unsafe impl<T: Sync> Sync for OwnedPtr<T> {}
 
-impl<T> Owned<T> {
+impl<T> OwnedPtr<T> {
     pub(super) fn new(value: T) -> Self {
         Self(std::ptr::NonNull::from(Box::leak(Box::new(value))))
     }
@@ -66,7 +66,7 @@ impl<T> Owned<T> {
     }
 }
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for OwnedPtr<T> {
     fn drop(&mut self) {
         // SAFETY: allocated by `new`, dropped once.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
@@ -74,48 +74,48 @@ impl<T> Drop for Owned<T> {
 }
 
 /// Ends the domain's threads.
-struct Stop {
+struct StopSignal {
     flag: AtomicBool,
     event: OwnedFd,
 }
 
 /// What a domain and its stretches share; dropping the last of them ends it.
-pub(super) struct Shared {
+pub(super) struct Runtime {
     pub(super) prefetch: Arc<Prefetcher>,
     /// The prefetcher's thread, started at the first hint.
     prefetching: Mutex<Option<std::thread::JoinHandle<()>>>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    stop: Arc<Stop>,
+    stop: Arc<StopSignal>,
     pub(super) next_id: AtomicU32,
-    pager: Owned<Pager>,
-    pub(super) store: Option<Owned<SharedStore>>,
-    _careful: Owned<AtomicU32>,
-    _books: Books,
+    pager: OwnedPtr<Pager>,
+    pub(super) store: Option<OwnedPtr<SharedStore>>,
+    _careful: OwnedPtr<AtomicU32>,
+    _ledger: LedgerHandle,
 }
 
 /// The ledger, and the domain's place in it, which is released last: other processes may read
 /// the ledger, and then count on the domain's frames.
-pub(super) struct Books {
-    pub(super) ledger: Owned<Ledger>,
+pub(super) struct LedgerHandle {
+    pub(super) ledger: OwnedPtr<Ledger>,
     pub(super) id: DomainId,
 }
 
-impl Drop for Books {
+impl Drop for LedgerHandle {
     fn drop(&mut self) {
         // SAFETY: for as long as this is borrowed.
         unsafe { self.ledger.get() }.retire(self.id);
     }
 }
 
-impl Shared {
+impl Runtime {
     /// For a domain whose threads do not run yet.
     pub(super) fn new(
-        pager: Owned<Pager>,
-        store: Option<Owned<SharedStore>>,
-        careful: Owned<AtomicU32>,
-        books: Books,
+        pager: OwnedPtr<Pager>,
+        store: Option<OwnedPtr<SharedStore>>,
+        careful: OwnedPtr<AtomicU32>,
+        handle: LedgerHandle,
     ) -> std::io::Result<Self> {
-        let stop = Arc::new(Stop {
+        let stop = Arc::new(StopSignal {
             flag: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::CLOEXEC)?,
         });
@@ -128,7 +128,7 @@ impl Shared {
             pager,
             store,
             _careful: careful,
-            _books: books,
+            _ledger: handle,
         })
     }
 
@@ -168,7 +168,7 @@ impl Shared {
             };
         }
         for cpu in allowed_cpus() {
-            let mut entry = Entry::new(pager, cpu)?;
+            let mut entry = HandlerThread::new(pager, cpu)?;
             let stop = self.stop.clone();
             self.threads.push(spawn("selfpage-entry", move || {
                 pin_to(cpu);
@@ -181,7 +181,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Runtime {
     fn drop(&mut self) {
         self.prefetch.stop();
         let prefetching = self.prefetching.get_mut();
@@ -199,10 +199,10 @@ impl Drop for Shared {
     }
 }
 
-fn evict_in_background(pager: &Pager, stop: &Stop) {
+fn evict_in_background(pager: &Pager, stop: &StopSignal) {
     while !stop.flag.load(Ordering::Acquire) {
         let seq = pager.frames.client().bell_seq();
-        pager.keep_spare();
+        pager.maintain_watermark();
         pager
             .frames
             .client()

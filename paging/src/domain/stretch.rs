@@ -1,15 +1,15 @@
 //! A stretch as the program uses it.
 
 use super::StretchError;
-use super::runtime::Shared;
+use super::runtime::Runtime;
 use crate::counters::Counter;
 use crate::driver::StretchDriver;
 use crate::entry::upcall;
 use crate::page::State;
-use crate::page_in::Failure;
-use crate::populate::{NotBrought, Wanted};
+use crate::page_in::FaultError;
+use crate::populate::{PopulateError, PopulateTarget};
 use crate::rights::{Denied, Rights};
-use crate::stretch::{FaultKind, Handler, Inner};
+use crate::stretch::{FaultKind, Handler, StretchState};
 use std::ops::Range;
 use std::sync::Arc;
 use translation::Access;
@@ -18,8 +18,8 @@ use wired::PAGE;
 /// A stretch. Dropping it frees its addresses and drops its contents (a mapped one's
 /// changes are written to their file first).
 pub struct Stretch {
-    pub(super) shared: Arc<Shared>,
-    pub(super) inner: &'static Inner,
+    pub(super) shared: Arc<Runtime>,
+    pub(super) inner: &'static StretchState,
 }
 
 impl Stretch {
@@ -107,17 +107,17 @@ impl Stretch {
                 had += 1;
                 continue;
             }
-            let wanted = Wanted {
+            let target = PopulateTarget {
                 page,
                 nail,
                 window: pages.end - page,
                 caller,
                 task: None,
             };
-            let why = match wanted.populate(pager, &|| Some(self.inner)) {
+            let why = match target.populate(pager, &|| Some(self.inner)) {
                 Ok(()) => None,
-                Err(NotBrought::Gone) => Some(Failure::Unbound),
-                Err(NotBrought::Failed(why)) => Some(why),
+                Err(PopulateError::Gone) => Some(FaultError::Unbound),
+                Err(PopulateError::Failed(why)) => Some(why),
             };
             match why {
                 None => had += 1,
@@ -128,13 +128,13 @@ impl Stretch {
                         pager.unnail(table.address(pages.start)..table.address(pages.start + had));
                     }
                     return Err(match why {
-                        Failure::AllNailed | Failure::NoSoundEviction | Failure::NoFrame(_) => {
-                            StretchError::Frames {
-                                pages: pages.len(),
-                                had,
-                                limit,
-                            }
-                        }
+                        FaultError::AllNailed
+                        | FaultError::NoSoundEviction
+                        | FaultError::NoFrame(_) => StretchError::Frames {
+                            pages: pages.len(),
+                            had,
+                            limit,
+                        },
                         why => StretchError::Page { page, why },
                     });
                 }
@@ -201,7 +201,7 @@ impl Stretch {
             None => Ok(()),
             Some((page, error)) => Err(StretchError::Page {
                 page,
-                why: Failure::Unreadable(error),
+                why: FaultError::Unreadable(error),
             }),
         }
     }
@@ -234,7 +234,7 @@ impl Stretch {
     }
 
     /// Sets the program's own handler for faults of this kind on this stretch. It runs on the
-    /// faulting thread, as a signal handler does (entry thread: on the entry's, for page
+    /// faulting thread, as a signal handler does (handler thread: on the entry's, for page
     /// faults). None returns them to the driver.
     pub fn override_fault(&self, kind: FaultKind, handler: Option<Box<Handler>>) {
         self.inner.set_handler(kind, handler);
@@ -243,7 +243,7 @@ impl Stretch {
 
 impl Drop for Stretch {
     fn drop(&mut self) {
-        self.shared.prefetch.forget(self.inner.id());
+        self.shared.prefetch.cancel(self.inner.id());
         let pager = self.shared.pager();
         let table = self.inner.table();
         if self.inner.driver().is_some_and(|d| !d.zero_is_empty()) {

@@ -2,7 +2,7 @@
 
 use super::{Stretch, StretchError};
 use crate::page::State;
-use crate::page_in::Outcome;
+use crate::page_in::FillOutcome;
 use crate::resolve::PageFault;
 use crate::rights::Rights;
 use frames::Frame;
@@ -52,9 +52,9 @@ impl Stretch {
             ..PageFault::default()
         };
         match fault.attempt(pager, self.inner, &mut context) {
-            Outcome::Success => Ok(()),
-            Outcome::Failure(why) => Err(StretchError::Page { page, why }),
-            Outcome::Busy | Outcome::Retry | Outcome::Pending => {
+            FillOutcome::Success => Ok(()),
+            FillOutcome::FaultError(why) => Err(StretchError::Page { page, why }),
+            FillOutcome::Busy | FillOutcome::Retry | FillOutcome::Pending => {
                 Err(StretchError::InOthersHands { page })
             }
         }

@@ -12,9 +12,9 @@
 //!
 //! Whether a page was written is found by its checksum, as for stored pages.
 
-use super::{Cleaned, StretchDriver};
+use super::{CleanOutcome, StretchDriver};
 use crate::page::State;
-use crate::page_in::{Activation, Failure, Outcome};
+use crate::page_in::{Activation, FaultError, FillOutcome};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,20 +135,20 @@ impl StretchDriver for Mapped {
         false
     }
 
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         if fault.state().state() != State::Empty {
             return fault.fill();
         }
         fault.fill_with(|page, into| {
             self.read(page, into)
-                .map_err(|error| Failure::Unreadable(backing_error(error)))
+                .map_err(|error| FaultError::Unreadable(backing_error(error)))
         })
     }
 
-    fn clean(&self, page: usize, contents: &[u8; PAGE]) -> Cleaned {
+    fn clean(&self, page: usize, contents: &[u8; PAGE]) -> CleanOutcome {
         match self.write_back(page, contents) {
-            Ok(()) => Cleaned::Kept,
-            Err(error) => Cleaned::Refused(backing_error(error)),
+            Ok(()) => CleanOutcome::Kept,
+            Err(error) => CleanOutcome::Refused(backing_error(error)),
         }
     }
 }

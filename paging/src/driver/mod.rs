@@ -15,13 +15,13 @@ pub use nailed::Nailed;
 pub use paged::Paged;
 pub use physical::Physical;
 
-use crate::page_in::{Activation, Outcome};
+use crate::page_in::{Activation, FillOutcome};
 use store::StoreError;
 use wired::PAGE;
 
 /// A driver's decision about a page that is evicted.
 #[derive(Clone, Copy, Debug)]
-pub enum Cleaned {
+pub enum CleanOutcome {
     /// It goes to the domain's store.
     ToStore,
     /// The driver has saved it: the page is as if never touched, and the next fault calls the
@@ -38,7 +38,7 @@ pub trait StretchDriver: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Resolves a fault, or returns that it cannot now.
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome;
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome;
 
     /// Returns true if pages of the driver's stretches may be evicted when frames are needed.
     fn evictable(&self) -> bool {
@@ -62,7 +62,7 @@ pub trait StretchDriver: Send + Sync {
 
     /// A page with these contents is being evicted; or it stays resident and is flushed
     /// ([`crate::Stretch::flush`]).
-    fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> Cleaned {
-        Cleaned::ToStore
+    fn clean(&self, _page: usize, _contents: &[u8; PAGE]) -> CleanOutcome {
+        CleanOutcome::ToStore
     }
 }

@@ -1,7 +1,7 @@
 //! The nailed stretch driver: frames at bind time, never faults.
 
 use super::StretchDriver;
-use crate::page_in::{Activation, Failure, Outcome};
+use crate::page_in::{Activation, FaultError, FillOutcome};
 
 /// Backs a stretch with frames when it is bound, for good.
 #[derive(Debug, Default, Clone, Copy)]
@@ -16,13 +16,13 @@ impl StretchDriver for Nailed {
         true
     }
 
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         if fault.at_bind() {
             return fault.fill();
         }
         match fault.state().state() {
             crate::page::State::Resident => fault.fill(),
-            _ => Outcome::Failure(Failure::NeverFaults),
+            _ => FillOutcome::FaultError(FaultError::NeverFaults),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! store allocates its bloks first fit from extents (see `store::blok`).
 
 use super::StretchDriver;
-use crate::page_in::{Activation, Outcome};
+use crate::page_in::{Activation, FillOutcome};
 
 /// Backs a stretch with frames and the domain's store.
 #[derive(Debug, Default, Clone, Copy)]
@@ -23,7 +23,7 @@ impl StretchDriver for Paged {
         true
     }
 
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         fault.fill()
     }
 }

@@ -5,7 +5,7 @@
 //! the fault has failed.
 
 use super::StretchDriver;
-use crate::page_in::{Activation, Outcome};
+use crate::page_in::{Activation, FillOutcome};
 
 /// Backs a page with a frame of zeros at its first access. Its pages are never evicted: there
 /// is no place to keep them.
@@ -17,7 +17,7 @@ impl StretchDriver for Physical {
         "physical"
     }
 
-    fn fault(&self, fault: &mut Activation<'_>) -> Outcome {
+    fn fault(&self, fault: &mut Activation<'_>) -> FillOutcome {
         fault.fill()
     }
 }

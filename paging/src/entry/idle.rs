@@ -1,31 +1,31 @@
-//! Selection of the entry threads that wait for faults; the others idle.
+//! Selection of the handler threads that wait for faults; the others idle.
 //!
 //! A fault should be served on the processor that took it: there, no idle processor has to be
 //! woken (9 us against 40 us a fault, measured by `examples/latency`). But every fault wakes
-//! all entries that wait on the userfaultfd, and they race to read it; a distant one may win.
-//! So only those entries wait on whose processors program threads run; the others *doze* until
+//! all handlers that wait on the userfaultfd, and they race to read it; a distant one may win.
+//! So only those handlers wait on whose processors program threads run; the others *doze* until
 //! they are called.
 //!
 //! The pager's host may know where a thread runs
 //! ([`Hooks::processor_of`](crate::Hooks::processor_of)). Otherwise the kernel reports it in
-//! the thread's stat file, which takes 15 us, and an entry reads one in [`LOOK`] of the faults
+//! the thread's stat file, which takes 15 us, and a handler reads one in [`LOOK`] of the faults
 //! it serves:
-//! - The thread runs here: entries that served nothing in [`LOOK`] faults are rung, and
+//! - The thread runs here: handlers that served nothing in [`LOOK`] faults are rung, and
 //!   doze.
-//! - It runs elsewhere: the entry of that processor is called, and this one dozes after
+//! - It runs elsewhere: the handler of that processor is called, and this one dozes after
 //!   [`ELSEWHERE`] such answers in a row, or at once if it is known that the thread it served
 //!   moved there.
 //!
-//! The scheduler moves a thread that an entry wakes to a processor that is idle, once in 20 to
+//! The scheduler moves a thread that a handler wakes to a processor that is idle, once in 20 to
 //! 100 faults. A move costs a few remote faults if the processor is known, and some twenty if
 //! it is looked up: 8.7 us an access instead of 9.3 (`selfpage bench paging --arms run-ram
 //! --passes random-read`, the other with `GLIBC_TUNABLES=glibc.pthread.rseq=0`).
 //!
-//! (The time that the entry slept would be a cheaper indication, but is wrong too often if
+//! (The time that the handler slept would be a cheaper indication, but is wrong too often if
 //! several threads fault: half of the gain was lost.)
 //!
-//! At least one entry is always awake, and an entry that is about to wait for a device calls
-//! all. Without stat files no entry dozes.
+//! At least one handler is always awake, and a handler that is about to wait for a device calls
+//! all. Without stat files no handler dozes.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -40,19 +40,19 @@ const LOOK: u32 = 16;
 /// Faults from the end of a doze to the first check.
 const SOON: u32 = 4;
 
-/// Consecutive answers that name another processor, after which an entry is of no use on its
+/// Consecutive answers that name another processor, after which a handler is of no use on its
 /// own.
 const ELSEWHERE: u32 = 4;
 
 /// Longest doze.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// Entries in the table.
-const SEATS: usize = 64;
+/// Handlers in the table.
+const SLOTS: usize = 64;
 
-/// What the other entries know of an entry.
-struct Seat {
-    /// Doorbell that makes it doze; -1 if there is no entry, or it dozes already.
+/// What the other handlers know of a handler.
+struct HandlerSlot {
+    /// Doorbell that makes it doze; -1 if there is no handler, or it dozes already.
     bell: AtomicI32,
     /// Its processor.
     cpu: AtomicU32,
@@ -62,19 +62,19 @@ struct Seat {
     calls: AtomicU32,
 }
 
-/// The entries of a pager.
-pub(crate) struct Entries {
+/// The handlers of a pager.
+pub(crate) struct HandlerSet {
     awake: AtomicU32,
     dozing: AtomicU32,
-    seats: [Seat; SEATS],
+    slots: [HandlerSlot; SLOTS],
 }
 
-impl Default for Entries {
+impl Default for HandlerSet {
     fn default() -> Self {
         Self {
             awake: AtomicU32::new(0),
             dozing: AtomicU32::new(0),
-            seats: std::array::from_fn(|_| Seat {
+            slots: std::array::from_fn(|_| HandlerSlot {
                 bell: AtomicI32::new(-1),
                 cpu: AtomicU32::new(u32::MAX),
                 served: AtomicU32::new(0),
@@ -84,51 +84,51 @@ impl Default for Entries {
     }
 }
 
-impl Seat {
-    fn call(&self) {
+impl HandlerSlot {
+    fn wake(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.calls);
     }
 }
 
-impl Entries {
+impl HandlerSet {
     /// Clears the table in the child of a fork.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear(&self) {
         self.awake.store(0, Ordering::SeqCst);
         self.dozing.store(0, Ordering::SeqCst);
-        for seat in &self.seats {
-            seat.bell.store(-1, Ordering::SeqCst);
-            seat.cpu.store(u32::MAX, Ordering::SeqCst);
+        for slot in &self.slots {
+            slot.bell.store(-1, Ordering::SeqCst);
+            slot.cpu.store(u32::MAX, Ordering::SeqCst);
         }
     }
 
-    /// Wakes the dozing entries: the caller may not be back soon.
-    pub(crate) fn call(&self) {
+    /// Wakes the dozing handlers: the caller may not be back soon.
+    pub(crate) fn wake(&self) {
         if self.dozing.load(Ordering::SeqCst) > 0 {
-            self.seats.iter().for_each(Seat::call);
+            self.slots.iter().for_each(HandlerSlot::wake);
         }
     }
 
-    /// Wakes the entry of a processor, if it dozes. Returns true if there is one.
-    fn call_to(&self, cpu: u32) -> bool {
-        let seat = self
-            .seats
+    /// Wakes the handler of a processor, if it dozes. Returns true if there is one.
+    fn wake_on_cpu(&self, cpu: u32) -> bool {
+        let slot = self
+            .slots
             .iter()
-            .find(|seat| seat.cpu.load(Ordering::Relaxed) == cpu);
-        if let Some(seat) = seat
-            && seat.bell.load(Ordering::SeqCst) < 0
+            .find(|slot| slot.cpu.load(Ordering::Relaxed) == cpu);
+        if let Some(slot) = slot
+            && slot.bell.load(Ordering::SeqCst) < 0
         {
-            seat.call();
+            slot.wake();
         }
-        seat.is_some()
+        slot.is_some()
     }
 }
 
-/// One entry's own state.
-pub(crate) struct Alertness {
+/// One handler's own state.
+pub(crate) struct IdleState {
     bell: OwnedFd,
     cpu: u32,
-    seat: Option<usize>,
+    slot: Option<usize>,
     /// Faults served since the last check.
     since: u32,
     elsewhere: u32,
@@ -136,59 +136,59 @@ pub(crate) struct Alertness {
     here: u32,
     /// The stat file of the thread looked at last.
     stat: Option<(u32, OwnedFd)>,
-    /// What the others had served at this entry's last check.
-    seen: [u32; SEATS],
+    /// What the others had served at this handler's last check.
+    seen: [u32; SLOTS],
 }
 
-impl Alertness {
-    /// For an entry on this processor that does not wait yet. Opens a descriptor.
+impl IdleState {
+    /// For a handler on this processor that does not wait yet. Opens a descriptor.
     pub(crate) fn new(cpu: usize) -> rustix::io::Result<Self> {
         Ok(Self {
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             cpu: cpu as u32,
-            seat: None,
+            slot: None,
             since: 0,
             elsewhere: 0,
             here: 0,
             stat: None,
-            seen: [0; SEATS],
+            seen: [0; SLOTS],
         })
     }
 
-    /// The entry begins to wait for faults.
-    pub(crate) fn come(&mut self, entries: &Entries) {
-        entries.awake.fetch_add(1, Ordering::SeqCst);
+    /// The handler begins to wait for faults.
+    pub(crate) fn enter(&mut self, handlers: &HandlerSet) {
+        handlers.awake.fetch_add(1, Ordering::SeqCst);
         let bell = self.bell.as_raw_fd();
-        self.seat = entries.seats.iter().position(|seat| {
+        self.slot = handlers.slots.iter().position(|slot| {
             let free =
-                seat.cpu
+                slot.cpu
                     .compare_exchange(u32::MAX, self.cpu, Ordering::SeqCst, Ordering::Relaxed);
             free.is_ok()
         });
-        if let Some(seat) = self.seat {
-            entries.seats[seat].bell.store(bell, Ordering::SeqCst);
+        if let Some(slot) = self.slot {
+            handlers.slots[slot].bell.store(bell, Ordering::SeqCst);
         }
     }
 
-    /// The entry ends.
-    pub(crate) fn go(&mut self, entries: &Entries) {
-        if let Some(seat) = self.seat.take() {
-            entries.seats[seat].bell.store(-1, Ordering::SeqCst);
-            entries.seats[seat].cpu.store(u32::MAX, Ordering::SeqCst);
+    /// The handler ends.
+    pub(crate) fn exit(&mut self, handlers: &HandlerSet) {
+        if let Some(slot) = self.slot.take() {
+            handlers.slots[slot].bell.store(-1, Ordering::SeqCst);
+            handlers.slots[slot].cpu.store(u32::MAX, Ordering::SeqCst);
         }
-        entries.awake.fetch_sub(1, Ordering::SeqCst);
+        handlers.awake.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Readable if the entry should doze.
+    /// Readable if the handler should doze.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Records that the entry serves a fault of a thread, which runs on processor `known`, if
+    /// Records that the handler serves a fault of a thread, which runs on processor `known`, if
     /// that is known.
-    pub(crate) fn serves(&mut self, entries: &Entries, thread: u32, known: Option<u32>) {
-        let Some(mine) = self.seat else { return };
-        entries.seats[mine].served.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_served(&mut self, handlers: &HandlerSet, thread: u32, known: Option<u32>) {
+        let Some(mine) = self.slot else { return };
+        handlers.slots[mine].served.fetch_add(1, Ordering::Relaxed);
         self.since += 1;
         let looks = self.since >= LOOK;
         if looks {
@@ -203,30 +203,30 @@ impl Alertness {
                 self.elsewhere = 0;
                 self.here = thread;
                 if looks {
-                    self.look_after(entries, mine);
+                    self.look_after(handlers, mine);
                 }
             }
-            Some(cpu) if entries.call_to(cpu) => {
+            Some(cpu) if handlers.wake_on_cpu(cpu) => {
                 self.elsewhere += 1;
                 let moved = known.is_some() && self.here == thread;
                 if moved || self.elsewhere >= ELSEWHERE {
                     self.elsewhere = 0;
-                    ring(&entries.seats[mine]);
+                    ring(&handlers.slots[mine]);
                 }
             }
             _ => {}
         }
     }
 
-    /// Makes entries doze that served nothing since the last check.
-    fn look_after(&mut self, entries: &Entries, mine: usize) {
-        for (at, seat) in entries.seats.iter().enumerate() {
-            if at == mine || seat.bell.load(Ordering::SeqCst) < 0 {
+    /// Makes handlers doze that served nothing since the last check.
+    fn look_after(&mut self, handlers: &HandlerSet, mine: usize) {
+        for (at, slot) in handlers.slots.iter().enumerate() {
+            if at == mine || slot.bell.load(Ordering::SeqCst) < 0 {
                 continue;
             }
-            let served = seat.served.load(Ordering::Relaxed);
+            let served = slot.served.load(Ordering::Relaxed);
             if served == std::mem::replace(&mut self.seen[at], served) {
-                ring(seat);
+                ring(slot);
             }
         }
     }
@@ -247,39 +247,39 @@ impl Alertness {
         found
     }
 
-    /// The bell was rung. The entry has nothing under way: it dozes for at most `limit`,
+    /// The bell was rung. The handler has nothing under way: it dozes for at most `limit`,
     /// unless it is the last one awake.
-    pub(crate) fn doze(&mut self, entries: &Entries, limit: Option<Duration>) {
+    pub(crate) fn idle(&mut self, handlers: &HandlerSet, limit: Option<Duration>) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.bell, &mut count);
-        let Some(mine) = self.seat else { return };
-        let seat = &entries.seats[mine];
-        let calls = seat.calls.load(Ordering::SeqCst);
+        let Some(mine) = self.slot else { return };
+        let slot = &handlers.slots[mine];
+        let calls = slot.calls.load(Ordering::SeqCst);
         let others = |awake: u32| (awake > 1).then(|| awake - 1);
-        let left = entries
+        let left = handlers
             .awake
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, others);
         if left.is_ok() {
-            entries.dozing.fetch_add(1, Ordering::SeqCst);
+            handlers.dozing.fetch_add(1, Ordering::SeqCst);
             let limit = limit.map_or(LONGEST, |limit| limit.min(LONGEST));
-            futex::wait(&seat.calls, calls, Some(limit));
-            entries.dozing.fetch_sub(1, Ordering::SeqCst);
-            entries.awake.fetch_add(1, Ordering::SeqCst);
-            // An entry that was of use until now may no longer be.
+            futex::wait(&slot.calls, calls, Some(limit));
+            handlers.dozing.fetch_sub(1, Ordering::SeqCst);
+            handlers.awake.fetch_add(1, Ordering::SeqCst);
+            // A handler that was of use until now may no longer be.
             self.since = LOOK - SOON;
-            for (seen, seat) in self.seen.iter_mut().zip(&entries.seats) {
-                *seen = seat.served.load(Ordering::Relaxed);
+            for (seen, slot) in self.seen.iter_mut().zip(&handlers.slots) {
+                *seen = slot.served.load(Ordering::Relaxed);
             }
         }
-        seat.bell.store(self.bell.as_raw_fd(), Ordering::SeqCst);
+        slot.bell.store(self.bell.as_raw_fd(), Ordering::SeqCst);
     }
 }
 
-/// Makes an entry doze, once.
-fn ring(seat: &Seat) {
-    let bell = seat.bell.swap(-1, Ordering::SeqCst);
+/// Makes a handler doze, once.
+fn ring(slot: &HandlerSlot) {
+    let bell = slot.bell.swap(-1, Ordering::SeqCst);
     if bell >= 0 {
-        // SAFETY: the descriptor of an entry of this table, which outlives its seat.
+        // SAFETY: the descriptor of a handler of this table, which outlives its slot.
         let bell = unsafe { BorrowedFd::borrow_raw(bell) };
         let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
     }
@@ -320,15 +320,15 @@ fn processor_in(text: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn rung(alertness: &Alertness) -> bool {
-        rustix::io::read(&alertness.bell, &mut [0; 8]).is_ok()
+    fn rung(idle: &IdleState) -> bool {
+        rustix::io::read(&idle.bell, &mut [0; 8]).is_ok()
     }
 
     #[test]
     fn the_processor_of_a_thread_is_found() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let here = rustix::thread::sched_getaffinity(None).unwrap();
-        let mut one = Alertness::new(0).unwrap();
+        let mut one = IdleState::new(0).unwrap();
         for _ in 0..3 {
             let cpu = one.processor_of(thread).unwrap();
             assert!(here.is_set(cpu as usize));
@@ -344,33 +344,33 @@ mod tests {
         let here = rustix::thread::sched_getcpu();
         cpus.set(here);
         rustix::thread::sched_setaffinity(None, &cpus).unwrap();
-        let entries = Entries::default();
+        let handlers = HandlerSet::default();
         let (mut one, mut other) = (
-            Alertness::new(here).unwrap(),
-            Alertness::new(here + 1).unwrap(),
+            IdleState::new(here).unwrap(),
+            IdleState::new(here + 1).unwrap(),
         );
-        one.come(&entries);
-        other.come(&entries);
+        one.enter(&handlers);
+        other.enter(&handlers);
         for _ in 0..4 * LOOK {
-            one.serves(&entries, thread, None);
+            one.note_served(&handlers, thread, None);
         }
         assert!(rung(&other) && !rung(&one));
-        // The entry is called when it is needed, and then the one elsewhere gets a ring to doze.
+        // The handler is called when it is needed, and then the one elsewhere gets a ring to doze.
         std::thread::scope(|scope| {
-            let dozer = scope.spawn(|| other.doze(&entries, None));
-            while entries.dozing.load(Ordering::SeqCst) == 0 {
+            let dozer = scope.spawn(|| other.idle(&handlers, None));
+            while handlers.dozing.load(Ordering::SeqCst) == 0 {
                 std::hint::spin_loop();
             }
-            entries.call();
+            handlers.wake();
             dozer.join().unwrap();
         });
         for _ in 0..ELSEWHERE * LOOK {
-            other.serves(&entries, thread, None);
+            other.note_served(&handlers, thread, None);
         }
         assert!(rung(&other), "its threads are all elsewhere");
-        other.go(&entries);
-        // The only entry does not doze even if its doorbell rings.
-        one.doze(&entries, None);
-        assert_eq!(entries.awake.load(Ordering::SeqCst), 1);
+        other.exit(&handlers);
+        // The only handler does not doze even if its doorbell rings.
+        one.idle(&handlers, None);
+        assert_eq!(handlers.awake.load(Ordering::SeqCst), 1);
     }
 }

@@ -25,7 +25,7 @@
 use super::signals;
 use crate::counters::Counter;
 use crate::pager::Pager;
-use crate::throttle::{Standing, Told};
+use crate::throttle::{ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -118,12 +118,12 @@ impl Traps {
         counters.add(Counter::kernel_faults, batch.into());
         let mut left = batch;
         while left > 0 {
-            let mut standing = Standing::default();
-            while let Told::Suspend(until) =
-                self.pager
-                    .faults
-                    .throttle
-                    .ask_after(batch, task, &mut standing, counters)
+            let mut state = ThrottleState::default();
+            while let ThrottleDecision::RetryAt(until) = self
+                .pager
+                .faults
+                .throttle
+                .check_after(batch, task, &mut state, counters)
             {
                 until.sleep(self.pager.faults.throttle.limits());
             }
@@ -131,9 +131,9 @@ impl Traps {
                 .pager
                 .faults
                 .throttle
-                .more_after(batch, task, left - 1, counters);
+                .grant_after(batch, task, left - 1, counters);
             left -= 1 + more;
-            if standing.was_suspended() {
+            if state.was_suspended() {
                 counters.add(Counter::kernel_paced, u64::from(1 + more));
             }
         }

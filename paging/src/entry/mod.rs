@@ -8,13 +8,13 @@
 //! - [`upcall`]: the fault is a signal to the faulting thread itself (4.6 us with a page
 //!   copied in, 2.5 us in aggregate with two threads). No privilege. For explicit data
 //!   stretches: a system call given a missing page fails with `EFAULT`.
-//! - [`thread`]: the fault is a message to an entry thread on the faulting processor
+//! - [`thread`]: the fault is a message to a handler thread on the faulting processor
 //!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
 //!   memory of an unmodified program can be paged.
 
+pub(crate) mod failed_pages;
 pub(crate) mod idle;
 pub(crate) mod kernel_faults;
-pub(crate) mod marked;
 pub(crate) mod signals;
 pub(crate) mod thread;
 pub(crate) mod throttled;

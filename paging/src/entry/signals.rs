@@ -24,17 +24,17 @@ fn passing() -> u64 {
 }
 
 /// A handler with SA_SIGINFO. One of the program's may throw an exception past it.
-pub(crate) type Action = extern "C-unwind" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+pub(crate) type SignalAction = extern "C-unwind" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// The disposition that the program requested.
-struct Previous {
+struct SavedHandler {
     lock: Lock<()>,
     handler: AtomicUsize,
     flags: AtomicUsize,
     mask: AtomicUsize,
 }
 
-impl Previous {
+impl SavedHandler {
     const fn new() -> Self {
         Self {
             lock: Lock::new(()),
@@ -45,11 +45,11 @@ impl Previous {
     }
 }
 
-static BUS: Previous = Previous::new();
-static SEGV: Previous = Previous::new();
-static TRAP: Previous = Previous::new();
+static BUS: SavedHandler = SavedHandler::new();
+static SEGV: SavedHandler = SavedHandler::new();
+static TRAP: SavedHandler = SavedHandler::new();
 
-fn previous(signal: i32) -> Option<&'static Previous> {
+fn previous(signal: i32) -> Option<&'static SavedHandler> {
     match signal {
         libc::SIGBUS => Some(&BUS),
         libc::SIGSEGV => Some(&SEGV),
@@ -61,7 +61,7 @@ fn previous(signal: i32) -> Option<&'static Previous> {
 /// The kernel's `struct sigaction` on 64-bit Linux.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct KernelAction {
+struct KernelSigaction {
     handler: usize,
     flags: u64,
     restorer: usize,
@@ -127,7 +127,11 @@ unsafe extern "C" {
 }
 
 /// rt_sigaction without the C library, whose own name this module defines.
-fn kernel_action(signal: i32, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> i32 {
+fn kernel_action(
+    signal: i32,
+    new: Option<&KernelSigaction>,
+    old: Option<&mut KernelSigaction>,
+) -> i32 {
     let new = new.map(|a| {
         let mut action = *a;
         #[cfg(target_arch = "x86_64")]
@@ -148,13 +152,13 @@ fn bit(signal: i32) -> u64 {
 }
 
 /// Installs a handler of the pager's in front of the program's.
-pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
+pub(crate) fn install(signal: i32, handler: SignalAction) -> std::io::Result<()> {
     if signal == libc::SIGTRAP && OURS.load(Ordering::Acquire) & bit(signal) != 0 {
         // A fork's child inherits it from its parent.
         return Ok(());
     }
-    let mut old = KernelAction::default();
-    let new = KernelAction {
+    let mut old = KernelSigaction::default();
+    let new = KernelSigaction {
         handler: handler as *const () as usize,
         // SIGBUS and SIGTRAP on the thread's own stack: an alternate one is often just large
         // enough for a message, and a program's own handler may fault in its turn. SIGSEGV on
@@ -189,7 +193,7 @@ pub(crate) fn install(signal: i32, handler: Action) -> std::io::Result<()> {
     Ok(())
 }
 
-fn remember(previous: &Previous, action: &KernelAction) {
+fn remember(previous: &SavedHandler, action: &KernelSigaction) {
     let _guard = previous.lock.lock();
     previous
         .flags
@@ -269,7 +273,7 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored: the kernel kills for it, and so does this.
         libc::SIG_DFL | libc::SIG_IGN => {
-            kernel_action(signal, Some(&KernelAction::default()), None);
+            kernel_action(signal, Some(&KernelSigaction::default()), None);
             if sent || signal == libc::SIGTRAP {
                 // SAFETY: the process's own id.
                 unsafe { libc::kill(libc::getpid(), signal) };
@@ -286,7 +290,7 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
             unsafe {
                 with_program_mask(context, mask, || {
                     if flags & libc::SA_SIGINFO as usize != 0 {
-                        let action = std::mem::transmute::<usize, Action>(handler);
+                        let action = std::mem::transmute::<usize, SignalAction>(handler);
                         action(signal, info, context);
                     } else {
                         let action =
@@ -302,7 +306,9 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
 mod interpose {
     //! The definitions that take the C library's place in a linked program.
 
-    use super::{KernelAction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember};
+    use super::{
+        KernelSigaction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember,
+    };
     use std::sync::atomic::Ordering;
 
     /// # Safety
@@ -489,7 +495,7 @@ mod interpose {
         let wanted = (!new.is_null()).then(|| {
             // SAFETY: the caller's action.
             let new = unsafe { &*new };
-            KernelAction {
+            KernelSigaction {
                 handler: new.sa_sigaction,
                 flags: new.sa_flags as u32 as u64,
                 restorer: 0,
@@ -497,7 +503,7 @@ mod interpose {
                 mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() } & !passing(),
             }
         });
-        let mut seen = KernelAction::default();
+        let mut seen = KernelSigaction::default();
         match previous(signal) {
             Some(previous) if ours & bit(signal) != 0 => {
                 seen.handler = previous.handler.load(Ordering::Acquire);

@@ -1,31 +1,31 @@
-//! Faults as messages: entry threads, one on each processor, all reading one userfaultfd.
+//! Faults as messages: handler threads, one on each processor, all reading one userfaultfd.
 //!
 //! A fault must be served on the processor that took it: an idle processor takes 20 us to
 //! wake, and one unpinned handler makes 35 to 55 us of a fault that pinned ones serve in 11.
-//! All entries wait on the same descriptor; the one on the faulting processor runs first,
+//! All handlers wait on the same descriptor; the one on the faulting processor runs first,
 //! since the faulting thread has just gone to sleep there.
 //!
 //! The loop does what a notification handler may do, and leaves reads under way while it takes
-//! further faults; if a fault finds no frame, the entry evicts, on the faulting thread's
+//! further faults; if a fault finds no frame, the handler evicts, on the faulting thread's
 //! processor.
 //!
 //! A fault whose task is past its limit sleeps ([`super::throttled`]) and is resumed when it
-//! is due; the entry continues with other threads' faults.
+//! is due; the handler continues with other threads' faults.
 //!
-//! Rule: an entry that has reads under way never waits for anything else.
+//! Rule: a handler that has reads under way never waits for anything else.
 
 use crate::counters::Counter;
-use crate::entry::idle::Alertness;
-use crate::entry::throttled::{Asleep, Sleeper};
-use crate::fault_context::{Context, DEPTH};
-use crate::freeze_gate::Inside;
+use crate::entry::idle::IdleState;
+use crate::entry::throttled::{ThrottledFault, ThrottledQueue};
+use crate::fault_context::{DEPTH, FaultContext};
+use crate::freeze_gate::FreezeGuard;
 use crate::page::State;
-use crate::page_in::{Failure, Outcome};
+use crate::page_in::{FaultError, FillOutcome};
 use crate::pager::{Pager, page_base};
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stream_detector::Advice;
-use crate::stretch::{Fault, FaultKind, Handled, Inner};
-use crate::throttle::{self, Standing, Told};
+use crate::stream_detector::Prediction;
+use crate::stretch::{Fault, FaultKind, Handled, StretchState};
+use crate::throttle::{self, ThrottleDecision, ThrottleState};
 use rate::Nanos;
 use rate::thread_counters::ThreadKey;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,46 +35,46 @@ use std::time::Duration;
 use store::Wait;
 use wired::PAGE;
 
-/// Faults that wait for a frame while reads are under way, per entry.
-const PARKED: usize = 64;
+/// Faults that wait for a frame while reads are under way, per handler.
+const DEFERRED: usize = 64;
 
 /// Faults taken without waiting between them, at most. A thread that is woken mostly runs
-/// before the entry that woke it goes to sleep, and has faulted again when the entry goes on
+/// before the handler that woke it goes to sleep, and has faulted again when the handler goes on
 /// (in 94 of 100 faults of `selfpage bench paging --arms run-ram --passes random-read`, by
 /// `perf record -e sched:sched_switch`): a wait in between would return at once.
 const IN_A_ROW: u32 = 64;
 
-/// How often an entry checks for changed limits while faults sleep.
-const GLANCE: Duration = Duration::from_millis(20);
+/// How often a handler checks for changed limits while faults sleep.
+const LIMITS_POLL: Duration = Duration::from_millis(20);
 
-/// How soon parked faults are retried.
+/// How soon deferred faults are retried.
 const RETRY: Duration = Duration::from_micros(200);
 
-/// The state of one entry thread.
-pub(crate) struct Entry {
-    context: Context,
+/// The state of one handler thread.
+pub(crate) struct HandlerThread {
+    context: FaultContext,
     faults: [translation::Fault; 16],
-    parked: [Parked; PARKED],
-    parked_count: usize,
+    deferred: [DeferredFault; DEFERRED],
+    deferred_count: usize,
     /// Faults of tasks past their limits.
-    asleep: Asleep,
+    throttled: ThrottledQueue,
     /// The generation of the limits that they wait by.
     generation: u32,
     cpu: usize,
-    alertness: Alertness,
+    idle: IdleState,
 }
 
-impl Entry {
+impl HandlerThread {
     pub(crate) fn new(pager: &Pager, cpu: usize) -> Result<Self, crate::DomainError> {
         Ok(Self {
-            context: Context::new(pager.store.get(), DEPTH)?,
+            context: FaultContext::new(pager.store.get(), DEPTH)?,
             faults: [translation::Fault::default(); 16],
-            parked: [Parked::default(); PARKED],
-            parked_count: 0,
-            asleep: Asleep::new().map_err(crate::DomainError::Memory)?,
+            deferred: [DeferredFault::default(); DEFERRED],
+            deferred_count: 0,
+            throttled: ThrottledQueue::new().map_err(crate::DomainError::Memory)?,
             generation: 0,
             cpu,
-            alertness: Alertness::new(cpu).map_err(std::io::Error::from)?,
+            idle: IdleState::new(cpu).map_err(std::io::Error::from)?,
         })
     }
 
@@ -86,27 +86,27 @@ impl Entry {
         also: Option<BorrowedFd<'_>>,
         stop: &mut dyn FnMut() -> bool,
     ) {
-        let mut inside: Option<Inside<'_>> = None;
-        self.alertness.come(&pager.faults.handlers);
+        let mut inside: Option<FreezeGuard<'_>> = None;
+        self.idle.enter(&pager.faults.handlers);
         loop {
             if !self.under_way() {
                 inside = None;
             }
             let leaving = pager.mm.gate.closing(self.cpu);
-            let take_new = !(leaving && inside.is_some()) && self.parked_count < PARKED / 2;
+            let take_new = !(leaving && inside.is_some()) && self.deferred_count < DEFERRED / 2;
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
-                self.alertness.go(&pager.faults.handlers);
+                self.idle.exit(&pager.faults.handlers);
                 self.send_all_back(pager);
                 return;
             }
             if ready.rung && inside.is_none() {
-                let limit = self.asleep.first_due().map(left);
-                self.alertness.doze(&pager.faults.handlers, limit);
-                self.wake_sleepers(pager, &mut inside);
+                let limit = self.throttled.first_due().map(left);
+                self.idle.idle(&pager.faults.handlers, limit);
+                self.resume_throttled(pager, &mut inside);
                 continue;
             }
-            self.wake_sleepers(pager, &mut inside);
+            self.resume_throttled(pager, &mut inside);
             if inside.is_none() {
                 if !ready.faults {
                     continue;
@@ -114,14 +114,14 @@ impl Entry {
                 inside = Some(pager.mm.gate.enter(self.cpu));
             }
             self.complete_reads(pager);
-            self.retry_parked(pager);
+            self.retry_deferred(pager);
             if ready.faults && take_new && self.take(pager) {
                 self.take_those_there(pager);
             }
         }
     }
 
-    fn wait(&self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> Ready {
+    fn wait(&self, pager: &Pager, also: Option<BorrowedFd<'_>>, take_new: bool) -> PollResult {
         use rustix::fd::AsFd;
         let userfault = pager.mm.userfault();
         let channel = self.context.channel.as_ref();
@@ -132,7 +132,7 @@ impl Entry {
         let mut count = 0;
         // Descriptors that are not waited for are left out: each adds to a fault's cost. The
         // userfaultfd is the first if it is included.
-        let bell = (!self.under_way()).then(|| self.alertness.bell());
+        let bell = (!self.under_way()).then(|| self.idle.bell());
         let wanted = [take_new.then_some(userfault.as_fd()), ring, bell, also];
         for fd in wanted.into_iter().flatten() {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
@@ -141,18 +141,21 @@ impl Entry {
         let ready = channel.is_some_and(|channel| channel.is_ready());
         let retry = match ready {
             true => Some(Duration::ZERO),
-            false => (self.parked_count > 0 || !take_new).then_some(RETRY),
+            false => (self.deferred_count > 0 || !take_new).then_some(RETRY),
         };
         // Raised limits are noticed by then.
-        let due = self.asleep.first_due().map(|due| left(due).min(GLANCE));
+        let due = self
+            .throttled
+            .first_due()
+            .map(|due| left(due).min(LIMITS_POLL));
         let limit = retry.into_iter().chain(due).min().map(|limit| Timespec {
             tv_sec: 0,
             tv_nsec: i64::from(limit.subsec_nanos()),
         });
         if poll(&mut fds[..count], limit.as_ref()).is_err() {
-            return Ready::default();
+            return PollResult::default();
         }
-        Ready {
+        PollResult {
             faults: take_new && fds[0].revents().contains(PollFlags::IN),
             rung: bell.is_some()
                 && !fds[count - 1 - usize::from(also.is_some())]
@@ -162,17 +165,17 @@ impl Entry {
         }
     }
 
-    /// Reads a fault, unless another entry has. Returns true if there was one.
+    /// Reads a fault, unless another handler has. Returns true if there was one.
     fn take(&mut self, pager: &Pager) -> bool {
-        // One at a time if reads are slow to complete: another entry may take the next.
+        // One at a time if reads are slow to complete: another handler may take the next.
         let Ok(count) = pager.mm.userfault().read_faults(&mut self.faults[..1]) else {
             return false;
         };
         for i in 0..count {
             let fault = self.faults[i];
             let known = pager.hooks.processor_of(fault.thread);
-            self.alertness
-                .serves(&pager.faults.handlers, fault.thread, known);
+            self.idle
+                .note_served(&pager.faults.handlers, fault.thread, known);
             pager.log.counters().add(Counter::faults, 1);
             if fault.write_protected {
                 wait_for_eviction(pager, fault.addr);
@@ -180,11 +183,11 @@ impl Entry {
             }
             self.admit(
                 pager,
-                Sleeper {
+                ThrottledFault {
                     addr: fault.addr,
                     write: fault.write,
                     thread: fault.thread,
-                    standing: Standing::default(),
+                    state: ThrottleState::default(),
                 },
             );
         }
@@ -192,19 +195,19 @@ impl Entry {
     }
 
     /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
-    fn admit(&mut self, pager: &Pager, mut fault: Sleeper) {
+    fn admit(&mut self, pager: &Pager, mut fault: ThrottledFault) {
         let task = ThreadKey::new(fault.thread);
-        let told = pager
+        let decision = pager
             .faults
             .throttle
-            .ask(task, &mut fault.standing, pager.log.counters());
+            .check(task, &mut fault.state, pager.log.counters());
         if pager.faults.throttle.calls_swapper() {
             pager.frames.wake_evictor();
         }
-        let came = match told {
-            Told::Handle(came) => came,
-            Told::Suspend(suspended) => {
-                if !self.asleep.put(fault, &suspended) {
+        let came = match decision {
+            ThrottleDecision::Proceed(came) => came,
+            ThrottleDecision::RetryAt(delay) => {
+                if !self.throttled.put(fault, &delay) {
                     let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
                 }
                 return;
@@ -212,26 +215,26 @@ impl Entry {
         };
         let sample = pager.faults.throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;
-        let parked = Parked {
+        let deferred = DeferredFault {
             addr: fault.addr,
             write: fault.write,
-            advice: pager.faults.streams.predict(fault.thread as usize, page),
+            prediction: pager.faults.streams.predict(fault.thread as usize, page),
             thread: fault.thread,
         };
-        let ended = self.resolve(pager, parked);
+        let ended = self.resolve(pager, deferred);
         let Some(begin) = sample else { return };
         let used = pager.faults.throttle.used_since(begin);
         match ended {
-            Ended::Resolved(handled) => pager.faults.throttle.sample(handled, used),
-            Ended::Reading => self.context.flights[self.context.pending].used = used,
-            Ended::Other => {}
+            FaultOutcome::Resolved(handled) => pager.faults.throttle.sample(handled, used),
+            FaultOutcome::Reading => self.context.flights[self.context.pending].used = used,
+            FaultOutcome::Other => {}
         }
     }
 
     /// Resumes the faults that are due, or all if the limits have changed. None is resumed
     /// while the domain's gate closes: they have waited already, and a fork must not.
-    fn wake_sleepers<'a>(&mut self, pager: &'a Pager, inside: &mut Option<Inside<'a>>) {
-        if self.asleep.is_empty() {
+    fn resume_throttled<'a>(&mut self, pager: &'a Pager, inside: &mut Option<FreezeGuard<'a>>) {
+        if self.throttled.is_empty() {
             return;
         }
         let generation = pager
@@ -242,24 +245,28 @@ impl Entry {
             .load(Ordering::Acquire);
         let all = std::mem::replace(&mut self.generation, generation) != generation;
         let now = throttle::now();
-        let mut left = if all { self.asleep.len() } else { usize::MAX };
+        let mut left = if all {
+            self.throttled.len()
+        } else {
+            usize::MAX
+        };
         while left > 0
-            && self.parked_count < PARKED / 2
+            && self.deferred_count < DEFERRED / 2
             && !(inside.is_some() && pager.mm.gate.closing(self.cpu))
-            && let Some(sleeper) = self.asleep.take_due(now, all)
+            && let Some(fault) = self.throttled.take_due(now, all)
         {
             left -= 1;
             if inside.is_none() {
                 *inside = Some(pager.mm.gate.enter(self.cpu));
             }
-            self.admit(pager, sleeper);
+            self.admit(pager, fault);
         }
     }
 
     /// Sends sleeping faults back: their threads fault again.
     fn send_all_back(&mut self, pager: &Pager) {
-        while let Some(sleeper) = self.asleep.take_due(0, true) {
-            let _ = pager.mm.userfault().wake(page_base(sleeper.addr), PAGE);
+        while let Some(fault) = self.throttled.take_due(0, true) {
+            let _ = pager.mm.userfault().wake(page_base(fault.addr), PAGE);
         }
     }
 
@@ -274,14 +281,14 @@ impl Entry {
 
     /// Returns true if a fault that was taken is not resolved yet.
     fn under_way(&self) -> bool {
-        self.context.flights() > 0 || self.parked_count > 0
+        self.context.flights() > 0 || self.deferred_count > 0
     }
 
-    fn resolve(&mut self, pager: &Pager, fault: Parked) -> Ended {
-        let Parked {
+    fn resolve(&mut self, pager: &Pager, fault: DeferredFault) -> FaultOutcome {
+        let DeferredFault {
             addr,
             write,
-            advice,
+            prediction,
             thread,
         } = fault;
         let task = Some(ThreadKey::new(thread));
@@ -289,12 +296,12 @@ impl Entry {
             addr,
             write,
             detached: self.context.channel.is_some(),
-            advice,
+            prediction,
             whole: self.context.flights() == 0,
             task,
             ..PageFault::default()
         };
-        let mut waiter = Waiter::Entry(&mut self.context);
+        let mut waiter = Waiter::Handler(&mut self.context);
         let resolved = attempted.resolve(pager, &mut waiter, |fault| {
             let stretch = find_allocated(pager, fault)?;
             let streams = &pager.faults.streams;
@@ -304,30 +311,30 @@ impl Entry {
         });
         match resolved {
             // The thread that resolves a fault wakes all threads that wait for the page.
-            Ok(Resolution::Mapped) => return Ended::Resolved(attempted.handled),
-            Ok(Resolution::Reading) => return Ended::Reading,
+            Ok(Resolution::Mapped) => return FaultOutcome::Resolved(attempted.handled),
+            Ok(Resolution::Reading) => return FaultOutcome::Reading,
             // The thread that fills the page wakes the faulting thread by mapping it; if it
             // fails, this fault must be retried.
-            Ok(Resolution::Deferred) => self.park(fault),
+            Ok(Resolution::Deferred) => self.defer(fault),
             Ok(Resolution::Failed(failure)) => self.fail(pager, addr, &failure),
             Ok(Resolution::PutBack) | Err(Settled) => {}
         }
-        Ended::Other
+        FaultOutcome::Other
     }
 
-    fn park(&mut self, fault: Parked) {
+    fn defer(&mut self, fault: DeferredFault) {
         // Faults are not taken while the table is half full, so there is room; if not, the
         // access is repeated and faults again.
-        if self.parked_count < PARKED {
-            self.parked[self.parked_count] = fault;
-            self.parked_count += 1;
+        if self.deferred_count < DEFERRED {
+            self.deferred[self.deferred_count] = fault;
+            self.deferred_count += 1;
         }
     }
 
-    fn retry_parked(&mut self, pager: &Pager) {
-        let parked = self.parked;
-        let count = std::mem::take(&mut self.parked_count);
-        for fault in &parked[..count] {
+    fn retry_deferred(&mut self, pager: &Pager) {
+        let deferred = self.deferred;
+        let count = std::mem::take(&mut self.deferred_count);
+        for fault in &deferred[..count] {
             self.resolve(pager, *fault);
         }
     }
@@ -339,13 +346,13 @@ impl Entry {
             };
             let flight = completion.token as usize;
             let (addr, outcome) = self.context.complete_read(pager, flight, completion.result);
-            if let Outcome::Failure(failure) = outcome {
+            if let FillOutcome::FaultError(failure) = outcome {
                 self.fail(pager, addr, &failure);
             }
         }
     }
 
-    fn fail(&self, pager: &Pager, addr: usize, failure: &Failure) {
+    fn fail(&self, pager: &Pager, addr: usize, failure: &FaultError) {
         pager.log_failure(addr, failure);
         pager.faults.failed.mark(page_base(addr));
     }
@@ -368,7 +375,7 @@ struct Settled;
 
 /// The stretch of a fault, unless the program's own handler resolves the fault, or the access
 /// is to fail.
-fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p Inner, Settled> {
+fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p StretchState, Settled> {
     let addr = fault.addr;
     let Some(stretch) = pager.mm.index.find(addr) else {
         // Registered, but not in a stretch: the stretch has just been removed. The kernel
@@ -395,12 +402,12 @@ fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p Inner, 
 }
 
 /// Result of a fault.
-enum Ended {
+enum FaultOutcome {
     /// Its page is resident.
-    Resolved(throttle::Handled),
+    Resolved(throttle::FaultSample),
     /// Its page is being read.
     Reading,
-    /// It is parked, or its thread's access fails.
+    /// It is deferred, or its thread's access fails.
     Other,
 }
 
@@ -411,18 +418,18 @@ fn left(due: Nanos) -> Duration {
 
 /// A fault that cannot be resolved yet.
 #[derive(Clone, Copy, Default)]
-struct Parked {
+struct DeferredFault {
     addr: usize,
     write: bool,
-    advice: Option<Advice>,
+    prediction: Option<Prediction>,
     thread: u32,
 }
 
 /// The events that a wait found.
 #[derive(Default)]
-struct Ready {
+struct PollResult {
     faults: bool,
-    /// The entry should doze.
+    /// The handler should doze.
     rung: bool,
     also: bool,
 }

@@ -1,20 +1,20 @@
-//! Faults that an entry thread has put off: their tasks are past their limits and sleep.
+//! Faults that a handler thread has put off: their tasks are past their limits and sleep.
 //!
-//! The entry takes other faults meanwhile, and resumes each when it is due. A thread has one
+//! The handler takes other faults meanwhile, and resumes each when it is due. A thread has one
 //! fault at a time, so it has one place; an earlier fault of the thread, whose page another
 //! thread's fault brought, is overwritten. If the kernel does not tell threads apart
 //! ([`Feature::ThreadId`](translation::Feature::ThreadId)), a page has one place, for all
 //! threads that wait for it; a fault that is resumed too late finds its page resident.
 //!
 //! Rule: a fault that sleeps holds nothing, neither the domain's gate nor a frame. A fork, the
-//! end of a stretch and the end of the entry do not wait for it.
+//! end of a stretch and the end of the handler do not wait for it.
 
-use crate::throttle::{Standing, Suspended};
+use crate::throttle::{Delay, ThrottleState};
 use rate::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wired::{PAGE, WiredMemory};
 
-/// Threads that one entry can have asleep. The fault of a further thread is sent back, so that
+/// Threads that one handler can have throttled. The fault of a further thread is sent back, so that
 /// the thread faults again.
 const MOST: usize = 4096;
 
@@ -22,22 +22,22 @@ const WORDS: usize = 6;
 
 /// A fault that sleeps.
 #[derive(Clone, Copy)]
-pub(crate) struct Sleeper {
+pub(crate) struct ThrottledFault {
     pub(crate) addr: usize,
     pub(crate) write: bool,
     pub(crate) thread: u32,
-    pub(crate) standing: Standing,
+    pub(crate) state: ThrottleState,
 }
 
 /// The faults, in memory that is never paged.
-pub(crate) struct Asleep {
+pub(crate) struct ThrottledQueue {
     words: WiredMemory,
     count: usize,
     /// When the first is due.
     first: Nanos,
 }
 
-impl Asleep {
+impl ThrottledQueue {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         Ok(Self {
             words: WiredMemory::private(MOST * WORDS * size_of::<AtomicU64>())?,
@@ -65,9 +65,9 @@ impl Asleep {
     }
 
     /// Puts a fault off. Returns false if there is no room.
-    pub(crate) fn put(&mut self, sleeper: Sleeper, suspended: &Suspended) -> bool {
-        let thread = u64::from(sleeper.thread) << 1;
-        let page = (sleeper.addr / PAGE) as u64;
+    pub(crate) fn put(&mut self, fault: ThrottledFault, delay: &Delay) -> bool {
+        let thread = u64::from(fault.thread) << 1;
+        let page = (fault.addr / PAGE) as u64;
         let same = |at: &usize| {
             let slot = self.slot(*at);
             slot[1].load(Relaxed) & !1 == thread
@@ -78,12 +78,12 @@ impl Asleep {
             return false;
         }
         self.count = self.count.max(at + 1);
-        let [generation, period, since] = sleeper.standing.words();
-        let due = suspended.until;
-        let addr = sleeper.addr as u64;
+        let [generation, period, since] = fault.state.words();
+        let due = delay.until;
+        let addr = fault.addr as u64;
         let words = [
             addr,
-            thread | u64::from(sleeper.write),
+            thread | u64::from(fault.write),
             generation,
             period,
             since,
@@ -97,7 +97,7 @@ impl Asleep {
     }
 
     /// Takes a fault that is due; all are due if `all`, because the limits have changed.
-    pub(crate) fn take_due(&mut self, now: Nanos, all: bool) -> Option<Sleeper> {
+    pub(crate) fn take_due(&mut self, now: Nanos, all: bool) -> Option<ThrottledFault> {
         if self.count == 0 || !(all || self.first <= now) {
             return None;
         }
@@ -118,17 +118,17 @@ impl Asleep {
         Some(taken)
     }
 
-    fn read(&self, at: usize) -> Sleeper {
+    fn read(&self, at: usize) -> ThrottledFault {
         let mut words = [0; WORDS];
         for (value, word) in words.iter_mut().zip(self.slot(at)) {
             *value = word.load(Relaxed);
         }
         let [addr, thread, generation, period, since, _] = words;
-        Sleeper {
+        ThrottledFault {
             addr: addr as usize,
             write: thread & 1 != 0,
             thread: (thread >> 1) as u32,
-            standing: Standing::from_words([generation, period, since]),
+            state: ThrottleState::from_words([generation, period, since]),
         }
     }
 }
@@ -137,25 +137,25 @@ impl Asleep {
 mod tests {
     use super::*;
 
-    fn sleeper(thread: u32, page: usize) -> Sleeper {
-        Sleeper {
+    fn fault(thread: u32, page: usize) -> ThrottledFault {
+        ThrottledFault {
             addr: page * PAGE,
             write: true,
             thread,
-            standing: Standing::default(),
+            state: ThrottleState::default(),
         }
     }
 
     #[test]
     fn a_thread_has_one_place_and_one_that_is_not_told_apart_one_for_each_page() {
-        let mut asleep = Asleep::new().unwrap();
-        let until = Suspended::until(5);
+        let mut throttled = ThrottledQueue::new().unwrap();
+        let until = Delay::until(5);
         for (thread, page) in [(7, 1), (7, 2), (0, 3), (0, 4), (0, 3), (8, 2)] {
-            assert!(asleep.put(sleeper(thread, page), &until));
+            assert!(throttled.put(fault(thread, page), &until));
         }
         let mut taken = Vec::new();
-        while let Some(sleeper) = asleep.take_due(5, false) {
-            taken.push((sleeper.thread, sleeper.addr / PAGE));
+        while let Some(fault) = throttled.take_due(5, false) {
+            taken.push((fault.thread, fault.addr / PAGE));
         }
         taken.sort_unstable();
         assert_eq!(taken, [(0, 3), (0, 4), (7, 2), (8, 2)]);

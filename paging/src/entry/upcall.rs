@@ -10,11 +10,11 @@
 
 use super::signals;
 use crate::counters::Counter;
-use crate::freeze_gate::DomainGate;
+use crate::freeze_gate::FreezeGate;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stretch::{Fault, FaultKind, Handled, Handler, Inner};
-use crate::throttle::{Standing, Suspended, Told};
+use crate::stretch::{Fault, FaultKind, Handled, Handler, StretchState};
+use crate::throttle::{Delay, ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
 use rate::{Nanos, SharedLimits};
 use std::ptr::null_mut;
@@ -34,7 +34,7 @@ struct Slot {
     /// and opens this gate, and then knows that no handler uses it. Each domain has its own
     /// gate: an upcall may wait for frames for a long time, and the other domains' faults and
     /// removals do not wait for it.
-    handlers: DomainGate,
+    handlers: FreezeGate,
 }
 
 /// The process's domains.
@@ -44,22 +44,22 @@ static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
 static INSTALLED: Lock<bool> = Lock::new(false);
 
 /// Result of dispatching a signal.
-enum Verdict {
+enum Dispatch {
     /// Repeat the access.
     Resume,
     /// The address is in no stretch of this domain.
     NotOurs,
     /// Forward the signal to the program's handler.
-    Tell,
+    Forward,
     /// Call the program's own handler, outside all gates: it may jump away.
-    Ask(&'static Handler, FaultKind),
+    Call(&'static Handler, FaultKind),
     /// The thread, or the system, is past its limit: sleep outside all gates, under the
     /// program's own mask, and retry.
-    Sleep(Suspended, SharedLimits<'static>),
+    Sleep(Delay, SharedLimits<'static>),
 }
 
 /// An access that faulted, from its signal to its resolution.
-struct Access {
+struct FaultAccess {
     addr: usize,
     write: bool,
     /// True if the program's own handlers have not been called yet.
@@ -68,12 +68,12 @@ struct Access {
     counted: bool,
     /// True if it has passed the limits.
     passed: bool,
-    standing: Standing,
+    state: ThrottleState,
     /// The thread's time at its start, if that is measured.
     sample: Option<Nanos>,
 }
 
-impl Access {
+impl FaultAccess {
     fn new(addr: usize, write: bool) -> Self {
         Self {
             addr,
@@ -81,7 +81,7 @@ impl Access {
             own_handlers: true,
             counted: false,
             passed: false,
-            standing: Standing::default(),
+            state: ThrottleState::default(),
             sample: None,
         }
     }
@@ -131,7 +131,7 @@ extern "C-unwind" fn on_sigbus(
     context: *mut libc::c_void,
 ) {
     // SAFETY: the arguments are the kernel's own.
-    unsafe { dispatch(signal, info, context, Access::upcall) };
+    unsafe { dispatch(signal, info, context, FaultAccess::upcall) };
 }
 
 extern "C-unwind" fn on_sigsegv(
@@ -140,7 +140,7 @@ extern "C-unwind" fn on_sigsegv(
     context: *mut libc::c_void,
 ) {
     // SAFETY: the arguments are the kernel's own.
-    unsafe { dispatch(signal, info, context, Access::violation) };
+    unsafe { dispatch(signal, info, context, FaultAccess::violation) };
 }
 
 /// # Safety
@@ -149,7 +149,7 @@ unsafe fn dispatch(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
-    resolve: fn(&mut Access, &Pager) -> Verdict,
+    resolve: fn(&mut FaultAccess, &Pager) -> Dispatch,
 ) {
     // SAFETY: the caller's promise.
     let (code, addr, write) = unsafe {
@@ -161,12 +161,12 @@ unsafe fn dispatch(
     };
     // A signal sent by `kill` or `sigqueue` has no fault address.
     if code > 0 {
-        let mut access = Access::new(addr, write);
+        let mut access = FaultAccess::new(addr, write);
         loop {
-            match ask_pagers(&mut access, resolve) {
-                Verdict::Resume => return,
-                Verdict::NotOurs | Verdict::Tell => break,
-                Verdict::Ask(handler, kind) => {
+            match dispatch_to_domains(&mut access, resolve) {
+                Dispatch::Resume => return,
+                Dispatch::NotOurs | Dispatch::Forward => break,
+                Dispatch::Call(handler, kind) => {
                     let ask = || handler(&Fault { kind, addr, write });
                     // SAFETY: the caller's promise.
                     if unsafe { signals::with_program_mask(context, 0, ask) } == Handled::Resume {
@@ -174,8 +174,8 @@ unsafe fn dispatch(
                     }
                     access.own_handlers = false;
                 }
-                Verdict::Sleep(suspended, limits) => {
-                    let sleep = || suspended.sleep(limits);
+                Dispatch::Sleep(delay, limits) => {
+                    let sleep = || delay.sleep(limits);
                     // SAFETY: the caller's promise.
                     unsafe { signals::with_program_mask(context, 0, sleep) };
                 }
@@ -187,7 +187,10 @@ unsafe fn dispatch(
 }
 
 /// Tries each domain in turn.
-fn ask_pagers(access: &mut Access, resolve: fn(&mut Access, &Pager) -> Verdict) -> Verdict {
+fn dispatch_to_domains(
+    access: &mut FaultAccess,
+    resolve: fn(&mut FaultAccess, &Pager) -> Dispatch,
+) -> Dispatch {
     let hint = thread_hint();
     for slot in DOMAINS.get().into_iter().flatten() {
         if slot.pager.load(Ordering::Acquire).is_null() {
@@ -202,11 +205,11 @@ fn ask_pagers(access: &mut Access, resolve: fn(&mut Access, &Pager) -> Verdict) 
             continue;
         };
         match resolve(access, pager) {
-            Verdict::NotOurs => {}
-            verdict => return verdict,
+            Dispatch::NotOurs => {}
+            dispatch => return dispatch,
         }
     }
-    Verdict::NotOurs
+    Dispatch::NotOurs
 }
 
 /// Whether the access that faulted was a write: bit 1 of the page-fault error code on
@@ -254,9 +257,9 @@ fn task_here() -> ThreadKey {
     ThreadKey::new((mixed >> 40) as u32)
 }
 
-impl Access {
+impl FaultAccess {
     /// A fault on a missing page.
-    fn upcall(&mut self, pager: &Pager) -> Verdict {
+    fn upcall(&mut self, pager: &Pager) -> Dispatch {
         let addr = self.addr;
         let hint = thread_hint();
         let task = task_here();
@@ -269,22 +272,22 @@ impl Access {
         };
         let mut predicted = false;
         let resolved = fault.resolve(pager, &mut Waiter::Thread(hint), |fault| {
-            let stretch = pager.mm.index.find(addr).ok_or(Verdict::NotOurs)?;
+            let stretch = pager.mm.index.find(addr).ok_or(Dispatch::NotOurs)?;
             self.admit(pager, stretch, task)?;
             if !std::mem::replace(&mut predicted, true) {
                 let streams = &pager.faults.streams;
-                fault.advice = streams.predict(hint, addr / PAGE);
+                fault.prediction = streams.predict(hint, addr / PAGE);
                 fault.in_order = streams.in_order(stretch, hint, addr);
             }
             Ok(stretch)
         });
         match resolved {
-            Err(verdict) => return verdict,
+            Err(dispatch) => return dispatch,
             Ok(Resolution::Failed(failure)) => {
                 // The gate may have closed since the attempt.
                 let _inside = pager.mm.gate.enter(hint);
                 pager.log_failure(addr, &failure);
-                return Verdict::Tell;
+                return Dispatch::Forward;
             }
             Ok(Resolution::Mapped) => {
                 if let Some(begin) = self.sample {
@@ -294,11 +297,16 @@ impl Access {
             }
             Ok(Resolution::PutBack | Resolution::Reading | Resolution::Deferred) => {}
         }
-        Verdict::Resume
+        Dispatch::Resume
     }
 
     /// Passes the access, once, to the counters, the program's own handler and the limits.
-    fn admit(&mut self, pager: &Pager, stretch: &Inner, task: ThreadKey) -> Result<(), Verdict> {
+    fn admit(
+        &mut self,
+        pager: &Pager,
+        stretch: &StretchState,
+        task: ThreadKey,
+    ) -> Result<(), Dispatch> {
         let counters = pager.log.counters();
         if !std::mem::replace(&mut self.counted, true) {
             counters.add(Counter::faults, 1);
@@ -306,20 +314,20 @@ impl Access {
         if self.own_handlers
             && let Some(handler) = stretch.handler(FaultKind::Page)
         {
-            return Err(Verdict::Ask(handler, FaultKind::Page));
+            return Err(Dispatch::Call(handler, FaultKind::Page));
         }
         if self.passed {
             return Ok(());
         }
         let throttle = &pager.faults.throttle;
-        let told = throttle.ask(task, &mut self.standing, counters);
+        let decision = throttle.check(task, &mut self.state, counters);
         if throttle.calls_swapper() {
             pager.frames.wake_evictor();
         }
-        match told {
-            Told::Handle(now) => self.sample = throttle.begin_sample(now),
-            Told::Suspend(suspended) => {
-                return Err(Verdict::Sleep(suspended, throttle.limits()));
+        match decision {
+            ThrottleDecision::Proceed(now) => self.sample = throttle.begin_sample(now),
+            ThrottleDecision::RetryAt(delay) => {
+                return Err(Dispatch::Sleep(delay, throttle.limits()));
             }
         }
         self.passed = true;
@@ -327,7 +335,7 @@ impl Access {
     }
 
     /// A protection fault, or one on no stretch.
-    fn violation(&mut self, pager: &Pager) -> Verdict {
+    fn violation(&mut self, pager: &Pager) -> Dispatch {
         let addr = self.addr;
         let _inside = pager.mm.gate.enter(thread_hint());
         let (kind, handler) = match pager.mm.index.find(addr) {
@@ -337,11 +345,11 @@ impl Access {
             ),
             None => match pager.faults.unallocated_handler() {
                 Some(handler) => (FaultKind::Unallocated, Some(handler)),
-                None => return Verdict::NotOurs,
+                None => return Dispatch::NotOurs,
             },
         };
         if !self.own_handlers {
-            return Verdict::Tell;
+            return Dispatch::Forward;
         }
         pager.log.counters().add(
             match kind {
@@ -350,7 +358,7 @@ impl Access {
             },
             1,
         );
-        handler.map_or(Verdict::Tell, |handler| Verdict::Ask(handler, kind))
+        handler.map_or(Dispatch::Forward, |handler| Dispatch::Call(handler, kind))
     }
 }
 
@@ -358,7 +366,7 @@ impl Access {
 mod tests {
     use super::*;
     use crate::driver::{Physical, StretchDriver};
-    use crate::page_in::{Activation, Failure, Outcome};
+    use crate::page_in::{Activation, FaultError, FillOutcome};
     use crate::{Contract, Domain};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -376,12 +384,12 @@ mod tests {
         fn name(&self) -> &'static str {
             "failing"
         }
-        fn fault(&self, _: &mut Activation<'_>) -> Outcome {
+        fn fault(&self, _: &mut Activation<'_>) -> FillOutcome {
             self.begun.store(true, Ordering::Release);
             while !self.go.load(Ordering::Acquire) {
                 std::hint::spin_loop();
             }
-            Outcome::Failure(Failure::NeverFaults)
+            FillOutcome::FaultError(FaultError::NeverFaults)
         }
     }
 
@@ -400,12 +408,12 @@ mod tests {
         stretch.bind(driver.clone()).unwrap();
         let other = domain.allocate(wired::PAGE).unwrap();
         other.bind(Physical).unwrap();
-        let (tell, told) = mpsc::channel();
+        let (tell, decision) = mpsc::channel();
         let (faulting, at) = (domain.clone(), stretch.base());
         std::thread::spawn(move || {
-            let mut access = Access::new(at, true);
-            let verdict = access.upcall(faulting.pager());
-            let _ = tell.send(matches!(verdict, Verdict::Tell));
+            let mut access = FaultAccess::new(at, true);
+            let dispatch = access.upcall(faulting.pager());
+            let _ = tell.send(matches!(dispatch, Dispatch::Forward));
         });
         while !driver.begun.load(Ordering::Acquire) {
             std::thread::yield_now();
@@ -415,8 +423,8 @@ mod tests {
             std::thread::yield_now();
         }
         driver.go.store(true, Ordering::Release);
-        let told = told.recv_timeout(Duration::from_secs(20));
-        assert_eq!(told, Ok(true), "the fault waits for its own gate");
+        let decision = decision.recv_timeout(Duration::from_secs(20));
+        assert_eq!(decision, Ok(true), "the fault waits for its own gate");
         ender.join().unwrap();
     }
 }

@@ -6,10 +6,10 @@
 //! another turn.
 
 use super::nap;
-use super::writeback::{Cleaner, Cleaning, Page};
+use super::writeback::{BatchPage, Cleaner, WritebackProgress};
 use crate::page::State;
 use crate::standby::StandbyList;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::Frame;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// What became of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum PageOutcome {
     /// It is elsewhere; its frame is unused.
     Gone,
     /// It is mapped in the program again, in its frame.
@@ -33,35 +33,35 @@ enum Fate {
 }
 
 impl Cleaner {
-    /// Completes every page of a load whose writes are done, discards the memory of evicted
+    /// Completes every page of a batch whose writes are done, discards the memory of evicted
     /// pages and releases their frames.
-    pub(super) fn complete_batch(&mut self, which: usize) -> Cleaning {
+    pub(super) fn complete_batch(&mut self, which: usize) -> WritebackProgress {
         let Self {
             standby,
             huge,
-            loads,
+            batches,
             freed,
             ..
         } = self;
-        let load = &mut loads[which];
-        let mut done = Cleaning {
+        let batch = &mut batches[which];
+        let mut done = WritebackProgress {
             freed: 0,
-            refusal: load.refusal,
+            refusal: batch.refusal,
         };
-        let Some(claim) = load.claim.take() else {
+        let Some(claim) = batch.claim.take() else {
             return done;
         };
         let slot_words = standby.slots.frames(claim.slot);
         let (mut back, mut kept) = (0, 0);
-        for page in &mut load.pages[..load.count] {
+        for page in &mut batch.pages[..batch.count] {
             match complete_page(standby, page) {
-                Fate::Gone => {
+                PageOutcome::Gone => {
                     slot_words[page.at].store(0, Ordering::Relaxed);
                     freed[done.freed as usize] = Frame(page.frame);
                     done.freed += 1;
                 }
-                Fate::Back => back += 1,
-                Fate::Kept => kept += 1,
+                PageOutcome::Back => back += 1,
+                PageOutcome::Kept => kept += 1,
             }
         }
         // A slot's page tables go with its last piece: the kernel frees them for 2 MiB at once
@@ -81,8 +81,8 @@ impl Cleaner {
                 standby.discard_staged(claim.slot, span.start * bytes..span.end * bytes);
             }
             _ => {
-                let gone = |page: &&Page| slot_words[page.at].load(Ordering::Relaxed) == 0;
-                for page in load.pages[..load.count].iter().filter(gone) {
+                let gone = |page: &&BatchPage| slot_words[page.at].load(Ordering::Relaxed) == 0;
+                for page in batch.pages[..batch.count].iter().filter(gone) {
                     standby.discard_staged(claim.slot, page.at * PAGE..(page.at + 1) * PAGE);
                 }
             }
@@ -96,10 +96,10 @@ impl Cleaner {
 
 /// Makes the copy just written the page, if it is still staged; a page that was not
 /// written returns to the program.
-fn complete_page(standby: &StandbyList, page: &mut Page) -> Fate {
+fn complete_page(standby: &StandbyList, page: &mut BatchPage) -> PageOutcome {
     let fate = match standby.home(page.frame) {
         Some((stretch, index)) => complete_at(standby, stretch, index, page),
-        None => Fate::Gone,
+        None => PageOutcome::Gone,
     };
     if let Some(copy) = page.copy.take() {
         standby.store.release(copy);
@@ -107,17 +107,22 @@ fn complete_page(standby: &StandbyList, page: &mut Page) -> Fate {
     fate
 }
 
-fn complete_at(standby: &StandbyList, stretch: &Inner, index: usize, page: &mut Page) -> Fate {
+fn complete_at(
+    standby: &StandbyList,
+    stretch: &StretchState,
+    index: usize,
+    page: &mut BatchPage,
+) -> PageOutcome {
     let word = stretch.table().word(index);
     let mut looks = 0;
     loop {
         let seen = word.load();
         if seen.frame() != page.frame {
-            return Fate::Gone;
+            return PageOutcome::Gone;
         }
         match (seen.state(), page.copy) {
             // A fault is copying it back at this moment.
-            (State::Filling, _) if looks == LOOKS + NAPS => return Fate::Kept,
+            (State::Filling, _) if looks == LOOKS + NAPS => return PageOutcome::Kept,
             (State::Filling, _) => {
                 looks += 1;
                 pause(looks);
@@ -128,7 +133,7 @@ fn complete_at(standby: &StandbyList, stretch: &Inner, index: usize, page: &mut 
                     if let Some(old) = old {
                         standby.store.release(old);
                     }
-                    return Fate::Gone;
+                    return PageOutcome::Gone;
                 }
             }
             // Refused, or being filled by a fault when it was checked, and released since.
@@ -140,13 +145,13 @@ fn complete_at(standby: &StandbyList, stretch: &Inner, index: usize, page: &mut 
                 gate.open();
                 if back {
                     standby.queues.requeue(stretch, unit);
-                    return Fate::Back;
+                    return PageOutcome::Back;
                 }
                 if word.load() == seen {
-                    return Fate::Kept;
+                    return PageOutcome::Kept;
                 }
             }
-            _ => return Fate::Gone,
+            _ => return PageOutcome::Gone,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::frame_source::FrameSource;
 use crate::mm::Mm;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl DmaPins {
 
     /// Nails a page that a device holds, until the next check. Under the unit's closed gate. A
     /// page is on the list as long as one of its nails is the list's.
-    pub(super) fn hold(&self, stretch: &Inner, index: usize) {
+    pub(super) fn hold(&self, stretch: &StretchState, index: usize) {
         let word = stretch.table().word(index);
         let page = stretch.table().address(index);
         if self.held.lock().note(page) && word.nail() {
@@ -171,7 +171,7 @@ pub(crate) mod tests {
         let stretch = domain.allocate(16 * PAGE).unwrap();
         stretch.bind(Paged).unwrap();
         stretch.populate(0..16 * PAGE).unwrap();
-        pager.evictor.evict(&mut pager.evictor.some_cleaner(), 16);
+        pager.evictor.reclaim(&mut pager.evictor.some_cleaner(), 16);
         let nailed = || {
             let table = pager.mm.index.find(stretch.base()).unwrap().table();
             let nailed = |page: &usize| table.word(*page).load().nails() == 1;

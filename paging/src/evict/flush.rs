@@ -5,10 +5,10 @@
 //! a time, copies it, and gives the copy to the driver. The copy is of one moment, or of
 //! several if the program writes meanwhile: whatever it wrote before the flush is in it.
 
-use crate::driver::Cleaned;
+use crate::driver::CleanOutcome;
 use crate::page::State;
 use crate::pager::Pager;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use store::StoreError;
 use wired::PAGE;
 
@@ -19,13 +19,13 @@ const TRIES: u32 = 16;
 impl Pager {
     /// Makes the driver save every page of a unit that the program may have changed. Returns
     /// why one could not be saved.
-    pub(crate) fn flush_unit(&self, stretch: &Inner, unit: usize) -> Option<StoreError> {
+    pub(crate) fn flush_unit(&self, stretch: &StretchState, unit: usize) -> Option<StoreError> {
         let pages = stretch.table().unit_pages(unit);
         let refusals = pages.filter_map(|index| self.flush_page(stretch, index).err());
         refusals.reduce(|first, _| first)
     }
 
-    fn flush_page(&self, stretch: &Inner, index: usize) -> Result<(), StoreError> {
+    fn flush_page(&self, stretch: &StretchState, index: usize) -> Result<(), StoreError> {
         for _ in 0..TRIES {
             match stretch.table().word(index).wait_settled().state() {
                 State::Resident => {
@@ -42,7 +42,11 @@ impl Pager {
     }
 
     /// None if the page was evicted or discarded meanwhile.
-    fn flush_resident(&self, stretch: &Inner, index: usize) -> Option<Result<(), StoreError>> {
+    fn flush_resident(
+        &self,
+        stretch: &StretchState,
+        index: usize,
+    ) -> Option<Result<(), StoreError>> {
         let table = stretch.table();
         let page = table.address(index)..table.address(index) + PAGE;
         let nailed = self.nail(page.clone());
@@ -52,8 +56,8 @@ impl Pager {
         }
         let copy = copy_of(page.start);
         let kept = match stretch.driver().map(|driver| driver.clean(index, &copy)) {
-            Some(Cleaned::Refused(error)) => Err(error),
-            Some(Cleaned::Kept | Cleaned::ToStore) | None => Ok(()),
+            Some(CleanOutcome::Refused(error)) => Err(error),
+            Some(CleanOutcome::Kept | CleanOutcome::ToStore) | None => Ok(()),
         };
         if nailed {
             self.unnail(page);

@@ -3,8 +3,8 @@
 
 use super::Stager;
 use crate::replacement::{Key, Replacement, ScanResistant};
-use crate::stretch::Inner;
-use crate::stretch_index::Directory;
+use crate::stretch::StretchState;
+use crate::stretch_index::StretchIndex;
 use wired::{Guard, Lock};
 
 /// How often a fault tries for the queues before it continues without.
@@ -25,12 +25,18 @@ impl VictimQueues {
     }
 
     /// Takes the unit that the replacement would evict first.
-    fn next_victim(&self, index: &Directory) -> Option<Key> {
+    fn next_victim(&self, index: &StretchIndex) -> Option<Key> {
         self.0.lock().victim_by(&mut |key| resident(index, key))
     }
 
     /// Records in the replacement's order what a fill implies.
-    pub(crate) fn note_filled(&self, stretch: &Inner, unit: usize, first: bool, returned: bool) {
+    pub(crate) fn note_filled(
+        &self,
+        stretch: &StretchState,
+        unit: usize,
+        first: bool,
+        returned: bool,
+    ) {
         let key = Key::new(stretch.id(), unit);
         match self.try_lock() {
             Some(mut order) => {
@@ -60,7 +66,7 @@ impl VictimQueues {
     }
 
     /// Queues a unit whose pages came back without a fault.
-    pub(crate) fn requeue(&self, stretch: &Inner, unit: usize) {
+    pub(crate) fn requeue(&self, stretch: &StretchState, unit: usize) {
         if stretch.table().touch(unit) {
             self.0.lock().filled(Key::new(stretch.id(), unit));
         }
@@ -69,7 +75,7 @@ impl VictimQueues {
 
 /// Resident pages of a unit, including those that may not be evicted: to check each would
 /// take longer than all other parts of a choice.
-fn resident(index: &Directory, key: Key) -> u32 {
+fn resident(index: &StretchIndex, key: Key) -> u32 {
     match index.by_id(key.stretch()) {
         Some(stretch) if key.unit() < stretch.table().unit_count() => {
             let count = stretch.table().resident(key.unit());

@@ -7,7 +7,7 @@
 
 use super::Stager;
 use crate::counters::Counter;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use wired::PAGE;
@@ -18,7 +18,7 @@ impl Stager {
     /// the unit's closed gate, while the words are still `Resident`.
     pub(super) fn return_pinned(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         slot: usize,
         frames: &[AtomicU32],
         span: Range<usize>,
@@ -102,7 +102,7 @@ impl Stager {
     /// this process a page of its own; a pinned page is never shared.
     fn retry_copy(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         slot: usize,
         frames: &[AtomicU32],
         index: usize,
@@ -144,7 +144,13 @@ impl Stager {
         }
     }
 
-    fn return_all(&self, stretch: &Inner, frames: &[AtomicU32], span: Range<usize>, staged: usize) {
+    fn return_all(
+        &self,
+        stretch: &StretchState,
+        frames: &[AtomicU32],
+        span: Range<usize>,
+        staged: usize,
+    ) {
         let table = stretch.table();
         for index in span.clone() {
             let slot_word = &frames[table.offset_in_unit(index) / PAGE];

@@ -7,7 +7,7 @@
 use super::Stager;
 use crate::counters::Counter;
 use crate::page::State;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::State as FrameState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use wired::{HUGE_RANGE_PAGES, PAGE};
 
 impl Stager {
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
-    pub(crate) fn stage_unit(&self, stretch: &Inner, unit: usize) -> u32 {
+    pub(crate) fn stage_unit(&self, stretch: &StretchState, unit: usize) -> u32 {
         if !stretch.evictable() || !self.standby.mm.may_evict() {
             return 0;
         }
@@ -24,7 +24,12 @@ impl Stager {
     }
 
     /// As [`Stager::stage_unit`], for some pages of the unit, whatever the driver says.
-    pub(super) fn stage_part(&self, stretch: &Inner, unit: usize, pages: Range<usize>) -> u32 {
+    pub(super) fn stage_part(
+        &self,
+        stretch: &StretchState,
+        unit: usize,
+        pages: Range<usize>,
+    ) -> u32 {
         let Some(slot) = self.standby.slots.ring.free_slot() else {
             return 0;
         };
@@ -51,7 +56,7 @@ impl Stager {
         }
         self.standby.slots.replace_split(slot, spans > 1);
         if count > 0 {
-            table.went(unit, count);
+            table.sub_resident(unit, count);
             // A huge page that a device may hold was split.
             let whole = stretch.huge()
                 && count as usize == HUGE_RANGE_PAGES
@@ -70,7 +75,7 @@ impl Stager {
 
     fn stage_span(
         &self,
-        stretch: &Inner,
+        stretch: &StretchState,
         slot: usize,
         frames: &[AtomicU32],
         span: Range<usize>,

@@ -15,11 +15,11 @@
 //! that page keeps its place until the next turn.
 
 use crate::counters::Counter;
-use crate::driver::Cleaned;
+use crate::driver::CleanOutcome;
 use crate::huge::HugeBuffers;
 use crate::page::State;
 use crate::standby::StandbyList;
-use crate::standby::ring::{CLAIM, Claim, Turn};
+use crate::standby::ring::{CLAIM, Claim, ClaimPass};
 use frames::Frame;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,25 +41,25 @@ pub(crate) struct Cleaner {
     pub(super) huge: Arc<HugeBuffers>,
     channel: Option<Box<dyn Channel>>,
     /// Room for [`CLAIM`] pages.
-    batch: Vec<WritePage>,
+    writes: Vec<WritePage>,
     /// Frames whose pages are gone, to be released together.
     pub(super) freed: [Frame; CLAIM],
     /// Batches under way: the one begun first, and the next.
-    pub(super) loads: [Load; 2],
+    pub(super) batches: [WritebackBatch; 2],
     /// How many batches are under way.
     under_way: usize,
     /// Index of the batch begun first.
     first: usize,
 }
 
-// SAFETY: the pointers in the batch are into staged pages, and are followed only by the thread
+// SAFETY: the pointers in the writes are into staged pages, and are followed only by the thread
 // that has the cleaner.
 unsafe impl Send for Cleaner {}
 
 /// A claim, and the state of its pages.
-pub(super) struct Load {
+pub(super) struct WritebackBatch {
     pub(super) claim: Option<Claim>,
-    pub(super) pages: [Page; CLAIM],
+    pub(super) pages: [BatchPage; CLAIM],
     pub(super) count: usize,
     /// Pages whose writes have not ended.
     unwritten: usize,
@@ -68,7 +68,7 @@ pub(super) struct Load {
 
 /// One page of a claim.
 #[derive(Clone, Copy)]
-pub(super) struct Page {
+pub(super) struct BatchPage {
     /// Its number in the slot.
     pub(super) at: usize,
     pub(super) frame: u32,
@@ -78,14 +78,14 @@ pub(super) struct Page {
 
 /// Result of cleaning.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cleaning {
+pub(super) struct WritebackProgress {
     /// Frames that became unused.
     pub(super) freed: u32,
     /// Why a page could not be written.
     pub(super) refusal: Option<StoreError>,
 }
 
-impl Cleaning {
+impl WritebackProgress {
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             freed: self.freed + other.freed,
@@ -103,9 +103,9 @@ impl Cleaner {
             channel: channel(standby.store.get())?,
             standby,
             huge,
-            batch: Vec::with_capacity(CLAIM),
+            writes: Vec::with_capacity(CLAIM),
             freed: [Frame(0); CLAIM],
-            loads: [Load::NONE; 2],
+            batches: [WritebackBatch::NONE; 2],
             under_way: 0,
             first: 0,
         })
@@ -121,38 +121,38 @@ impl Cleaner {
 
     /// Pages in hand.
     pub(super) fn in_hand(&self) -> u32 {
-        let loads = self.loads.iter().filter(|load| load.claim.is_some());
-        loads.map(|load| load.count as u32).sum()
+        let batches = self.batches.iter().filter(|batch| batch.claim.is_some());
+        batches.map(|batch| batch.count as u32).sum()
     }
 
     fn has_room(&self) -> bool {
-        self.under_way < self.loads.len()
+        self.under_way < self.batches.len()
     }
 
-    /// Reaps completions until the load begun first has all of its own, or none comes.
+    /// Reaps completions until the batch begun first has all of its own, or none comes.
     fn collect(&mut self, wait: Wait) {
         let Self {
             standby,
             channel,
-            loads,
+            batches,
             ..
         } = self;
         let Some(channel) = channel else { return };
-        while loads[self.first].unwritten > 0 {
+        while batches[self.first].unwritten > 0 {
             let Some(completion) = channel.complete(wait) else {
                 break;
             };
             let token = completion.token as usize;
-            let load = &mut loads[token / CLAIM];
-            load.unwritten -= 1;
+            let batch = &mut batches[token / CLAIM];
+            batch.unwritten -= 1;
             match completion.result {
                 Ok(handle) => {
-                    load.pages[token % CLAIM].copy = handle;
+                    batch.pages[token % CLAIM].copy = handle;
                     standby.log.counters().add(Counter::written, 1);
                 }
                 Err(error) => {
                     standby.log.counters().add(Counter::write_failures, 1);
-                    load.refusal = Some(error);
+                    batch.refusal = Some(error);
                 }
             }
         }
@@ -160,22 +160,22 @@ impl Cleaner {
 
     /// Begins to empty pieces. Returns false if there is no piece to claim. The cleaner must
     /// have room.
-    pub(super) fn take_up(&mut self, turn: Turn) -> bool {
-        let Some(claim) = self.standby.slots.ring.claim_oldest(turn) else {
+    pub(super) fn take_up(&mut self, pass: ClaimPass) -> bool {
+        let Some(claim) = self.standby.slots.ring.claim_oldest(pass) else {
             return false;
         };
-        let which = (self.first + self.under_way) % self.loads.len();
+        let which = (self.first + self.under_way) % self.batches.len();
         self.under_way += 1;
         let Self {
             standby,
             channel,
-            batch,
-            loads,
+            writes,
+            batches,
             ..
         } = self;
-        let load = &mut loads[which];
-        (load.count, load.unwritten, load.refusal) = (0, 0, None);
-        batch.clear();
+        let batch = &mut batches[which];
+        (batch.count, batch.unwritten, batch.refusal) = (0, 0, None);
+        writes.clear();
         let piece_pages = standby.slots.piece_pages();
         let span = claim.span();
         let first = span.start * piece_pages;
@@ -190,52 +190,52 @@ impl Cleaner {
             if let Some(next) = ahead.next() {
                 prefetch(standby.places.staged(next - 1));
             }
-            let number = load.count;
-            load.pages[number] = Page {
+            let number = batch.count;
+            batch.pages[number] = BatchPage {
                 at: first + at,
                 frame: word - 1,
                 copy: None,
             };
-            load.count += 1;
+            batch.count += 1;
             match classify(standby, word - 1, (which * CLAIM + number) as u64) {
                 Ok(None) => {}
-                Ok(Some(write)) => batch.push(write),
-                Err(error) => load.refusal = Some(error),
+                Ok(Some(write)) => writes.push(write),
+                Err(error) => batch.refusal = Some(error),
             }
         }
-        if let (Some(channel), false) = (channel, batch.is_empty()) {
-            match channel.submit_write(batch) {
-                Ok(()) => load.unwritten = batch.len(),
-                Err(error) => load.refusal = Some(error),
+        if let (Some(channel), false) = (channel, writes.is_empty()) {
+            match channel.submit_write(writes) {
+                Ok(()) => batch.unwritten = writes.len(),
+                Err(error) => batch.refusal = Some(error),
             }
         }
-        load.claim = Some(claim);
+        batch.claim = Some(claim);
         self.collect(Wait::No);
         true
     }
 
-    /// Completes the load begun first, waiting for its writes.
-    fn end_first(&mut self) -> Cleaning {
+    /// Completes the batch begun first, waiting for its writes.
+    fn end_first(&mut self) -> WritebackProgress {
         self.collect(Wait::Yes);
         let first = self.first;
-        self.first = (first + 1) % self.loads.len();
+        self.first = (first + 1) % self.batches.len();
         self.under_way -= 1;
         self.complete_batch(first)
     }
 
-    /// Completes loads whose writes have ended, and the first of the others if the cleaner has
+    /// Completes batches whose writes have ended, and the first of the others if the cleaner has
     /// no room.
-    pub(super) fn end_some(&mut self) -> Cleaning {
-        let mut done = Cleaning::default();
-        while self.under_way > 0 && (!self.has_room() || self.loads[self.first].unwritten == 0) {
+    pub(super) fn end_some(&mut self) -> WritebackProgress {
+        let mut done = WritebackProgress::default();
+        while self.under_way > 0 && (!self.has_room() || self.batches[self.first].unwritten == 0) {
             done = done.and(self.end_first());
         }
         done
     }
 
-    /// Completes all loads.
-    pub(super) fn end_all(&mut self) -> Cleaning {
-        let mut done = Cleaning::default();
+    /// Completes all batches.
+    pub(super) fn end_all(&mut self) -> WritebackProgress {
+        let mut done = WritebackProgress::default();
         while self.under_way > 0 {
             done = done.and(self.end_first());
         }
@@ -266,9 +266,9 @@ fn classify(
         return Ok(None);
     };
     let kept = match driver.clean(index, page) {
-        Cleaned::Kept => true,
-        Cleaned::Refused(error) => return Err(error),
-        Cleaned::ToStore => driver.zero_is_empty() && is_zero(page),
+        CleanOutcome::Kept => true,
+        CleanOutcome::Refused(error) => return Err(error),
+        CleanOutcome::ToStore => driver.zero_is_empty() && is_zero(page),
     };
     if kept {
         if let Some(dropped) = word.drop_zero(frame) {
@@ -299,10 +299,10 @@ fn channel(store: Option<&dyn Store>) -> Result<Option<Box<dyn Channel>>, StoreE
     store.map(|store| store.channel(WRITE_DEPTH)).transpose()
 }
 
-impl Load {
+impl WritebackBatch {
     const NONE: Self = Self {
         claim: None,
-        pages: [Page {
+        pages: [BatchPage {
             at: 0,
             frame: 0,
             copy: None,

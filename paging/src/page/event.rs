@@ -10,10 +10,10 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
 /// word itself.
 #[cfg(not(loom))]
 #[derive(Default)]
-pub(crate) struct Event;
+pub(crate) struct WordEvent;
 
 #[cfg(not(loom))]
-impl Event {
+impl WordEvent {
     /// Sleeps while the low half of `word` is that of `expected`; may return early.
     pub(crate) fn wait(&self, word: &AtomicU64, expected: u64) {
         wired::futex::wait(low_half(word), expected as u32, None);
@@ -45,13 +45,13 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
 /// A futex as loom can explore it: the check of the word and the sleep are one step.
 #[cfg(loom)]
 #[derive(Default)]
-pub(crate) struct Event {
+pub(crate) struct WordEvent {
     bucket: loom::sync::Mutex<()>,
     sleepers: loom::sync::Condvar,
 }
 
 #[cfg(loom)]
-impl Event {
+impl WordEvent {
     pub(crate) fn wait(&self, word: &AtomicU64, expected: u64) {
         self.sleep(|| word.load(std::sync::atomic::Ordering::SeqCst) as u32 == expected as u32);
     }

@@ -5,7 +5,7 @@
 //! handlers could fault on a stretch are blocked inside: a second entry by the same thread
 //! would wait for a closer that waits for the first.
 
-use super::event::{AtomicU32, Event};
+use super::event::{AtomicU32, WordEvent};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 const CLOSED: u32 = 1 << 31;
@@ -19,7 +19,7 @@ const INSIDE: u32 = WAITERS - 1;
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct RangeGate {
     word: AtomicU32,
-    event: Event,
+    event: WordEvent,
 }
 
 #[cfg(not(loom))]

@@ -17,7 +17,7 @@ type Page = (u32, u32);
 
 /// What the kernel and the store hold. Each step on it is one system call, hence atomic.
 #[derive(Default)]
-struct Memory {
+struct ModelMemory {
     /// What the program sees: frame and value.
     mapped: Option<Page>,
     /// The staging slot.
@@ -28,17 +28,17 @@ struct Memory {
     free: Vec<u32>,
 }
 
-struct Domain {
+struct ModelDomain {
     word: PageWord,
     gate: RangeGate,
-    memory: Mutex<Memory>,
+    memory: Mutex<ModelMemory>,
 }
 
-impl Domain {
+impl ModelDomain {
     fn new(frames: u32) -> Arc<Self> {
-        let memory = Memory {
+        let memory = ModelMemory {
             free: (0..frames).collect(),
-            ..Memory::default()
+            ..ModelMemory::default()
         };
         Arc::new(Self {
             word: PageWord::default(),
@@ -240,7 +240,7 @@ fn explore(body: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn no_store_is_lost_between_a_program_and_an_evictor() {
     explore(|| {
-        let domain = Domain::new(2);
+        let domain = ModelDomain::new(2);
         domain.store(1);
         let evictor = {
             let domain = domain.clone();
@@ -258,7 +258,7 @@ fn no_store_is_lost_between_a_program_and_an_evictor() {
 #[test]
 fn a_page_written_again_after_its_write_out_is_not_dropped_for_the_old_copy() {
     explore(|| {
-        let domain = Domain::new(2);
+        let domain = ModelDomain::new(2);
         domain.store(1);
         assert!(domain.evict());
         let evictor = {
@@ -276,7 +276,7 @@ fn a_page_written_again_after_its_write_out_is_not_dropped_for_the_old_copy() {
 #[test]
 fn a_fault_given_up_for_want_of_a_frame_leaves_the_page_to_be_written() {
     explore(|| {
-        let domain = Domain::new(1);
+        let domain = ModelDomain::new(1);
         domain.store(1);
         let evictor = {
             let domain = domain.clone();
@@ -292,7 +292,7 @@ fn a_fault_given_up_for_want_of_a_frame_leaves_the_page_to_be_written() {
 #[test]
 fn two_threads_that_fault_on_one_page_fill_it_once_and_both_go_on() {
     explore(|| {
-        let domain = Domain::new(1);
+        let domain = ModelDomain::new(1);
         let other = {
             let domain = domain.clone();
             thread::spawn(move || domain.load())
@@ -306,7 +306,7 @@ fn two_threads_that_fault_on_one_page_fill_it_once_and_both_go_on() {
 #[test]
 fn a_discarded_page_holds_nothing_whatever_the_evictor_was_at() {
     explore(|| {
-        let domain = Domain::new(2);
+        let domain = ModelDomain::new(2);
         domain.store(1);
         let evictor = {
             let domain = domain.clone();
@@ -322,9 +322,9 @@ fn a_discarded_page_holds_nothing_whatever_the_evictor_was_at() {
 #[test]
 fn a_fault_a_discard_and_an_eviction_at_once_leave_the_books_right() {
     explore(|| {
-        let domain = Domain::new(2);
+        let domain = ModelDomain::new(2);
         domain.store(1);
-        let threads = [Domain::discard, |domain: &Domain| {
+        let threads = [ModelDomain::discard, |domain: &ModelDomain| {
             domain.evict();
         }]
         .map(|act| {

@@ -7,7 +7,7 @@ use super::Key;
 
 /// Where a range stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Queue {
+pub(super) enum QueueId {
     /// New, and not wanted again yet.
     Small,
     /// Wanted again.
@@ -17,38 +17,38 @@ pub(super) enum Queue {
 }
 
 /// A node's number plus one; 0 is none.
-type Link = u32;
+type Links = u32;
 
 #[derive(Clone, Copy, Default)]
 struct Node {
     key: Key,
-    newer: Link,
-    older: Link,
+    newer: Links,
+    older: Links,
     queue: u8,
     warmth: u8,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Ends {
-    newest: Link,
-    oldest: Link,
+struct ListHead {
+    newest: Links,
+    oldest: Links,
     count: usize,
 }
 
-pub(super) struct Order {
+pub(super) struct Queues {
     /// Ranges in the small and main queues, at most.
     ranges: usize,
     /// Nodes that were ever used, in room for all: what is not used of a large contract's takes
     /// no memory.
     nodes: Vec<Node>,
     /// Nodes that were used and are not, linked by `newer`.
-    spare: Link,
-    queues: [Ends; 3],
+    spare: Links,
+    queues: [ListHead; 3],
     /// Nodes by their keys' hashes; a power of two of them.
-    index: Box<[Link]>,
+    index: Box<[Links]>,
 }
 
-impl Order {
+impl Queues {
     /// For at most `ranges` ranges, and as many ghosts.
     pub(super) fn new(ranges: usize) -> Self {
         let nodes = 2 * ranges;
@@ -56,22 +56,22 @@ impl Order {
             ranges,
             nodes: Vec::with_capacity(nodes),
             spare: 0,
-            queues: [Ends::default(); 3],
+            queues: [ListHead::default(); 3],
             index: vec![0; (2 * nodes).next_power_of_two()].into_boxed_slice(),
         }
     }
 
-    pub(super) fn len(&self, queue: Queue) -> usize {
+    pub(super) fn len(&self, queue: QueueId) -> usize {
         self.queues[queue as usize].count
     }
 
     /// Where a range stands, if anywhere.
-    pub(super) fn queue(&self, key: Key) -> Option<Queue> {
+    pub(super) fn queue(&self, key: Key) -> Option<QueueId> {
         let node = self.node(self.find(key)?);
-        Some([Queue::Small, Queue::Main, Queue::Ghost][usize::from(node.queue)])
+        Some([QueueId::Small, QueueId::Main, QueueId::Ghost][usize::from(node.queue)])
     }
 
-    pub(super) fn oldest(&self, queue: Queue) -> Option<Key> {
+    pub(super) fn oldest(&self, queue: QueueId) -> Option<Key> {
         match self.queues[queue as usize].oldest {
             0 => None,
             link => Some(self.node(link).key),
@@ -79,7 +79,7 @@ impl Order {
     }
 
     /// The ranges of a queue, oldest first.
-    pub(super) fn since_oldest(&self, queue: Queue) -> impl Iterator<Item = Key> {
+    pub(super) fn since_oldest(&self, queue: QueueId) -> impl Iterator<Item = Key> {
         let mut link = self.queues[queue as usize].oldest;
         std::iter::from_fn(move || {
             let node = (link != 0).then(|| self.node(link))?;
@@ -90,18 +90,18 @@ impl Order {
 
     /// Makes a range the newest of a queue, wherever it stood; whether there was room.
     /// Ghosts make room by forgetting the oldest.
-    pub(super) fn append(&mut self, queue: Queue, key: Key) -> bool {
+    pub(super) fn append(&mut self, queue: QueueId, key: Key) -> bool {
         let link = match self.find(key) {
             Some(link) => {
-                let ghost = self.node(link).queue == Queue::Ghost as u8;
-                if ghost && queue != Queue::Ghost && self.is_full() {
+                let ghost = self.node(link).queue == QueueId::Ghost as u8;
+                if ghost && queue != QueueId::Ghost && self.is_full() {
                     return false;
                 }
                 self.unlink(link);
                 link
             }
             None => {
-                if queue != Queue::Ghost && self.is_full() {
+                if queue != QueueId::Ghost && self.is_full() {
                     return false;
                 }
                 let Some(link) = self.obtain() else {
@@ -126,7 +126,9 @@ impl Order {
         ends.newest = link;
         ends.count += 1;
         // As many ghosts as ranges, as in the paper: more would remember whole scans.
-        if queue == Queue::Ghost && ends.count > self.len(Queue::Small) + self.len(Queue::Main) {
+        if queue == QueueId::Ghost
+            && ends.count > self.len(QueueId::Small) + self.len(QueueId::Main)
+        {
             self.forget_ghost();
         }
         true
@@ -166,18 +168,18 @@ impl Order {
     }
 
     fn is_full(&self) -> bool {
-        self.len(Queue::Small) + self.len(Queue::Main) >= self.ranges
+        self.len(QueueId::Small) + self.len(QueueId::Main) >= self.ranges
     }
 
-    fn node(&self, link: Link) -> &Node {
+    fn node(&self, link: Links) -> &Node {
         &self.nodes[link as usize - 1]
     }
 
-    fn node_mut(&mut self, link: Link) -> &mut Node {
+    fn node_mut(&mut self, link: Links) -> &mut Node {
         &mut self.nodes[link as usize - 1]
     }
 
-    fn obtain(&mut self) -> Option<Link> {
+    fn obtain(&mut self) -> Option<Links> {
         if self.spare == 0 && self.nodes.len() == self.nodes.capacity() {
             self.forget_ghost();
         }
@@ -188,17 +190,17 @@ impl Order {
         }
         (self.nodes.len() < self.nodes.capacity()).then(|| {
             self.nodes.push(Node::default());
-            self.nodes.len() as Link
+            self.nodes.len() as Links
         })
     }
 
     fn forget_ghost(&mut self) {
-        if let Some(key) = self.oldest(Queue::Ghost) {
+        if let Some(key) = self.oldest(QueueId::Ghost) {
             self.remove(key);
         }
     }
 
-    fn unlink(&mut self, link: Link) {
+    fn unlink(&mut self, link: Links) {
         let Node {
             newer,
             older,
@@ -232,20 +234,20 @@ impl Order {
         at
     }
 
-    fn find(&self, key: Key) -> Option<Link> {
+    fn find(&self, key: Key) -> Option<Links> {
         match self.index[self.place(key)] {
             0 => None,
             link => Some(link),
         }
     }
 
-    fn enter(&mut self, link: Link) {
+    fn enter(&mut self, link: Links) {
         let at = self.place(self.node(link).key);
         self.index[at] = link;
     }
 
     /// Takes a node out of the index and closes the gap it leaves.
-    fn withdraw(&mut self, link: Link) {
+    fn withdraw(&mut self, link: Links) {
         let mask = self.index.len() - 1;
         let mut gap = self.place(self.node(link).key);
         let mut at = gap;

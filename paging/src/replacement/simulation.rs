@@ -42,7 +42,7 @@ enum Page {
 }
 
 /// A domain that pages by a replacement.
-struct Domain<R> {
+struct SimulatedDomain<R> {
     replacement: R,
     pages: Vec<Page>,
     free: usize,
@@ -51,7 +51,7 @@ struct Domain<R> {
     next_slot: usize,
 }
 
-impl<R: Replacement> Domain<R> {
+impl<R: Replacement> SimulatedDomain<R> {
     fn new(replacement: R) -> Self {
         let pages = vec![Page::Out; PAGES];
         Self {
@@ -156,7 +156,7 @@ impl Zipf {
 fn hit_rate(replacement: impl Replacement, scan: usize) -> f64 {
     let zipf = Zipf::new(RANGES / 2);
     let mut random = Random(0x5eed_5eed);
-    let mut domain = Domain::new(replacement);
+    let mut domain = SimulatedDomain::new(replacement);
     let (mut hits, mut scanned) = (0, 0);
     const WARM: usize = 50_000;
     const COUNT: usize = 200_000;

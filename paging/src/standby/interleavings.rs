@@ -4,7 +4,7 @@
 //! A cell for each piece stands for its pages, its slot words and its memory: loom
 //! complains when two threads touch one without the ring ordering it.
 
-use super::ring::{Claim, PIECE, Ring, Turn};
+use super::ring::{Claim, ClaimPass, PIECE, StandbyRing};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -12,20 +12,20 @@ use loom::thread;
 const SLOTS: usize = 2;
 const PIECES: usize = 2;
 
-struct Area {
-    ring: Ring,
+struct ModelArea {
+    ring: StandbyRing,
     pages: Vec<UnsafeCell<u32>>,
 }
 
 // SAFETY: what the model is to show; loom finds the interleaving where it is not so.
-unsafe impl Sync for Area {}
+unsafe impl Sync for ModelArea {}
 // SAFETY: as above.
-unsafe impl Send for Area {}
+unsafe impl Send for ModelArea {}
 
-impl Area {
+impl ModelArea {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            ring: Ring::new(SLOTS, PIECES * PIECE),
+            ring: StandbyRing::new(SLOTS, PIECES * PIECE),
             pages: (0..SLOTS * PIECES).map(|_| UnsafeCell::new(0)).collect(),
         })
     }
@@ -69,12 +69,12 @@ impl Area {
 #[test]
 fn two_cleaners_empty_what_one_thread_fills() {
     loom::model(|| {
-        let area = Area::new();
+        let area = ModelArea::new();
         assert!(area.fill());
         let cleaner = {
             let area = area.clone();
             thread::spawn(move || {
-                let claim = area.ring.claim_oldest(Turn::First);
+                let claim = area.ring.claim_oldest(ClaimPass::First);
                 claim.map_or(0, |claim| area.empty(&claim))
             })
         };
@@ -82,11 +82,11 @@ fn two_cleaners_empty_what_one_thread_fills() {
         let mut filled = 1 + u32::from(area.fill());
         gone += area
             .ring
-            .claim_oldest(Turn::First)
+            .claim_oldest(ClaimPass::First)
             .map_or(0, |claim| area.empty(&claim));
         filled += u32::from(area.fill());
         gone += cleaner.join().unwrap();
-        while let Some(claim) = area.ring.claim_oldest(Turn::First) {
+        while let Some(claim) = area.ring.claim_oldest(ClaimPass::First) {
             gone += area.empty(&claim);
         }
         assert_eq!(gone, filled * (PIECES * PIECE) as u32, "no page is lost");
@@ -97,7 +97,7 @@ fn two_cleaners_empty_what_one_thread_fills() {
 #[test]
 fn a_page_taken_back_and_a_cleaner_do_not_meet() {
     loom::model(|| {
-        let area = Area::new();
+        let area = ModelArea::new();
         assert!(area.fill());
         let other = {
             let area = area.clone();
@@ -112,11 +112,11 @@ fn a_page_taken_back_and_a_cleaner_do_not_meet() {
             })
         };
         let mut gone = 0;
-        while let Some(claim) = area.ring.claim_oldest(Turn::First) {
+        while let Some(claim) = area.ring.claim_oldest(ClaimPass::First) {
             gone += area.empty(&claim);
         }
         gone += other.join().unwrap();
-        while let Some(claim) = area.ring.claim_oldest(Turn::Again) {
+        while let Some(claim) = area.ring.claim_oldest(ClaimPass::Retry) {
             gone += area.empty(&claim);
         }
         assert_eq!(gone, (PIECES * PIECE) as u32);

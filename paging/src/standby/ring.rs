@@ -41,14 +41,14 @@ const SWEEP: u32 = 1;
 
 /// Which pieces to claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum ClaimPass {
     /// Pieces that have not been claimed yet.
     First,
     /// Pieces of which something was kept: the store refused it, or a fault had it.
-    Again,
+    Retry,
 }
 
-/// Neighbouring pieces of one slot that one thread has claimed, until [`Ring::release`].
+/// Neighbouring pieces of one slot that one thread has claimed, until [`StandbyRing::release`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -86,7 +86,7 @@ impl Claim {
 }
 
 /// The slots in the order they were filled, and their pieces.
-pub(crate) struct Ring {
+pub(crate) struct StandbyRing {
     slots: usize,
     pieces_each: usize,
     pieces: Box<[AtomicU32]>,
@@ -97,7 +97,7 @@ pub(crate) struct Ring {
     next: AtomicU64,
 }
 
-impl Ring {
+impl StandbyRing {
     /// Slots of `unit_pages` pages.
     pub(crate) fn new(slots: usize, unit_pages: usize) -> Self {
         let pieces_each = unit_pages.div_ceil(PIECE);
@@ -149,13 +149,13 @@ impl Ring {
 
     /// Claims the pieces staged first, of one slot, as many as have [`CLAIM`] pages between
     /// them.
-    pub(crate) fn claim_oldest(&self, turn: Turn) -> Option<Claim> {
+    pub(crate) fn claim_oldest(&self, turn: ClaimPass) -> Option<Claim> {
         let oldest = self.oldest.load(Acquire);
         let next = self.next.load(Acquire);
         (oldest..next).find_map(|position| self.claim_in(self.slot_at(position), turn))
     }
 
-    fn claim_in(&self, slot: usize, turn: Turn) -> Option<Claim> {
+    fn claim_in(&self, slot: usize, turn: ClaimPass) -> Option<Claim> {
         let mut claim: Option<Claim> = None;
         for piece in 0..self.pieces_each {
             let word = self.word(slot, piece);
@@ -166,7 +166,7 @@ impl Ring {
             let kept = now & KEPT != 0;
             let had = claim.as_ref().map_or(0, |claim| claim.pages);
             let mine = now & BUSY == 0
-                && kept == (turn == Turn::Again)
+                && kept == (turn == ClaimPass::Retry)
                 && (had == 0 || had + (now & COUNT) <= CLAIM as u32)
                 && word.compare_exchange(now, BUSY, Acquire, Relaxed).is_ok();
             match &mut claim {
@@ -198,7 +198,7 @@ impl Ring {
     }
 
     /// Ends a claim; `kept` returns how many pages are still in a piece. Returns true if it
-    /// was the slot's last: the caller sweeps the slot and then calls [`Ring::vacate`].
+    /// was the slot's last: the caller sweeps the slot and then calls [`StandbyRing::vacate`].
     pub(crate) fn release(&self, claim: &Claim, kept: impl Fn(usize) -> u32) -> bool {
         let mut emptied = 0;
         for piece in claim.each() {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn finish(ring: &Ring, claim: Claim) {
+    fn finish(ring: &StandbyRing, claim: Claim) {
         if ring.release(&claim, |_| 0) {
             ring.vacate(claim.slot);
         }
@@ -247,12 +247,12 @@ mod tests {
 
     #[test]
     fn pieces_are_claimed_in_the_order_they_were_filled() {
-        let ring = Ring::new(2, 3 * PIECE);
+        let ring = StandbyRing::new(2, 3 * PIECE);
         assert_eq!(ring.free_slot(), Some(0));
         ring.push(|piece| [64, 0, 64][piece]);
         ring.push(|_| 1);
         assert_eq!(ring.free_slot(), None);
-        let claims: Vec<_> = std::iter::from_fn(|| ring.claim_oldest(Turn::First)).collect();
+        let claims: Vec<_> = std::iter::from_fn(|| ring.claim_oldest(ClaimPass::First)).collect();
         let found: Vec<_> = claims.iter().map(|c| (c.slot, c.span(), c.pages)).collect();
         assert_eq!(found, [(0, 0..1, 64), (0, 2..3, 64), (1, 0..3, 3)]);
         let mut claims = claims.into_iter();
@@ -267,15 +267,15 @@ mod tests {
 
     #[test]
     fn what_was_kept_lets_others_go_first() {
-        let ring = Ring::new(1, 2 * PIECE);
+        let ring = StandbyRing::new(1, 2 * PIECE);
         ring.push(|_| 64);
-        let first = ring.claim_oldest(Turn::First).unwrap();
+        let first = ring.claim_oldest(ClaimPass::First).unwrap();
         assert!(!ring.release(&first, |_| 3));
-        let second = ring.claim_oldest(Turn::First).unwrap();
+        let second = ring.claim_oldest(ClaimPass::First).unwrap();
         assert_eq!(second.span(), 1..2);
         finish(&ring, second);
-        assert!(ring.claim_oldest(Turn::First).is_none());
-        let again = ring.claim_oldest(Turn::Again).unwrap();
+        assert!(ring.claim_oldest(ClaimPass::First).is_none());
+        let again = ring.claim_oldest(ClaimPass::Retry).unwrap();
         assert_eq!((again.span(), again.pages), (0..1, 3));
         assert!(ring.is_last(&again));
         finish(&ring, again);
@@ -288,7 +288,7 @@ mod tests {
             steps in prop::collection::vec((0u8..5, 0u32..100, 0usize..8), 0..300),
         ) {
             const PIECES: usize = 4;
-            let ring = Ring::new(3, PIECES * PIECE);
+            let ring = StandbyRing::new(3, PIECES * PIECE);
             let mut held: Vec<Claim> = Vec::new();
             let mut inside = 0u32;
             for (what, number, which) in steps {
@@ -301,8 +301,8 @@ mod tests {
                             inside += sum;
                         }
                     }
-                    2 => held.extend(ring.claim_oldest(Turn::First)),
-                    3 => held.extend(ring.claim_oldest(Turn::Again)),
+                    2 => held.extend(ring.claim_oldest(ClaimPass::First)),
+                    3 => held.extend(ring.claim_oldest(ClaimPass::Retry)),
                     _ if !held.is_empty() => {
                         let claim = held.swap_remove(which % held.len());
                         let kept = u32::from(number.is_multiple_of(7));
@@ -321,8 +321,8 @@ mod tests {
                     }
                 }
             }
-            while let Some(claim) = ring.claim_oldest(Turn::First)
-                .or_else(|| ring.claim_oldest(Turn::Again))
+            while let Some(claim) = ring.claim_oldest(ClaimPass::First)
+                .or_else(|| ring.claim_oldest(ClaimPass::Retry))
                 .or_else(|| held.pop())
             {
                 inside -= claim.pages;

@@ -1,6 +1,6 @@
 //! The memory of the standby list: its slots, and the pages in them.
 
-use super::ring::{PIECE, Ring};
+use super::ring::{PIECE, StandbyRing};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use wired::{PAGE, WiredMemory};
 
@@ -72,7 +72,7 @@ pub(crate) struct Slots {
     /// Frames in all slots.
     standby: AtomicU32,
     /// Which slots are in use.
-    pub(crate) ring: Ring,
+    pub(crate) ring: StandbyRing,
     /// For tests: as if the kernel granted no sieve.
     #[cfg(test)]
     pub(crate) no_sieve: AtomicBool,
@@ -91,7 +91,7 @@ impl Slots {
             whole: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             split: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             standby: AtomicU32::new(0),
-            ring: Ring::new(slots, unit_pages),
+            ring: StandbyRing::new(slots, unit_pages),
             #[cfg(test)]
             no_sieve: AtomicBool::new(false),
         })

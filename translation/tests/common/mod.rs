@@ -100,7 +100,7 @@ pub fn kernel_reads(addr: usize) -> bool {
     }
 }
 
-/// An entry thread that passes each fault to a closure, until dropped.
+/// A handler thread that passes each fault to a closure, until dropped.
 pub struct Entry {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -7,19 +7,19 @@
 
 mod fork;
 
-pub use fork::{Fork, ForkError};
+pub use fork::{ForkError, ForkGuard};
 
 use crate::DomainError;
 use crate::counters::{Counter, Counters};
 use crate::driver::Paged;
-use crate::entry::thread::Entry;
+use crate::entry::thread::HandlerThread;
 use crate::entry::upcall::thread_hint;
 use crate::entry::{kernel_faults, signals};
-use crate::evict::Round;
+use crate::evict::ReclaimOutcome;
 use crate::page::State;
-use crate::page_table::Table;
-use crate::pager::{Hooks, Pager, Parts};
-use crate::stretch::Inner;
+use crate::page_table::PageTable;
+use crate::pager::{Hooks, Pager, PagerConfig};
+use crate::stretch::StretchState;
 use frames::DomainFrames;
 use rustix::fd::BorrowedFd;
 use std::cell::UnsafeCell;
@@ -60,7 +60,7 @@ const IDLE: Duration = Duration::from_millis(50);
 /// A request of a program's thread to the evictor's thread: any operation that needs a
 /// descriptor (the userfaultfd, the store's ring), which the program's threads do not have.
 #[derive(Clone, Copy, Debug)]
-enum Errand {
+enum Command {
     /// Register memory: address, length.
     Register(usize, usize),
     /// Move contents: from, length, to.
@@ -83,24 +83,24 @@ enum Change {
     Unnail,
 }
 
-/// One errand at a time.
+/// One command at a time.
 struct Mailbox {
     /// Whose turn it is, the sender's or the evictor's: see [`EMPTY`] and so on.
     turn: AtomicU32,
-    errand: Lock<Option<Errand>>,
+    command: Lock<Option<Command>>,
     /// The result: an errno, or frames that became unused.
-    answer: AtomicU32,
+    result: AtomicU32,
 }
 
-/// No errand.
+/// No command.
 const EMPTY: u32 = 0;
-/// An errand is pending.
-const ASKED: u32 = 1;
-/// The errand is complete.
-const ANSWERED: u32 = 2;
+/// An command is pending.
+const PENDING: u32 = 1;
+/// The command is complete.
+const COMPLETED: u32 = 2;
 
 /// The pager of one process.
-pub struct Process {
+pub struct ProcessPager {
     pager: &'static Pager,
     store: &'static SharedStore,
     careful_seen: UnsafeCell<&'static AtomicU32>,
@@ -109,12 +109,12 @@ pub struct Process {
     next_id: AtomicU32,
     /// Set when a stretch has surrendered its last page.
     abandoned: AtomicBool,
-    /// Not zero once the evictor's thread serves errands.
+    /// Not zero once the evictor's thread serves commands.
     running: AtomicU32,
 }
 
 // SAFETY: the cell is written in the child of a fork only, by its only thread.
-unsafe impl Sync for Process {}
+unsafe impl Sync for ProcessPager {}
 
 /// Why a process's memory could not be made a stretch.
 #[derive(Debug, thiserror::Error)]
@@ -148,12 +148,12 @@ pub enum ProcessError {
     TooMany,
 }
 
-impl Process {
-    /// A pager without threads and stretches yet; the caller runs [`Process::entry_main`] and
-    /// [`Process::evictor_main`] on threads of its own.
+impl ProcessPager {
+    /// A pager without threads and stretches yet; the caller runs [`ProcessPager::entry_main`] and
+    /// [`ProcessPager::evictor_main`] on threads of its own.
     pub fn start(config: Config) -> Result<&'static Self, DomainError> {
         let total = config.frames.ledger().total();
-        let pager = Pager::new(Parts {
+        let pager = Pager::new(PagerConfig {
             capabilities: config.capabilities,
             userfault: config.userfault,
             frames: config.frames,
@@ -172,8 +172,8 @@ impl Process {
             careful_seen: UnsafeCell::new(config.careful_seen),
             mail: Mailbox {
                 turn: AtomicU32::new(EMPTY),
-                errand: Lock::new(None),
-                answer: AtomicU32::new(0),
+                command: Lock::new(None),
+                result: AtomicU32::new(0),
             },
             sender: Lock::new(()),
             next_id: AtomicU32::new(1),
@@ -227,7 +227,7 @@ impl Process {
                 return Err(error);
             }
         }
-        self.send(Errand::Charge(range.start, range.len()));
+        self.send(Command::Charge(range.start, range.len()));
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Process {
     fn next_part(&self, range: Range<usize>) -> (Range<usize>, bool) {
         let _control = self.pager.mm.control.lock();
         let next = self.pager.mm.index.first_after(range.start);
-        let (end, known) = match next.map(Inner::table) {
+        let (end, known) = match next.map(StretchState::table) {
             Some(table) if table.base() <= range.start => (table.end(), true),
             Some(table) => (table.base(), false),
             None => (range.end, false),
@@ -261,10 +261,10 @@ impl Process {
 
     fn add_stretch(&self, range: Range<usize>) -> Result<(), ProcessError> {
         let pages = range.len() / PAGE;
-        let table = Table::new(range.start, pages, self.pager.mm.unit_pages)
+        let table = PageTable::new(range.start, pages, self.pager.mm.unit_pages)
             .map_err(|errno| ProcessError::Table { pages, errno })?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let stretch: &'static Inner = Box::leak(Box::new(Inner::new(id, table)));
+        let stretch: &'static StretchState = Box::leak(Box::new(StretchState::new(id, table)));
         stretch.set_driver(Box::new(Paged));
         // In the directory first: a fault may come the moment it is registered.
         let control = self.pager.mm.control.lock();
@@ -291,7 +291,7 @@ impl Process {
     /// Takes a stretch out of the directory and frees it.
     /// # Safety
     /// It is a leaked box, and the caller keeps no other reference to it.
-    unsafe fn forget_stretch(&self, _control: &PiGuard<'_, ()>, stretch: &Inner) {
+    unsafe fn forget_stretch(&self, _control: &PiGuard<'_, ()>, stretch: &StretchState) {
         self.pager.remove(stretch);
         // SAFETY: the caller's promise; any thread that found it has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
@@ -306,56 +306,58 @@ impl Process {
     }
 
     fn register(&self, addr: usize, len: usize) -> Result<(), ProcessError> {
-        match self.send(Errand::Register(addr, len)) {
+        match self.send(Command::Register(addr, len)) {
             0 => Ok(()),
             errno => Err(ProcessError::Register { addr, len, errno }),
         }
     }
 
-    /// Runs an errand on the evictor's thread; on this one before that thread runs, while it
+    /// Runs an command on the evictor's thread; on this one before that thread runs, while it
     /// has the descriptors itself.
-    fn send(&self, errand: Errand) -> u32 {
+    fn send(&self, command: Command) -> u32 {
         let one = self.sender.lock();
-        self.send_as(&one, errand)
+        self.send_as(&one, command)
     }
 
-    fn send_as(&self, _sender: &Guard<'_, ()>, errand: Errand) -> u32 {
+    fn send_as(&self, _sender: &Guard<'_, ()>, command: Command) -> u32 {
         if self.running.load(Ordering::Acquire) == 0 {
-            return self.run_errand(errand);
+            return self.run_command(command);
         }
-        *self.mail.errand.lock() = Some(errand);
-        self.mail.turn.store(ASKED, Ordering::Release);
+        *self.mail.command.lock() = Some(command);
+        self.mail.turn.store(PENDING, Ordering::Release);
         self.pager.frames.wake_evictor();
-        while self.mail.turn.load(Ordering::Acquire) == ASKED {
-            futex::wait(&self.mail.turn, ASKED, Some(IDLE));
+        while self.mail.turn.load(Ordering::Acquire) == PENDING {
+            futex::wait(&self.mail.turn, PENDING, Some(IDLE));
         }
         self.mail.turn.store(EMPTY, Ordering::Relaxed);
-        self.mail.answer.load(Ordering::Acquire)
+        self.mail.result.load(Ordering::Acquire)
     }
 
-    fn answer_mail(&self) {
-        if self.mail.turn.load(Ordering::Acquire) != ASKED {
+    fn handle_command(&self) {
+        if self.mail.turn.load(Ordering::Acquire) != PENDING {
             return;
         }
-        let errand = self.mail.errand.lock().take();
-        let answer = errand.map_or(0, |errand| self.run_errand(errand));
-        self.mail.answer.store(answer, Ordering::Release);
-        self.mail.turn.store(ANSWERED, Ordering::Release);
+        let command = self.mail.command.lock().take();
+        let result = command.map_or(0, |command| self.run_command(command));
+        self.mail.result.store(result, Ordering::Release);
+        self.mail.turn.store(COMPLETED, Ordering::Release);
         futex::wake_all(&self.mail.turn);
     }
 
-    fn run_errand(&self, errand: Errand) -> u32 {
-        match errand {
-            Errand::Register(addr, len) => match self.pager.mm.register(addr, len) {
+    fn run_command(&self, command: Command) -> u32 {
+        match command {
+            Command::Register(addr, len) => match self.pager.mm.register(addr, len) {
                 Ok(()) => 0,
                 Err(error) => error.errno.raw_os_error() as u32,
             },
-            Errand::Transfer(from, len, to) => {
+            Command::Transfer(from, len, to) => {
                 self.inside(|pager| pager.transfer(from..from + len, to));
                 0
             }
-            Errand::Charge(addr, len) => self.inside(|pager| charge_all_present(pager, addr, len)),
-            Errand::Change(change, addr, len) => {
+            Command::Charge(addr, len) => {
+                self.inside(|pager| account_all_resident(pager, addr, len))
+            }
+            Command::Change(change, addr, len) => {
                 let range = addr..addr + len;
                 let done = self.inside(|pager| match change {
                     Change::Discard => {
@@ -378,7 +380,7 @@ impl Process {
                 });
                 u32::from(!done)
             }
-            Errand::Drain(want) => {
+            Command::Drain(want) => {
                 self.pager.evictor.drain();
                 if want == 0 {
                     return 0;
@@ -386,11 +388,13 @@ impl Process {
                 let round = self
                     .pager
                     .evictor
-                    .evict(&mut self.pager.evictor.some_cleaner(), want);
+                    .reclaim(&mut self.pager.evictor.some_cleaner(), want);
                 self.pager.evictor.drain();
                 match round {
-                    Round::Freed(count) => count,
-                    Round::Nothing | Round::Others | Round::Refused(_) => 0,
+                    ReclaimOutcome::Freed(count) => count,
+                    ReclaimOutcome::Nothing
+                    | ReclaimOutcome::Others
+                    | ReclaimOutcome::Refused(_) => 0,
                 }
             }
         }
@@ -407,7 +411,7 @@ impl Process {
     ///
     /// # Errors
     /// The kernel's error if the handler cannot be installed.
-    pub fn pace_kernel_faults(&self, code: Range<usize>) -> std::io::Result<()> {
+    pub fn throttle_kernel_faults(&self, code: Range<usize>) -> std::io::Result<()> {
         kernel_faults::install(self.pager, code)
     }
 
@@ -464,10 +468,10 @@ impl Process {
     fn change(&self, change: Change, range: &Range<usize>) -> bool {
         let here = 0u8;
         let stack = std::ptr::from_ref(&here).addr();
-        let errand = Errand::Change(change, range.start, range.len());
+        let command = Command::Change(change, range.start, range.len());
         let failed = match self.contains(stack) {
-            true => self.send(errand),
-            false => self.run_errand(errand),
+            true => self.send(command),
+            false => self.run_command(command),
         };
         failed == 0
     }
@@ -475,7 +479,7 @@ impl Process {
     /// Moves the contents of `from` to `to`, as long, empty, and unknown to the program
     /// until this returns. Nothing is copied.
     pub fn transfer(&self, from: Range<usize>, to: usize) {
-        self.send(Errand::Transfer(from.start, from.len(), to));
+        self.send(Command::Transfer(from.start, from.len(), to));
     }
 
     /// Frames that the process can have at most.
@@ -512,7 +516,7 @@ impl Process {
         true
     }
 
-    /// Undoes [`Process::nail`].
+    /// Undoes [`ProcessPager::nail`].
     pub fn unnail(&self, range: Range<usize>) {
         let start = range.start & !(PAGE - 1);
         self.change(Change::Unnail, &(start..range.end.next_multiple_of(PAGE)));
@@ -537,12 +541,12 @@ impl Process {
         }
     }
 
-    /// Makes an entry thread's state before it runs (this allocates).
+    /// Makes a handler thread's state before it runs (this allocates).
     pub fn entry(&self, cpu: usize) -> Result<EntryThread, DomainError> {
-        Ok(EntryThread(Entry::new(self.pager, cpu)?))
+        Ok(EntryThread(HandlerThread::new(self.pager, cpu)?))
     }
 
-    /// An entry thread's work. Returns when `ended` returns true; called whenever `watch` is
+    /// A handler thread's work. Returns when `ended` returns true; called whenever `watch` is
     /// readable.
     pub fn entry_main(
         &self,
@@ -554,11 +558,11 @@ impl Process {
     }
 
     /// The evictor thread's work: keeps a few frames unused, serves revocations and the
-    /// program threads' errands. Never returns.
+    /// program threads' commands. Never returns.
     pub fn evictor_main(&self) -> ! {
         loop {
             let seq = self.pager.frames.client().bell_seq();
-            self.answer_mail();
+            self.handle_command();
             let careful = self.pager.mm.careful.load(Ordering::Acquire);
             // SAFETY: replaced in the child of a fork only, before this thread runs there.
             let seen = unsafe { *self.careful_seen.get() };
@@ -569,7 +573,7 @@ impl Process {
                 seen.store(careful, Ordering::Release);
                 futex::wake_all(seen);
             }
-            self.pager.keep_spare();
+            self.pager.maintain_watermark();
             self.pager.frames.client().wait_bell(seq, Some(IDLE));
         }
     }
@@ -598,18 +602,18 @@ fn fault_in(page: usize) -> bool {
         .any(|advice| unsafe { rustix::mm::madvise(at, PAGE, advice) }.is_ok())
 }
 
-/// An entry thread's buffers.
-pub struct EntryThread(Entry);
+/// A handler thread's buffers.
+pub struct EntryThread(HandlerThread);
 
 /// Charges what memory held before it became paged. Returns an errno if that cannot be read.
-fn charge_all_present(pager: &Pager, addr: usize, len: usize) -> u32 {
+fn account_all_resident(pager: &Pager, addr: usize, len: usize) -> u32 {
     let Some(pagemap) = pager.mm.pagemap() else {
         return 0;
     };
     let charged = pagemap.runs_with_contents(addr, len, |run| {
         for page in run.map(|page| addr + page * PAGE) {
             if let Some(stretch) = pager.mm.index.find(page) {
-                charge_present(pager, stretch, stretch.table().index(page));
+                account_resident(pager, stretch, stretch.table().index(page));
             }
         }
     });
@@ -624,7 +628,7 @@ fn charge_all_present(pager: &Pager, addr: usize, len: usize) -> u32 {
     }
 }
 
-fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
+fn account_resident(pager: &Pager, stretch: &StretchState, index: usize) {
     let word = stretch.table().word(index);
     let seen = word.load();
     if seen.state() != State::Empty {
@@ -641,7 +645,7 @@ fn charge_present(pager: &Pager, stretch: &Inner, index: usize) {
             .places
             .set_home(frame.0, stretch.table().address(index));
         word.finish_fill(frame.0);
-        stretch.table().came(unit);
+        stretch.table().add_resident(unit, 1);
         let queue = stretch.table().touch(unit);
         stretch.table().gate(unit).leave();
         if queue {

@@ -5,13 +5,13 @@
 //! its own for each page that it will share; afterwards the child gives its pages those frames
 //! and registers its memory with a userfaultfd of its own.
 
-use super::{EMPTY, Errand, Process};
+use super::{Command, EMPTY, ProcessPager};
 use crate::DomainError;
 use crate::counters::Counters;
-use crate::evict::quiesce::Halted;
+use crate::evict::quiesce::QuiesceGuard;
 use crate::page::State;
 use crate::pager::Pager;
-use crate::stretch::Inner;
+use crate::stretch::StretchState;
 use frames::{Contract, DomainFrames, DomainId};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -28,11 +28,11 @@ const LOOK: Duration = Duration::from_millis(5);
 const DRAINS: u32 = 100;
 
 /// A fork under way: the gate is closed while this is held.
-pub struct Fork {
+pub struct ForkGuard {
     child: DomainId,
     control: ManuallyDrop<PiGuard<'static, ()>>,
     sender: ManuallyDrop<Guard<'static, ()>>,
-    halted: ManuallyDrop<Halted<'static>>,
+    quiesced: ManuallyDrop<QuiesceGuard<'static>>,
 }
 
 /// Why a process cannot fork now.
@@ -58,13 +58,13 @@ pub enum ForkError {
     Standby,
 }
 
-impl Process {
+impl ProcessPager {
     /// Closes the gate for a fork: nothing is in transit, no slot is in use, and the child
     /// has a frame for each page it will share. `child` contracts for the child.
     ///
     /// Missing frames are waited for briefly: those of processes that have just ended, or were
     /// killed, come back only when the supervisor has noticed.
-    pub fn close_for_fork(&'static self, child: Contract) -> Result<Fork, ForkError> {
+    pub fn close_for_fork(&'static self, child: Contract) -> Result<ForkGuard, ForkError> {
         let begun = Instant::now();
         loop {
             match self.try_to_close(child) {
@@ -76,22 +76,22 @@ impl Process {
         }
     }
 
-    fn try_to_close(&'static self, child: Contract) -> Result<Fork, ForkError> {
+    fn try_to_close(&'static self, child: Contract) -> Result<ForkGuard, ForkError> {
         let client = *self.pager.frames.client();
         let child = client.admit_child(child)?;
         let control = self.pager.mm.control.lock();
-        // Before the gate: a pending errand may have to pass it.
+        // Before the gate: a pending command may have to pass it.
         let sender = self.sender.lock();
         self.pager.mm.gate.close();
         // With the gate closed no thread faults, and no thread evicts but the evictor's. It is
-        // sent an errand to make room, since this thread lacks the descriptors for that.
+        // sent an command to make room, since this thread lacks the descriptors for that.
         let mut want = 0;
         let mut stuck = 0;
-        let halted = loop {
-            let freed = self.send_as(&sender, Errand::Drain(want));
-            let halted = self.pager.evictor.halt();
+        let quiesced = loop {
+            let freed = self.send_as(&sender, Command::Drain(want));
+            let quiesced = self.pager.evictor.quiesce();
             if !self.pager.standby.slots.ring.is_empty() {
-                drop(halted);
+                drop(quiesced);
                 stuck += 1;
                 if stuck < DRAINS {
                     continue;
@@ -103,9 +103,9 @@ impl Process {
             }
             let needed = client.n().saturating_sub(client.unused());
             let Err(short) = client.reserve_for_child(child, needed) else {
-                break halted;
+                break quiesced;
             };
-            drop(halted);
+            drop(quiesced);
             if want > 0 && freed == 0 {
                 let missing = short.missing;
                 client.dismiss_child(child);
@@ -117,20 +117,20 @@ impl Process {
             want = short.missing.div_ceil(2).max(1);
             client.release(client.unused());
         };
-        Ok(Fork {
+        Ok(ForkGuard {
             child,
             control: ManuallyDrop::new(control),
             sender: ManuallyDrop::new(sender),
-            halted: ManuallyDrop::new(halted),
+            quiesced: ManuallyDrop::new(quiesced),
         })
     }
 
     /// Resumes the parent after its fork, or after a fork that failed: then the caller
     /// releases the child's domain, with what it has in the store.
-    pub fn open_after_fork(&self, mut fork: Fork) {
+    pub fn open_after_fork(&self, mut fork: ForkGuard) {
         // SAFETY: dropped once, here.
         unsafe {
-            ManuallyDrop::drop(&mut fork.halted);
+            ManuallyDrop::drop(&mut fork.quiesced);
             self.pager.mm.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
@@ -146,7 +146,7 @@ impl Process {
     /// parent's pager threads used mean nothing here.
     pub unsafe fn become_child(
         &self,
-        mut fork: Fork,
+        mut fork: ForkGuard,
         userfault: Userfault,
         frames: DomainFrames<'static>,
         holder: HolderId,
@@ -173,12 +173,12 @@ impl Process {
         }
         self.pager.frames.client().finish_renumbering();
         self.pager.standby.slots.forget_sieve();
-        fork.halted.become_child(self.store)?;
+        fork.quiesced.become_child(self.store)?;
         self.pager.faults.streams.become_child(self.store)?;
         self.pager.frames.note_resident();
         // SAFETY: dropped once, here.
         unsafe {
-            ManuallyDrop::drop(&mut fork.halted);
+            ManuallyDrop::drop(&mut fork.quiesced);
             self.pager.mm.gate.open();
             ManuallyDrop::drop(&mut fork.sender);
             ManuallyDrop::drop(&mut fork.control);
@@ -187,13 +187,13 @@ impl Process {
     }
 
     /// The child of a fork under way.
-    pub fn child_of(fork: &Fork) -> DomainId {
+    pub fn child_of(fork: &ForkGuard) -> DomainId {
         fork.child
     }
 }
 
 /// Gives every resident page of the child a frame of the child's.
-fn renumber(pager: &Pager, stretch: &Inner) {
+fn renumber(pager: &Pager, stretch: &StretchState) {
     let table = stretch.table();
     for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
         for index in table.unit_pages(unit) {

@@ -27,7 +27,7 @@ fn domain(entry: EntryKind, frames: u32, setting: FaultLimits) -> Option<Domain>
         .build();
     match made {
         Err(why) if entry == EntryKind::Thread => {
-            eprintln!("SKIPPED for entry threads: {why}");
+            eprintln!("SKIPPED for handler threads: {why}");
             None
         }
         made => Some(made.unwrap()),
