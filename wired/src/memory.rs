@@ -33,7 +33,7 @@ pub fn address_apart(len: usize) -> *mut c_void {
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed).saturating_add(len);
     let top = (address_apart as *const () as usize) & !(crate::PAGE - 1);
     // A program at low addresses: the kernel chooses.
-    let address = top.checked_sub(APART.saturating_add(taken)).unwrap_or(0);
+    let address = top.saturating_sub(APART.saturating_add(taken));
     std::ptr::with_exposed_provenance_mut(address)
 }
 
