@@ -215,6 +215,11 @@ impl Ledger {
         self.memory.header().max_guaranteed.store(frames, SeqCst);
     }
 
+    /// The most that the guarantees of all domains may sum to.
+    pub(crate) fn max_guaranteed(&self) -> u32 {
+        self.memory.header().max_guaranteed.load(SeqCst)
+    }
+
     /// Frames that may be owned now.
     pub fn limit(&self) -> u32 {
         self.memory.header().limit.limit()

@@ -105,15 +105,10 @@ pub fn nail(span: &Span) -> Result<()> {
     }
 }
 
-/// Bytes that may be nailed for the program at most.
-pub fn most_lockable() -> usize {
-    /// One part in so many is left for all other pages.
-    const REST: usize = 8;
+/// Bytes that may still be nailed for the program.
+pub fn lockable() -> usize {
     match engine::get() {
-        Some(engine) => {
-            let frames = engine.process.most_frames() as usize;
-            (frames - frames / REST) * PAGE
-        }
+        Some(engine) => engine.process.lockable_frames() as usize * PAGE,
         None => usize::MAX,
     }
 }

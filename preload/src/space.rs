@@ -46,8 +46,6 @@ pub struct Space {
     pub map: Mappings,
     /// The emulated program break.
     pub brk: crate::brk::Break,
-    /// Bytes that `mlock` has nailed.
-    nailed: usize,
 }
 
 /// Exclusive use of the space.
@@ -116,7 +114,6 @@ impl Space {
         Self {
             map: Mappings::new(),
             brk: crate::brk::Break::new(),
-            nailed: 0,
         }
     }
 
@@ -259,15 +256,11 @@ impl Space {
     /// Nails for `mlock`. Not all frames: with none left for anything else the program would
     /// stop at its next fault.
     pub fn lock(&mut self, span: &Span) -> bool {
-        let locked =
-            self.nailed + span.len() <= pager::most_lockable() && pager::nail(span).is_ok();
-        self.nailed += if locked { span.len() } else { 0 };
-        locked
+        span.len() <= pager::lockable() && pager::nail(span).is_ok()
     }
 
     /// Undoes [`Space::lock`].
     pub fn unlock(&mut self, span: &Span) {
-        self.nailed -= span.len();
         pager::unnail(span);
     }
 
