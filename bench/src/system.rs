@@ -9,7 +9,7 @@ use crate::machine::read;
 use crate::real::launch::ends_with_us;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
-use protocol::Listed;
+use protocol::TenantInfo;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -187,7 +187,7 @@ impl System {
     }
 
     /// The contracts it keeps.
-    pub fn tenants(&self) -> Result<Vec<Listed>, ExperimentError> {
+    pub fn tenants(&self) -> Result<Vec<TenantInfo>, ExperimentError> {
         list(&self.socket).map_err(failed)
     }
 

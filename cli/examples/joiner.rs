@@ -4,9 +4,9 @@
 //! It counts one fault, publishes nothing else, and acknowledges *careful* when its
 //! environment says so (JOINER_ACK). With JOINER_REPORT it says what it was told.
 
-use link::client::{Joined, Port};
-use link::handshake::{Hello, Say};
-use link::stats_page::Figure;
+use link::client::{Joined, SupervisorPort};
+use link::handshake::{ChildMessage, Hello};
+use link::stats_page::Metric;
 use std::sync::atomic::Ordering;
 
 unsafe extern "C" {
@@ -19,13 +19,13 @@ static CONSTRUCTOR: extern "C" fn() = come_in;
 
 extern "C" fn come_in() {
     // SAFETY: the C library has set the environment up by now.
-    let Ok(port) = (unsafe { Port::from_environ(environ) }) else {
+    let Ok(port) = (unsafe { SupervisorPort::from_environ(environ) }) else {
         return;
     };
     match port.join(Hello::Exec { above: 0 }) {
         Ok(joined) => stay(joined),
         Err(why) => {
-            let _ = port.say(Say::Refused(why.to_string().as_bytes()));
+            let _ = port.say(ChildMessage::Refused(why.to_string().as_bytes()));
         }
     }
 }
@@ -35,14 +35,14 @@ fn stay(joined: Joined) {
     let Ok(board) = joined.map_board() else {
         return;
     };
-    board.block(slot).add(Figure::Faults, 1);
+    board.block(slot).add(Metric::Faults, 1);
     if std::env::var_os("JOINER_REPORT").is_some() {
         let text = format!(
             "slot {slot}, {} frames, careful {}",
             joined.welcome.frames,
             board.careful().load(Ordering::SeqCst)
         );
-        let _ = joined.connection.say(Say::Notice(text.as_bytes()));
+        let _ = joined.connection.say(ChildMessage::Notice(text.as_bytes()));
     }
     if std::env::var_os("JOINER_ACK").is_some() {
         std::thread::spawn(move || {

@@ -1,8 +1,8 @@
 //! `selfpage contract`: the contracts that a daemon keeps.
 
 use protocol::SOCKET;
-use protocol::contract_spec::{DiskChange, FrameTerms};
-use protocol::{Books, FaultShare, FaultsHeld, Listed, TenantNumber};
+use protocol::contract_spec::{DiskChange, FrameSpec};
+use protocol::{CapacitySummary, FaultGrant, FaultShare, TenantInfo, TenantNumber};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,7 @@ enum What {
         tenant: TenantNumber,
         /// Frames guaranteed, and more while no other contract needs them: 512M+128M
         #[arg(long, value_name = "SIZE[+EXTRA]")]
-        frames: Option<FrameTerms>,
+        frames: Option<FrameSpec>,
         /// Disk time: 25ms/250ms. `extra` (or `noextra`) and `laxity=TIME` keep their values unless
         /// named
         #[arg(long, value_name = "SLICE/PERIOD[,extra][,laxity=TIME]")]
@@ -69,7 +69,7 @@ pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(all: &[Listed]) {
+fn show(all: &[TenantInfo]) {
     if all.is_empty() {
         println!("no contracts");
     }
@@ -103,7 +103,7 @@ fn show(all: &[Listed]) {
     }
 }
 
-fn in_words(faults: &FaultsHeld) -> String {
+fn in_words(faults: &FaultGrant) -> String {
     let FaultShare {
         period,
         limit,
@@ -126,7 +126,7 @@ fn in_words(faults: &FaultsHeld) -> String {
     }
 }
 
-fn free(books: &Books) {
+fn free(books: &CapacitySummary) {
     let size = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
     println!(
         "frames  {} to promise, {} guaranteed, {} unowned\nswap    {} in all, {} free\n\

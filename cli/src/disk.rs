@@ -1,7 +1,7 @@
 //! `selfpage disk`: reads files in contracted disk time.
 
 use protocol::SOCKET;
-use protocol::contract_spec::DiskTerms;
+use protocol::contract_spec::DiskSpec;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
@@ -28,7 +28,7 @@ enum What {
 
         /// Disk time: 125ms/250ms,extra,laxity=10ms
         #[arg(long, value_name = "SLICE/PERIOD")]
-        disk: DiskTerms,
+        disk: DiskSpec,
 
         /// The daemon's socket
         #[arg(long, value_name = "SOCKET", default_value = SOCKET)]

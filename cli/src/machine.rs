@@ -1,6 +1,6 @@
 //! What the machine has: memory, the limits on it, and a place for state.
 
-use host::cgroup_membership::{self, Membership};
+use host::cgroup_membership::{self, CgroupMembership};
 use std::ffi::CString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Memory {
 /// The lowest memory limit on the way from this process's group to the root, in either
 /// version of control groups.
 fn control_group_limit() -> Option<u64> {
-    let limit = |group: &Membership| {
+    let limit = |group: &CgroupMembership| {
         let (roots, file): (&[&str], _) = if group.is_v2() {
             (&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max")
         } else if group.is_v1_of("memory") {

@@ -4,31 +4,31 @@
 //! sum of guaranteed frames, and by the sum of s/p of the disk. A swap file is allocated and
 //! wiped too; only the newcomer waits for that.
 
-use crate::persisted_tenants::{self, Record};
-use crate::scrub::Wiped;
-use crate::tenant::{Frames, Phase, Tenancy};
+use crate::persisted_tenants::{self, TenantRecord};
+use crate::scrub::ScrubDone;
+use crate::tenant::{Tenant, TenantFrames, TenantPhase};
 use crate::{Daemon, HUNGER, places, policy};
 use disk::usd::IoTarget;
 use frames::LimitControl;
 use frames::allocator::{Placement, Request, TenantId};
 use iochannel::Doorbell;
 use protocol::MIN_PROGRAM_FRAMES;
-use protocol::contract_spec::{DiskTerms, FrameTerms, Place, Terms};
-use protocol::{Say, TenantNumber, Ticket};
+use protocol::contract_spec::{ContractSpec, DiskSpec, FramePlacement, FrameSpec};
+use protocol::{DaemonEvent, ResumeToken, TenantNumber};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
 use wired::PAGE;
 
-/// Frames a tenant has to begin with, if its guarantee is as much: enough for a program to
+/// TenantFrames a tenant has to begin with, if its guarantee is as much: enough for a program to
 /// start before the daemon handles its first request for more.
 const FIRST: u32 = 2048;
 
-fn placement(place: Option<Place>) -> Placement {
+fn placement(place: Option<FramePlacement>) -> Placement {
     match place {
         None => Placement::Any,
-        Some(Place::Huge) => Placement::Huge,
-        Some(Place::Node(node)) => Placement::Node(node),
+        Some(FramePlacement::Huge) => Placement::Huge,
+        Some(FramePlacement::Node(node)) => Placement::Node(node),
     }
 }
 
@@ -37,10 +37,10 @@ impl Daemon {
     pub(super) fn join(
         &mut self,
         token: u64,
-        ticket: Ticket,
+        ticket: ResumeToken,
         name: &str,
-        terms: Terms,
-        place: Option<Place>,
+        terms: ContractSpec,
+        place: Option<FramePlacement>,
     ) {
         let known = self.tenants.iter().find(|(_, t)| t.ticket == ticket);
         let joined = match known.map(|(number, _)| *number) {
@@ -57,8 +57,8 @@ impl Daemon {
     fn join_again(&mut self, token: u64, number: TenantNumber) -> Result<(), String> {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let (pid, start) = (connection.peer.pid, connection.peer.start());
-        let asks = |t: &Tenancy| t.record.process() == Some(pid) && Some(t.record.start) == start;
-        let waits = |t: &Tenancy| matches!(t.phase, Phase::Away(_)) && t.frames.is_some();
+        let asks = |t: &Tenant| t.record.process() == Some(pid) && Some(t.record.start) == start;
+        let waits = |t: &Tenant| matches!(t.phase, TenantPhase::Away(_)) && t.frames.is_some();
         let there = self.tenants.get(&number);
         if !there.is_some_and(|tenancy| waits(tenancy) && asks(tenancy)) {
             return Err("there is a contract by this ticket already".into());
@@ -66,7 +66,7 @@ impl Daemon {
         let hunger = self.new_hunger(number)?;
         self.set_tenant(token, Some(number));
         if let Some(tenancy) = self.tenants.get_mut(&number) {
-            (tenancy.connection, tenancy.phase) = (Some(token), Phase::Wiping);
+            (tenancy.connection, tenancy.phase) = (Some(token), TenantPhase::Wiping);
             // The earlier daemon sent it none of a newcomer's messages.
             tenancy.rejoined = false;
             if let Some(frames) = &mut tenancy.frames {
@@ -80,18 +80,18 @@ impl Daemon {
     fn try_join(
         &mut self,
         token: u64,
-        ticket: Ticket,
+        ticket: ResumeToken,
         name: &str,
-        terms: Terms,
-        place: Option<Place>,
+        terms: ContractSpec,
+        place: Option<FramePlacement>,
     ) -> Result<(), String> {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, ticket, name, terms)?;
         // Its previous cgroup is still being torn down; joining now would be undone.
-        let leaves = |t: &Tenancy| {
+        let leaves = |t: &Tenant| {
             let group = t.frames.as_ref().map(|frames| &frames.group);
-            t.phase == Phase::Leaving && group.is_some_and(|group| group.has(&tenancy.record))
+            t.phase == TenantPhase::Leaving && group.is_some_and(|group| group.has(&tenancy.record))
         };
         if self.tenants.values().any(leaves) {
             return Err(
@@ -103,14 +103,14 @@ impl Daemon {
         if terms.frames.g < least {
             return Err(format!(
                 "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
-                FrameTerms {
+                FrameSpec {
                     g: terms.frames.g,
                     x: terms.frames.g
                 }
             ));
         }
         let placement = placement(place);
-        // Frames that the machine does not have are refused now, not by a fault.
+        // TenantFrames that the machine does not have are refused now, not by a fault.
         let first = Request {
             k: terms.frames.g,
             placement,
@@ -147,7 +147,7 @@ impl Daemon {
             .ok_or("it has gone")?;
         tenancy.client = Some(client);
         tenancy.file = Some(file);
-        tenancy.frames = Some(Frames {
+        tenancy.frames = Some(TenantFrames {
             group: self.groups.take_in(pid, tenancy.record.start, number),
             quota: None,
             placement,
@@ -164,10 +164,10 @@ impl Daemon {
     fn newcomer(
         &mut self,
         token: u64,
-        ticket: Ticket,
+        ticket: ResumeToken,
         name: &str,
-        terms: Terms,
-    ) -> Result<Tenancy, String> {
+        terms: ContractSpec,
+    ) -> Result<Tenant, String> {
         let connection = self.connections.get(&token).ok_or("it has gone")?;
         let own = rustix::process::getuid().as_raw();
         let held = self.held(connection.asker.uid, None);
@@ -180,10 +180,10 @@ impl Daemon {
         if let Some(why) = self.crowded(uid).or_else(|| self.hasty(uid)) {
             return Err(why);
         }
-        Ok(Tenancy {
-            record: Record::new(self.next_tenant, name, pid, start, uid, terms),
+        Ok(Tenant {
+            record: TenantRecord::new(self.next_tenant, name, pid, start, uid, terms),
             ticket,
-            phase: Phase::Wiping,
+            phase: TenantPhase::Wiping,
             rejoined: false,
             connection: Some(token),
             frames: None,
@@ -196,7 +196,7 @@ impl Daemon {
         })
     }
 
-    fn enter(&mut self, token: u64, number: TenantNumber, tenancy: Tenancy) {
+    fn enter(&mut self, token: u64, number: TenantNumber, tenancy: Tenant) {
         self.set_tenant(token, Some(number));
         self.tenants.insert(number, tenancy);
         self.next_tenant = self.next_tenant.wrapping_add(1).max(1);
@@ -236,11 +236,11 @@ impl Daemon {
     }
 
     /// A newcomer's swap file was wiped.
-    pub(super) fn wiped(&mut self, number: TenantNumber, wiped: Wiped) {
+    pub(super) fn wiped(&mut self, number: TenantNumber, wiped: ScrubDone) {
         if self
             .tenants
             .get(&number)
-            .is_none_or(|t| t.phase != Phase::Wiping)
+            .is_none_or(|t| t.phase != TenantPhase::Wiping)
         {
             return;
         }
@@ -264,7 +264,7 @@ impl Daemon {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        tenancy.phase = Phase::Admitted;
+        tenancy.phase = TenantPhase::Admitted;
         let terms = tenancy.record.terms;
         let Some(token) = tenancy.connection else {
             return;
@@ -273,9 +273,9 @@ impl Daemon {
             return;
         };
         let guaranteed = u64::from(terms.frames.g) * PAGE as u64;
-        let protect = |frames: &Frames| self.groups.protect(&frames.group, guaranteed);
+        let protect = |frames: &TenantFrames| self.groups.protect(&frames.group, guaranteed);
         let note = tenancy.frames.as_ref().map_or("", protect);
-        let said = Say::Admitted {
+        let said = DaemonEvent::Admitted {
             tenant: number,
             terms,
             note: note.into(),
@@ -311,7 +311,7 @@ impl Daemon {
         }
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.connection = None;
-            tenancy.phase = Phase::Ending;
+            tenancy.phase = TenantPhase::Ending;
         }
         self.part(number);
     }
@@ -330,7 +330,7 @@ impl Daemon {
         };
         let terms = tenancy.record.terms;
         match &mut tenancy.frames {
-            Some(frames) if tenancy.phase == Phase::Admitted && frames.quota.is_none() => {
+            Some(frames) if tenancy.phase == TenantPhase::Admitted && frames.quota.is_none() => {
                 let quota = frames.quota.insert(quota);
                 // The tenant owns the frames granted to it, whatever its ledger says.
                 quota.set_limit(0);
@@ -338,7 +338,7 @@ impl Daemon {
             _ => return self.refuse(token, "a ledger is shown once, after admission"),
         }
         self.ask(number, terms.frames.g.min(FIRST));
-        self.say_at(token, &Say::Started, &[]);
+        self.say_at(token, &DaemonEvent::Started, &[]);
     }
 
     /// Handles a request for disk time for a file of the client's own.
@@ -346,7 +346,7 @@ impl Daemon {
         &mut self,
         token: u64,
         name: &str,
-        disk: DiskTerms,
+        disk: DiskSpec,
         fd: Option<&OwnedFd>,
     ) {
         if let Err(why) = self.try_join_file(token, name, disk, fd) {
@@ -358,20 +358,20 @@ impl Daemon {
         &mut self,
         token: u64,
         name: &str,
-        disk: DiskTerms,
+        disk: DiskSpec,
         fd: Option<&OwnedFd>,
     ) -> Result<(), String> {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let fd = fd.ok_or("the file's descriptor did not come along")?;
-        let frames = FrameTerms { g: 0, x: 0 };
-        let terms = Terms {
+        let frames = FrameSpec { g: 0, x: 0 };
+        let terms = ContractSpec {
             frames,
             disk,
             swap: 0,
         };
         let number = self.next_tenant;
         // Not used to resume: file clients request anew after a restart.
-        let ticket = Ticket::draw().map_err(|why| text(&why))?;
+        let ticket = ResumeToken::draw().map_err(|why| text(&why))?;
         let mut tenancy = self.newcomer(token, ticket, name, terms)?;
         let backing = super::backing::file(fd, &self.swap)?;
         let client = self.usd.admit(disk.into()).map_err(|why| text(&why))?;

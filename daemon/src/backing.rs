@@ -24,7 +24,7 @@ use wired::PAGE;
 const HELD: Duration = Duration::from_secs(30);
 
 /// What the daemon needs of a disk.
-pub(super) struct Opened {
+pub(super) struct DiskParts {
     pub swap: SwapFs,
     pub usd: Usd,
     pub model: CostModel,
@@ -32,7 +32,7 @@ pub(super) struct Opened {
 
 /// Opens a disk: makes the swap filesystem where there is none, and measures the device
 /// where its figures are not known.
-pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, DaemonError> {
+pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<DiskParts, DaemonError> {
     let mut swap = open_swap(disk, told)?;
     for note in swap.medium().warnings() {
         told(&format!("{}: {note}", disk.swap.display()));
@@ -54,7 +54,7 @@ pub(super) fn open(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<Opened, Da
     };
     let usd = Usd::start(swap.medium().clone(), settings)
         .map_err(|why| DaemonError::Disk(why.to_string()))?;
-    Ok(Opened { swap, usd, model })
+    Ok(DiskParts { swap, usd, model })
 }
 
 fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonError> {
@@ -87,7 +87,7 @@ fn open_swap(disk: &Disk, told: &mut dyn FnMut(&str)) -> Result<SwapFs, DaemonEr
 
 /// Figures that are kept, and of which filesystem.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SavedCalibration {
     filesystem: [u8; 16],
     figures: Calibration,
 }
@@ -111,7 +111,7 @@ fn figures(
     told: &mut dyn FnMut(&str),
 ) -> Result<Calibration, DaemonError> {
     let text = std::fs::read_to_string(calibration_file(disk)).ok();
-    match text.and_then(|text| toml::from_str::<Kept>(&text).ok()) {
+    match text.and_then(|text| toml::from_str::<SavedCalibration>(&text).ok()) {
         Some(known) if known.filesystem == swap.id() => Ok(known.figures),
         _ => {
             told("measuring the disk, once, for some seconds");
@@ -124,7 +124,7 @@ fn figures(
 fn measure(disk: &Disk, swap: &mut SwapFs) -> Result<Calibration, DaemonError> {
     let fail = |why: &dyn std::fmt::Display| DaemonError::Disk(why.to_string());
     let figures = Calibration::of(swap, TIME, &mut |_| {}).map_err(|why| fail(&why))?;
-    let kept = Kept {
+    let kept = SavedCalibration {
         filesystem: swap.id(),
         figures,
     };

@@ -6,7 +6,7 @@
 
 use crate::policy::Rule;
 use protocol::SOCKET;
-use protocol::contract_spec::{DiskTerms, FrameTerms, Terms, from_text};
+use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, from_text};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub enum ConfigError {
 }
 
 /// An invalid value: its place, as `table.key` or `table.number`, and the reason.
-type Nonsense = (String, String);
+type InvalidValue = (String, String);
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -151,10 +151,10 @@ impl Default for Faults {
 pub struct Defaults {
     /// Frames.
     #[serde(deserialize_with = "from_text")]
-    pub frames: FrameTerms,
+    pub frames: FrameSpec,
     /// Disk.
     #[serde(deserialize_with = "from_text")]
-    pub disk: DiskTerms,
+    pub disk: DiskSpec,
     /// Swap; four times the most frames where `None`.
     pub swap: Option<Bytes>,
 }
@@ -162,11 +162,11 @@ pub struct Defaults {
 impl Default for Defaults {
     fn default() -> Self {
         Self {
-            frames: FrameTerms {
+            frames: FrameSpec {
                 g: 16_384,
                 x: 16_384,
             },
-            disk: DiskTerms {
+            disk: DiskSpec {
                 slice: Duration::from_millis(25),
                 period: Duration::from_millis(250),
                 extra: true,
@@ -187,12 +187,12 @@ impl Defaults {
     /// The requested terms, with defaults for those that are `None`.
     pub fn terms(
         &self,
-        frames: Option<FrameTerms>,
-        disk: Option<DiskTerms>,
+        frames: Option<FrameSpec>,
+        disk: Option<DiskSpec>,
         swap: Option<u64>,
-    ) -> Terms {
+    ) -> ContractSpec {
         let frames = frames.unwrap_or(self.frames);
-        Terms {
+        ContractSpec {
             frames,
             disk: disk.unwrap_or(self.disk),
             swap: swap.unwrap_or_else(|| self.swap_for(frames.x)),
@@ -248,7 +248,7 @@ impl Config {
         }
     }
 
-    fn nonsense(&self) -> Option<Nonsense> {
+    fn nonsense(&self) -> Option<InvalidValue> {
         let Self { memory, disk, .. } = self;
         if !(0.01..=1.0).contains(&disk.capacity) {
             let asked = disk.capacity;

@@ -4,20 +4,22 @@
 //! policy, and an invalid message ends the connection.
 
 use crate::listener::Connection;
-use crate::tenant::Phase;
+use crate::tenant::TenantPhase;
 use crate::{Daemon, policy};
 use disk::usd::ChannelId;
 use frames::allocator::TenantId;
 use host::seqpacket::Received;
 use iochannel::ChannelGeometry;
-use protocol::contract_spec::{DiskChange, FrameTerms};
-use protocol::{Ask, Books, ChannelNumber, Listed, Say, TenantNumber, decode};
+use protocol::contract_spec::{DiskChange, FrameSpec};
+use protocol::{
+    CapacitySummary, ChannelNumber, DaemonEvent, Request, TenantInfo, TenantNumber, decode,
+};
 use rustix::fd::AsFd;
 use std::time::Duration;
 
 impl Daemon {
     pub(super) fn hear(&mut self, token: u64, message: &mut Received) {
-        let Some(ask) = decode::<Ask>(message.as_slice()) else {
+        let Some(ask) = decode::<Request>(message.as_slice()) else {
             return self.cut_off(
                 token,
                 "this is no message of this version: install both from one build",
@@ -26,7 +28,7 @@ impl Daemon {
         let tenant = self.connections.get(&token).and_then(|c| c.tenant);
         match (ask, tenant) {
             (
-                Ask::Join {
+                Request::Join {
                     ticket,
                     name,
                     frames,
@@ -39,47 +41,51 @@ impl Daemon {
                 let terms = self.config.default.terms(frames, disk, swap);
                 self.join(token, ticket, &name, terms, place);
             }
-            (Ask::File { name, disk }, None) => {
+            (Request::File { name, disk }, None) => {
                 self.join_file(token, &name, disk, message.fds[0].as_ref())
             }
-            (Ask::Rejoin { ticket, channels }, None) => {
+            (Request::Rejoin { ticket, channels }, None) => {
                 self.rejoin(token, ticket, channels, message)
             }
-            (ask @ (Ask::List | Ask::Books | Ask::Trace { .. }), _) => self.question(token, &ask),
+            (ask @ (Request::List | Request::Capacity | Request::Trace { .. }), _) => {
+                self.question(token, &ask)
+            }
             (
-                Ask::Set {
+                Request::Set {
                     tenant,
                     frames,
                     disk,
                 },
                 _,
             ) => self.set(token, tenant, frames, disk),
-            (Ask::Ledger, Some(number)) => self.ledger(token, number, message.fds[0].as_ref()),
-            (Ask::Channel(channel), Some(number)) => {
+            (Request::Ledger, Some(number)) => self.ledger(token, number, message.fds[0].as_ref()),
+            (Request::Channel(channel), Some(number)) => {
                 self.take_channel_back(token, number, channel, message)
             }
-            (Ask::Open { depth, cookie }, Some(number)) => self.open(token, number, depth, cookie),
-            (Ask::Close(channel), Some(number)) => self.close_channel(number, channel),
-            (Ask::Faults { reservation, known }, Some(number)) => {
+            (Request::Open { depth, cookie }, Some(number)) => {
+                self.open(token, number, depth, cookie)
+            }
+            (Request::Close(channel), Some(number)) => self.close_channel(number, channel),
+            (Request::Faults { reservation, known }, Some(number)) => {
                 self.faults(token, number, reservation, known)
             }
-            (Ask::FaultUnit(unit), Some(number)) => self.fault_unit(number, unit),
-            (Ask::Answered { round }, Some(number)) => self.answered(number, round),
-            (Ask::Leave, Some(number)) => self.leave(token, number),
+            (Request::FaultUnit(unit), Some(number)) => self.fault_unit(number, unit),
+            (Request::Answered { round }, Some(number)) => self.answered(number, round),
+            (Request::Leave, Some(number)) => self.leave(token, number),
             (_, None) => self.refuse(token, "ask for a contract first"),
             (_, Some(_)) => self.refuse(token, "this connection has a contract already"),
         }
     }
 
     /// Answers a query, within the rate limit of the user.
-    fn question(&mut self, token: u64, ask: &Ask) {
+    fn question(&mut self, token: u64, ask: &Request) {
         let uid = self.connections.get(&token).map(|c| c.asker.uid);
         if let Some(why) = uid.and_then(|uid| self.curious(uid)) {
             return self.refuse(token, why);
         }
         match ask {
-            Ask::Trace { from } => self.trace(token, *from),
-            Ask::Books => _ = self.say_at(token, &Say::Books(self.books()), &[]),
+            Request::Trace { from } => self.trace(token, *from),
+            Request::Capacity => _ = self.say_at(token, &DaemonEvent::Capacity(self.books()), &[]),
             _ => self.list(token),
         }
     }
@@ -88,7 +94,7 @@ impl Daemon {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        let (Some(client), true) = (tenancy.client, tenancy.phase == Phase::Admitted) else {
+        let (Some(client), true) = (tenancy.client, tenancy.phase == TenantPhase::Admitted) else {
             return self.refuse(
                 token,
                 "the contract has no disk yet, or is being given back",
@@ -109,7 +115,7 @@ impl Daemon {
             ends.server_bell.as_fd(),
         ];
         // A channel whose announcement cannot be sent is closed: the client would not know it.
-        if !self.say_at(token, &Say::Opened { cookie, channel }, &fds) {
+        if !self.say_at(token, &DaemonEvent::Opened { cookie, channel }, &fds) {
             return;
         }
         if let Some(tenancy) = self.tenants.get_mut(&number) {
@@ -126,7 +132,7 @@ impl Daemon {
         match known {
             Some(id) => self.usd.close_channel(*id),
             // An earlier daemon's, or never there: nothing of it is under way.
-            None => self.say(number, &Say::Closed(channel)),
+            None => self.say(number, &DaemonEvent::Closed(channel)),
         }
     }
 
@@ -142,7 +148,7 @@ impl Daemon {
             });
         }
         if let Some((number, channel)) = closed {
-            self.say(number, &Say::Closed(channel));
+            self.say(number, &DaemonEvent::Closed(channel));
         }
     }
 
@@ -172,18 +178,18 @@ impl Daemon {
             if self.may_see(token, number)
                 && let Some(listed) = self.listed(number)
             {
-                self.say_at(token, &Say::Tenant(listed), &[]);
+                self.say_at(token, &DaemonEvent::Tenant(listed), &[]);
             }
         }
-        self.say_at(token, &Say::End, &[]);
+        self.say_at(token, &DaemonEvent::End, &[]);
     }
 
     /// What there is to promise: no secret, since a refusal has the same figures.
-    fn books(&self) -> Books {
+    fn books(&self) -> CapacitySummary {
         let usage = self.swap.usage();
         let promised = self.tenants.values().filter(|t| t.client.is_some());
         let (processors, reserved) = self.fault_rates.processors();
-        Books {
+        CapacitySummary {
             tenants: self.tenants.len() as u32,
             managed: self.allocator.managed(),
             guaranteed: self.allocator.guaranteed(),
@@ -199,7 +205,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn listed(&self, number: TenantNumber) -> Option<Listed> {
+    pub(super) fn listed(&self, number: TenantNumber) -> Option<TenantInfo> {
         let tenancy = self.tenants.get(&number)?;
         let record = &tenancy.record;
         let view = self.allocator.stats(TenantId(number));
@@ -207,7 +213,7 @@ impl Daemon {
             .client
             .and_then(|client| self.usd.client_stats(client))
             .unwrap_or_default();
-        Some(Listed {
+        Some(TenantInfo {
             tenant: number,
             name: record.name.clone(),
             pid: record.pid as u32,
@@ -240,7 +246,7 @@ impl Daemon {
         let seen = self.usd.trace().since(from);
         let written = protocol::disk_trace::write(&seen);
         match written {
-            Ok(memory) => _ = self.say_at(token, &Say::Trace, &[memory.as_fd()]),
+            Ok(memory) => _ = self.say_at(token, &DaemonEvent::Trace, &[memory.as_fd()]),
             Err(errno) => self.refuse(token, format_args!("no memory for the trace: {errno}")),
         }
     }
@@ -250,7 +256,7 @@ impl Daemon {
         &mut self,
         token: u64,
         number: TenantNumber,
-        frames: Option<FrameTerms>,
+        frames: Option<FrameSpec>,
         disk: Option<DiskChange>,
     ) {
         if !self.may_see(token, number) {
@@ -266,9 +272,9 @@ impl Daemon {
         match self.try_set(token, number, frames, disk) {
             Ok(()) => {
                 if let Some(listed) = self.listed(number) {
-                    self.say_at(token, &Say::Tenant(listed), &[]);
+                    self.say_at(token, &DaemonEvent::Tenant(listed), &[]);
                 }
-                self.say_at(token, &Say::End, &[]);
+                self.say_at(token, &DaemonEvent::End, &[]);
             }
             Err(why) => self.refuse(token, why),
         }
@@ -278,14 +284,14 @@ impl Daemon {
         &mut self,
         token: u64,
         number: TenantNumber,
-        frames: Option<FrameTerms>,
+        frames: Option<FrameSpec>,
         disk: Option<DiskChange>,
     ) -> Result<(), String> {
         let tenancy = self
             .tenants
             .get(&number)
             .ok_or_else(|| format!("there is no tenant {number}"))?;
-        if tenancy.phase != Phase::Admitted {
+        if tenancy.phase != TenantPhase::Admitted {
             return Err(format!(
                 "tenant {number} has not come in, or is ending: try again"
             ));
@@ -298,7 +304,7 @@ impl Daemon {
                 .ok_or("it has no frames: its contract is for the disk alone")?
                 .total();
             if asked.x > most {
-                let most = FrameTerms { g: most, x: most };
+                let most = FrameSpec { g: most, x: most };
                 return Err(format!(
                     "tenant {number} was started for {most} of frames at most, and cannot have {asked}: start it \
                      again with more"

@@ -11,8 +11,8 @@
 
 use crate::Daemon;
 use crate::config::Faults;
-use crate::tenant::Phase;
-use protocol::{FaultShare, FaultsHeld, Say, TenantNumber};
+use crate::tenant::TenantPhase;
+use protocol::{DaemonEvent, FaultGrant, FaultShare, TenantNumber};
 use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
 use rate::{Capacity, Nanos, Reservation, Utilization};
@@ -23,7 +23,7 @@ use std::time::Duration;
 const BELIEVED: Nanos = 8;
 
 /// A tenant that is on the roster.
-struct Entry {
+struct TenantRate {
     task: TaskId,
     /// As reported: runtime and period.
     reservation: Option<(Duration, Duration)>,
@@ -37,7 +37,7 @@ struct Entry {
 pub(super) struct FaultRates {
     config: Faults,
     roster: ReservationTable,
-    entries: BTreeMap<TenantNumber, Entry>,
+    entries: BTreeMap<TenantNumber, TenantRate>,
 }
 
 fn nanos(time: Duration) -> Nanos {
@@ -64,7 +64,7 @@ impl FaultRates {
             let Some(task) = self.roster.task(entry.task) else {
                 continue;
             };
-            let entry = Entry {
+            let entry = TenantRate {
                 task: new.roster.restore(task),
                 reservation: entry.reservation,
                 unit: entry.unit,
@@ -90,7 +90,7 @@ impl FaultRates {
             true => self.roster.restore(task),
             false => self.roster.admit(task).map_err(|why| why.to_string())?,
         };
-        let entry = Entry {
+        let entry = TenantRate {
             task,
             reservation,
             unit: nanos(self.config.unit.0),
@@ -150,9 +150,9 @@ impl FaultRates {
     }
 
     /// What a tenant that is on the roster has.
-    pub(super) fn held(&self, number: TenantNumber) -> Option<FaultsHeld> {
+    pub(super) fn held(&self, number: TenantNumber) -> Option<FaultGrant> {
         let entry = self.entries.get(&number)?;
-        Some(FaultsHeld {
+        Some(FaultGrant {
             reservation: entry.reservation,
             share: self.share_of(entry.task),
             unit: Duration::from_nanos(entry.unit),
@@ -244,8 +244,8 @@ impl Daemon {
     pub(super) fn tell_fault_shares(&mut self) {
         for (number, share) in self.fault_rates.news() {
             let there = self.tenants.get(&number);
-            if there.is_some_and(|tenancy| tenancy.phase != Phase::Ending) {
-                self.say(number, &Say::Faults(share));
+            if there.is_some_and(|tenancy| tenancy.phase != TenantPhase::Ending) {
+                self.say(number, &DaemonEvent::Faults(share));
             }
         }
     }

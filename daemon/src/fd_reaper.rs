@@ -25,14 +25,14 @@ const IDLE: Duration = Duration::from_secs(2);
 
 /// What is being closed, by users.
 #[derive(Default)]
-pub struct Closer(BTreeMap<u32, Line>);
+pub struct FdReaper(BTreeMap<u32, ReaperThread>);
 
-struct Line {
+struct ReaperThread {
     sender: Sender<OwnedFd>,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Closer {
+impl FdReaper {
     /// Closes what came from this user.
     pub fn close(&mut self, uid: u32, fd: OwnedFd) {
         if is_quick(&fd) {
@@ -45,7 +45,7 @@ impl Closer {
             },
             None => fd,
         };
-        let line = Line::start();
+        let line = ReaperThread::start();
         if let Err(fd) = line.give(fd) {
             // No thread can be started: one descriptor stays open, and nothing blocks.
             let _ = fd.into_raw_fd();
@@ -56,12 +56,12 @@ impl Closer {
 
     /// Returns true if this user's queue is full, so that nothing more is to be received.
     pub fn is_behind(&self, uid: u32) -> bool {
-        let waiting = |line: &Line| line.waiting.load(Ordering::Relaxed);
+        let waiting = |line: &ReaperThread| line.waiting.load(Ordering::Relaxed);
         self.0.get(&uid).map_or(0, waiting) >= MOST
     }
 }
 
-impl Line {
+impl ReaperThread {
     fn start() -> Self {
         let (sender, receiver) = channel();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_given_to_be_closed_is_closed_though_its_thread_had_ended() {
-        let mut closer = Closer::default();
+        let mut closer = FdReaper::default();
         for _ in 0..2 {
             let (ours, theirs) = seqpacket::pair().unwrap();
             closer.close(7, theirs);

@@ -7,11 +7,11 @@
 //! Rule: a tenant's memory is not trusted beyond what the allocator granted.
 
 use crate::Daemon;
-use crate::jobs::Done;
-use crate::tenant::Phase;
+use crate::jobs::JobResult;
+use crate::tenant::TenantPhase;
 use frames::allocator::{Action, CleaningRate, Placement, Request, TenantId, TenantNotice, Usage};
-use protocol::contract_spec::Terms;
-use protocol::{Say, TenantNumber};
+use protocol::contract_spec::ContractSpec;
+use protocol::{DaemonEvent, TenantNumber};
 use std::time::{Duration, Instant};
 use wired::Bytes;
 use wired::PAGE;
@@ -32,7 +32,7 @@ impl Daemon {
     /// How fast a tenant can surely write frames out by its own share of the disk. Its threads
     /// go on faulting meanwhile, and what they asked of the disk before comes first: that may
     /// be all of the slice that comes next.
-    pub(super) fn cleaning(&self, terms: &Terms) -> CleaningRate {
+    pub(super) fn cleaning(&self, terms: &ContractSpec) -> CleaningRate {
         let page = self.model.cost(disk::cost_model::Op::Write, PAGE as u32);
         let second = Duration::from_secs(1).as_nanos() as f64 * terms.disk.share();
         CleaningRate {
@@ -161,7 +161,7 @@ impl Daemon {
         }
         self.say(
             number,
-            &Say::Revoke {
+            &DaemonEvent::Revoke {
                 round,
                 keep,
                 within,
@@ -176,11 +176,11 @@ impl Daemon {
                 let Some(tenancy) = self.tenants.get(&number) else {
                     return;
                 };
-                let terms = Terms {
+                let terms = ContractSpec {
                     frames: contract.into(),
                     ..tenancy.record.terms
                 };
-                self.say(number, &Say::Changed { terms, notice });
+                self.say(number, &DaemonEvent::Changed { terms, notice });
             }
             TenantNotice::Over { resident, n, by } => {
                 let within = by.saturating_sub(self.now());
@@ -214,21 +214,21 @@ impl Daemon {
         written.fold(Ok(()), Result::and)
     }
 
-    /// Kills a tenant's processes on a job thread; [`Done`] reports the end.
+    /// Kills a tenant's processes on a job thread; [`JobResult`] reports the end.
     pub(super) fn kill(&mut self, number: TenantNumber) {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        if matches!(tenancy.phase, Phase::Ending | Phase::Leaving) {
+        if matches!(tenancy.phase, TenantPhase::Ending | TenantPhase::Leaving) {
             return;
         }
-        tenancy.phase = Phase::Ending;
+        tenancy.phase = TenantPhase::Ending;
         let Some(group) = tenancy.frames.as_ref().map(|frames| frames.group.clone()) else {
-            return self.errands.done(Done::Killed(number));
+            return self.errands.done(JobResult::Killed(number));
         };
         self.errands.start(move || {
             group.empty(LAST);
-            Done::Emptied(number)
+            JobResult::Emptied(number)
         });
     }
 
@@ -239,11 +239,11 @@ impl Daemon {
         self.carry_out(orders);
         let frames = self.tenants.get(&number).and_then(|t| t.frames.as_ref());
         let Some(group) = frames.map(|frames| frames.group.clone()) else {
-            return self.errands.done(Done::Killed(number));
+            return self.errands.done(JobResult::Killed(number));
         };
         self.errands.start(move || {
             group.kill(LAST);
-            Done::Killed(number)
+            JobResult::Killed(number)
         });
     }
 
@@ -268,7 +268,7 @@ impl Daemon {
                 None => {
                     self.set_counting(number, Some(Instant::now()));
                     self.errands
-                        .start(move || Done::Counted(number, group.resident_exactly(OWN)));
+                        .start(move || JobResult::Counted(number, group.resident_exactly(OWN)));
                     continue;
                 }
                 Some(since) if since.elapsed() < LAST => continue,

@@ -1,6 +1,6 @@
 //! Jobs that take long, run beside the daemon's loop: killing tenants, measuring their RSS.
 
-use crate::scrub::Wiped;
+use crate::scrub::ScrubDone;
 use crate::urgent;
 use protocol::TenantNumber;
 use rustix::event::{EventfdFlags, eventfd};
@@ -10,9 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What was done.
-pub enum Done {
+pub enum JobResult {
     /// A swap file can be given out, or why not.
-    Wiped(TenantNumber, Box<Wiped>),
+    ScrubDone(TenantNumber, Box<ScrubDone>),
     /// The processes of a tenant that is killed have no memory any more.
     Emptied(TenantNumber),
     /// A tenant's processes have ended.
@@ -27,19 +27,19 @@ pub enum Done {
     Counted(TenantNumber, u64),
 }
 
-/// Work that is done once, on any thread.
-type Work = Arc<Mutex<Option<Box<dyn FnOnce() -> Done + Send>>>>;
+/// Job that is done once, on any thread.
+type Job = Arc<Mutex<Option<Box<dyn FnOnce() -> JobResult + Send>>>>;
 
 /// The sending end for completions.
 #[derive(Clone)]
-pub struct Teller {
-    sender: Sender<Done>,
+pub struct JobSender {
+    sender: Sender<JobResult>,
     bell: Arc<OwnedFd>,
 }
 
-impl Teller {
+impl JobSender {
     /// Sends a completion.
-    pub fn tell(&self, done: Done) {
+    pub fn tell(&self, done: JobResult) {
         // The daemon ends: no receiver is left.
         let _ = self.sender.send(done);
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -47,27 +47,27 @@ impl Teller {
 }
 
 /// The jobs in progress.
-pub struct Errands {
-    teller: Teller,
-    receiver: Receiver<Done>,
+pub struct JobRunner {
+    teller: JobSender,
+    receiver: Receiver<JobResult>,
     /// Jobs that wait for a thread: none could be started.
-    late: RefCell<Vec<Work>>,
+    late: RefCell<Vec<Job>>,
 }
 
-impl Errands {
+impl JobRunner {
     /// None under way.
     pub fn new() -> rustix::io::Result<Self> {
         let (sender, receiver) = channel();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         Ok(Self {
-            teller: Teller { sender, bell },
+            teller: JobSender { sender, bell },
             receiver,
             late: RefCell::default(),
         })
     }
 
     /// Starts a job on a thread of its own; later, where no thread can be started now.
-    pub fn start(&self, work: impl FnOnce() -> Done + Send + 'static) {
+    pub fn start(&self, work: impl FnOnce() -> JobResult + Send + 'static) {
         self.try_start(Arc::new(Mutex::new(Some(Box::new(work)))));
     }
 
@@ -78,7 +78,7 @@ impl Errands {
         }
     }
 
-    fn try_start(&self, work: Work) {
+    fn try_start(&self, work: Job) {
         let (teller, own) = (self.teller.clone(), work.clone());
         let run = move || {
             urgent::leave();
@@ -93,12 +93,12 @@ impl Errands {
     }
 
     /// An already completed job.
-    pub fn done(&self, done: Done) {
+    pub fn done(&self, done: JobResult) {
         self.teller.tell(done);
     }
 
     /// A sending end for completions of other threads.
-    pub fn teller(&self) -> Teller {
+    pub fn teller(&self) -> JobSender {
         self.teller.clone()
     }
 
@@ -108,7 +108,7 @@ impl Errands {
     }
 
     /// The next completion.
-    pub fn next(&self) -> Option<Done> {
+    pub fn next(&self) -> Option<JobResult> {
         let next = self.receiver.try_recv().ok();
         if next.is_none() {
             let mut count = [0; 8];

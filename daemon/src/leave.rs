@@ -16,12 +16,12 @@
 //! Rule: a tenant that is not released keeps its contract as it was, and receives the figures.
 
 use crate::frame_actions::OWN;
-use crate::jobs::Done;
-use crate::tenant::{Phase, Tenancy};
+use crate::jobs::JobResult;
+use crate::tenant::{Tenant, TenantPhase};
 use crate::{ALLOWANCE, Daemon};
 use frames::LimitControl;
 use frames::allocator::TenantId;
-use protocol::{Say, TEXT, TenantNumber, cut};
+use protocol::{DaemonEvent, TEXT, TenantNumber, cut};
 use wired::Bytes;
 use wired::PAGE;
 
@@ -32,7 +32,7 @@ impl Daemon {
             return;
         };
         let uid = tenancy.record.uid;
-        if tenancy.phase != Phase::Admitted {
+        if tenancy.phase != TenantPhase::Admitted {
             return self.refuse(token, "the contract is being given back, or not there yet");
         }
         // An exact count takes a thread, and a walk through the tenant's memory.
@@ -42,14 +42,14 @@ impl Daemon {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        tenancy.phase = Phase::Asking;
+        tenancy.phase = TenantPhase::Asking;
         self.weigh(number);
     }
 
     /// A tenant disconnected before it attached its ledger.
     pub(super) fn resign(&mut self, number: TenantNumber) {
         if let Some(tenancy) = self.tenants.get_mut(&number) {
-            tenancy.phase = Phase::Asking;
+            tenancy.phase = TenantPhase::Asking;
             self.weigh(number);
         }
     }
@@ -60,7 +60,7 @@ impl Daemon {
         match frames.map(|frames| frames.group.clone()) {
             Some(group) => self
                 .errands
-                .start(move || Done::Weighed(number, group.resident_exactly(OWN))),
+                .start(move || JobResult::Weighed(number, group.resident_exactly(OWN))),
             // A file's contract is for the disk alone.
             None => self.weighed(number, 0),
         }
@@ -71,43 +71,43 @@ impl Daemon {
         let Some(tenancy) = self.tenants.get_mut(&number) else {
             return;
         };
-        if tenancy.phase != Phase::Asking {
+        if tenancy.phase != TenantPhase::Asking {
             return;
         }
         if let Err(why) = take_all(tenancy, resident) {
-            tenancy.phase = Phase::Admitted;
+            tenancy.phase = TenantPhase::Admitted;
             return match tenancy.connection {
                 Some(_) => self.stays(number, &why),
                 // Limits of its original group must not be evaded here.
                 None => self.kill(number),
             };
         }
-        tenancy.phase = Phase::Leaving;
+        tenancy.phase = TenantPhase::Leaving;
         let group = tenancy.frames.as_ref().map(|frames| frames.group.clone());
         let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
         self.carry_out(orders);
         match group {
             Some(group) => self.errands.start(move || {
                 group.release();
-                Done::Released(number)
+                JobResult::Released(number)
             }),
             None => self.part(number),
         }
     }
 
     fn stays(&self, number: TenantNumber, why: &str) {
-        self.say(number, &Say::Stays(cut(why, TEXT)));
+        self.say(number, &DaemonEvent::Stays(cut(why, TEXT)));
     }
 
     /// A tenant has left: its connection is as it was before the request.
     pub(super) fn let_go(&mut self, token: u64) {
         self.set_tenant(token, None);
-        self.say_at(token, &Say::Left, &[]);
+        self.say_at(token, &DaemonEvent::Left, &[]);
     }
 }
 
 /// Lowers the limit of a tenant that owns no frame to zero.
-fn take_all(tenancy: &mut Tenancy, resident: u64) -> Result<(), String> {
+fn take_all(tenancy: &mut Tenant, resident: u64) -> Result<(), String> {
     let Some(frames) = &mut tenancy.frames else {
         return Ok(());
     };

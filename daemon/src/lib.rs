@@ -53,23 +53,23 @@ use disk::cost_model::CostModel;
 use disk::swapfs::{FileError, OpenError, SwapFs};
 use disk::usd::{Usd, UsdEvent};
 use fault_rates::FaultRates;
-use fd_reaper::Closer;
+use fd_reaper::FdReaper;
 use frames::allocator::{Allocator, AllocatorConfig, MachineTopology, TenantId};
-use jobs::{Done, Errands};
-use listener::{Connection, LISTENER, Strangers, listen};
+use jobs::{JobResult, JobRunner};
+use listener::{Connection, LISTENER, UnidentifiedPeers, listen};
 use protocol::TenantNumber;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use scrub::Wiper;
+use scrub::Scrubber;
 use signals::Signals;
 use stall::Stall;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tenant::{Phase, Tenancy};
-use tenant_cgroup::Groups;
-use user_limits::Guests;
+use tenant::{Tenant, TenantPhase};
+use tenant_cgroup::CgroupRoot;
+use user_limits::UserLimits;
 
 /// How often what is resident is compared with what is owned.
 const COUNT: Duration = Duration::from_secs(1);
@@ -140,15 +140,15 @@ pub struct Daemon {
     config: Config,
     begin: Instant,
     epoll: OwnedFd,
-    strangers: Strangers,
+    strangers: UnidentifiedPeers,
     listener: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     /// True while the listener is disarmed, after EMFILE.
     deaf: bool,
-    guests: Guests,
-    closer: Closer,
-    tenants: BTreeMap<TenantNumber, Tenancy>,
+    guests: UserLimits,
+    closer: FdReaper,
+    tenants: BTreeMap<TenantNumber, Tenant>,
     next_tenant: TenantNumber,
     allocator: Allocator,
     /// Number of the last revocation.
@@ -156,9 +156,9 @@ pub struct Daemon {
     swap: SwapFs,
     usd: Usd,
     model: CostModel,
-    groups: Groups,
-    errands: Errands,
-    wiper: Wiper,
+    groups: CgroupRoot,
+    errands: JobRunner,
+    wiper: Scrubber,
     counted: Instant,
     signals: Signals,
     stall: Stall,
@@ -197,10 +197,10 @@ impl Daemon {
             topology: places(),
         };
         let make = || epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("make an epoll"));
-        let (epoll, strangers) = (make()?, Strangers::new(make()?));
-        let errands = Errands::new().map_err(call("make an eventfd"))?;
+        let (epoll, strangers) = (make()?, UnidentifiedPeers::new(make()?));
+        let errands = JobRunner::new().map_err(call("make an eventfd"))?;
         let trace = backing.usd.trace().clone();
-        let wiper = Wiper::start(trace, errands.teller()).map_err(|why| DaemonError::Call {
+        let wiper = Scrubber::start(trace, errands.teller()).map_err(|why| DaemonError::Call {
             what: "start a thread",
             errno: Errno::from_io_error(&why).unwrap_or(Errno::AGAIN),
         })?;
@@ -214,8 +214,8 @@ impl Daemon {
             connections: BTreeMap::new(),
             next_connection: 0,
             deaf: false,
-            guests: Guests::new(),
-            closer: Closer::default(),
+            guests: UserLimits::new(),
+            closer: FdReaper::default(),
             tenants: BTreeMap::new(),
             next_tenant: 1,
             allocator: match recovery::is_anybody_awaited(&backing.swap) {
@@ -226,7 +226,7 @@ impl Daemon {
             swap: backing.swap,
             usd: backing.usd,
             model: backing.model,
-            groups: Groups::open(name.trim_start_matches('-')),
+            groups: CgroupRoot::open(name.trim_start_matches('-')),
             errands,
             wiper,
             counted: Instant::now(),
@@ -392,12 +392,12 @@ impl Daemon {
     fn errand_done(&mut self) {
         while let Some(done) = self.errands.next() {
             match done {
-                Done::Wiped(number, wiped) => self.wiped(number, *wiped),
-                Done::Emptied(number) => self.emptied(number),
-                Done::Killed(number) | Done::Released(number) => self.part(number),
-                Done::Weighed(number, resident) => self.weighed(number, resident),
-                Done::Left(number) => self.forget(number),
-                Done::Counted(number, resident) => self.counted_exactly(number, resident),
+                JobResult::ScrubDone(number, wiped) => self.wiped(number, *wiped),
+                JobResult::Emptied(number) => self.emptied(number),
+                JobResult::Killed(number) | JobResult::Released(number) => self.part(number),
+                JobResult::Weighed(number, resident) => self.weighed(number, resident),
+                JobResult::Left(number) => self.forget(number),
+                JobResult::Counted(number, resident) => self.counted_exactly(number, resident),
             }
         }
     }
@@ -407,7 +407,7 @@ impl Daemon {
             match news {
                 UsdEvent::Closed(id) => self.channel_closed(id),
                 UsdEvent::CutOff { channel, why } => {
-                    let own = |(number, t): (&TenantNumber, &Tenancy)| {
+                    let own = |(number, t): (&TenantNumber, &Tenant)| {
                         t.channels
                             .values()
                             .any(|id| *id == channel)
@@ -439,7 +439,7 @@ impl Daemon {
                 let leaving = self.usd.begin_removal(client);
                 self.errands.start(move || {
                     leaving.wait();
-                    Done::Left(number)
+                    JobResult::Left(number)
                 });
             }
             None => self.forget(number),
@@ -448,7 +448,7 @@ impl Daemon {
 
     fn is_ending(&self, number: TenantNumber) -> bool {
         let tenancy = self.tenants.get(&number);
-        tenancy.is_none_or(|tenancy| tenancy.phase == Phase::Ending)
+        tenancy.is_none_or(|tenancy| tenancy.phase == TenantPhase::Ending)
     }
 
     /// A tenant has ended or left: releases all that it had.
@@ -457,7 +457,7 @@ impl Daemon {
             return;
         };
         let name = &tenancy.record.name;
-        let left = tenancy.phase == Phase::Leaving;
+        let left = tenancy.phase == TenantPhase::Leaving;
         let how = if left { "left" } else { "ended" };
         self.log(format_args!(
             "tenant {number} ({name}) has {how}: all it had is free"
@@ -488,12 +488,14 @@ impl Daemon {
         // A daemon's tenants are away from its start on, which is the stall's, too.
         let stalled = self.stall.total().min(stall::MOST);
         let grace = self.config.memory.grace.0 + stalled;
-        let lost = |tenancy: &Tenancy| match tenancy.phase {
-            Phase::Away(since) => tenancy.record.process().is_none() || since.elapsed() > grace,
-            Phase::Admitted | Phase::Asking => {
+        let lost = |tenancy: &Tenant| match tenancy.phase {
+            TenantPhase::Away(since) => {
+                tenancy.record.process().is_none() || since.elapsed() > grace
+            }
+            TenantPhase::Admitted | TenantPhase::Asking => {
                 tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive())
             }
-            Phase::Wiping | Phase::Leaving | Phase::Ending => false,
+            TenantPhase::Wiping | TenantPhase::Leaving | TenantPhase::Ending => false,
         };
         let lost: Vec<_> = (self.tenants.iter())
             .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))

@@ -6,10 +6,10 @@
 //! at most half, one person's at most a quarter. The daemon never blocks on a peer.
 
 use crate::peer::Peer;
-use crate::policy::Asker;
+use crate::policy::PeerIdentity;
 use crate::{CONNECTION, Daemon, DaemonError, STRANGERS};
 use host::seqpacket;
-use protocol::{Say, TenantNumber, encode};
+use protocol::{DaemonEvent, TenantNumber, encode};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
@@ -31,7 +31,7 @@ const LONGEST: Duration = Duration::from_millis(1);
 pub(super) const LISTENER: u64 = 0;
 
 /// Connections without a contract, and when they are served.
-pub(super) struct Strangers {
+pub(super) struct UnidentifiedPeers {
     epoll: OwnedFd,
     /// One of them has something to be done.
     here: bool,
@@ -39,7 +39,7 @@ pub(super) struct Strangers {
     from: Instant,
 }
 
-impl Strangers {
+impl UnidentifiedPeers {
     pub fn new(epoll: OwnedFd) -> Self {
         let from = Instant::now();
         Self {
@@ -69,7 +69,7 @@ impl Strangers {
 /// One end of the control socket.
 pub(super) struct Connection {
     pub fd: OwnedFd,
-    pub asker: Asker,
+    pub asker: PeerIdentity,
     pub peer: Peer,
     /// Whose descriptors and time it takes.
     pub person: u32,
@@ -165,7 +165,7 @@ impl Daemon {
         };
         let person = self.guests.person(peer.uid);
         if let Some(why) = self.crowded(peer.uid).or_else(|| self.besieged(peer.uid)) {
-            if let Ok(bytes) = encode(&Say::Refused(why)) {
+            if let Ok(bytes) = encode(&DaemonEvent::Refused(why)) {
                 let _ = seqpacket::send(&fd, &bytes, &[], SendFlags::DONTWAIT);
             }
             return self.closer.close(person, fd);
@@ -178,7 +178,7 @@ impl Daemon {
             return self.closer.close(person, fd);
         }
         let connection = Connection {
-            asker: Asker::of(&peer),
+            asker: PeerIdentity::of(&peer),
             peer,
             person,
             fd,
@@ -254,7 +254,7 @@ impl Daemon {
 
     /// Sends a message to a tenant, if it is connected. A tenant that does not read loses the
     /// message; the daemon does not block.
-    pub(super) fn say(&self, number: TenantNumber, say: &Say) {
+    pub(super) fn say(&self, number: TenantNumber, say: &DaemonEvent) {
         let tenancy = self.tenants.get(&number);
         if let Some(token) = tenancy.and_then(|tenancy| tenancy.connection) {
             self.say_at(token, say, &[]);
@@ -262,7 +262,7 @@ impl Daemon {
     }
 
     /// Sends a message on a connection. Returns true if it was queued.
-    pub(super) fn say_at(&self, token: u64, say: &Say, fds: &[BorrowedFd<'_>]) -> bool {
+    pub(super) fn say_at(&self, token: u64, say: &DaemonEvent, fds: &[BorrowedFd<'_>]) -> bool {
         let (Some(connection), Ok(bytes)) = (self.connections.get(&token), encode(say)) else {
             return false;
         };
@@ -271,7 +271,7 @@ impl Daemon {
 
     pub(super) fn refuse(&self, token: u64, why: impl std::fmt::Display) {
         let why = protocol::cut(&why.to_string(), protocol::TEXT);
-        self.say_at(token, &Say::Refused(why), &[]);
+        self.say_at(token, &DaemonEvent::Refused(why), &[]);
     }
 
     pub(super) fn close(&mut self, token: u64) {

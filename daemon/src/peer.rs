@@ -4,7 +4,7 @@
 //! before it is looked at; so the process is held by a descriptor from when it connected, and
 //! what was found by the number counts only if it still ran afterwards.
 
-use host::process_tree::Stat;
+use host::process_tree::ProcStat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
@@ -54,7 +54,7 @@ impl Peer {
 
     /// When the process started: with its number, its name. `None` if it has ended.
     pub fn start(&self) -> Option<u64> {
-        let start = Stat::of(self.pid)?.start;
+        let start = ProcStat::of(self.pid)?.start;
         self.runs().then_some(start)
     }
 
@@ -99,7 +99,7 @@ mod tests {
         let peer = Peer::of(&ours).unwrap();
         assert_eq!(
             (peer.pid, peer.start()),
-            (us, Stat::of(us).map(|s| s.start))
+            (us, ProcStat::of(us).map(|s| s.start))
         );
         drop(theirs);
         let mut child = std::process::Command::new("true").spawn().unwrap();

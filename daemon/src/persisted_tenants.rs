@@ -2,8 +2,8 @@
 //! whose each swap file is.
 
 use disk::swapfs::{FileName, MAX_BLOB};
-use protocol::contract_spec::{FrameTerms, Terms};
-use protocol::{NAME, Ticket, cut};
+use protocol::contract_spec::{ContractSpec, FrameSpec};
+use protocol::{NAME, ResumeToken, cut};
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ const VERSION: u8 = 1;
 
 /// A tenant as it is remembered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct TenantRecord {
     version: u8,
     /// Its number.
     pub number: u32,
@@ -27,14 +27,21 @@ pub struct Record {
     /// Its user.
     pub uid: u32,
     /// Its contract, in force.
-    pub terms: Terms,
+    pub terms: ContractSpec,
     /// What its frames will be after the notice.
-    pub later: Option<FrameTerms>,
+    pub later: Option<FrameSpec>,
 }
 
-impl Record {
+impl TenantRecord {
     /// Of a tenant that comes in now.
-    pub fn new(number: u32, name: &str, pid: Pid, start: u64, uid: u32, terms: Terms) -> Self {
+    pub fn new(
+        number: u32,
+        name: &str,
+        pid: Pid,
+        start: u64,
+        uid: u32,
+        terms: ContractSpec,
+    ) -> Self {
         Self {
             version: VERSION,
             number,
@@ -80,14 +87,14 @@ fn printable(name: &str) -> String {
 }
 
 /// The name of a tenant's swap file: it cannot be guessed, so it authenticates the tenant.
-pub fn file_name(ticket: &Ticket) -> FileName {
+pub fn file_name(ticket: &ResumeToken) -> FileName {
     // A ticket is as long as the shortest name.
     FileName::new(&ticket.0).unwrap_or_else(|_| unreachable!("a ticket is a name"))
 }
 
 /// The ticket of a swap file.
-pub fn ticket(name: &FileName) -> Option<Ticket> {
-    name.as_bytes().try_into().ok().map(Ticket)
+pub fn ticket(name: &FileName) -> Option<ResumeToken> {
+    name.as_bytes().try_into().ok().map(ResumeToken)
 }
 
 /// Tells this run of the machine from every other.
@@ -108,15 +115,15 @@ fn boot() -> [u8; 16] {
 mod tests {
     use super::*;
 
-    fn record(name: &str) -> Record {
-        let terms = Terms {
+    fn record(name: &str) -> TenantRecord {
+        let terms = ContractSpec {
             frames: "64M+64M".parse().unwrap(),
             disk: "25ms/250ms,extra".parse().unwrap(),
             swap: u64::MAX,
         };
         let us = rustix::process::getpid();
         let start = host::process_tree::process(us).start;
-        Record::new(u32::MAX, name, us, start, u32::MAX, terms)
+        TenantRecord::new(u32::MAX, name, us, start, u32::MAX, terms)
     }
 
     #[test]
@@ -124,16 +131,16 @@ mod tests {
         let mut record = record(&"n".repeat(2 * NAME));
         let bytes = record.encode();
         assert_eq!(
-            Record::decode(&bytes[..bytes.len() - 1]),
+            TenantRecord::decode(&bytes[..bytes.len() - 1]),
             Some(record.clone())
         );
         let most = u32::MAX;
-        record.later = Some(FrameTerms { g: most, x: most });
+        record.later = Some(FrameSpec { g: most, x: most });
         let bytes = record.encode();
         assert!(bytes.len() <= MAX_BLOB);
-        assert_eq!(Record::decode(&bytes), Some(record));
-        assert_eq!(Record::decode(&bytes[..9]), None);
-        assert_eq!(Record::decode(&[]), None);
+        assert_eq!(TenantRecord::decode(&bytes), Some(record));
+        assert_eq!(TenantRecord::decode(&bytes[..9]), None);
+        assert_eq!(TenantRecord::decode(&[]), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! stays open over exec.
 
 use crate::peer::Peer;
-use protocol::contract_spec::{FrameTerms, Terms};
+use protocol::contract_spec::{ContractSpec, FrameSpec};
 use serde::Deserialize;
 use std::path::PathBuf;
 use wired::Bytes;
@@ -42,7 +42,7 @@ pub struct Rule {
 
 /// A process that sends a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct PeerIdentity {
     /// Its user.
     pub uid: u32,
     /// Its group.
@@ -64,16 +64,16 @@ impl FileNumber {
 
 /// What contracts have together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Held {
+pub struct ContractTotals {
     frames: u64,
     disk: f64,
     swap: u64,
 }
 
-impl Held {
+impl ContractTotals {
     /// With one more contract.
-    pub fn with(self, terms: &Terms) -> Self {
-        let FrameTerms { x, .. } = terms.frames;
+    pub fn with(self, terms: &ContractSpec) -> Self {
+        let FrameSpec { x, .. } = terms.frames;
         let disk = if terms.disk.period.is_zero() {
             0.0
         } else {
@@ -89,7 +89,7 @@ impl Held {
     }
 }
 
-impl Asker {
+impl PeerIdentity {
     /// The peer of a connection.
     pub(super) fn of(peer: &Peer) -> Self {
         let found = FileNumber::of(format!("/proc/{}/exe", peer.pid.as_raw_nonzero()));
@@ -103,7 +103,7 @@ impl Asker {
 }
 
 impl Rule {
-    fn fits(&self, asker: &Asker) -> bool {
+    fn fits(&self, asker: &PeerIdentity) -> bool {
         let is = |asked: Option<u32>, there: u32| asked.is_none_or(|asked| asked == there);
         let runs = |path: &PathBuf| {
             let executable = asker.executable;
@@ -129,8 +129,8 @@ impl Rule {
     }
 
     /// Why one who has `held` may not have these `terms` as well, if so.
-    fn refusal(&self, held: Held, terms: &Terms) -> Option<String> {
-        let (asked, all) = (Held::default().with(terms), held.with(terms));
+    fn refusal(&self, held: ContractTotals, terms: &ContractSpec) -> Option<String> {
+        let (asked, all) = (ContractTotals::default().with(terms), held.with(terms));
         let beside =
             |held: &dyn std::fmt::Display| format!("beside {held} of this user's contracts");
         if let Some(most) = self
@@ -165,7 +165,7 @@ impl Rule {
 }
 
 /// The weight of `asker` in sharing out faults: that of the first rule that fits.
-pub fn fault_weight(rules: &[Rule], asker: &Asker) -> u32 {
+pub fn fault_weight(rules: &[Rule], asker: &PeerIdentity) -> u32 {
     let rule = rules.iter().find(|rule| rule.fits(asker));
     rule.and_then(|rule| rule.fault_weight).unwrap_or(1)
 }
@@ -174,9 +174,9 @@ pub fn fault_weight(rules: &[Rule], asker: &Asker) -> u32 {
 pub fn check(
     rules: &[Rule],
     own: u32,
-    asker: &Asker,
-    held: Held,
-    terms: &Terms,
+    asker: &PeerIdentity,
+    held: ContractTotals,
+    terms: &ContractSpec,
 ) -> Result<(), String> {
     if asker.uid == 0 || asker.uid == own {
         return Ok(());
@@ -192,7 +192,7 @@ pub fn check(
 }
 
 /// Returns true if `asker` may see and set contracts of others.
-pub fn is_admin(rules: &[Rule], own: u32, asker: &Asker) -> bool {
+pub fn is_admin(rules: &[Rule], own: u32, asker: &PeerIdentity) -> bool {
     let rule = rules.iter().find(|rule| rule.fits(asker));
     asker.uid == 0 || asker.uid == own || rule.is_some_and(|rule| rule.admin)
 }
@@ -201,16 +201,16 @@ pub fn is_admin(rules: &[Rule], own: u32, asker: &Asker) -> bool {
 mod tests {
     use super::*;
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> ContractSpec {
+        ContractSpec {
             frames: "64M+64M".parse().unwrap(),
             disk: "25ms/250ms".parse().unwrap(),
             swap: 1 << 30,
         }
     }
 
-    fn asker(uid: u32) -> Asker {
-        Asker {
+    fn asker(uid: u32) -> PeerIdentity {
+        PeerIdentity {
             uid,
             gid: 7,
             executable: FileNumber::of("/proc/self/exe"),
@@ -219,9 +219,9 @@ mod tests {
 
     #[test]
     fn nobody_but_root_and_the_daemons_user_may_ask_unless_a_rule_says_so() {
-        assert!(check(&[], 5, &asker(0), Held::default(), &terms()).is_ok());
-        assert!(check(&[], 5, &asker(5), Held::default(), &terms()).is_ok());
-        let why = check(&[], 5, &asker(6), Held::default(), &terms()).unwrap_err();
+        assert!(check(&[], 5, &asker(0), ContractTotals::default(), &terms()).is_ok());
+        assert!(check(&[], 5, &asker(5), ContractTotals::default(), &terms()).is_ok());
+        let why = check(&[], 5, &asker(6), ContractTotals::default(), &terms()).unwrap_err();
         assert!(
             why.contains("user 6 (group 7)") && why.contains("[[allow]]"),
             "{why}"
@@ -230,7 +230,16 @@ mod tests {
             gid: Some(7),
             ..Rule::default()
         };
-        assert!(check(&[by_group], 5, &asker(6), Held::default(), &terms()).is_ok());
+        assert!(
+            check(
+                &[by_group],
+                5,
+                &asker(6),
+                ContractTotals::default(),
+                &terms()
+            )
+            .is_ok()
+        );
     }
 
     #[test]
@@ -241,7 +250,7 @@ mod tests {
                 ..Rule::default()
             };
             change(&mut rule);
-            check(&[rule], 5, &asker(6), Held::default(), &terms())
+            check(&[rule], 5, &asker(6), ContractTotals::default(), &terms())
         };
         assert!(rule(&|r| r.frames = Some(Bytes(128 << 20))).is_ok());
         let why = rule(&|r| r.frames = Some(Bytes(127 << 20))).unwrap_err();
@@ -274,7 +283,7 @@ mod tests {
             ..Rule::default()
         };
         let rules = [rule];
-        let one = Held::default().with(&terms());
+        let one = ContractTotals::default().with(&terms());
         assert!(check(&rules, 5, &asker(6), one, &terms()).is_ok());
         let two = one.with(&terms());
         let why = check(&rules, 5, &asker(6), two, &terms()).unwrap_err();
@@ -310,7 +319,7 @@ mod tests {
         };
         let fits = |path: &PathBuf| {
             let executable = FileNumber::of(path);
-            let asker = Asker {
+            let asker = PeerIdentity {
                 executable,
                 ..asker(6)
             };
@@ -318,7 +327,7 @@ mod tests {
         };
         assert!(fits(&allowed) && fits(&linked) && !fits(&copied));
         // Another file in its place, as a mount over it would be in another namespace.
-        let asker = Asker {
+        let asker = PeerIdentity {
             executable: FileNumber::of(&allowed),
             ..asker(6)
         };
@@ -344,7 +353,7 @@ mod tests {
             ..Rule::default()
         };
         let rules = [small.clone(), large.clone()];
-        assert!(check(&rules, 5, &asker(6), Held::default(), &terms()).is_err());
+        assert!(check(&rules, 5, &asker(6), ContractTotals::default(), &terms()).is_err());
         assert!(!is_admin(&rules, 5, &asker(6)) && is_admin(&[large, small], 5, &asker(6)));
     }
 }

@@ -5,15 +5,15 @@
 //!
 //! Rule: until a tenant is back, or known to have ended, it keeps all that it had.
 
-use crate::persisted_tenants::{self, Record};
-use crate::tenant::{Frames, Phase, Tenancy};
+use crate::persisted_tenants::{self, TenantRecord};
+use crate::tenant::{Tenant, TenantFrames, TenantPhase};
 use crate::{Daemon, DaemonError};
 use disk::swapfs::{FileId, SwapFs};
 use frames::LimitControl;
 use frames::allocator::{Placement, TenantId};
 use host::seqpacket::Received;
 use iochannel::{ChannelServer, Doorbell};
-use protocol::{ChannelNumber, Say, TenantNumber, Ticket};
+use protocol::{ChannelNumber, DaemonEvent, ResumeToken, TenantNumber};
 use rustix::fd::OwnedFd;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +25,7 @@ pub(super) fn is_anybody_awaited(swap: &SwapFs) -> bool {
     let mut records = swap
         .files()
         .iter()
-        .filter_map(|file| Record::decode(file.blob()));
+        .filter_map(|file| TenantRecord::decode(file.blob()));
     records.any(|record| record.process().is_some())
 }
 
@@ -37,7 +37,7 @@ impl Daemon {
                 (
                     file.id(),
                     persisted_tenants::ticket(file.name()),
-                    Record::decode(file.blob()),
+                    TenantRecord::decode(file.blob()),
                 )
             })
             .collect();
@@ -64,8 +64,8 @@ impl Daemon {
     fn remembered(
         &mut self,
         file: FileId,
-        ticket: Ticket,
-        record: Record,
+        ticket: ResumeToken,
+        record: TenantRecord,
         leader: Pid,
     ) -> Result<(), DaemonError> {
         let number = record.number;
@@ -89,13 +89,13 @@ impl Daemon {
             .admit(terms.disk.into())
             .map_err(|why| fail(why.to_string()))?;
         let group = self.groups.take_in(leader, record.start, number);
-        let tenancy = Tenancy {
+        let tenancy = Tenant {
             record,
             ticket,
-            phase: Phase::Away(Instant::now()),
+            phase: TenantPhase::Away(Instant::now()),
             rejoined: true,
             connection: None,
-            frames: Some(Frames {
+            frames: Some(TenantFrames {
                 group,
                 quota: None,
                 // Its processes stay in their control group.
@@ -117,9 +117,15 @@ impl Daemon {
     }
 
     /// A tenant presents its ticket.
-    pub(super) fn rejoin(&mut self, token: u64, ticket: Ticket, channels: u32, message: &Received) {
-        let own = |(number, tenancy): (&TenantNumber, &Tenancy)| {
-            let waits = matches!(tenancy.phase, Phase::Away(_));
+    pub(super) fn rejoin(
+        &mut self,
+        token: u64,
+        ticket: ResumeToken,
+        channels: u32,
+        message: &Received,
+    ) {
+        let own = |(number, tenancy): (&TenantNumber, &Tenant)| {
+            let waits = matches!(tenancy.phase, TenantPhase::Away(_));
             (tenancy.ticket == ticket && waits).then_some(*number)
         };
         let Some(number) = self.tenants.iter().find_map(own) else {
@@ -183,13 +189,13 @@ impl Daemon {
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.doorbell = doorbell;
             tenancy.connection = Some(token);
-            tenancy.phase = Phase::Admitted;
+            tenancy.phase = TenantPhase::Admitted;
             if let Some(frames) = &mut tenancy.frames {
                 (frames.quota, frames.hunger) = (quota, hunger);
             }
         }
         self.back_by_file(number)?;
-        let said = Say::Admitted {
+        let said = DaemonEvent::Admitted {
             tenant: number,
             terms,
             note: String::new(),
@@ -227,7 +233,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Frames that a tenant can own while all others have theirs, or the guarantee that
+    /// TenantFrames that a tenant can own while all others have theirs, or the guarantee that
     /// they may yet come back for.
     fn left_for(&self, id: TenantId) -> u32 {
         let others = self.allocator.all_stats().filter(|view| view.tenant != id);
@@ -264,7 +270,8 @@ impl Daemon {
         if let Some(why) = crowded.or_else(|| tenancy.full()) {
             return self.refuse(token, why);
         }
-        let is_new = !tenancy.channels.contains_key(&channel) && tenancy.phase == Phase::Admitted;
+        let is_new =
+            !tenancy.channels.contains_key(&channel) && tenancy.phase == TenantPhase::Admitted;
         let Some(client) = tenancy.client.filter(|_| is_new) else {
             return;
         };

@@ -9,7 +9,7 @@
 //! wait for it and however slow the disk is. While the disk is otherwise idle, wiping takes all
 //! of it.
 
-use crate::jobs::{Done, Teller};
+use crate::jobs::{JobResult, JobSender};
 use crate::urgent;
 use disk::swapfs::{Device, Scrub, ScrubError};
 use disk::trace::{Event, Reader};
@@ -24,22 +24,22 @@ const PAUSES: u32 = 19;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A wiped file, or why it is not.
-pub struct Wiped {
+pub struct ScrubDone {
     /// The work, to be handed back to the filesystem.
     pub scrub: Scrub<Device>,
     /// What came of it.
     pub result: Result<(), ScrubError>,
 }
 
-type Work = (TenantNumber, Box<Scrub<Device>>);
+type Job = (TenantNumber, Box<Scrub<Device>>);
 
 /// The thread that wipes. It ends when this is dropped, after the step in hand.
-pub struct Wiper(Sender<Work>);
+pub struct Scrubber(Sender<Job>);
 
-impl Wiper {
+impl Scrubber {
     /// A thread with nothing to do; `trace` shows whether others use the disk, and `teller`
     /// hears what was wiped.
-    pub fn start(trace: Reader, teller: Teller) -> std::io::Result<Self> {
+    pub fn start(trace: Reader, teller: JobSender) -> std::io::Result<Self> {
         let (sender, work) = channel();
         std::thread::Builder::new()
             .name("selfpage-wiper".into())
@@ -50,14 +50,14 @@ impl Wiper {
         Ok(Self(sender))
     }
 
-    /// Wipes a tenant's file: [`Done::Wiped`] follows.
+    /// Wipes a tenant's file: [`JobResult::ScrubDone`] follows.
     pub fn wipe(&self, tenant: TenantNumber, scrub: Scrub<Device>) {
         // The thread lasts as long as this.
         let _ = self.0.send((tenant, Box::new(scrub)));
     }
 }
 
-fn serve(work: &Receiver<Work>, trace: &Reader, teller: &Teller) {
+fn serve(work: &Receiver<Job>, trace: &Reader, teller: &JobSender) {
     let mut files = VecDeque::new();
     let mut next = trace.since(u64::MAX).next;
     let mut is_used = || {
@@ -86,7 +86,10 @@ fn serve(work: &Receiver<Work>, trace: &Reader, teller: &Teller) {
         let result = scrub.step().map(drop);
         if result.is_err() || scrub.is_done() {
             let scrub = *scrub;
-            teller.tell(Done::Wiped(tenant, Box::new(Wiped { scrub, result })));
+            teller.tell(JobResult::ScrubDone(
+                tenant,
+                Box::new(ScrubDone { scrub, result }),
+            ));
         } else {
             files.push_back((tenant, scrub));
         }

@@ -1,14 +1,14 @@
 //! One tenant as the daemon has it.
 
-use crate::persisted_tenants::Record;
-use crate::tenant_cgroup::Group;
+use crate::persisted_tenants::TenantRecord;
+use crate::tenant_cgroup::TenantCgroup;
 use disk::atropos::ClientId;
 use disk::swapfs::FileId;
 use disk::usd::ChannelId;
 use frames::LimitControl;
 use frames::allocator::Placement;
 use iochannel::Doorbell;
-use protocol::{ChannelNumber, Ticket};
+use protocol::{ChannelNumber, ResumeToken};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -18,7 +18,7 @@ const MOST_CHANNELS: usize = 4096;
 
 /// What a tenant is doing here.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum TenantPhase {
     /// Its swap file is being wiped; then it is told that it is admitted.
     Wiping,
     /// It has its contract.
@@ -36,9 +36,9 @@ pub enum Phase {
 }
 
 /// What belongs to a tenant with frames.
-pub struct Frames {
+pub struct TenantFrames {
     /// Its group of processes.
-    pub group: Group,
+    pub group: TenantCgroup,
     /// Its ledger, once that is known.
     pub quota: Option<LimitControl>,
     /// Which frames it has.
@@ -52,26 +52,26 @@ pub struct Frames {
 }
 
 /// A tenant: of frames and disk, or of the disk alone.
-pub struct Tenancy {
+pub struct Tenant {
     /// What is remembered of it.
-    pub record: Record,
+    pub record: TenantRecord,
     /// Its resume token.
-    pub ticket: Ticket,
+    pub ticket: ResumeToken,
     /// What it is doing.
-    pub phase: Phase,
+    pub phase: TenantPhase,
     /// Whether it came to an earlier daemon first.
     pub rejoined: bool,
     /// Its connection's token; none while it is away.
     pub connection: Option<u64>,
     /// What belongs to a tenant with frames; none of a file's.
-    pub frames: Option<Frames>,
+    pub frames: Option<TenantFrames>,
     /// Its swap file; none of a file's.
     pub file: Option<FileId>,
     /// The disk's client, once it has what to read and write.
     pub client: Option<ClientId>,
     /// Rung by it for all its channels.
     pub doorbell: Doorbell,
-    /// Frames resident, by the kernel's last count.
+    /// TenantFrames resident, by the kernel's last count.
     pub resident: u32,
     /// Its channels, as the disk knows them.
     pub channels: BTreeMap<ChannelNumber, ChannelId>,
@@ -79,7 +79,7 @@ pub struct Tenancy {
     pub next_channel: ChannelNumber,
 }
 
-impl Tenancy {
+impl Tenant {
     /// Why it may have no more channels, if so.
     pub fn full(&self) -> Option<String> {
         let full = self.channels.len() >= MOST_CHANNELS;
@@ -105,7 +105,8 @@ impl Tenancy {
     /// Returns true if it may have owned frames: until it has attached its ledger it has none. A
     /// tenant inherited from an earlier daemon may have attached its ledger there.
     pub fn has_begun(&self) -> bool {
-        let is_new = matches!(self.phase, Phase::Wiping | Phase::Admitted) && !self.rejoined;
+        let is_new =
+            matches!(self.phase, TenantPhase::Wiping | TenantPhase::Admitted) && !self.rejoined;
         let frames = self.frames.as_ref();
         !is_new || frames.is_none_or(|frames| frames.quota.is_some())
     }

@@ -10,7 +10,7 @@
 //! a killed process is freed at once (`process_mrelease`).
 
 use crate::cgroup_origin;
-use crate::persisted_tenants::Record;
+use crate::persisted_tenants::TenantRecord;
 use host::process_tree::{self, is_running, release_memory};
 use host::procfs;
 use rustix::fd::OwnedFd;
@@ -39,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const BEHIND: u64 = 1 << 20;
 
 /// The control groups of tenants, where there can be any.
-pub struct Groups {
+pub struct CgroupRoot {
     root: Option<PathBuf>,
     /// Whether the kernel's own swap can be kept off guaranteed frames.
     protects: bool,
@@ -47,7 +47,7 @@ pub struct Groups {
 
 /// One tenant's processes.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub struct TenantCgroup {
     path: Option<PathBuf>,
     leader: Pid,
     /// When the leader started: with its number, its name for good.
@@ -60,7 +60,7 @@ pub struct Group {
 const SWAPS: &str = "the kernel's own swap is on and no control group can keep it away from guaranteed frames: \
      they are best effort (swapoff, or the memory controller of control groups version 2, mends it)";
 
-impl Groups {
+impl CgroupRoot {
     /// Those of the daemon whose socket has this name.
     pub fn open(name: &str) -> Self {
         let root = MOUNTS.iter().map(Path::new).find_map(|mount| {
@@ -80,7 +80,7 @@ impl Groups {
 
     /// Puts a tenant into a group: the process that asks, which started then, and all it starts
     /// from now on.
-    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> Group {
+    pub fn take_in(&self, leader: Pid, start: u64, number: u32) -> TenantCgroup {
         let path = self.root.as_ref().and_then(|root| {
             let path = root.join(number.to_string());
             fs::create_dir_all(&path).ok()?;
@@ -96,7 +96,7 @@ impl Groups {
                 }
             }
         });
-        Group {
+        TenantCgroup {
             path,
             leader,
             start,
@@ -123,7 +123,7 @@ impl Groups {
 
     /// Keeps the kernel's own swap away from `guaranteed` bytes of the group; if it cannot,
     /// says so.
-    pub fn protect(&self, group: &Group, guaranteed: u64) -> &'static str {
+    pub fn protect(&self, group: &TenantCgroup, guaranteed: u64) -> &'static str {
         let swaps = fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1);
         let done = group
             .path
@@ -140,7 +140,7 @@ impl Groups {
     }
 }
 
-impl Drop for Groups {
+impl Drop for CgroupRoot {
     fn drop(&mut self) {
         // Those with live tenants in them stay, for the daemon that comes after; a group whose
         // last process had not quite ended when its tenant was forgotten does not.
@@ -154,14 +154,14 @@ impl Drop for Groups {
     }
 }
 
-impl Group {
+impl TenantCgroup {
     /// Returns true if the process that requested the contract still runs.
     pub fn is_alive(&self) -> bool {
         is_running(self.leader, self.start)
     }
 
     /// Returns true if a newcomer is in it.
-    pub fn has(&self, newcomer: &Record) -> bool {
+    pub fn has(&self, newcomer: &TenantRecord) -> bool {
         let there = |pid| self.path.is_some() && self.processes().contains(&pid);
         newcomer.process().is_some_and(there)
     }
@@ -186,7 +186,7 @@ impl Group {
         };
         all.extend(roots.into_iter().flat_map(process_tree::below));
         for pid in &all {
-            if let Some(stat) = process_tree::Stat::of(*pid) {
+            if let Some(stat) = process_tree::ProcStat::of(*pid) {
                 found.entry(*pid).or_insert(stat.start);
             }
         }
@@ -257,7 +257,7 @@ impl Group {
                 release_memory(fd);
             }
             let lives =
-                |pid: &Pid| process_tree::Stat::of(*pid).is_some_and(|stat| !stat.is_dead());
+                |pid: &Pid| process_tree::ProcStat::of(*pid).is_some_and(|stat| !stat.is_dead());
             let left = self.processes().into_iter().filter(lives);
             if left.filter(|pid| !enough(*pid)).count() == 0 || begin.elapsed() > limit {
                 return held.len();
@@ -341,8 +341,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     /// A shell that is in its group before it starts anything.
-    fn group_of(script: &str) -> (Groups, Group, std::process::Child) {
-        let groups = Groups::open(&format!("test-{}", std::process::id()));
+    fn group_of(script: &str) -> (CgroupRoot, TenantCgroup, std::process::Child) {
+        let groups = CgroupRoot::open(&format!("test-{}", std::process::id()));
         let mut child = Command::new("sh")
             .args(["-c", &format!("read go; {script}")])
             .stdin(Stdio::piped())
@@ -398,14 +398,15 @@ mod tests {
             assert!(group.kill(Duration::from_secs(5)) >= 4);
         });
         assert!(!group.is_alive());
-        let alive = |pid: &&Pid| process_tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
+        let alive =
+            |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
         assert_eq!(there.iter().filter(alive).count(), 0);
         group.remove();
     }
 
     #[test]
     fn without_a_group_those_that_the_leader_leaves_behind_are_the_tenants_still() {
-        let groups = Groups {
+        let groups = CgroupRoot {
             root: None,
             protects: false,
         };
@@ -427,7 +428,8 @@ mod tests {
         assert!(!group.is_alive());
         assert_eq!(group.processes().len(), 2);
         group.kill(Duration::from_secs(20));
-        let alive = |pid: &&Pid| process_tree::Stat::of(**pid).is_some_and(|stat| !stat.is_dead());
+        let alive =
+            |pid: &&Pid| process_tree::ProcStat::of(**pid).is_some_and(|stat| !stat.is_dead());
         assert_eq!(there.iter().filter(alive).count(), 0);
         assert!(group.processes().is_empty());
     }

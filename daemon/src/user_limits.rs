@@ -13,8 +13,8 @@
 
 use crate::Daemon;
 use crate::listener::Connection;
-use crate::policy::Held;
-use crate::tenant::Tenancy;
+use crate::policy::ContractTotals;
+use crate::tenant::Tenant;
 use protocol::TenantNumber;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
@@ -42,10 +42,10 @@ const CONNECTION: usize = 2;
 const TENANT: usize = 4;
 
 /// The recent use of each user.
-pub struct Guests {
+pub struct UserLimits {
     descriptors: usize,
-    changes: Paces,
-    questions: Paces,
+    changes: TokenBuckets,
+    questions: TokenBuckets,
     persons: Vec<Subordinate>,
 }
 
@@ -57,17 +57,17 @@ struct Subordinate {
 }
 
 /// How often persons may still do something.
-struct Paces {
+struct TokenBuckets {
     rate: f64,
-    left: BTreeMap<u32, Pace>,
+    left: BTreeMap<u32, TokenBucket>,
 }
 
-struct Pace {
+struct TokenBucket {
     left: f64,
     at: Instant,
 }
 
-impl Guests {
+impl UserLimits {
     /// No use yet. Raises the daemon's descriptor limit to the hard limit.
     pub fn new() -> Self {
         let limit = getrlimit(Resource::Nofile);
@@ -80,8 +80,8 @@ impl Guests {
         let most = getrlimit(Resource::Nofile).current;
         let mut it = Self {
             descriptors: most.map_or(usize::MAX, |most| most as usize),
-            changes: Paces::new(RATE),
-            questions: Paces::new(ASKING),
+            changes: TokenBuckets::new(RATE),
+            questions: TokenBuckets::new(ASKING),
             persons: Vec::new(),
         };
         it.read_persons();
@@ -121,7 +121,7 @@ impl Guests {
     }
 }
 
-impl Paces {
+impl TokenBuckets {
     fn new(rate: f64) -> Self {
         let left = BTreeMap::new();
         Self { rate, left }
@@ -130,14 +130,14 @@ impl Paces {
     fn take(&mut self, person: u32) -> bool {
         let (now, rate) = (Instant::now(), self.rate);
         let most = rate * BURST;
-        let earned = |pace: &Pace| pace.left + rate * (now - pace.at).as_secs_f64();
+        let earned = |pace: &TokenBucket| pace.left + rate * (now - pace.at).as_secs_f64();
         self.left.retain(|_, pace| earned(pace) < most);
         let left = self.left.get(&person).map_or(most, earned);
         if left < 1.0 {
             return false;
         }
         let left = left - 1.0;
-        self.left.insert(person, Pace { left, at: now });
+        self.left.insert(person, TokenBucket { left, at: now });
         true
     }
 }
@@ -169,7 +169,7 @@ impl Daemon {
     pub(super) fn crowded(&self, uid: u32) -> Option<String> {
         let person = self.guests.person(uid);
         let connections = self.connections.values().filter(|c| c.person == person);
-        let is_own = |t: &&Tenancy| self.guests.person(t.record.uid) == person;
+        let is_own = |t: &&Tenant| self.guests.person(t.record.uid) == person;
         let tenants = self.tenants.values().filter(is_own);
         let channels: usize = tenants.map(|t| TENANT + t.channels.len()).sum();
         let (taken, most) = (
@@ -185,14 +185,14 @@ impl Daemon {
     }
 
     /// What the contracts of a person have together, but for this one.
-    pub(super) fn held(&self, uid: u32, but: Option<TenantNumber>) -> Held {
+    pub(super) fn held(&self, uid: u32, but: Option<TenantNumber>) -> ContractTotals {
         let person = self.guests.person(uid);
         let all = self
             .tenants
             .iter()
             .filter(|(number, _)| Some(**number) != but);
         let own = all.filter(|(_, t)| self.guests.person(t.record.uid) == person);
-        own.fold(Held::default(), |held, (_, tenancy)| {
+        own.fold(ContractTotals::default(), |held, (_, tenancy)| {
             held.with(&tenancy.record.terms)
         })
     }
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn one_who_changes_too_fast_is_held_up_and_nobody_else() {
-        let mut guests = Guests::new();
+        let mut guests = UserLimits::new();
         let done = (0..1000).filter(|_| guests.may_change(7)).count();
         assert!((64..1000).contains(&done), "{done}");
         assert!(guests.may_ask(7), "that is counted apart");
@@ -249,7 +249,7 @@ mod tests {
     fn users_that_are_one_persons_count_as_one() {
         let names = "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/:/bin/sh\n";
         let text = "ann:100000:65536\n1001:165536:10\n# none\ngone:300000:5\nbad:1\n";
-        let mut guests = Guests::new();
+        let mut guests = UserLimits::new();
         guests.persons = subordinates(text, names);
         let persons = [
             1000, 99_999, 100_000, 165_535, 165_536, 165_545, 165_546, 300_004,

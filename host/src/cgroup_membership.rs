@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 /// A group that a process is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Membership {
+pub struct CgroupMembership {
     controllers: String,
     path: String,
 }
 
-impl Membership {
+impl CgroupMembership {
     /// Returns true if the hierarchy is that of version 2.
     pub fn is_v2(&self) -> bool {
         self.controllers.is_empty()
@@ -39,26 +39,26 @@ impl Membership {
 }
 
 /// The groups that this process is in; none where the kernel has no control groups.
-pub fn own() -> Vec<Membership> {
+pub fn own() -> Vec<CgroupMembership> {
     read("self")
 }
 
 /// The groups that a process is in; none where it has ended.
-pub fn of(process: Pid) -> Vec<Membership> {
+pub fn of(process: Pid) -> Vec<CgroupMembership> {
     read(&process.as_raw_nonzero().to_string())
 }
 
-fn read(process: &str) -> Vec<Membership> {
+fn read(process: &str) -> Vec<CgroupMembership> {
     let text = fs::read_to_string(format!("/proc/{process}/cgroup"));
     parse(&text.unwrap_or_default())
 }
 
-fn parse(text: &str) -> Vec<Membership> {
+fn parse(text: &str) -> Vec<CgroupMembership> {
     let membership = |line: &str| {
         // A path may have colons of its own.
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?.into(), fields.next()?.into());
-        Some(Membership { controllers, path })
+        Some(CgroupMembership { controllers, path })
     };
     text.lines().filter_map(membership).collect()
 }

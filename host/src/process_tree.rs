@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The fields of /proc/PID/stat.
 #[derive(Clone, Copy, Debug)]
-pub struct Stat {
+pub struct ProcStat {
     /// One letter: R, S, D, T, t, Z, X.
     pub state: u8,
     /// Its parent; `None` above the first.
@@ -17,7 +17,7 @@ pub struct Stat {
     pub start: u64,
 }
 
-impl Stat {
+impl ProcStat {
     /// Of a process that exists.
     pub fn of(pid: Pid) -> Option<Self> {
         Self::parse(&read_at_once(pid, "stat")?)
@@ -56,7 +56,7 @@ impl Stat {
 
 /// A process as the ledger names it.
 pub fn process(pid: Pid) -> frames::Process {
-    let start = Stat::of(pid).map_or(0, |stat| stat.start);
+    let start = ProcStat::of(pid).map_or(0, |stat| stat.start);
     frames::Process {
         pid: pid.as_raw_nonzero().get() as u32,
         start,
@@ -66,7 +66,7 @@ pub fn process(pid: Pid) -> frames::Process {
 /// Returns true if a process that the ledger names still runs.
 pub fn is_alive(process: frames::Process) -> bool {
     Pid::from_raw(process.pid as i32).is_some_and(|pid| {
-        let now = Stat::of(pid);
+        let now = ProcStat::of(pid);
         now.is_some_and(|stat| {
             !stat.is_dead() && (process.start == 0 || stat.start == process.start)
         })
@@ -75,7 +75,7 @@ pub fn is_alive(process: frames::Process) -> bool {
 
 /// Returns true if a process of this number, started then, still runs.
 pub fn is_running(pid: Pid, start: u64) -> bool {
-    Stat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
+    ProcStat::of(pid).is_some_and(|stat| stat.start == start && !stat.is_dead())
 }
 
 /// A file of a process's in /proc, by one read: the kernel makes it as a whole, and each process that
@@ -98,7 +98,7 @@ pub fn descends(pid: Pid, ancestor: Pid) -> bool {
         if pid == ancestor {
             return true;
         }
-        at = Stat::of(pid).and_then(|stat| stat.parent);
+        at = ProcStat::of(pid).and_then(|stat| stat.parent);
     }
     false
 }
@@ -106,7 +106,7 @@ pub fn descends(pid: Pid, ancestor: Pid) -> bool {
 /// Whether `pid` is at most `levels` generations below `ancestor`: for a process that may be
 /// anyone's, and may be as many generations deep as its user likes.
 pub fn descends_within(pid: Pid, ancestor: Pid, levels: usize) -> bool {
-    let parent = |pid: &Pid| Stat::of(*pid).and_then(|stat| stat.parent);
+    let parent = |pid: &Pid| ProcStat::of(*pid).and_then(|stat| stat.parent);
     std::iter::successors(Some(pid), parent)
         .take(levels + 1)
         .any(|pid| pid == ancestor)
@@ -135,7 +135,7 @@ pub fn below(root: Pid) -> Vec<Pid> {
             .to_str()
             .and_then(|name| name.parse().ok())
             .and_then(Pid::from_raw);
-        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, Stat::of(pid)?.parent?))) {
+        if let Some((pid, parent)) = pid.and_then(|pid| Some((pid, ProcStat::of(pid)?.parent?))) {
             children.entry(parent).or_default().push(pid);
         }
     }
@@ -145,7 +145,7 @@ pub fn below(root: Pid) -> Vec<Pid> {
         found.extend(children.remove(pid).unwrap_or_default());
         next += 1;
     }
-    found.retain(|pid| Stat::of(*pid).is_some_and(|stat| !stat.is_dead()));
+    found.retain(|pid| ProcStat::of(*pid).is_some_and(|stat| !stat.is_dead()));
     found
 }
 
@@ -199,15 +199,16 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_and_spaces_is_read_over() {
-        let stat =
-            Stat::parse(b"12 (a) b (c) T 7 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 999 23")
-                .unwrap();
+        let stat = ProcStat::parse(
+            b"12 (a) b (c) T 7 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 999 23",
+        )
+        .unwrap();
         assert_eq!(
             (stat.state, stat.parent, stat.start),
             (b'T', Pid::from_raw(7), 999)
         );
         assert!(stat.is_still() && !stat.is_dead());
-        assert!(Stat::parse(b"12 (a").is_none());
+        assert!(ProcStat::parse(b"12 (a").is_none());
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub fn send(
 }
 
 /// A message from an untrusted peer.
-pub struct Arrived {
+pub struct UntrustedMessage {
     /// The message.
     pub message: Received,
     /// Descriptors beyond those it has room for.
@@ -90,7 +90,7 @@ pub struct Arrived {
 }
 
 /// Most descriptors of one message, by the kernel's limit (SCM_MAX_FD).
-const MOST: usize = 253;
+const MAX_FDS: usize = 253;
 
 /// Receives one message; its descriptors are close-on-exec.
 pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
@@ -101,12 +101,12 @@ pub fn receive(from: impl AsFd, flags: RecvFlags) -> io::Result<Received> {
 
 /// Receives one message with all its descriptors: the kernel closes those that find no room
 /// before this returns, and that close may block for ever.
-pub fn receive_all(from: impl AsFd, flags: RecvFlags) -> io::Result<Arrived> {
+pub fn receive_all(from: impl AsFd, flags: RecvFlags) -> io::Result<UntrustedMessage> {
     let mut space =
-        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST), ScmCredentials(1))];
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS), ScmCredentials(1))];
     let mut more = Vec::new();
     let (message, whole) = receive_into(from, flags, &mut space, |fd| more.push(fd))?;
-    Ok(Arrived {
+    Ok(UntrustedMessage {
         message,
         more,
         whole,

@@ -18,8 +18,8 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 use crate::MAX_PROCESSES;
-use crate::handshake::{Answer, Domain, Hello, Role, Say, TEXT, Welcome};
-use crate::stats_page::Board;
+use crate::handshake::{ChildMessage, FdRole, Hello, RawDomainId, Reply, TEXT, Welcome};
+use crate::stats_page::StatsPage;
 use host::seccomp::call;
 use host::seqpacket::{self, Received};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -47,7 +47,7 @@ const NAME: usize = 64;
 
 /// The way to the system domain. Plain data: keep a copy for the children of forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct SupervisorPort {
     fd: RawFd,
     inode: u64,
     name: [u8; NAME],
@@ -63,7 +63,7 @@ pub enum JoinError {
     /// The system domain has ended, or neither of its sockets can be reached.
     Unreachable(Errno),
     /// It refused; the text has the reason.
-    Refused(Text),
+    Refused(RefusalText),
     /// Its reply is not of this build's protocol.
     OtherBuild,
 }
@@ -90,12 +90,12 @@ impl std::fmt::Display for JoinError {
 
 /// A text of bounded length, held in place.
 #[derive(Clone, Copy)]
-pub struct Text {
+pub struct RefusalText {
     bytes: [u8; TEXT],
     len: u16,
 }
 
-impl Text {
+impl RefusalText {
     /// The first [`TEXT`] bytes of `bytes`.
     pub fn new(bytes: &[u8]) -> Self {
         let len = bytes.len().min(TEXT);
@@ -117,7 +117,7 @@ impl Text {
     }
 }
 
-impl std::fmt::Debug for Text {
+impl std::fmt::Debug for RefusalText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.as_str().fmt(f)
     }
@@ -145,8 +145,8 @@ pub struct Joined {
 
 impl Joined {
     /// Maps the board.
-    pub fn map_board(&self) -> io::Result<Board> {
-        Board::attach(&self.board, MAX_PROCESSES)
+    pub fn map_board(&self) -> io::Result<StatsPage> {
+        StatsPage::attach(&self.board, MAX_PROCESSES)
     }
 }
 
@@ -172,25 +172,25 @@ impl Connection {
     }
 
     /// Sends what the supervisor keeps as long as the pager process serves
-    /// ([`Say::Lifeline`]).
+    /// ([`ChildMessage::Lifeline`]).
     pub fn send_lifeline(
         &self,
         socket: BorrowedFd<'_>,
         userfault: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
-        let bytes = Say::Lifeline.encode();
+        let bytes = ChildMessage::Lifeline.encode();
         let both = [socket, userfault.unwrap_or(socket)];
         let fds = &both[..1 + usize::from(userfault.is_some())];
         seqpacket::send(&self.0, bytes.as_slice(), fds, SendFlags::empty())
     }
 
     /// Sends a message. Never blocks: a full queue loses the line, not the program's time.
-    pub fn say(&self, what: Say) -> io::Result<()> {
+    pub fn say(&self, what: ChildMessage) -> io::Result<()> {
         seqpacket::send(&self.0, what.encode().as_slice(), &[], SendFlags::DONTWAIT)
     }
 }
 
-impl Port {
+impl SupervisorPort {
     /// Through the filter that this process is under.
     pub const BY_FILTER: Self = Self {
         fd: -1,
@@ -258,36 +258,36 @@ impl Port {
     /// Joins: [`Hello::Exec`] for a new image, [`Hello::Fork`] for a fork's child.
     pub fn join(&self, hello: Hello) -> Result<Joined, JoinError> {
         let (connection, answer) = self.ask(hello)?;
-        match Answer::decode(answer.as_slice()).ok_or(JoinError::OtherBuild)? {
-            Answer::Welcome(welcome) => sort(welcome, connection, answer.fds),
-            Answer::Refused(text) => Err(JoinError::Refused(Text::new(text))),
+        match Reply::decode(answer.as_slice()).ok_or(JoinError::OtherBuild)? {
+            Reply::Welcome(welcome) => sort(welcome, connection, answer.fds),
+            Reply::Refused(text) => Err(JoinError::Refused(RefusalText::new(text))),
             _ => Err(JoinError::OtherBuild),
         }
     }
 
     /// Requests, before a fork, the child's domain. The process's pager is not involved, so
     /// the thread that forks may call it.
-    pub fn reserve_child(&self, parent: Domain) -> Result<Domain, JoinError> {
+    pub fn reserve_child(&self, parent: RawDomainId) -> Result<RawDomainId, JoinError> {
         let (_, answer) = self.ask(Hello::Reserve { parent })?;
-        match Answer::decode(answer.as_slice()) {
-            Some(Answer::Reserved(domain)) => Ok(domain),
-            Some(Answer::Refused(text)) => Err(JoinError::Refused(Text::new(text))),
+        match Reply::decode(answer.as_slice()) {
+            Some(Reply::Reserved(domain)) => Ok(domain),
+            Some(Reply::Refused(text)) => Err(JoinError::Refused(RefusalText::new(text))),
             _ => Err(JoinError::OtherBuild),
         }
     }
 
     /// Gives a reserved domain back: the fork failed.
-    pub fn release_child(&self, parent: Domain, child: Domain) -> Result<(), JoinError> {
+    pub fn release_child(&self, parent: RawDomainId, child: RawDomainId) -> Result<(), JoinError> {
         self.ask(Hello::Release { parent, child }).map(|_| ())
     }
 
     /// Gets an IO channel to the system's disk: its memory, the doorbell and the client's
     /// bell. Waits for the system's daemon, if that is away.
-    pub fn open_channel(&self, domain: Domain, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
+    pub fn open_channel(&self, domain: RawDomainId, depth: u32) -> Result<[OwnedFd; 3], JoinError> {
         let (_, mut answer) = self.ask(Hello::Channel { domain, depth })?;
-        match Answer::decode(answer.as_slice()) {
-            Some(Answer::Channel) => {}
-            Some(Answer::Refused(text)) => return Err(JoinError::Refused(Text::new(text))),
+        match Reply::decode(answer.as_slice()) {
+            Some(Reply::Channel) => {}
+            Some(Reply::Refused(text)) => return Err(JoinError::Refused(RefusalText::new(text))),
             _ => return Err(JoinError::OtherBuild),
         }
         let [memory, doorbell, bell, ..] = &mut answer.fds;
@@ -299,7 +299,7 @@ impl Port {
     }
 
     /// Sends a message before, or without, joining.
-    pub fn say(&self, what: Say) -> Result<(), JoinError> {
+    pub fn say(&self, what: ChildMessage) -> Result<(), JoinError> {
         let bytes = what.encode();
         if let Some(port) = self.port()
             && seqpacket::send(port, bytes.as_slice(), &[], SendFlags::empty()).is_ok()
@@ -388,19 +388,19 @@ fn sort<const N: usize>(
     let mut stored = 0;
     for (role, fd) in welcome.roles.iter().zip(fds) {
         match role {
-            Role::Nothing => {}
-            Role::Ledger => ledger = fd,
-            Role::Board => board = fd,
-            Role::Userfaultfd => userfaultfd = fd,
-            Role::Hunger => hunger = fd,
-            Role::Store => {
+            FdRole::Nothing => {}
+            FdRole::Ledger => ledger = fd,
+            FdRole::StatsPage => board = fd,
+            FdRole::Userfaultfd => userfaultfd = fd,
+            FdRole::Hunger => hunger = fd,
+            FdRole::Store => {
                 *store.get_mut(stored).ok_or(JoinError::OtherBuild)? = fd;
                 stored += 1;
             }
         }
     }
     let (Some(ledger), Some(board)) = (ledger, board) else {
-        return Err(JoinError::Refused(Text::new(
+        return Err(JoinError::Refused(RefusalText::new(
             b"this process has no free descriptors left to receive the shared memory: raise `ulimit -n`",
         )));
     };
@@ -421,15 +421,18 @@ mod tests {
 
     #[test]
     fn a_port_is_read_from_the_environment() {
-        let port = Port::parse(Some(b"1000:77"), Some(b"selfpage-x")).unwrap();
+        let port = SupervisorPort::parse(Some(b"1000:77"), Some(b"selfpage-x")).unwrap();
         assert_eq!(port.raw_fd(), Some(1000));
-        assert!(matches!(Port::parse(None, None), Err(JoinError::Nowhere)));
         assert!(matches!(
-            Port::parse(Some(b"-1:5"), None),
+            SupervisorPort::parse(None, None),
             Err(JoinError::Nowhere)
         ));
         assert!(matches!(
-            Port::parse(Some(b"junk"), Some(b"")),
+            SupervisorPort::parse(Some(b"-1:5"), None),
+            Err(JoinError::Nowhere)
+        ));
+        assert!(matches!(
+            SupervisorPort::parse(Some(b"junk"), Some(b"")),
             Err(JoinError::Nowhere)
         ));
     }
@@ -443,9 +446,9 @@ mod tests {
             std::ptr::null(),
         ];
         // SAFETY: an array of C strings ended by null.
-        let port = unsafe { Port::from_environ(entries.as_ptr()) }.unwrap();
+        let port = unsafe { SupervisorPort::from_environ(entries.as_ptr()) }.unwrap();
         assert_eq!((port.fd, port.inode), (9, 4));
         // SAFETY: null is allowed.
-        assert!(unsafe { Port::from_environ(std::ptr::null()) }.is_err());
+        assert!(unsafe { SupervisorPort::from_environ(std::ptr::null()) }.is_err());
     }
 }

@@ -15,16 +15,16 @@ pub const TEXT: usize = 400;
 
 /// The number of a process in the shared tables: a domain's slot in the ledger, a holder
 /// in the store, a block on the board. Never 0.
-pub type Slot = u16;
+pub type SlotIndex = u16;
 
 /// A domain of the ledger as a number ([`frames::DomainId::raw`]): its slot and the
 /// slot's generation.
-pub type Domain = u32;
+pub type RawDomainId = u32;
 
 /// The slot of a domain.
-pub fn slot_of(domain: Domain) -> Slot {
+pub fn slot_of(domain: RawDomainId) -> SlotIndex {
     // The ledger keeps the slot in the low 12 bits.
-    (domain & 0xfff) as Slot
+    (domain & 0xfff) as SlotIndex
 }
 
 /// The first message of a process on a connection of its own.
@@ -40,9 +40,9 @@ pub enum Hello {
     /// ledger ([`frames::DomainFrames::admit_child`]) or by [`Hello::Reserve`].
     Fork {
         /// The parent's domain.
-        parent: Domain,
+        parent: RawDomainId,
         /// The domain admitted for this child.
-        child: Domain,
+        child: RawDomainId,
         /// As for an image.
         above: u8,
     },
@@ -50,33 +50,33 @@ pub enum Hello {
     /// answer.
     Reserve {
         /// The asking process's domain.
-        parent: Domain,
+        parent: RawDomainId,
     },
     /// A process requests an IO channel to the system's disk. The connection ends with the
     /// answer.
     Channel {
         /// The asking process's domain.
-        domain: Domain,
+        domain: RawDomainId,
         /// Operations at a time.
         depth: u32,
     },
     /// The fork did not happen: the domain goes.
     Release {
         /// The asking process's domain.
-        parent: Domain,
+        parent: RawDomainId,
         /// The domain admitted for the child.
-        child: Domain,
+        child: RawDomainId,
     },
 }
 
 /// Later messages of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Say<'a> {
+pub enum ChildMessage<'a> {
     /// A line for the user, printed once on the standard error of `run`.
     Notice(&'a [u8]),
     /// This process refuses to start, or to start another program, and why.
     Refused(&'a [u8]),
-    /// The pager now checks for pinned pages (see [`crate::stats_page::Board::careful`]).
+    /// The pager now checks for pinned pages (see [`crate::stats_page::StatsPage::careful`]).
     Careful,
     /// A pager process serves. The supervisor is to keep what comes along until that has
     /// ended: a socket by which the kernel then kills the program, and the userfaultfd.
@@ -85,7 +85,7 @@ pub enum Say<'a> {
 
 /// What is in force for the whole tree, as a process needs to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct RunFlags {
     /// Verbosity: 0 nothing, 1 what is chosen, 2 each event.
     pub verbosity: u8,
     /// A program that cannot be paged runs unpaged, with a warning.
@@ -99,13 +99,13 @@ pub struct Options {
 /// Which shared thing a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Role {
+pub enum FdRole {
     /// No descriptor.
     Nothing = 0,
     /// The ledger's memory.
     Ledger = 1,
     /// The board's memory.
-    Board = 2,
+    StatsPage = 2,
     /// One of the store's, in the order the store gave them.
     Store = 3,
     /// /dev/userfaultfd, opened while `run` was allowed to.
@@ -114,11 +114,11 @@ pub enum Role {
     Hunger = 5,
 }
 
-impl Role {
+impl FdRole {
     fn from(byte: u8) -> Self {
         match byte {
             1 => Self::Ledger,
-            2 => Self::Board,
+            2 => Self::StatsPage,
             3 => Self::Store,
             4 => Self::Userfaultfd,
             5 => Self::Hunger,
@@ -131,24 +131,24 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// The process's domain in the ledger, to be adopted.
-    pub domain: Domain,
+    pub domain: RawDomainId,
     /// Frames of the whole tree.
     pub frames: u32,
     /// Frames this process is guaranteed.
     pub guaranteed: u32,
     /// What is in force.
-    pub options: Options,
+    pub options: RunFlags,
     /// What each descriptor is.
-    pub roles: [Role; DESCRIPTORS],
+    pub roles: [FdRole; DESCRIPTORS],
 }
 
 /// The answer to a first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
+pub enum Reply<'a> {
     /// The process is admitted.
     Welcome(Welcome),
     /// The child's domain.
-    Reserved(Domain),
+    Reserved(RawDomainId),
     /// The domain is gone.
     Released,
     /// A channel: its memory, the doorbell and the client's bell come along.
@@ -281,14 +281,14 @@ impl Hello {
     }
 }
 
-fn pair(kind: u32, a: Domain, b: Domain) -> Bytes {
+fn pair(kind: u32, a: RawDomainId, b: RawDomainId) -> Bytes {
     let mut bytes = Bytes::new(kind);
     bytes.u32(a);
     bytes.u32(b);
     bytes
 }
 
-impl<'a> Say<'a> {
+impl<'a> ChildMessage<'a> {
     /// As it travels.
     pub fn encode(self) -> Bytes {
         let (kind, text) = match self {
@@ -315,7 +315,7 @@ impl<'a> Say<'a> {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> Reply<'a> {
     /// As it travels.
     pub fn encode(self) -> Bytes {
         match self {
@@ -347,7 +347,7 @@ impl<'a> Answer<'a> {
 
 impl Welcome {
     /// The process's number in every shared table.
-    pub fn slot(&self) -> Slot {
+    pub fn slot(&self) -> SlotIndex {
         slot_of(self.domain)
     }
 
@@ -368,15 +368,15 @@ impl Welcome {
 
     fn decode(reader: &mut Reader) -> Option<Self> {
         let (domain, frames, guaranteed) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let options = Options {
+        let options = RunFlags {
             verbosity: reader.u32()?.min(255) as u8,
             allow_unpaged: reader.u32()? != 0,
             paced: reader.u32()? != 0,
             without: reader.u64()?,
         };
-        let mut roles = [Role::Nothing; DESCRIPTORS];
+        let mut roles = [FdRole::Nothing; DESCRIPTORS];
         for (role, byte) in roles.iter_mut().zip(reader.take(DESCRIPTORS)?) {
-            *role = Role::from(*byte);
+            *role = FdRole::from(*byte);
         }
         Some(Self {
             domain,
@@ -414,20 +414,20 @@ mod tests {
             assert_eq!(Hello::decode(hello.encode().as_slice()), Some(hello));
         }
         for say in [
-            Say::Notice(b"a line"),
-            Say::Refused(b""),
-            Say::Careful,
-            Say::Lifeline,
+            ChildMessage::Notice(b"a line"),
+            ChildMessage::Refused(b""),
+            ChildMessage::Careful,
+            ChildMessage::Lifeline,
         ] {
-            assert_eq!(Say::decode(say.encode().as_slice()), Some(say));
+            assert_eq!(ChildMessage::decode(say.encode().as_slice()), Some(say));
         }
-        let mut roles = [Role::Nothing; DESCRIPTORS];
-        roles[..3].copy_from_slice(&[Role::Ledger, Role::Board, Role::Store]);
+        let mut roles = [FdRole::Nothing; DESCRIPTORS];
+        roles[..3].copy_from_slice(&[FdRole::Ledger, FdRole::StatsPage, FdRole::Store]);
         let welcome = Welcome {
             domain: 7 | 3 << 12,
             frames: 16384,
             guaranteed: 16,
-            options: Options {
+            options: RunFlags {
                 verbosity: 2,
                 allow_unpaged: true,
                 paced: true,
@@ -436,13 +436,13 @@ mod tests {
             roles,
         };
         for answer in [
-            Answer::Welcome(welcome),
-            Answer::Reserved(4),
-            Answer::Released,
-            Answer::Channel,
-            Answer::Refused(b"no"),
+            Reply::Welcome(welcome),
+            Reply::Reserved(4),
+            Reply::Released,
+            Reply::Channel,
+            Reply::Refused(b"no"),
         ] {
-            assert_eq!(Answer::decode(answer.encode().as_slice()), Some(answer));
+            assert_eq!(Reply::decode(answer.encode().as_slice()), Some(answer));
         }
     }
 
@@ -461,15 +461,15 @@ mod tests {
         let mut other = whole.to_vec();
         other[0] ^= 0xff;
         assert_eq!(Hello::decode(&other), None);
-        assert_eq!(Answer::decode(whole), None);
+        assert_eq!(Reply::decode(whole), None);
     }
 
     #[test]
     fn a_text_too_long_is_cut_not_refused() {
         let long = [b'x'; 4 * TEXT];
         assert_eq!(
-            Say::decode(Say::Notice(&long).encode().as_slice()),
-            Some(Say::Notice(&long[..TEXT]))
+            ChildMessage::decode(ChildMessage::Notice(&long).encode().as_slice()),
+            Some(ChildMessage::Notice(&long[..TEXT]))
         );
     }
 }

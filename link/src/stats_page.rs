@@ -7,7 +7,7 @@
 //!
 //! Rule: each word is written by the process it describes; nothing here is a lock.
 
-use crate::handshake::Slot;
+use crate::handshake::SlotIndex;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,25 +36,25 @@ macro_rules! figures {
         /// processes, dead ones included; `Now` figures are levels, and end with the process.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Figure { $($(#[doc = $doc])* $name $(= $at)?,)* }
+        pub enum Metric { $($(#[doc = $doc])* $name $(= $at)?,)* }
 
-        impl Figure {
+        impl Metric {
             /// Every figure, in the order they are shown.
-            pub const ALL: &[Figure] = &[$(Figure::$name,)*];
+            pub const ALL: &[Metric] = &[$(Metric::$name,)*];
 
             /// Its name in data.
             pub fn key(self) -> &'static str {
-                match self { $(Figure::$name => $key,)* }
+                match self { $(Metric::$name => $key,)* }
             }
 
             /// How it adds up.
-            pub fn fold(self) -> Fold {
-                match self { $(Figure::$name => Fold::$fold,)* }
+            pub fn fold(self) -> Aggregation {
+                match self { $(Metric::$name => Aggregation::$fold,)* }
             }
 
             /// What it says, in a few words.
             pub fn describe(self) -> &'static str {
-                match self { $(Figure::$name => concat!($($doc),*).trim_ascii(),)* }
+                match self { $(Metric::$name => concat!($($doc),*).trim_ascii(),)* }
             }
         }
     };
@@ -62,7 +62,7 @@ macro_rules! figures {
 
 /// How a figure adds up over time and processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fold {
+pub enum Aggregation {
     /// A count: those of processes that have ended still count.
     Sum,
     /// A level: it ends with its process.
@@ -150,23 +150,23 @@ figures! {
 }
 
 const _: () = assert!(LIMITS + rate::shared_limits::WORDS * 8 <= HEADER);
-const _: () = assert!((Figure::KernelUncounted as usize) < ROOM);
+const _: () = assert!((Metric::KernelUncounted as usize) < ROOM);
 
 /// The board, mapped.
-pub struct Board {
+pub struct StatsPage {
     region: WiredMemory,
-    slots: Slot,
+    slots: SlotIndex,
 }
 
-impl Board {
+impl StatsPage {
     /// A board of `slots` blocks, and the descriptor others map it by.
-    pub fn create(slots: Slot) -> io::Result<(Self, OwnedFd)> {
+    pub fn create(slots: SlotIndex) -> io::Result<(Self, OwnedFd)> {
         let (region, fd) = WiredMemory::shared(bytes(slots), "selfpage-board")?;
         Ok((Self { region, slots }, fd))
     }
 
     /// The board behind a descriptor.
-    pub fn attach(fd: impl AsFd, slots: Slot) -> io::Result<Self> {
+    pub fn attach(fd: impl AsFd, slots: SlotIndex) -> io::Result<Self> {
         Ok(Self {
             region: WiredMemory::attach(fd, bytes(slots))?,
             slots,
@@ -193,33 +193,33 @@ impl Board {
     ///
     /// # Panics
     /// For a slot the board does not have: slots come from the system domain.
-    pub fn block(&self, slot: Slot) -> Block<'_> {
+    pub fn block(&self, slot: SlotIndex) -> ProcessStats<'_> {
         assert!(
             slot < self.slots,
             "slot {slot} of a board of {}",
             self.slots
         );
         let start = HEADER + usize::from(slot) * BLOCK;
-        Block {
+        ProcessStats {
             words: self.region.slice(start, BLOCK / 8),
             futexes: self.region.slice(start, 2),
         }
     }
 }
 
-fn bytes(slots: Slot) -> usize {
+fn bytes(slots: SlotIndex) -> usize {
     HEADER + usize::from(slots) * BLOCK
 }
 
 /// One process's words on the board. It holds no state of its own: make it when needed.
 #[derive(Clone, Copy)]
-pub struct Block<'a> {
+pub struct ProcessStats<'a> {
     words: &'a [AtomicU64],
     futexes: &'a [AtomicU32],
 }
 
-impl<'a> Block<'a> {
-    /// What this process's pager has seen of [`Board::careful`]: it stores the value
+impl<'a> ProcessStats<'a> {
+    /// What this process's pager has seen of [`StatsPage::careful`]: it stores the value
     /// there once no eviction that began without the check is under way.
     pub fn careful_seen(&self) -> &'a AtomicU32 {
         &self.futexes[0]
@@ -232,33 +232,33 @@ impl<'a> Block<'a> {
     }
 
     /// Counts `n` more.
-    pub fn add(&self, figure: Figure, n: u64) {
+    pub fn add(&self, figure: Metric, n: u64) {
         self.word(figure).fetch_add(n, Ordering::Relaxed);
     }
 
     /// Says a level.
-    pub fn set(&self, figure: Figure, value: u64) {
+    pub fn set(&self, figure: Metric, value: u64) {
         self.word(figure).store(value, Ordering::Relaxed);
     }
 
     /// Raises a highest level.
-    pub fn raise(&self, figure: Figure, value: u64) {
+    pub fn raise(&self, figure: Metric, value: u64) {
         self.word(figure).fetch_max(value, Ordering::Relaxed);
     }
 
     /// The figure now.
-    pub fn get(&self, figure: Figure) -> u64 {
+    pub fn get(&self, figure: Metric) -> u64 {
         self.word(figure).load(Ordering::Relaxed)
     }
 
     /// Its word, for code that keeps the reference.
-    pub fn word(&self, figure: Figure) -> &'a AtomicU64 {
+    pub fn word(&self, figure: Metric) -> &'a AtomicU64 {
         &self.words[STATE + figure as usize]
     }
 
     /// The words a domain counts in, in the order of its counters.
     pub fn counters(&self) -> &'a [AtomicU64] {
-        &self.words[STATE..STATE + Figure::Forks as usize]
+        &self.words[STATE..STATE + Metric::Forks as usize]
     }
 
     /// Empties the block for its next process.
@@ -275,18 +275,18 @@ mod tests {
 
     #[test]
     fn what_one_process_counts_another_reads() {
-        let (ours, fd) = Board::create(4).unwrap();
-        let theirs = Board::attach(&fd, 4).unwrap();
-        theirs.block(3).add(Figure::Faults, 5);
-        theirs.block(3).raise(Figure::PeakResidentPages, 7);
-        theirs.block(3).raise(Figure::PeakResidentPages, 6);
+        let (ours, fd) = StatsPage::create(4).unwrap();
+        let theirs = StatsPage::attach(&fd, 4).unwrap();
+        theirs.block(3).add(Metric::Faults, 5);
+        theirs.block(3).raise(Metric::PeakResidentPages, 7);
+        theirs.block(3).raise(Metric::PeakResidentPages, 6);
         theirs.block(3).careful_seen().store(1, Ordering::Release);
-        assert_eq!(ours.block(3).get(Figure::Faults), 5);
-        assert_eq!(ours.block(3).get(Figure::PeakResidentPages), 7);
+        assert_eq!(ours.block(3).get(Metric::Faults), 5);
+        assert_eq!(ours.block(3).get(Metric::PeakResidentPages), 7);
         assert_eq!(ours.block(3).careful_seen().load(Ordering::Acquire), 1);
-        assert_eq!(ours.block(2).get(Figure::Faults), 0);
+        assert_eq!(ours.block(2).get(Metric::Faults), 0);
         ours.block(3).clear();
-        assert_eq!(theirs.block(3).get(Figure::Faults), 0);
+        assert_eq!(theirs.block(3).get(Metric::Faults), 0);
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
             .iter()
             .map(|counter| counter.name())
             .collect();
-        let boards: Vec<_> = Figure::ALL
+        let boards: Vec<_> = Metric::ALL
             .iter()
             .map(|f| f.key())
             .take(domains.len())
@@ -305,10 +305,10 @@ mod tests {
 
     #[test]
     fn every_figure_has_a_name_of_its_own_and_a_description() {
-        let mut keys: Vec<_> = Figure::ALL.iter().map(|f| f.key()).collect();
+        let mut keys: Vec<_> = Metric::ALL.iter().map(|f| f.key()).collect();
         keys.sort_unstable();
         keys.dedup();
-        assert_eq!(keys.len(), Figure::ALL.len());
-        assert!(Figure::ALL.iter().all(|f| f.describe().ends_with('.')));
+        assert_eq!(keys.len(), Metric::ALL.len());
+        assert!(Metric::ALL.iter().all(|f| f.describe().ends_with('.')));
     }
 }

@@ -5,8 +5,8 @@ use crate::traps::{self, Traps};
 use crate::{allocated, link, notice, pager_process, processors};
 use ::link::client::{Connection, Joined};
 use ::link::handshake::slot_of;
-use ::link::stats_page::Board;
-use ::link::stats_page::Figure;
+use ::link::stats_page::Metric;
+use ::link::stats_page::StatsPage;
 use frames::{Contract, DomainFrames, DomainId, Ledger};
 use selfpage::embedding::{Config, EntryThread, ForkError, ForkGuard, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -23,7 +23,7 @@ pub struct Engine {
     pub process: &'static ProcessPager,
     ledger: &'static Ledger,
     store: &'static SharedStore,
-    board: &'static Board,
+    board: &'static StatsPage,
     capabilities: Capabilities,
     contract: Contract,
     disk: Disk,
@@ -87,7 +87,7 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
     let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
     let userfault = userfault(&joined, &capabilities)?;
     let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
-    let board: &'static Board = leak(joined.map_board().map_err(text)?);
+    let board: &'static StatsPage = leak(joined.map_board().map_err(text)?);
     let slot = slot_of(welcome.domain);
     let fds: Vec<_> = joined.store.into_iter().flatten().collect();
     if fds.is_empty() {
@@ -229,8 +229,8 @@ impl Paced {
         let traps = Traps::begin(engine.process, first);
         COUNTS_KERNEL_FAULTS.store(traps.is_some(), Ordering::Release);
         let figure = match traps {
-            Some(_) => Figure::KernelCounted,
-            None => Figure::KernelUncounted,
+            Some(_) => Metric::KernelCounted,
+            None => Metric::KernelUncounted,
         };
         engine.board.block(slot_of(link::domain())).add(figure, 1);
         Self(traps)

@@ -1,22 +1,22 @@
 //! This process's connection to the system domain.
 
-use ::link::client::Port;
-use ::link::handshake::Domain;
+use ::link::client::SupervisorPort;
+use ::link::handshake::RawDomainId;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-static PORT: OnceLock<Port> = OnceLock::new();
+static PORT: OnceLock<SupervisorPort> = OnceLock::new();
 static DOMAIN: AtomicU32 = AtomicU32::new(0);
 static ALLOW_UNPAGED: AtomicBool = AtomicBool::new(false);
 static PACED: AtomicBool = AtomicBool::new(false);
 
 /// Stores the port, once, in the constructor.
-pub fn keep(port: Port) {
+pub fn keep(port: SupervisorPort) {
     let _ = PORT.set(port);
 }
 
 /// The port; none in plain mode.
-pub fn port() -> Option<&'static Port> {
+pub fn port() -> Option<&'static SupervisorPort> {
     PORT.get()
 }
 
@@ -26,12 +26,12 @@ pub fn guarded_fd() -> Option<i32> {
 }
 
 /// This process's domain in the ledger.
-pub fn domain() -> Domain {
+pub fn domain() -> RawDomainId {
     DOMAIN.load(Ordering::Acquire)
 }
 
 /// Sets the process's domain.
-pub fn set_domain(domain: Domain) {
+pub fn set_domain(domain: RawDomainId) {
     DOMAIN.store(domain, Ordering::Release);
 }
 

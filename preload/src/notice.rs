@@ -2,7 +2,7 @@
 
 use crate::link;
 use crate::{pager_process, raw};
-use ::link::handshake::Say;
+use ::link::handshake::ChildMessage;
 use std::fmt::{Arguments, Write};
 
 /// Longest line, in bytes; longer ones are cut.
@@ -36,7 +36,10 @@ fn line(text: Arguments<'_>) -> Line {
 pub fn say(text: Arguments<'_>) {
     let line = line(text);
     let port = link::port();
-    if port.is_none_or(|port| port.say(Say::Notice(&line.bytes[..line.len])).is_err()) {
+    if port.is_none_or(|port| {
+        port.say(ChildMessage::Notice(&line.bytes[..line.len]))
+            .is_err()
+    }) {
         write(line);
     }
 }
@@ -45,7 +48,10 @@ pub fn say(text: Arguments<'_>) {
 pub fn refuse(text: Arguments<'_>) {
     let line = line(text);
     let port = link::port();
-    if port.is_none_or(|port| port.say(Say::Refused(&line.bytes[..line.len])).is_err()) {
+    if port.is_none_or(|port| {
+        port.say(ChildMessage::Refused(&line.bytes[..line.len]))
+            .is_err()
+    }) {
         write(line);
     }
 }

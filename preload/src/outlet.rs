@@ -1,12 +1,12 @@
 //! This process's IO channels to the daemon's disk, which the keeper opens for it.
 
 use crate::{link, notice};
-use ::link::handshake::Domain;
+use ::link::handshake::RawDomainId;
 use iochannel::ChannelClient;
 use rustix::io::Errno;
 
 /// For the process with this domain.
-pub struct Outlet(pub Domain);
+pub struct Outlet(pub RawDomainId);
 
 impl store::DiskTransport for Outlet {
     fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {

@@ -7,7 +7,7 @@
 use crate::mappings::Span;
 use crate::{engine, raw, space};
 use ::link::client::{Connection, Joined};
-use ::link::handshake::Domain;
+use ::link::handshake::RawDomainId;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::PAGE;
@@ -139,7 +139,7 @@ pub struct Gate(Option<selfpage::embedding::ForkGuard>);
 
 impl Gate {
     /// The child's domain; 0 in plain mode.
-    pub fn child(&self) -> Domain {
+    pub fn child(&self) -> RawDomainId {
         self.0.as_ref().map_or(0, engine::child_of)
     }
 
@@ -159,7 +159,7 @@ pub fn gate_close() -> std::result::Result<Gate, selfpage::embedding::ForkError>
 
 /// Restarts the pager of a fork's parent. Returns the child's domain, which is the caller's to
 /// release where no child was `born`.
-pub fn gate_open(gate: Gate, born: bool) -> Domain {
+pub fn gate_open(gate: Gate, born: bool) -> RawDomainId {
     let child = gate.child();
     if let (Some(engine), Some(fork)) = (engine::get(), gate.0) {
         engine.open(fork, born);

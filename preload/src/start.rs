@@ -4,7 +4,7 @@ use crate::mappings::What;
 use crate::{
     adopt, exec, fork, limits, link, malloc, notice, pager, pager_process, pthread, space, traps,
 };
-use ::link::client::{Connection, Port};
+use ::link::client::{Connection, SupervisorPort};
 use ::link::handshake::Hello;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
@@ -37,7 +37,7 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
             return;
         }
         Door::Plain => pager::start_plain(),
-        Door::Port(port) => link::keep(port),
+        Door::SupervisorPort(port) => link::keep(port),
     }
     // SAFETY: the loader's array.
     unsafe { exec::remember(environ) };
@@ -63,7 +63,7 @@ extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_
 enum Door {
     None,
     Plain,
-    Port(Port),
+    SupervisorPort(SupervisorPort),
 }
 
 impl Door {
@@ -80,7 +80,7 @@ impl Door {
             at = at.wrapping_add(1);
         }
         // SAFETY: the caller's.
-        unsafe { Port::from_environ(environ) }.map_or(Self::None, Self::Port)
+        unsafe { SupervisorPort::from_environ(environ) }.map_or(Self::None, Self::SupervisorPort)
     }
 }
 

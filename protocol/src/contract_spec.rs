@@ -25,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Why a text is no contract.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TermsError {
+pub enum SpecError {
     /// Not a length of time.
     #[error(transparent)]
     Time(#[from] TimeError),
@@ -65,22 +65,22 @@ pub enum TermsError {
 
 /// Frames: g guaranteed, x at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrameTerms {
+pub struct FrameSpec {
     /// Guaranteed.
     pub g: u32,
     /// At most.
     pub x: u32,
 }
 
-impl FromStr for FrameTerms {
-    type Err = TermsError;
+impl FromStr for FrameSpec {
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, TermsError> {
-        let fail = |why: String| TermsError::Frames {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let fail = |why: String| SpecError::Frames {
             text: text.to_owned(),
             why,
         };
-        let frames = |part: &str| -> Result<u32, TermsError> {
+        let frames = |part: &str| -> Result<u32, SpecError> {
             let bytes = part
                 .parse::<Bytes>()
                 .map_err(|why| fail(why.to_string()))?
@@ -109,7 +109,7 @@ impl FromStr for FrameTerms {
     }
 }
 
-impl fmt::Display for FrameTerms {
+impl fmt::Display for FrameSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |frames: u32| Bytes(u64::from(frames) * PAGE as u64);
         match self.x - self.g.min(self.x) {
@@ -119,8 +119,8 @@ impl fmt::Display for FrameTerms {
     }
 }
 
-impl From<FrameTerms> for Contract {
-    fn from(terms: FrameTerms) -> Self {
+impl From<FrameSpec> for Contract {
+    fn from(terms: FrameSpec) -> Self {
         Self {
             g: terms.g,
             x: terms.x,
@@ -128,7 +128,7 @@ impl From<FrameTerms> for Contract {
     }
 }
 
-impl From<Contract> for FrameTerms {
+impl From<Contract> for FrameSpec {
     fn from(contract: Contract) -> Self {
         Self {
             g: contract.g,
@@ -140,7 +140,7 @@ impl From<Contract> for FrameTerms {
 /// Particular frames, where Linux has any to choose (section 6.2: "frames within a special
 /// region").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Place {
+pub enum FramePlacement {
     /// Those of huge pages: of 2 MiB each.
     Huge,
     /// Those of a NUMA node.
@@ -149,7 +149,7 @@ pub enum Place {
 
 /// The disk: (p, s, x, l).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiskTerms {
+pub struct DiskSpec {
     /// Disk time in each period.
     pub slice: Duration,
     /// How often it is granted.
@@ -160,14 +160,14 @@ pub struct DiskTerms {
     pub laxity: Duration,
 }
 
-impl DiskTerms {
+impl DiskSpec {
     /// The share of the disk, s/p.
     pub fn share(&self) -> f64 {
         self.slice.as_secs_f64() / self.period.as_secs_f64()
     }
 
     /// Refuses terms that cannot be kept.
-    pub fn check(&self) -> Result<(), TermsError> {
+    pub fn check(&self) -> Result<(), SpecError> {
         let Self {
             slice,
             period,
@@ -175,19 +175,19 @@ impl DiskTerms {
             ..
         } = *self;
         if slice.is_zero() || slice > period || !(SHORTEST..=LONGEST).contains(&period) {
-            return Err(TermsError::Slice { slice, period });
+            return Err(SpecError::Slice { slice, period });
         }
         match laxity > period {
-            true => Err(TermsError::Laxity { laxity, period }),
+            true => Err(SpecError::Laxity { laxity, period }),
             false => Ok(()),
         }
     }
 }
 
-impl FromStr for DiskTerms {
-    type Err = TermsError;
+impl FromStr for DiskSpec {
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, TermsError> {
+    fn from_str(text: &str) -> Result<Self, SpecError> {
         let change: DiskChange = text.parse()?;
         let unsaid = Self {
             slice: change.slice,
@@ -200,8 +200,8 @@ impl FromStr for DiskTerms {
     }
 }
 
-impl From<DiskTerms> for DiskContract {
-    fn from(terms: DiskTerms) -> Self {
+impl From<DiskSpec> for DiskContract {
+    fn from(terms: DiskSpec) -> Self {
         let nanos = |time: Duration| Nanos(time.as_nanos() as u64);
         Self {
             period: nanos(terms.period),
@@ -227,8 +227,8 @@ pub struct DiskChange {
 
 impl DiskChange {
     /// What becomes of these terms. A laxity that stays is no longer than the period.
-    pub fn of(self, terms: DiskTerms) -> DiskTerms {
-        DiskTerms {
+    pub fn of(self, terms: DiskSpec) -> DiskSpec {
+        DiskSpec {
             slice: self.slice,
             period: self.period,
             extra: self.extra.unwrap_or(terms.extra),
@@ -238,10 +238,10 @@ impl DiskChange {
 }
 
 impl FromStr for DiskChange {
-    type Err = TermsError;
+    type Err = SpecError;
 
-    fn from_str(text: &str) -> Result<Self, TermsError> {
-        let wrong = || TermsError::Disk(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let wrong = || SpecError::Disk(text.to_owned());
         let mut parts = text.split(',');
         let (slice, period) = parts
             .next()
@@ -265,7 +265,7 @@ impl FromStr for DiskChange {
     }
 }
 
-impl fmt::Display for DiskTerms {
+impl fmt::Display for DiskSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", Time(self.slice), Time(self.period))?;
         if self.extra {
@@ -277,16 +277,16 @@ impl fmt::Display for DiskTerms {
 
 /// A whole contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terms {
+pub struct ContractSpec {
     /// Frames.
-    pub frames: FrameTerms,
+    pub frames: FrameSpec,
     /// The disk.
-    pub disk: DiskTerms,
+    pub disk: DiskSpec,
     /// Bytes of the swap file.
     pub swap: u64,
 }
 
-impl fmt::Display for Terms {
+impl fmt::Display for ContractSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (frames, disk) = (self.frames, self.disk);
         write!(f, "frames {frames}, disk {disk}, swap {}", Bytes(self.swap))
@@ -311,14 +311,14 @@ mod tests {
     #[test]
     fn a_contract_is_read_as_it_is_printed() {
         for text in ["25ms/250ms,laxity=10ms", "1ms/2ms,extra,laxity=500us"] {
-            assert_eq!(text.parse::<DiskTerms>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<DiskSpec>().unwrap().to_string(), text);
         }
         for text in ["512MiB", "512MiB+128MiB", "64KiB+4KiB"] {
-            assert_eq!(text.parse::<FrameTerms>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<FrameSpec>().unwrap().to_string(), text);
         }
-        assert_eq!("1s/1s".parse::<DiskTerms>().unwrap().laxity, LAXITY);
+        assert_eq!("1s/1s".parse::<DiskSpec>().unwrap().laxity, LAXITY);
         assert_eq!(
-            "2ms/5ms".parse::<DiskTerms>().unwrap().laxity,
+            "2ms/5ms".parse::<DiskSpec>().unwrap().laxity,
             Duration::from_millis(5)
         );
     }
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_kept_is_refused_with_the_reason() {
-        let said = |text: &str| text.parse::<DiskTerms>().unwrap_err().to_string();
+        let said = |text: &str| text.parse::<DiskSpec>().unwrap_err().to_string();
         assert!(said("300ms/250ms").contains("a slice of 300ms in a period of 250ms"));
         assert!(said("0ms/250ms").contains("0 < slice"));
         assert!(said("1us/10us").contains("a period of 1ms to 60s"));
@@ -353,7 +353,7 @@ mod tests {
         assert!(said("25/250").contains("`25` is not a length of time"));
         assert!(said("1ms/2ms,laxity=9ms").contains("longer than the period"));
         assert!(said("1ms/2ms,lax").contains("[,extra]"));
-        let said = |text: &str| text.parse::<FrameTerms>().unwrap_err().to_string();
+        let said = |text: &str| text.parse::<FrameSpec>().unwrap_err().to_string();
         assert!(said("5000").contains("whole number of frames"));
         assert!(said("64M+").contains("SIZE+EXTRA"));
     }

@@ -10,7 +10,7 @@
 pub mod contract_spec;
 pub mod disk_trace;
 
-use crate::contract_spec::{DiskChange, DiskTerms, FrameTerms, Place, Terms};
+use crate::contract_spec::{ContractSpec, DiskChange, DiskSpec, FramePlacement, FrameSpec};
 use host::seqpacket::MESSAGE;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -33,9 +33,9 @@ pub const TEXT: usize = MESSAGE - 64;
 
 /// Resume token: identifies a tenant to a daemon that was started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ticket(pub [u8; 16]);
+pub struct ResumeToken(pub [u8; 16]);
 
-impl Ticket {
+impl ResumeToken {
     /// A random token, which cannot be guessed.
     pub fn draw() -> rustix::io::Result<Self> {
         let mut drawn = [0; 16];
@@ -52,33 +52,33 @@ pub type ChannelNumber = u32;
 
 /// Requests from tenants and administrators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum Request {
     /// Requests a contract; a field that is `None` takes the daemon's default. A client whose
     /// daemon ended before it replied repeats the request with the same ticket, and gets the
     /// same contract.
     Join {
         /// Random resume token chosen by the client, which keeps it secret.
-        ticket: Ticket,
+        ticket: ResumeToken,
         /// What it is called, for people.
         name: String,
         /// Frames.
-        frames: Option<FrameTerms>,
+        frames: Option<FrameSpec>,
         /// Disk.
-        disk: Option<DiskTerms>,
+        disk: Option<DiskSpec>,
         /// Bytes of swap.
         swap: Option<u64>,
         /// Which frames; any where `None`.
-        place: Option<Place>,
+        place: Option<FramePlacement>,
     },
-    /// Makes the ledger known that was made for the frames of [`Say::Admitted`]. With its
+    /// Makes the ledger known that was made for the frames of [`DaemonEvent::Admitted`]. With its
     /// descriptor.
     Ledger,
-    /// Comes back, after the daemon was started again. With both bells of [`Say::Admitted`]
+    /// Comes back, after the daemon was started again. With both bells of [`DaemonEvent::Admitted`]
     /// and the ledger's descriptor.
     Rejoin {
-        /// The token of the original [`Ask::Join`].
-        ticket: Ticket,
-        /// Channels that follow, each by [`Ask::Channel`].
+        /// The token of the original [`Request::Join`].
+        ticket: ResumeToken,
+        /// Channels that follow, each by [`Request::Channel`].
         channels: u32,
     },
     /// A channel that an earlier daemon made. With its memory and the daemon's end of its bell.
@@ -103,7 +103,7 @@ pub enum Ask {
         /// What it is called, for people.
         name: String,
         /// Disk time.
-        disk: DiskTerms,
+        disk: DiskSpec,
     },
     /// Asks for a share of the faults, and says what processor time is reserved: runtime and
     /// period.
@@ -118,13 +118,13 @@ pub enum Ask {
     /// Asks for the contracts there are.
     List,
     /// Asks what there is to promise, and what of it is free.
-    Books,
+    Capacity,
     /// Asks for a tenant's contract to be changed; what is `None` stays.
     Set {
         /// Whose.
         tenant: TenantNumber,
         /// Frames.
-        frames: Option<FrameTerms>,
+        frames: Option<FrameSpec>,
         /// Disk.
         disk: Option<DiskChange>,
     },
@@ -133,20 +133,20 @@ pub enum Ask {
         /// From this event on: 0, or the number the last answer ended with.
         from: u64,
     },
-    /// Gives the contract back: [`Say::Left`] or [`Say::Stays`] follows.
+    /// Gives the contract back: [`DaemonEvent::Left`] or [`DaemonEvent::Stays`] follows.
     Leave,
 }
 
 /// Replies and events of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Say {
+pub enum DaemonEvent {
     /// There is a contract. With the doorbell (one for all channels) and, for tenants with
     /// frames, the bell to ring when more frames are wanted.
     Admitted {
         /// The tenant's number.
         tenant: TenantNumber,
         /// The contract.
-        terms: Terms,
+        terms: ContractSpec,
         /// How far the guarantee of frames goes beyond what the kernel lets us promise.
         note: String,
     },
@@ -174,18 +174,18 @@ pub enum Say {
     /// The contract changes: what becomes less does so after `notice`.
     Changed {
         /// What it will be.
-        terms: Terms,
+        terms: ContractSpec,
         /// How long the old one still holds.
         notice: Duration,
     },
     /// How many faults the tenant may have from now on.
     Faults(FaultShare),
-    /// A tenant. [`Say::End`] follows the last.
-    Tenant(Listed),
+    /// A tenant. [`DaemonEvent::End`] follows the last.
+    Tenant(TenantInfo),
     /// The end of a list, and what was asked is done.
     End,
     /// What there is to promise.
-    Books(Books),
+    Capacity(CapacitySummary),
     /// The trace's memory comes along.
     Trace,
     /// The request is refused, with the reason.
@@ -210,7 +210,7 @@ pub struct FaultShare {
 
 /// A tenant as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct TenantInfo {
     /// Its number.
     pub tenant: TenantNumber,
     /// Its name.
@@ -220,9 +220,9 @@ pub struct Listed {
     /// Its user.
     pub uid: u32,
     /// Its contract.
-    pub terms: Terms,
+    pub terms: ContractSpec,
     /// What its frames will be, and in which time, where they were lowered.
-    pub later: Option<(FrameTerms, Duration)>,
+    pub later: Option<(FrameSpec, Duration)>,
     /// Frames it owns: n.
     pub n: u32,
     /// Frames of those it uses.
@@ -240,12 +240,12 @@ pub struct Listed {
     /// Bytes they moved.
     pub bytes: u64,
     /// What it has of processor time and faults, if it asked for any.
-    pub faults: Option<FaultsHeld>,
+    pub faults: Option<FaultGrant>,
 }
 
 /// What a tenant that asked for it has of processor time and of the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FaultsHeld {
+pub struct FaultGrant {
     /// Processor time that is reserved: runtime and period.
     pub reservation: Option<(Duration, Duration)>,
     /// Its share of the faults.
@@ -256,7 +256,7 @@ pub struct FaultsHeld {
 
 /// What a daemon has to promise, and what of it is taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Books {
+pub struct CapacitySummary {
     /// Tenants, those included that are waited for or are ending.
     pub tenants: u32,
     /// Frames there are to promise.
@@ -319,8 +319,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn terms() -> Terms {
-        Terms {
+    fn terms() -> ContractSpec {
+        ContractSpec {
             frames: "64M+64M".parse().unwrap(),
             disk: "25ms/250ms".parse().unwrap(),
             swap: 1 << 30,
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn the_longest_messages_fit() {
         let name = "n".repeat(NAME);
-        let listed = Listed {
+        let listed = TenantInfo {
             tenant: u32::MAX,
             name,
             pid: u32::MAX,
@@ -345,7 +345,7 @@ mod tests {
             lax: Duration::MAX,
             transactions: u64::MAX,
             bytes: u64::MAX,
-            faults: Some(FaultsHeld {
+            faults: Some(FaultGrant {
                 reservation: Some((Duration::MAX, Duration::MAX)),
                 share: FaultShare {
                     period: Duration::MAX,
@@ -356,29 +356,29 @@ mod tests {
             }),
         };
         for say in [
-            Say::Tenant(listed),
-            Say::Refused("x".repeat(TEXT)),
-            Say::Admitted {
+            DaemonEvent::Tenant(listed),
+            DaemonEvent::Refused("x".repeat(TEXT)),
+            DaemonEvent::Admitted {
                 tenant: u32::MAX,
                 terms: terms(),
                 note: "x".repeat(TEXT / 2),
             },
         ] {
             let bytes = encode(&say).unwrap();
-            assert_eq!(decode::<Say>(&bytes), Some(say));
+            assert_eq!(decode::<DaemonEvent>(&bytes), Some(say));
         }
-        assert!(encode(&Say::Refused("x".repeat(MESSAGE))).is_err());
+        assert!(encode(&DaemonEvent::Refused("x".repeat(MESSAGE))).is_err());
         assert_eq!(cut("aé", 2), "a");
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_are_not(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-            let _ = decode::<Ask>(&bytes);
+            let _ = decode::<Request>(&bytes);
             let mut ours = VERSION.to_le_bytes().to_vec();
             ours.extend(bytes);
-            if let Some(ask) = decode::<Ask>(&ours) {
-                prop_assert_eq!(decode::<Ask>(&encode(&ask).unwrap()), Some(ask));
+            if let Some(ask) = decode::<Request>(&ours) {
+                prop_assert_eq!(decode::<Request>(&encode(&ask).unwrap()), Some(ask));
             }
         }
     }

@@ -8,24 +8,24 @@
 //! it is back; a dead process's channels count as busy until the daemon reports that none of
 //! their I/O is in flight.
 
-use crate::server::Event;
+use crate::server::TreeEvent;
 use frames::Ledger;
 use host::seqpacket;
-use link::handshake::{Answer, Slot};
-use protocol::contract_spec::Terms;
+use link::handshake::{Reply, SlotIndex};
+use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
-use tenant::{Happened, Steward, Tenant};
+use tenant::{Session, SessionDriver, SessionEvent};
 
 /// The supervisor's own way to the disk: it moves no pages, and retires a process only when
-/// [`Upstream::is_quiet`] returns true.
-pub(crate) struct NoPages;
+/// [`DaemonLink::is_quiet`] returns true.
+pub(crate) struct ChannelUnavailable;
 
-impl store::DiskTransport for NoPages {
+impl store::DiskTransport for ChannelUnavailable {
     fn open(&self, _: usize) -> Result<iochannel::ChannelClient, Errno> {
         Err(Errno::NOTCONN)
     }
@@ -34,26 +34,26 @@ impl store::DiskTransport for NoPages {
 }
 
 /// The waiter for a channel.
-struct Waiting {
-    slot: Slot,
+struct PendingChannel {
+    slot: SlotIndex,
     reply: OwnedFd,
 }
 
 /// The contract with the daemon, on the supervisor's side.
-pub(crate) struct Upstream {
-    steward: Steward<Waiting>,
-    channels: BTreeMap<ChannelNumber, Slot>,
+pub(crate) struct DaemonLink {
+    steward: SessionDriver<PendingChannel>,
+    channels: BTreeMap<ChannelNumber, SlotIndex>,
     closing: HashSet<ChannelNumber>,
     /// Slots whose process has gone.
-    gone: HashSet<Slot>,
+    gone: HashSet<SlotIndex>,
     /// A share of the faults that is not in force yet.
     faults: Option<FaultShare>,
 }
 
-impl Upstream {
-    pub fn new(tenant: Tenant) -> Self {
+impl DaemonLink {
+    pub fn new(tenant: Session) -> Self {
         Self {
-            steward: Steward::new(tenant),
+            steward: SessionDriver::new(tenant),
             channels: BTreeMap::new(),
             closing: HashSet::new(),
             gone: HashSet::new(),
@@ -72,7 +72,7 @@ impl Upstream {
     }
 
     /// The contract.
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> ContractSpec {
         self.steward.terms()
     }
 
@@ -81,7 +81,7 @@ impl Upstream {
         self.steward.hunger()
     }
 
-    /// Readable when there is something to do. Another one after [`Event::Back`].
+    /// Readable when there is something to do. Another one after [`TreeEvent::Back`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.steward.fd()
     }
@@ -92,15 +92,15 @@ impl Upstream {
     }
 
     /// Gets a channel for the process in `slot`; it is answered on `reply`.
-    pub fn open(&mut self, slot: Slot, depth: u16, reply: OwnedFd) {
+    pub fn open(&mut self, slot: SlotIndex, depth: u16, reply: OwnedFd) {
         self.gone.remove(&slot);
-        self.steward.open(depth, Waiting { slot, reply });
+        self.steward.open(depth, PendingChannel { slot, reply });
     }
 
     /// The process in `slot` has ended. Returns true if none of its I/O is in flight.
-    pub fn is_quiet(&mut self, slot: Slot) -> bool {
+    pub fn is_quiet(&mut self, slot: SlotIndex) -> bool {
         self.gone.insert(slot);
-        let own = |(channel, of): (&ChannelNumber, &Slot)| (*of == slot).then_some(*channel);
+        let own = |(channel, of): (&ChannelNumber, &SlotIndex)| (*of == slot).then_some(*channel);
         let channels: Vec<_> = self.channels.iter().filter_map(own).collect();
         for channel in &channels {
             if self.closing.insert(*channel) {
@@ -111,35 +111,35 @@ impl Upstream {
     }
 
     /// Handles pending messages, and returns the events.
-    pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<Event>) {
+    pub fn dispatch(&mut self, ledger: &Ledger, happened: &mut Vec<TreeEvent>) {
         for one in self.steward.dispatch(ledger) {
             match one {
-                Happened::Opened {
+                SessionEvent::Opened {
                     who,
                     channel,
                     memory,
                     bell,
                 } => self.opened(&who, channel, &memory, &bell),
-                Happened::NotOpened { who, why } => {
-                    answer(&who.reply, Answer::Refused(why.as_bytes()), &[]);
+                SessionEvent::NotOpened { who, why } => {
+                    answer(&who.reply, Reply::Refused(why.as_bytes()), &[]);
                 }
-                Happened::Closed(channel) => {
+                SessionEvent::Closed(channel) => {
                     self.channels.remove(&channel);
                     self.closing.remove(&channel);
                 }
-                Happened::Faults(share) => self.faults = Some(share),
-                Happened::Changed(terms, notice) => say(happened, changed(&terms, notice)),
-                Happened::Gone => say(
+                SessionEvent::Faults(share) => self.faults = Some(share),
+                SessionEvent::Changed(terms, notice) => say(happened, changed(&terms, notice)),
+                SessionEvent::Gone => say(
                     happened,
                     "the system domain has ended: what needs its disk waits until it is started again".into(),
                 ),
-                Happened::Back => happened.push(Event::Back),
-                Happened::Refused(why) => say(
+                SessionEvent::Back => happened.push(TreeEvent::Back),
+                SessionEvent::Refused(why) => say(
                     happened,
                     format!("the system domain does not take this contract back: {why}"),
                 ),
                 // A tree has its contract until it ends.
-                Happened::Asked(_) | Happened::Left | Happened::Stays(_) => {}
+                SessionEvent::Asked(_) | SessionEvent::Left | SessionEvent::Stays(_) => {}
             }
         }
         self.steward.shed(ledger);
@@ -147,34 +147,34 @@ impl Upstream {
 
     fn opened(
         &mut self,
-        Waiting { slot, reply }: &Waiting,
+        PendingChannel { slot, reply }: &PendingChannel,
         channel: ChannelNumber,
         memory: &OwnedFd,
         bell: &OwnedFd,
     ) {
         self.channels.insert(channel, *slot);
         let fds = [memory.as_fd(), self.steward.doorbell(), bell.as_fd()];
-        if self.gone.contains(slot) || !answer(reply, Answer::Channel, &fds) {
+        if self.gone.contains(slot) || !answer(reply, Reply::Channel, &fds) {
             self.closing.insert(channel);
             self.steward.close(channel);
         }
     }
 }
 
-fn say(happened: &mut Vec<Event>, text: String) {
-    happened.push(Event::Notice {
+fn say(happened: &mut Vec<TreeEvent>, text: String) {
+    happened.push(TreeEvent::Notice {
         pid: rustix::process::getpid(),
         text,
     });
 }
 
-fn changed(terms: &Terms, notice: Duration) -> String {
+fn changed(terms: &ContractSpec, notice: Duration) -> String {
     match notice.is_zero() {
         true => format!("the contract is now: {terms}"),
         false => format!("the contract becomes: {terms}; what is less of it in {notice:.0?}"),
     }
 }
 
-fn answer(reply: &OwnedFd, what: Answer, fds: &[BorrowedFd<'_>]) -> bool {
+fn answer(reply: &OwnedFd, what: Reply, fds: &[BorrowedFd<'_>]) -> bool {
     seqpacket::send(reply, what.encode().as_slice(), fds, SendFlags::DONTWAIT).is_ok()
 }

@@ -13,10 +13,10 @@
 //! they have changed ([`Notifier::settle`]).
 
 use host::direct_io::{Mounts, mounted_in_place, reads_in_place};
-use host::process_tree::Stat;
+use host::process_tree::ProcStat;
 use host::seccomp::{Listener, call, is_of_other_table};
-use link::handshake::Slot;
-use link::stats_page::Board;
+use link::handshake::SlotIndex;
+use link::stats_page::StatsPage;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io;
 use rustix::process::Pid;
@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const CAREFUL: u32 = 1;
 
 /// A call that waits.
-struct Waiting {
+struct PendingNotification {
     id: u64,
     number: i32,
     since: Instant,
@@ -40,7 +40,7 @@ struct Waiting {
 /// The supervisor's end of the filter.
 pub struct Notifier {
     listener: Listener,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingNotification>,
     mounts: Mounts,
     requests: Vec<u64>,
 }
@@ -68,7 +68,7 @@ impl Notifier {
 
     /// Takes up one call that has stopped: from now on the tree is careful, if the call can
     /// make the kernel hold pages. `Err` when no process is left under the filter.
-    pub fn receive(&mut self, board: &Board) -> io::Result<()> {
+    pub fn receive(&mut self, board: &StatsPage) -> io::Result<()> {
         let Some(stopped) = self.listener.receive()? else {
             return Ok(());
         };
@@ -81,7 +81,7 @@ impl Notifier {
             return Ok(());
         }
         be_careful(board);
-        self.waiting.push(Waiting {
+        self.waiting.push(PendingNotification {
             id: stopped.id,
             number: stopped.data.nr,
             since: Instant::now(),
@@ -89,14 +89,18 @@ impl Notifier {
         Ok(())
     }
 
-    /// Calls by which processes asked for a connection: see [`crate::System::connect`].
+    /// Calls by which processes asked for a connection: see [`crate::Supervisor::connect`].
     pub fn take_requests(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.requests)
     }
 
     /// Lets calls go on if every pager of `members` checks by now, and refuses those
     /// that have waited too long. Returns how many were refused. Checks new mounts, too.
-    pub fn settle(&mut self, board: &Board, members: impl Iterator<Item = (Slot, Pid)>) -> usize {
+    pub fn settle(
+        &mut self,
+        board: &StatsPage,
+        members: impl Iterator<Item = (SlotIndex, Pid)>,
+    ) -> usize {
         if self.mounts.changed() && mounted_in_place().is_some() {
             be_careful(board);
         }
@@ -167,16 +171,16 @@ fn text_of(thread: u32, at: u64) -> Option<Vec<u8>> {
 const LONGEST_KIND: usize = 64;
 
 /// Makes every pager of the tree check for pinned pages, for good.
-pub fn be_careful(board: &Board) {
+pub fn be_careful(board: &StatsPage) {
     board.careful().store(CAREFUL, Ordering::SeqCst);
     wired::futex::wake_all(board.careful());
 }
 
 /// Returns true if no pager evicts without the check. A stopped or dead pager evicts nothing.
-fn all_careful(board: &Board, mut members: impl Iterator<Item = (Slot, Pid)>) -> bool {
+fn all_careful(board: &StatsPage, mut members: impl Iterator<Item = (SlotIndex, Pid)>) -> bool {
     members.all(|(slot, pid)| {
         board.block(slot).careful_seen().load(Ordering::SeqCst) == CAREFUL
-            || Stat::of(pid).is_none_or(|stat| stat.is_still())
+            || ProcStat::of(pid).is_none_or(|stat| stat.is_still())
     })
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Rule: the limits are written by the system domain alone; processes read them at each fault.
 
-use link::stats_page::Board;
+use link::stats_page::StatsPage;
 use protocol::FaultShare;
 use rate::reservations::{ReservationTable, Task, TaskId};
 use rate::shared_limits::is_near;
@@ -138,7 +138,7 @@ impl fmt::Display for FaultRate {
 }
 
 /// The limits of a tree, kept on its board.
-pub struct Pace {
+pub struct TreeFaultLimits {
     rate: Option<FaultRate>,
     roster: ReservationTable,
     me: TaskId,
@@ -150,7 +150,7 @@ pub struct Pace {
     last: FaultLimits,
 }
 
-impl Pace {
+impl TreeFaultLimits {
     /// Of a tree that asks for a rate, a reservation, or both.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Pace {
     }
 
     /// What faults of the tree cost now, and what that makes of the limits.
-    fn setting(&mut self, board: &Board) -> FaultLimits {
+    fn setting(&mut self, board: &StatsPage) -> FaultLimits {
         let units = board.limits().units();
         let given = self.given.map(|share| match self.rate {
             Some(FaultRate::Given { period, .. }) => period,
@@ -253,7 +253,7 @@ impl Pace {
     }
 
     /// Puts the limits in force that are right by now. Whether they are others.
-    pub fn apply(&mut self, board: &Board) -> bool {
+    pub fn apply(&mut self, board: &StatsPage) -> bool {
         let setting = self.setting(board);
         let no_news = setting.fault_period == self.last.fault_period
             && setting.task_limit == self.last.task_limit
@@ -273,7 +273,7 @@ impl Pace {
 }
 
 /// Puts limits in force on a board, and wakes the threads throttled by others.
-pub fn put(board: &Board, setting: FaultLimits) -> bool {
+pub fn put(board: &StatsPage, setting: FaultLimits) -> bool {
     let limits = board.limits();
     let changed = limits.set(setting, wired::clock::now());
     if changed {
@@ -314,8 +314,8 @@ mod tests {
 
     #[test]
     fn limits_follow_what_faults_cost() {
-        let (board, _fd) = Board::create(2).unwrap();
-        let mut pace = Pace::admit("auto".parse().ok(), None, 2).unwrap();
+        let (board, _fd) = StatsPage::create(2).unwrap();
+        let mut pace = TreeFaultLimits::admit("auto".parse().ok(), None, 2).unwrap();
         assert!(pace.apply(&board));
         let units = board.limits().units();
         let first = board.limits().snapshot().limits;
@@ -333,14 +333,16 @@ mod tests {
 
     #[test]
     fn a_reservation_of_the_tree_keeps_it_from_being_limited_by_the_others() {
-        let (board, _fd) = Board::create(2).unwrap();
+        let (board, _fd) = StatsPage::create(2).unwrap();
         let ms = Duration::from_millis;
         let reserve = |runtime, period| Reservation::new(ms(runtime), ms(period)).ok();
-        let mut pace = Pace::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
+        let mut pace = TreeFaultLimits::admit("auto".parse().ok(), reserve(5, 10), 1).unwrap();
         pace.apply(&board);
         let setting = board.limits().snapshot().limits;
         assert_eq!((setting.tree_limit, setting.system_limit), (0, 450));
-        let refused = Pace::admit(None, reserve(10, 10), 1).err().unwrap();
+        let refused = TreeFaultLimits::admit(None, reserve(10, 10), 1)
+            .err()
+            .unwrap();
         assert!(
             refused
                 .to_string()

@@ -11,11 +11,11 @@
 //!
 //! Rule: what a process held in the store is taken back only when its byte is free.
 
-use link::handshake::Slot;
+use link::handshake::SlotIndex;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 
-/// Past any swap file there can be.
+/// FinishedTotals any swap file there can be.
 const BYTES: i64 = 1 << 60;
 
 /// The swap file, as the system domain has it.
@@ -33,7 +33,7 @@ impl Fence {
 
     /// A description of its own for the process in `slot`. `None` where it cannot be had
     /// (no /proc): the process then uses the common one.
-    pub fn description(&self, slot: Slot) -> Option<OwnedFd> {
+    pub fn description(&self, slot: SlotIndex) -> Option<OwnedFd> {
         let flags = fcntl_getfl(&self.swap).ok()? & (OFlags::RDWR | OFlags::DIRECT);
         let path = format!("/proc/self/fd/{}", self.swap.as_raw_fd());
         let own = open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -44,7 +44,7 @@ impl Fence {
     }
 
     /// Returns true if no write of the process that was in `slot` is in flight.
-    pub fn is_quiet(&self, slot: Slot) -> bool {
+    pub fn is_quiet(&self, slot: SlotIndex) -> bool {
         let mut byte = byte(slot);
         // SAFETY: asks for a lock as the structure says, and fills it.
         let asked = unsafe { libc::fcntl(self.swap.as_raw_fd(), libc::F_OFD_GETLK, &raw mut byte) };
@@ -52,7 +52,7 @@ impl Fence {
     }
 }
 
-fn byte(slot: Slot) -> libc::flock {
+fn byte(slot: SlotIndex) -> libc::flock {
     // SAFETY: plain numbers, for which zeros are a value; the kernel wants l_pid 0.
     let mut it: libc::flock = unsafe { std::mem::zeroed() };
     it.l_type = libc::F_WRLCK as libc::c_short;

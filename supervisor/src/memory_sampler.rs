@@ -10,8 +10,8 @@
 
 use host::process_tree;
 use host::procfs::{field, rollup};
-use link::handshake::Slot;
-use link::stats_page::{Board, Figure};
+use link::handshake::SlotIndex;
+use link::stats_page::{Metric, StatsPage};
 use rustix::process::Pid;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,18 +96,18 @@ impl Default for Samples {
 
 /// What a sample reads of a tree beside /proc.
 pub struct Observed {
-    board: Board,
+    board: StatsPage,
     store: Option<SharedStore>,
 }
 
 impl Observed {
-    pub(crate) fn new(board: Board, store: Option<SharedStore>) -> Self {
+    pub(crate) fn new(board: StatsPage, store: Option<SharedStore>) -> Self {
         Self { board, store }
     }
 }
 
 /// The processes that page, by slot.
-type Members = Vec<(Slot, Pid)>;
+type Members = Vec<(SlotIndex, Pid)>;
 
 /// Samples a tree in a thread of its own, and keeps the highest.
 pub struct Sampler {
@@ -147,7 +147,7 @@ impl Sampler {
     }
 
     /// Starts a sample of everything below this process, if one is due. Does not wait for it.
-    pub fn sample_if_due(&self, members: impl Iterator<Item = (Slot, Pid)>) {
+    pub fn sample_if_due(&self, members: impl Iterator<Item = (SlotIndex, Pid)>) {
         let Some(requests) = &self.requests else {
             return;
         };
@@ -206,7 +206,7 @@ fn processor_time() -> Duration {
     Duration::from_nanos(wired::clock::thread_time().unwrap_or(0))
 }
 
-fn slot_of(members: &Members, pid: Pid) -> Option<Slot> {
+fn slot_of(members: &Members, pid: Pid) -> Option<SlotIndex> {
     let member = members.iter().find(|(_, member)| *member == pid);
     member.map(|(slot, _)| *slot)
 }
@@ -239,7 +239,7 @@ fn take(observed: &Observed, members: &Members, pids: &[Pid]) -> Sample {
         };
         let block = observed.board.block(slot);
         let resident = block
-            .get(Figure::ResidentPages)
+            .get(Metric::ResidentPages)
             .saturating_mul(wired::PAGE as u64);
         all.unpaged += memory.anonymous.saturating_sub(resident);
         all.held += resident;

@@ -2,14 +2,14 @@
 
 use crate::orphaned_memory::OrphanedMemory;
 use frames::DomainId;
-use link::handshake::{Slot, slot_of};
+use link::handshake::{SlotIndex, slot_of};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// A process that pages.
-pub(crate) struct Member {
+pub(crate) struct PagedProcess {
     /// The pager process.
     pub pid: Pid,
     /// The program that it pages; itself, where it is one process with its pager.
@@ -25,7 +25,7 @@ pub(crate) struct Member {
     leaving: Option<Instant>,
 }
 
-impl Member {
+impl PagedProcess {
     /// The pager process `pid`, which may have ended by now: the pidfd tells.
     pub fn new(
         connection: OwnedFd,
@@ -71,43 +71,43 @@ impl Member {
         self.userfault.and_then(OrphanedMemory::of)
     }
 
-    pub fn slot(&self) -> Slot {
+    pub fn slot(&self) -> SlotIndex {
         slot_of(self.domain.raw())
     }
 }
 
 /// All of them, by slot.
 #[derive(Default)]
-pub(crate) struct Members(BTreeMap<Slot, Member>);
+pub(crate) struct ProcessTable(BTreeMap<SlotIndex, PagedProcess>);
 
-impl Members {
-    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+impl ProcessTable {
+    pub fn iter(&self) -> impl Iterator<Item = &PagedProcess> {
         self.0.values()
     }
 
-    pub fn get(&self, slot: Slot) -> Option<&Member> {
+    pub fn get(&self, slot: SlotIndex) -> Option<&PagedProcess> {
         self.0.get(&slot)
     }
 
-    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Member> {
+    pub fn get_mut(&mut self, slot: SlotIndex) -> Option<&mut PagedProcess> {
         self.0.get_mut(&slot)
     }
 
     /// Of a program.
-    pub fn of(&self, program: Pid) -> Option<&Member> {
+    pub fn of(&self, program: Pid) -> Option<&PagedProcess> {
         self.iter().find(|member| member.program == program)
     }
 
-    pub fn insert(&mut self, member: Member) {
+    pub fn insert(&mut self, member: PagedProcess) {
         self.0.insert(member.slot(), member);
     }
 
-    pub fn remove(&mut self, slot: Slot) -> Option<Member> {
+    pub fn remove(&mut self, slot: SlotIndex) -> Option<PagedProcess> {
         self.0.remove(&slot)
     }
 
     /// Its connection has hung up: it is ending, or has begun another image.
-    pub fn leaving(&mut self, slot: Slot) {
+    pub fn leaving(&mut self, slot: SlotIndex) {
         if let Some(member) = self.0.get_mut(&slot) {
             member.leaving.get_or_insert_with(Instant::now);
         }
@@ -118,8 +118,9 @@ impl Members {
     }
 
     /// Those whose connection hung up at least `ago`.
-    pub fn left_since(&self, ago: Duration) -> Vec<Slot> {
-        let left = |member: &&Member| member.leaving.is_some_and(|since| since.elapsed() >= ago);
-        self.iter().filter(left).map(Member::slot).collect()
+    pub fn left_since(&self, ago: Duration) -> Vec<SlotIndex> {
+        let left =
+            |member: &&PagedProcess| member.leaving.is_some_and(|since| since.elapsed() >= ago);
+        self.iter().filter(left).map(PagedProcess::slot).collect()
     }
 }

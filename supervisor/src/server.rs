@@ -1,7 +1,7 @@
 //! The system domain's side: admits processes, watches them, reclaims what they held.
 //!
-//! One descriptor to poll ([`System::fd`]) and one call when it is readable
-//! ([`System::dispatch`]), so that it fits into any loop. A process is watched twice, by
+//! One descriptor to poll ([`Supervisor::fd`]) and one call when it is readable
+//! ([`Supervisor::dispatch`]), so that it fits into any loop. A process is watched twice, by
 //! its connection (it ends at exec too) and by its pidfd (it ends even where a copy of
 //! the connection survives in a child).
 
@@ -10,21 +10,21 @@ mod reclaim;
 mod unclaimed;
 
 use crate::connector::Connector;
-use crate::daemon_link::{NoPages, Upstream};
-use crate::fault_limits::Pace;
+use crate::daemon_link::{ChannelUnavailable, DaemonLink};
+use crate::fault_limits::TreeFaultLimits;
 use crate::fence::Fence;
-use crate::finished_totals::Past;
+use crate::finished_totals::FinishedTotals;
 use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
-use crate::processes::{Member, Members};
-use crate::sockets::{self, Doors, Peer};
+use crate::processes::{PagedProcess, ProcessTable};
+use crate::sockets::{self, Listeners, Peer};
 use admission::refuse;
 use frames::{DomainId, Ledger, LedgerError};
 use host::{process_tree, seqpacket};
-use link::handshake::{Hello, Options, Say, Slot};
-use link::stats_page::{Board, Figure};
+use link::handshake::{ChildMessage, Hello, RunFlags, SlotIndex};
+use link::stats_page::{Metric, StatsPage};
 use link::{MAX_PROCESSES, MIN_FRAMES};
-use protocol::contract_spec::Terms;
+use protocol::contract_spec::ContractSpec;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 use store::{Occupancy, SetupError, SharedStore, StoreConfig};
-use tenant::{Tenant, TenantError};
+use tenant::{Session, TenantError};
 use unclaimed::Unclaimed;
 
 /// How long the threads of a process that is ending may still be on their way out of
@@ -53,20 +53,20 @@ const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
 
 /// What the tree was promised.
-pub struct Settings {
+pub struct SupervisorConfig {
     /// Frames of the whole tree.
     pub frames: u32,
     /// Where its pages go; `None` for none (what is evicted must then be zeros).
     pub store: Option<StoreConfig>,
     /// The options that every process receives.
-    pub options: Options,
+    pub options: RunFlags,
     /// /dev/userfaultfd, where it could be opened.
     pub userfaultfd: Option<OwnedFd>,
     /// True if processes of other users than this one's get the store, too.
     pub share_store: bool,
     /// The contract with the system's daemon that the tree lives on; `frames` are then the
     /// most of it, and the store's disk is the daemon's.
-    pub tenant: Option<Tenant>,
+    pub tenant: Option<Session>,
 }
 
 /// Why the system domain could not start.
@@ -99,7 +99,7 @@ pub enum StartError {
     Store(#[from] SetupError),
     /// The system's daemon.
     #[error(transparent)]
-    Tenant(#[from] TenantError),
+    Session(#[from] TenantError),
 }
 
 impl StartError {
@@ -126,18 +126,18 @@ fn kib(frames: u32) -> String {
 
 /// An event of the tree.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TreeEvent {
     /// A process joined.
     Joined {
         /// Its slot.
-        slot: Slot,
+        slot: SlotIndex,
         /// Its process id.
         pid: Pid,
     },
     /// A process ended, or began another image; what it held is reclaimed.
     Left {
         /// Its slot.
-        slot: Slot,
+        slot: SlotIndex,
         /// Its process id.
         pid: Pid,
         /// Frames it still held.
@@ -174,43 +174,43 @@ const MOST_STRANGERS: usize = 256;
 const OTHERS_LEVELS: usize = 8;
 
 /// A connection whose process has not sent its first message.
-struct Stranger {
+struct UnidentifiedPeer {
     connection: OwnedFd,
     /// Where the connection was made by name; else each message has its sender.
     peer: Option<Peer>,
 }
 
 /// The system domain of one tree.
-pub struct System {
-    settings: Settings,
+pub struct Supervisor {
+    settings: SupervisorConfig,
     epoll: OwnedFd,
-    doors: Doors,
+    doors: Listeners,
     connector: Option<Connector>,
     ledger: Ledger,
     ledger_fd: OwnedFd,
     store: Option<(SharedStore, Vec<OwnedFd>)>,
-    board: Board,
+    board: StatsPage,
     board_fd: OwnedFd,
-    members: Members,
+    members: ProcessTable,
     fence: Option<Fence>,
     /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
     /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
     unclaimed: Vec<Unclaimed>,
     orphaned: Vec<OrphanedMemory>,
-    strangers: BTreeMap<u64, Stranger>,
+    strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
-    past: Past,
+    past: FinishedTotals,
     store_peak: Occupancy,
     store_seen: Instant,
     swept: Instant,
-    upstream: Option<Upstream>,
-    pace: Option<Pace>,
+    upstream: Option<DaemonLink>,
+    pace: Option<TreeFaultLimits>,
 }
 
-impl System {
+impl Supervisor {
     /// Makes the shared memory and the store, and the sockets by which processes join.
-    pub fn start(mut settings: Settings) -> Result<Self, StartError> {
+    pub fn start(mut settings: SupervisorConfig) -> Result<Self, StartError> {
         if settings.frames < MIN_FRAMES {
             return Err(StartError::TooFew {
                 frames: settings.frames,
@@ -226,7 +226,7 @@ impl System {
             .map(|config| SharedStore::create(config, MAX_PROCESSES))
             .transpose()?;
         if let (Some((store, _)), Some(_)) = (&store, &settings.tenant) {
-            store.set_transport(Box::new(NoPages));
+            store.set_transport(Box::new(ChannelUnavailable));
         }
         // The swap file is the last of the store's descriptors.
         let has_disk = settings.store.as_ref().is_some_and(StoreConfig::has_file);
@@ -235,10 +235,10 @@ impl System {
             .and_then(|(_, fds)| fds.last())
             .filter(|_| has_disk);
         let fence = swap.and_then(|swap| Fence::around(swap).ok());
-        let (board, board_fd) =
-            Board::create(MAX_PROCESSES).map_err(StartError::call("make the board's memory"))?;
+        let (board, board_fd) = StatsPage::create(MAX_PROCESSES)
+            .map_err(StartError::call("make the board's memory"))?;
         let doors =
-            Doors::open().map_err(StartError::call("open the sockets processes come in by"))?;
+            Listeners::open().map_err(StartError::call("open the sockets processes come in by"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(StartError::call("make an epoll"))?;
         let tenant = settings.tenant.take();
@@ -252,14 +252,14 @@ impl System {
             store,
             board,
             board_fd,
-            members: Members::default(),
+            members: ProcessTable::default(),
             fence,
             unfinished: Vec::new(),
             unclaimed: Vec::new(),
             orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
-            past: Past::default(),
+            past: FinishedTotals::default(),
             store_peak: Occupancy::default(),
             store_seen: Instant::now(),
             swept: Instant::now(),
@@ -276,21 +276,21 @@ impl System {
 
     /// Shows the ledger to the system domain. The last that can fail: from then on it takes a
     /// tenant that hangs up for one that has frames, and ends it.
-    fn begin(&mut self, mut tenant: Tenant) -> Result<(), StartError> {
+    fn begin(&mut self, mut tenant: Session) -> Result<(), StartError> {
         let copy = io::fcntl_dupfd_cloexec(&self.ledger_fd, 0);
         tenant.start(copy.map_err(StartError::call("copy a descriptor"))?)?;
         self.ledger.set_max_guaranteed(tenant.terms().frames.g);
-        self.upstream = Some(Upstream::new(tenant));
+        self.upstream = Some(DaemonLink::new(tenant));
         self.watch_upstream();
         Ok(())
     }
 
-    /// Readable when [`System::dispatch`] has something to do.
+    /// Readable when [`Supervisor::dispatch`] has something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// When [`System::dispatch`] wants to be called though [`System::fd`] is quiet.
+    /// When [`Supervisor::dispatch`] wants to be called though [`Supervisor::fd`] is quiet.
     pub fn patience(&self) -> Duration {
         let busy = self.members.is_any_leaving()
             || !self.unfinished.is_empty()
@@ -300,24 +300,24 @@ impl System {
         } else {
             SWEEP
         };
-        let upstream = self.upstream.as_ref().and_then(Upstream::patience);
+        let upstream = self.upstream.as_ref().and_then(DaemonLink::patience);
         upstream.map_or(here, |there| here.min(there))
     }
 
     /// The contract with the system's daemon, where there is one.
-    pub fn terms(&self) -> Option<Terms> {
-        self.upstream.as_ref().map(Upstream::terms)
+    pub fn terms(&self) -> Option<ContractSpec> {
+        self.upstream.as_ref().map(DaemonLink::terms)
     }
 
     /// Limits the rate of the tree's faults from now on.
-    pub fn set_pace(&mut self, mut pace: Pace) {
+    pub fn set_pace(&mut self, mut pace: TreeFaultLimits) {
         pace.apply(&self.board);
         self.pace = Some(pace);
     }
 
     /// Puts a share of the faults in force that the daemon has sent.
     fn follow_upstream(&mut self) {
-        let share = self.upstream.as_mut().and_then(Upstream::new_share);
+        let share = self.upstream.as_mut().and_then(DaemonLink::new_share);
         if let (Some(pace), Some(share)) = (&mut self.pace, share) {
             pace.give(share);
             pace.apply(&self.board);
@@ -326,14 +326,14 @@ impl System {
 
     /// Watches the connection to the daemon; the one before has ended, and left the epoll.
     fn watch_upstream(&self) {
-        if let Some(fd) = self.upstream.as_ref().and_then(Upstream::fd) {
+        if let Some(fd) = self.upstream.as_ref().and_then(DaemonLink::fd) {
             let data = epoll::EventData::new_u64(UPSTREAM);
             let _ = epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN);
         }
     }
 
     /// The tree's board.
-    pub fn board(&self) -> &Board {
+    pub fn board(&self) -> &StatsPage {
         &self.board
     }
 
@@ -354,17 +354,17 @@ impl System {
 
     /// What a sampler reads.
     pub fn observed(&self) -> io::Result<Observed> {
-        let board = Board::attach(&self.board_fd, MAX_PROCESSES)?;
+        let board = StatsPage::attach(&self.board_fd, MAX_PROCESSES)?;
         Ok(Observed::new(board, self.store().cloned()))
     }
 
     /// What the tree was promised.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &SupervisorConfig {
         &self.settings
     }
 
     /// Lets processes join through the filter whose listener this is: from then on
-    /// [`System::connect`] serves them.
+    /// [`Supervisor::connect`] serves them.
     pub fn serve_filter(&mut self, listener: OwnedFd) -> std::io::Result<()> {
         self.connector = Some(Connector::start(listener.into())?);
         Ok(())
@@ -395,7 +395,7 @@ impl System {
     }
 
     /// The end of the port that the tree inherits. Duplicate it, without close-on-exec,
-    /// to the number given to [`System::environment`].
+    /// to the number given to [`Supervisor::environment`].
     pub fn door(&self) -> BorrowedFd<'_> {
         self.doors.inherited.as_fd()
     }
@@ -406,26 +406,26 @@ impl System {
     }
 
     /// Processes that page now: their slots and pager processes.
-    pub fn members(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
+    pub fn members(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         self.members
             .iter()
             .map(|member| (member.slot(), member.pid))
     }
 
     /// Programs that are paged now, with their slots.
-    pub fn programs(&self) -> impl Iterator<Item = (Slot, Pid)> + '_ {
+    pub fn programs(&self) -> impl Iterator<Item = (SlotIndex, Pid)> + '_ {
         let members = self.members.iter();
         members.map(|member| (member.slot(), member.program))
     }
 
     /// The slot of a program that pages.
-    pub fn slot_of(&self, program: Pid) -> Option<Slot> {
-        self.members.of(program).map(Member::slot)
+    pub fn slot_of(&self, program: Pid) -> Option<SlotIndex> {
+        self.members.of(program).map(PagedProcess::slot)
     }
 
     /// Returns true if a process is the pager process beside a program, whose memory it shares.
     pub fn is_pager(&self, pid: Pid) -> bool {
-        let beside = |member: &Member| member.pid == pid && member.program != pid;
+        let beside = |member: &PagedProcess| member.pid == pid && member.program != pid;
         self.members.iter().any(beside)
     }
 
@@ -435,7 +435,7 @@ impl System {
     }
 
     /// A figure of the whole tree, of processes that have ended too.
-    pub fn figure(&self, figure: Figure) -> u64 {
+    pub fn figure(&self, figure: Metric) -> u64 {
         let now = self
             .members
             .iter()
@@ -444,7 +444,7 @@ impl System {
     }
 
     /// Handles pending messages, without blocking, and returns the events.
-    pub fn dispatch(&mut self) -> Vec<Event> {
+    pub fn dispatch(&mut self) -> Vec<TreeEvent> {
         let mut happened = Vec::new();
         let mut ready = [const { std::mem::MaybeUninit::uninit() }; 64];
         let zero = rustix::event::Timespec::default();
@@ -457,14 +457,14 @@ impl System {
                 (PORT, _) => self.at_port(&mut happened),
                 (LISTENER, _) => self.at_listener(),
                 (_, STRANGER) => self.at_stranger(token, &mut happened),
-                (_, CONNECTION) => self.at_member(token as Slot, &mut happened),
-                (_, PIDFD) => self.retire(token as Slot, &mut happened),
+                (_, CONNECTION) => self.at_member(token as SlotIndex, &mut happened),
+                (_, PIDFD) => self.retire(token as SlotIndex, &mut happened),
                 _ => {}
             }
         }
         if let Some(upstream) = &mut self.upstream {
             upstream.dispatch(&self.ledger, &mut happened);
-            if happened.contains(&Event::Back) {
+            if happened.contains(&TreeEvent::Back) {
                 self.watch_upstream();
             }
         }
@@ -480,7 +480,7 @@ impl System {
         happened
     }
 
-    fn at_port(&mut self, happened: &mut Vec<Event>) {
+    fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
         for _ in 0..A_TURN {
             let Ok(mut message) = seqpacket::receive(&self.doors.port, RecvFlags::DONTWAIT) else {
                 return;
@@ -517,15 +517,16 @@ impl System {
         let token = STRANGER | (self.next_stranger & 0xffff_ffff);
         self.next_stranger += 1;
         if self.watch(&connection, token).is_ok() {
-            self.strangers.insert(token, Stranger { connection, peer });
+            self.strangers
+                .insert(token, UnidentifiedPeer { connection, peer });
         }
         if self.strangers.len() > MOST_STRANGERS {
             self.strangers.pop_first();
         }
     }
 
-    fn at_stranger(&mut self, token: u64, happened: &mut Vec<Event>) {
-        let Some(Stranger { connection, peer }) = self.strangers.remove(&token) else {
+    fn at_stranger(&mut self, token: u64, happened: &mut Vec<TreeEvent>) {
+        let Some(UnidentifiedPeer { connection, peer }) = self.strangers.remove(&token) else {
             return;
         };
         let _ = epoll::delete(&self.epoll, &connection);
@@ -542,13 +543,15 @@ impl System {
         }
     }
 
-    fn at_member(&mut self, slot: Slot, happened: &mut Vec<Event>) {
+    fn at_member(&mut self, slot: SlotIndex, happened: &mut Vec<TreeEvent>) {
         for _ in 0..A_TURN {
             let Some(member) = self.members.get_mut(slot) else {
                 return;
             };
             match seqpacket::receive(&member.connection, RecvFlags::DONTWAIT) {
-                Ok(message) if Say::decode(message.as_slice()) == Some(Say::Lifeline) => {
+                Ok(message)
+                    if ChildMessage::decode(message.as_slice()) == Some(ChildMessage::Lifeline) =>
+                {
                     member.keep_lifeline(message.fds.into_iter().flatten());
                 }
                 Ok(message) if message.len > 0 => {
@@ -597,17 +600,17 @@ fn is_of_tree(peer: Peer) -> bool {
     })
 }
 
-fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<Event>) {
+fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<TreeEvent>) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match Say::decode(bytes) {
-        Some(Say::Notice(line)) => happened.push(Event::Notice {
+    match ChildMessage::decode(bytes) {
+        Some(ChildMessage::Notice(line)) => happened.push(TreeEvent::Notice {
             pid,
             text: text(line),
         }),
-        Some(Say::Refused(why)) => happened.push(Event::Refused {
+        Some(ChildMessage::Refused(why)) => happened.push(TreeEvent::Refused {
             pid,
             text: text(why),
         }),
-        Some(Say::Careful | Say::Lifeline) | None => {}
+        Some(ChildMessage::Careful | ChildMessage::Lifeline) | None => {}
     }
 }

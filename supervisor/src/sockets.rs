@@ -12,7 +12,7 @@ pub(crate) const OTHER_BUILD: &str =
     "`selfpage` and libselfpage_preload.so are of different versions: install both from one build";
 
 /// Both sockets, from inside.
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     /// Where first messages arrive, each with its connection and its sender.
     pub port: OwnedFd,
     /// The other end, for the tree to inherit.
@@ -22,7 +22,7 @@ pub(crate) struct Doors {
     name: String,
 }
 
-impl Doors {
+impl Listeners {
     /// Opens them.
     pub fn open() -> io::Result<Self> {
         let (port, inherited) = seqpacket::pair()?;

@@ -4,19 +4,19 @@
 // A refusal carries its text in place.
 #![allow(clippy::result_large_err)]
 
-use link::client::{JoinError, Joined, Port};
-use link::handshake::{Hello, Say};
-use link::stats_page::Figure;
+use link::client::{JoinError, Joined, SupervisorPort};
+use link::handshake::{ChildMessage, Hello};
+use link::stats_page::Metric;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::process::{Pid, getpid};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use supervisor::{Event, Settings, System};
+use supervisor::{Supervisor, SupervisorConfig, TreeEvent};
 
-fn settings(frames: u32) -> Settings {
-    Settings {
+fn settings(frames: u32) -> SupervisorConfig {
+    SupervisorConfig {
         frames,
         store: None,
         options: Default::default(),
@@ -27,21 +27,21 @@ fn settings(frames: u32) -> Settings {
 }
 
 /// With both sockets that processes come in by where there is no filter.
-fn start(frames: u32) -> System {
-    let mut system = System::start(settings(frames)).unwrap();
+fn start(frames: u32) -> Supervisor {
+    let mut system = Supervisor::start(settings(frames)).unwrap();
     system.listen().unwrap();
     system
 }
 
 /// Both doors, or only the listening one.
-fn port(system: &System, both: bool) -> Port {
+fn port(system: &Supervisor, both: bool) -> SupervisorPort {
     let number = system.door().as_raw_fd();
     let environment = system.environment(number).unwrap();
     let value = |i: usize| environment[i].1.as_encoded_bytes();
-    Port::parse(both.then(|| value(0)), Some(value(1))).unwrap()
+    SupervisorPort::parse(both.then(|| value(0)), Some(value(1))).unwrap()
 }
 
-fn join(port: Port, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
+fn join(port: SupervisorPort, hello: Hello) -> JoinHandle<Result<Joined, JoinError>> {
     std::thread::spawn(move || port.join(hello))
 }
 
@@ -66,7 +66,7 @@ fn end(child: Pid) {
 }
 
 /// Dispatches until `done` is satisfied by what happened so far.
-fn until(system: &mut System, mut done: impl FnMut(&[Event]) -> bool) -> Vec<Event> {
+fn until(system: &mut Supervisor, mut done: impl FnMut(&[TreeEvent]) -> bool) -> Vec<TreeEvent> {
     let (mut happened, begin) = (Vec::new(), Instant::now());
     while !done(&happened) {
         assert!(
@@ -87,8 +87,8 @@ fn until(system: &mut System, mut done: impl FnMut(&[Event]) -> bool) -> Vec<Eve
     happened
 }
 
-fn joined(event: &Event) -> bool {
-    matches!(event, Event::Joined { .. })
+fn joined(event: &TreeEvent) -> bool {
+    matches!(event, TreeEvent::Joined { .. })
 }
 
 #[test]
@@ -107,19 +107,22 @@ fn a_process_comes_in_by_either_door_and_is_taken_back_when_its_connection_ends(
             .map_board()
             .unwrap()
             .block(member.welcome.slot())
-            .add(Figure::Faults, 3);
-        member.connection.say(Say::Notice(b"hello")).unwrap();
+            .add(Metric::Faults, 3);
+        member
+            .connection
+            .say(ChildMessage::Notice(b"hello"))
+            .unwrap();
         drop(member);
         let happened = until(&mut system, |h| {
-            h.iter().any(|e| matches!(e, Event::Left { .. }))
+            h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
         });
-        assert!(happened.contains(&Event::Notice {
+        assert!(happened.contains(&TreeEvent::Notice {
             pid: getpid(),
             text: "hello".into()
         }));
         assert_eq!(system.members().count(), 0);
         assert_eq!(
-            system.figure(Figure::Faults),
+            system.figure(Metric::Faults),
             3,
             "figures survive their process"
         );
@@ -135,7 +138,7 @@ fn a_second_image_of_one_process_takes_the_place_of_the_first() {
     let first = first.join().unwrap().unwrap();
     let second = join(port, Hello::Exec { above: 0 });
     let happened = until(&mut system, |h| h.iter().any(joined));
-    assert!(matches!(happened[0], Event::Left { .. }));
+    assert!(matches!(happened[0], TreeEvent::Left { .. }));
     second.join().unwrap().unwrap();
     drop(first);
 }
@@ -211,7 +214,7 @@ fn a_process_that_dies_leaves_though_its_connection_lives_on_elsewhere() {
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(9));
     until(&mut system, |h| {
-        h.iter().any(|e| matches!(e, Event::Left { .. }))
+        h.iter().any(|e| matches!(e, TreeEvent::Left { .. }))
     });
     assert_eq!(system.members().count(), 0);
     drop(ours);
@@ -236,7 +239,7 @@ fn a_stranger_from_outside_the_tree_is_not_let_in() {
     });
     drop(theirs);
     let name = receive(&ours);
-    let outcome = Port::parse(None, Some(name.as_slice()))
+    let outcome = SupervisorPort::parse(None, Some(name.as_slice()))
         .unwrap()
         .join(Hello::Exec { above: 0 });
     assert!(
@@ -300,7 +303,7 @@ fn connect(name: &[u8]) -> rustix::fd::OwnedFd {
 
 #[test]
 fn without_the_filter_a_request_for_a_connection_is_an_error() {
-    let outcome = Port::BY_FILTER.join(Hello::Exec { above: 0 });
+    let outcome = SupervisorPort::BY_FILTER.join(Hello::Exec { above: 0 });
     assert!(
         matches!(
             outcome,
@@ -312,7 +315,7 @@ fn without_the_filter_a_request_for_a_connection_is_an_error() {
 
 #[test]
 fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
-    let mut system = System::start(settings(1024)).unwrap();
+    let mut system = Supervisor::start(settings(1024)).unwrap();
     let (ours, theirs) = host::seqpacket::pair().unwrap();
     let process = child(|| {
         let listener = host::seccomp::install();
@@ -327,8 +330,13 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         sent.unwrap();
         // SAFETY: closes all that this child has inherited; it uses none of it any more.
         unsafe { libc::close_range(0, u32::MAX, 0) };
-        let member = Port::BY_FILTER.join(Hello::Exec { above: 0 }).unwrap();
-        member.connection.say(Say::Notice(b"is in")).unwrap();
+        let member = SupervisorPort::BY_FILTER
+            .join(Hello::Exec { above: 0 })
+            .unwrap();
+        member
+            .connection
+            .say(ChildMessage::Notice(b"is in"))
+            .unwrap();
         std::thread::sleep(Duration::from_secs(20));
     });
     let mut first = host::seqpacket::receive(&ours, rustix::net::RecvFlags::empty()).unwrap();
@@ -341,7 +349,8 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
     system.serve_filter(listener.try_clone().unwrap()).unwrap();
     let mut notifier = supervisor::direct_io_filter::Notifier::new(listener);
     let (mut happened, begin) = (Vec::new(), Instant::now());
-    let said = |event: &Event| matches!(event, Event::Notice { text, .. } if text == "is in");
+    let said =
+        |event: &TreeEvent| matches!(event, TreeEvent::Notice { text, .. } if text == "is in");
     while !happened.iter().any(said) {
         assert!(begin.elapsed() < Duration::from_secs(20), "{happened:?}");
         if is_readable(notifier.fd()) {
@@ -352,6 +361,6 @@ fn a_process_under_the_filter_needs_neither_a_descriptor_nor_a_name() {
         happened.extend(system.dispatch());
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(matches!(happened[0], Event::Joined { pid, .. } if pid == process));
+    assert!(matches!(happened[0], TreeEvent::Joined { pid, .. } if pid == process));
     end(process);
 }

@@ -7,14 +7,14 @@
 use selfpage::{DirectIo, Domain, Paged};
 use std::error::Error;
 use std::path::PathBuf;
-use tenant::{LinkedTenant, Share, Wanted};
+use tenant::{ContractRequest, DomainResources, LinkedTenant};
 
 const PAGE: usize = 4096;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let socket = std::env::args_os().nth(1).map(PathBuf::from);
     let socket = socket.ok_or("usage: linked SOCKET")?;
-    let wanted = Wanted {
+    let wanted = ContractRequest {
         name: "example".into(),
         frames: Some("16M".parse()?),
         disk: Some("50ms/250ms,extra".parse()?),
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Pages under the contract: what is made of the share is dropped at the end.
-fn work(share: Share, bytes: usize) -> Result<(), Box<dyn Error>> {
+fn work(share: DomainResources, bytes: usize) -> Result<(), Box<dyn Error>> {
     let domain = Domain::builder()
         .frames(share.contract)
         .ledger(share.ledger)

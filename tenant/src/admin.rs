@@ -2,20 +2,20 @@
 
 use super::TenantError;
 use super::connection::{converse, hear, reach};
-use protocol::contract_spec::{DiskChange, FrameTerms};
-use protocol::{Ask, Books, Listed, Say, TenantNumber};
+use protocol::contract_spec::{DiskChange, FrameSpec};
+use protocol::{CapacitySummary, DaemonEvent, Request, TenantInfo, TenantNumber};
 use std::path::Path;
 
 /// The contracts that the daemon at `path` keeps, as far as the caller may see them.
-pub fn list(path: &Path) -> Result<Vec<Listed>, TenantError> {
-    ask_for_list(path, &Ask::List)
+pub fn list(path: &Path) -> Result<Vec<TenantInfo>, TenantError> {
+    ask_for_list(path, &Request::List)
 }
 
 /// What the daemon at `path` has to promise, and what of it is taken.
-pub fn books(path: &Path) -> Result<Books, TenantError> {
+pub fn books(path: &Path) -> Result<CapacitySummary, TenantError> {
     let connection = reach(path)?;
-    match converse(&connection, &Ask::Books, &[])?.0 {
-        Say::Books(books) => Ok(books),
+    match converse(&connection, &Request::Capacity, &[])?.0 {
+        DaemonEvent::Capacity(books) => Ok(books),
         _ => Err(TenantError::OtherBuild),
     }
 }
@@ -24,10 +24,10 @@ pub fn books(path: &Path) -> Result<Books, TenantError> {
 pub fn set(
     path: &Path,
     tenant: TenantNumber,
-    frames: Option<FrameTerms>,
+    frames: Option<FrameSpec>,
     disk: Option<DiskChange>,
-) -> Result<Listed, TenantError> {
-    let ask = Ask::Set {
+) -> Result<TenantInfo, TenantError> {
+    let ask = Request::Set {
         tenant,
         frames,
         disk,
@@ -36,14 +36,14 @@ pub fn set(
     changed.ok_or(TenantError::OtherBuild)
 }
 
-fn ask_for_list(path: &Path, ask: &Ask) -> Result<Vec<Listed>, TenantError> {
+fn ask_for_list(path: &Path, ask: &Request) -> Result<Vec<TenantInfo>, TenantError> {
     let connection = reach(path)?;
     let mut listed = Vec::new();
     let mut next = converse(&connection, ask, &[])?.0;
     loop {
         match next {
-            Say::Tenant(one) => listed.push(one),
-            Say::End => return Ok(listed),
+            DaemonEvent::Tenant(one) => listed.push(one),
+            DaemonEvent::End => return Ok(listed),
             _ => return Err(TenantError::OtherBuild),
         }
         next = hear(&connection)?.0;

@@ -2,7 +2,7 @@
 
 use super::TenantError;
 use host::seqpacket;
-use protocol::{Ask, Say, decode, encode};
+use protocol::{DaemonEvent, Request, decode, encode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SendFlags};
@@ -32,14 +32,14 @@ pub(crate) fn send(
 }
 
 /// An answer, and the first descriptors with it.
-type Answer = (Say, [Option<OwnedFd>; 3]);
+type Reply = (DaemonEvent, [Option<OwnedFd>; 3]);
 
 /// Sends a request and waits for the reply.
 pub(crate) fn converse(
     connection: &OwnedFd,
-    ask: &Ask,
+    ask: &Request,
     fds: &[BorrowedFd<'_>],
-) -> Result<Answer, TenantError> {
+) -> Result<Reply, TenantError> {
     send(connection, ask, fds).map_err(TenantError::Silent)?;
     hear(connection)
 }
@@ -55,8 +55,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) fn ask(
     path: &Path,
     mut connection: OwnedFd,
-    ask: &Ask,
-) -> Result<(OwnedFd, Answer), TenantError> {
+    ask: &Request,
+) -> Result<(OwnedFd, Reply), TenantError> {
     let begun = Instant::now();
     loop {
         match converse(&connection, ask, &[]) {
@@ -79,8 +79,8 @@ pub(crate) fn reach_next(path: &Path, begun: Instant) -> Result<OwnedFd, TenantE
     }
 }
 
-/// Waits for the next answer.
-pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
+/// ReplySender for the next answer.
+pub(crate) fn hear(connection: &OwnedFd) -> Result<Reply, TenantError> {
     wait(connection, Instant::now() + PATIENCE).map_err(TenantError::Silent)?;
     let mut message =
         seqpacket::receive(connection, RecvFlags::DONTWAIT).map_err(TenantError::Silent)?;
@@ -88,7 +88,7 @@ pub(crate) fn hear(connection: &OwnedFd) -> Result<Answer, TenantError> {
         return Err(TenantError::Silent(Errno::PIPE));
     }
     match decode(message.as_slice()).ok_or(TenantError::OtherBuild)? {
-        Say::Refused(why) => Err(TenantError::Refused(why)),
+        DaemonEvent::Refused(why) => Err(TenantError::Refused(why)),
         say => Ok((say, std::array::from_fn(|at| message.fds[at].take()))),
     }
 }

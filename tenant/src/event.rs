@@ -1,13 +1,13 @@
 //! Events that a tenant receives from the daemon.
 
-use protocol::contract_spec::Terms;
+use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
 use rustix::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// A request of the daemon, or the result of a request to it.
 #[derive(Debug)]
-pub enum Heard {
+pub enum TenantEvent {
     /// A channel that was asked for.
     Opened {
         /// As asked with.
@@ -29,7 +29,7 @@ pub enum Heard {
     /// Nothing of the channel is under way any more.
     Closed(ChannelNumber),
     /// No more than `keep` frames may be owned at the deadline; then
-    /// [`Tenant::answered`](crate::Tenant::answered).
+    /// [`Session::answered`](crate::Session::answered).
     Revoke {
         /// The number of this revocation.
         round: u32,
@@ -41,7 +41,7 @@ pub enum Heard {
     /// The contract changes.
     Changed {
         /// To this.
-        terms: Terms,
+        terms: ContractSpec,
         /// What becomes less does so after this.
         notice: Duration,
     },

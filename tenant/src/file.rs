@@ -5,8 +5,8 @@
 
 use crate::{TenantError, converse, reach};
 use iochannel::{ChannelClient, ChannelError, IoVec, MAX_RUN};
-use protocol::contract_spec::DiskTerms;
-use protocol::{Ask, NAME, cut};
+use protocol::contract_spec::DiskSpec;
+use protocol::{NAME, Request, cut};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::fs::File;
@@ -18,7 +18,7 @@ use wired::{PAGE, WiredMemory};
 pub enum FileError {
     /// The contract.
     #[error(transparent)]
-    Tenant(#[from] TenantError),
+    Session(#[from] TenantError),
     /// The channel.
     #[error(transparent)]
     Channel(#[from] ChannelError),
@@ -43,7 +43,7 @@ pub struct ReservedFile {
 }
 
 /// One request that is over.
-pub struct Over<'a> {
+pub struct IoCompletion<'a> {
     /// Which, as it was begun.
     pub slot: usize,
     /// The bytes; fewer than asked for at the end of the file.
@@ -57,19 +57,19 @@ impl ReservedFile {
         socket: &Path,
         name: &str,
         file: &File,
-        disk: DiskTerms,
+        disk: DiskSpec,
         depth: usize,
         pages: usize,
     ) -> Result<Self, FileError> {
         let io = |what| move |errno| FileError::Io { what, errno };
         let connection = reach(socket)?;
         let (depth, pages) = (depth.max(1), pages.clamp(1, MAX_RUN));
-        let ask = Ask::File {
+        let ask = Request::File {
             name: cut(name, NAME),
             disk,
         };
         let (_, [doorbell, ..]) = converse(&connection, &ask, &[file.as_fd()])?;
-        let open = Ask::Open {
+        let open = Request::Open {
             depth: depth.min(u16::MAX.into()) as u16,
             cookie: 0,
         };
@@ -116,8 +116,8 @@ impl ReservedFile {
         self.channel.flush();
     }
 
-    /// Waits for a request to be over. `None` when none is under way.
-    pub fn wait(&mut self) -> Option<Result<Over<'_>, FileError>> {
+    /// ReplySender for a request to be over. `None` when none is under way.
+    pub fn wait(&mut self) -> Option<Result<IoCompletion<'_>, FileError>> {
         let (slot, result) = self.channel.reap(true)?;
         if result < 0 {
             let errno = Errno::from_raw_os_error(-result);
@@ -134,6 +134,6 @@ impl ReservedFile {
             let at = self.memory.as_ptr().add(start);
             std::slice::from_raw_parts(at, (result as usize).min(most))
         };
-        Some(Ok(Over { slot, data }))
+        Some(Ok(IoCompletion { slot, data }))
     }
 }

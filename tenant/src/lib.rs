@@ -29,31 +29,31 @@ pub mod trace;
 
 pub use admin::{books, list, set};
 use connection::{converse, reach, send};
-pub use event::Heard;
-pub use linked::{LinkedError, LinkedTenant, Manners, Share};
+pub use event::TenantEvent;
+pub use linked::{DomainResources, LinkedError, LinkedTenant, RevocationPolicy};
 pub use numa::bind_to_node;
-pub use session::Tenant;
+pub use session::Session;
 pub use session_driver::Revocation;
-pub use session_driver::{Happened, Steward};
+pub use session_driver::{SessionDriver, SessionEvent};
 
-use protocol::contract_spec::{DiskTerms, FrameTerms, Place};
+use protocol::contract_spec::{DiskSpec, FramePlacement, FrameSpec};
 use rustix::io::Errno;
 use std::path::PathBuf;
 
 /// The contract that a tenant requests; a field that is `None` takes the daemon's default.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct ContractRequest {
     /// What it is called, for people.
     pub name: String,
     /// Frames.
-    pub frames: Option<FrameTerms>,
+    pub frames: Option<FrameSpec>,
     /// Disk time.
-    pub disk: Option<DiskTerms>,
+    pub disk: Option<DiskSpec>,
     /// Bytes of swap.
     pub swap: Option<u64>,
     /// Which frames; any where `None`. The daemon checks that the machine has such; the tenant
     /// gets them from the kernel ([`bind_to_node`], `allocate_huge`).
-    pub place: Option<Place>,
+    pub place: Option<FramePlacement>,
 }
 
 /// Why there is no contract.

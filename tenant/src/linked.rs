@@ -9,15 +9,15 @@
 //! ```no_run
 //! use selfpage::{DirectIo, Domain};
 //! use std::path::Path;
-//! use tenant::{LinkedTenant, Wanted};
+//! use tenant::{LinkedTenant, ContractRequest};
 //! # fn work(_: &Domain) -> Result<(), Box<dyn std::error::Error>> { Ok(()) }
 //!
-//! let wanted = Wanted {
+//! let wanted = ContractRequest {
 //!     name: "index".into(),
 //!     frames: Some("512M+128M".parse()?),
 //!     disk: Some("25ms/250ms".parse()?),
 //!     swap: Some(2 << 30),
-//!     ..Wanted::default()
+//!     ..ContractRequest::default()
 //! };
 //! let (mut tenant, share) = LinkedTenant::join(Path::new("/run/selfpage/system.sock"), &wanted)?;
 //! let domain = Domain::builder()
@@ -37,11 +37,11 @@
 //! the system domain kills a tenant that disconnects without leaving, whatever it is doing.
 //! Until it has attached its ledger it owns nothing, and may disconnect.
 
-use super::session_driver::{Happened, Revocation, Steward};
-use super::{Tenant, TenantError, Wanted};
+use super::session_driver::{Revocation, SessionDriver, SessionEvent};
+use super::{ContractRequest, Session, TenantError};
 use frames::{Contract, Ledger, LedgerError};
 use iochannel::ChannelClient;
-use protocol::contract_spec::Terms;
+use protocol::contract_spec::ContractSpec;
 use protocol::{MIN_PROGRAM_FRAMES, TenantNumber};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -67,7 +67,7 @@ const NO_STORE: usize = 2;
 pub enum LinkedError {
     /// The daemon.
     #[error(transparent)]
-    Tenant(#[from] TenantError),
+    Session(#[from] TenantError),
     /// The ledger cannot be made.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -82,7 +82,7 @@ pub enum LinkedError {
         /// What the kernel said.
         errno: Errno,
     },
-    /// What was made of the [`Share`] is still there.
+    /// What was made of the [`DomainResources`] is still there.
     #[error(
         "the contract is still used: a domain with {frames} frames, or one of its stretches, is there; drop them, \
          then leave"
@@ -105,7 +105,7 @@ pub type OnRevocation = Box<dyn FnMut(Revocation) + Send>;
 /// Revocation policy; by default a tenant requests frames when its pager finds none, and
 /// gives them back on revocation.
 #[derive(Default)]
-pub struct Manners {
+pub struct RevocationPolicy {
     /// It wants all that the contract may ever give, at any time.
     pub eager: bool,
     /// Called on a revocation: the program may give up what it can best do without. Its pager
@@ -115,7 +115,7 @@ pub struct Manners {
 }
 
 /// What a contract gives a domain: for `selfpage::Domain::builder()`.
-pub struct Share {
+pub struct DomainResources {
     /// For `frames`. The guarantee is the daemon's to keep: within the tenant the domain is
     /// alone, and what it does not use is not to count as promised.
     pub contract: Contract,
@@ -126,36 +126,36 @@ pub struct Share {
 }
 
 /// The reply end of a pending channel open.
-type Waits = Sender<Result<ChannelClient, Errno>>;
+type ReplySender = Sender<Result<ChannelClient, Errno>>;
 
 /// A request to the thread.
-enum Wish {
-    Channel { depth: u16, reply: Waits },
+enum Command {
+    Channel { depth: u16, reply: ReplySender },
     Leave(Sender<Result<(), LinkedError>>),
 }
 
 /// The way to the thread.
-struct Line {
-    wishes: Sender<Wish>,
+struct CommandSender {
+    wishes: Sender<Command>,
     bell: OwnedFd,
 }
 
-impl Line {
+impl CommandSender {
     /// Sends a request to the thread; fails where it has ended.
-    fn ask(&self, wish: Wish) -> Result<(), Errno> {
+    fn ask(&self, wish: Command) -> Result<(), Errno> {
         self.wishes.send(wish).map_err(|_| Errno::PIPE)?;
         rustix::io::write(&self.bell, &1u64.to_ne_bytes()).map(|_| ())
     }
 }
 
 /// The store's handle to the tenant thread. Dropped with the store and the last of its channels.
-struct Way(Arc<Line>);
+struct LinkedTransport(Arc<CommandSender>);
 
-impl DiskTransport for Way {
+impl DiskTransport for LinkedTransport {
     fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {
         let (reply, answer) = channel();
         let depth = u16::try_from(depth).map_err(|_| Errno::INVAL)?;
-        self.0.ask(Wish::Channel { depth, reply })?;
+        self.0.ask(Command::Channel { depth, reply })?;
         answer.recv().map_err(|_| Errno::PIPE)?
     }
 
@@ -166,9 +166,9 @@ impl DiskTransport for Way {
 /// A contract of this program's. Dropped without [`LinkedTenant::leave`] it lasts until the
 /// process ends.
 pub struct LinkedTenant {
-    line: Arc<Line>,
+    line: Arc<CommandSender>,
     number: TenantNumber,
-    terms: Terms,
+    terms: ContractSpec,
     note: String,
     revocations: Arc<AtomicU64>,
 }
@@ -178,9 +178,12 @@ impl LinkedTenant {
     /// to page under it.
     ///
     /// # Errors
-    /// [`LinkedError::Tenant`] where the daemon is not there or refuses, with the figures.
-    pub fn join(path: &Path, wanted: &Wanted) -> Result<(Self, Share), LinkedError> {
-        Self::join_with(path, wanted, Manners::default())
+    /// [`LinkedError::Session`] where the daemon is not there or refuses, with the figures.
+    pub fn join(
+        path: &Path,
+        wanted: &ContractRequest,
+    ) -> Result<(Self, DomainResources), LinkedError> {
+        Self::join_with(path, wanted, RevocationPolicy::default())
     }
 
     /// The same, with other manners.
@@ -189,11 +192,11 @@ impl LinkedTenant {
     /// As for [`LinkedTenant::join`].
     pub fn join_with(
         path: &Path,
-        wanted: &Wanted,
-        manners: Manners,
-    ) -> Result<(Self, Share), LinkedError> {
+        wanted: &ContractRequest,
+        manners: RevocationPolicy,
+    ) -> Result<(Self, DomainResources), LinkedError> {
         let call = |what| move |errno| LinkedError::Call { what, errno };
-        let mut tenant = Tenant::join(path, wanted)?;
+        let mut tenant = Session::join(path, wanted)?;
         let terms = tenant.terms();
         let (ledger, books) = Ledger::create_limited(terms.frames.x, 0, 1)?;
         let view = Ledger::attach(&books)?;
@@ -206,8 +209,8 @@ impl LinkedTenant {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags).map_err(call("make a bell"))?;
         let (wishes, wanted) = channel();
-        let line = Arc::new(Line { wishes, bell });
-        store.set_transport(Box::new(Way(line.clone())));
+        let line = Arc::new(CommandSender { wishes, bell });
+        store.set_transport(Box::new(LinkedTransport(line.clone())));
         let revocations = Arc::<AtomicU64>::default();
         let (begin, begun) = channel();
         let (serves, counted) = (line.clone(), revocations.clone());
@@ -215,7 +218,7 @@ impl LinkedTenant {
             .name("selfpage-tenant".into())
             .spawn(move || {
                 let thread = |tenant| Thread {
-                    steward: Steward::new(tenant),
+                    steward: SessionDriver::new(tenant),
                     view,
                     line: serves,
                     wanted,
@@ -244,7 +247,7 @@ impl LinkedTenant {
             g: MIN_PROGRAM_FRAMES.min(terms.frames.g),
             x: terms.frames.x,
         };
-        let share = Share {
+        let share = DomainResources {
             contract,
             ledger,
             store,
@@ -258,7 +261,7 @@ impl LinkedTenant {
     }
 
     /// The contract, as it was admitted.
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> ContractSpec {
         self.terms
     }
 
@@ -273,7 +276,7 @@ impl LinkedTenant {
     }
 
     /// Gives the contract back: frames, swap, channels and disk time. What was made of the
-    /// [`Share`] has to be dropped before, and with it the data. Waits for the daemon, also
+    /// [`DomainResources`] has to be dropped before, and with it the data. ReplySender for the daemon, also
     /// for one that is away. Then the program goes on without a contract, and may join again.
     ///
     /// # Errors
@@ -282,7 +285,7 @@ impl LinkedTenant {
     /// it was.
     pub fn leave(&mut self) -> Result<(), LinkedError> {
         let (reply, answer) = channel();
-        let asked = self.line.ask(Wish::Leave(reply));
+        let asked = self.line.ask(Command::Leave(reply));
         asked.map_err(|_| LinkedError::Over)?;
         answer.recv().map_err(|_| LinkedError::Over)?
     }
@@ -290,13 +293,13 @@ impl LinkedTenant {
 
 /// The thread.
 struct Thread {
-    steward: Steward<Waits>,
+    steward: SessionDriver<ReplySender>,
     view: Ledger,
-    line: Arc<Line>,
-    wanted: Receiver<Wish>,
+    line: Arc<CommandSender>,
+    wanted: Receiver<Command>,
     /// The reply end of a pending request to leave.
     leaves: Option<Sender<Result<(), LinkedError>>>,
-    manners: Manners,
+    manners: RevocationPolicy,
     revocations: Arc<AtomicU64>,
 }
 
@@ -306,14 +309,14 @@ impl Thread {
         loop {
             while let Ok(wish) = self.wanted.try_recv() {
                 match wish {
-                    Wish::Channel { depth, reply } => self.steward.open(depth, reply),
-                    Wish::Leave(reply) => self.leave(reply),
+                    Command::Channel { depth, reply } => self.steward.open(depth, reply),
+                    Command::Leave(reply) => self.leave(reply),
                 }
             }
             for happened in self.steward.dispatch(&self.view) {
                 let over = match happened {
-                    Happened::Left => Ok(()),
-                    Happened::Refused(_) => Err(LinkedError::Over),
+                    SessionEvent::Left => Ok(()),
+                    SessionEvent::Refused(_) => Err(LinkedError::Over),
                     happened => {
                         self.hear(happened);
                         continue;
@@ -340,9 +343,9 @@ impl Thread {
         self.steward.leave();
     }
 
-    fn hear(&mut self, happened: Happened<Waits>) {
+    fn hear(&mut self, happened: SessionEvent<ReplySender>) {
         match happened {
-            Happened::Opened {
+            SessionEvent::Opened {
                 who, memory, bell, ..
             } => {
                 let doorbell = fcntl_dupfd_cloexec(self.steward.doorbell(), 0);
@@ -351,21 +354,21 @@ impl Thread {
                 });
                 let _ = who.send(client);
             }
-            Happened::NotOpened { who, .. } => _ = who.send(Err(Errno::MFILE)),
-            Happened::Asked(revocation) => {
+            SessionEvent::NotOpened { who, .. } => _ = who.send(Err(Errno::MFILE)),
+            SessionEvent::Asked(revocation) => {
                 self.revocations.fetch_add(1, Ordering::Relaxed);
                 if let Some(hear) = &mut self.manners.on_revocation {
                     hear(revocation);
                 }
             }
-            Happened::Stays(why) => answer(self.leaves.take(), Err(LinkedError::Stays(why))),
-            Happened::Changed(..)
-            | Happened::Faults(_)
-            | Happened::Closed(_)
-            | Happened::Gone
-            | Happened::Back
-            | Happened::Refused(_)
-            | Happened::Left => {}
+            SessionEvent::Stays(why) => answer(self.leaves.take(), Err(LinkedError::Stays(why))),
+            SessionEvent::Changed(..)
+            | SessionEvent::Faults(_)
+            | SessionEvent::Closed(_)
+            | SessionEvent::Gone
+            | SessionEvent::Back
+            | SessionEvent::Refused(_)
+            | SessionEvent::Left => {}
         }
     }
 

@@ -1,10 +1,12 @@
 //! The client side of one contract: its messages, and resuming after a restart of the daemon.
 
 use super::connection::{self, RETURN, converse, reach, reach_next, send};
-use super::{Heard, TenantError, Wanted};
+use super::{ContractRequest, TenantError, TenantEvent};
 use host::seqpacket::{self, Received};
-use protocol::contract_spec::Terms;
-use protocol::{Ask, ChannelNumber, FaultShare, NAME, Say, TenantNumber, Ticket, cut, decode};
+use protocol::contract_spec::ContractSpec;
+use protocol::{
+    ChannelNumber, DaemonEvent, FaultShare, NAME, Request, ResumeToken, TenantNumber, cut, decode,
+};
 use rate::Reservation;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -17,45 +19,45 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A channel's descriptors, kept for a daemon that is started again.
-struct Held {
+struct KeptChannel {
     memory: OwnedFd,
     /// The daemon's end of what is rung for the client.
     server_bell: OwnedFd,
 }
 
 /// A contract with the daemon.
-pub struct Tenant {
+pub struct Session {
     path: PathBuf,
     connection: Option<OwnedFd>,
     number: TenantNumber,
-    ticket: Ticket,
+    ticket: ResumeToken,
     /// What it was asked for with.
-    join: Ask,
-    terms: Terms,
+    join: Request,
+    terms: ContractSpec,
     note: String,
     doorbell: OwnedFd,
     hunger: OwnedFd,
     ledger: Option<OwnedFd>,
-    channels: BTreeMap<ChannelNumber, Held>,
+    channels: BTreeMap<ChannelNumber, KeptChannel>,
     /// Asked for and not answered: they are asked for again.
     opening: VecDeque<(u64, u16)>,
     closing: Vec<ChannelNumber>,
     /// It asked for a share of the faults, with this reservation.
     faults: Option<Option<Reservation>>,
     looked: Instant,
-    /// Events received before the first [`Tenant::dispatch`].
-    early: Option<Heard>,
+    /// Events received before the first [`Session::dispatch`].
+    early: Option<TenantEvent>,
     /// The tenant requested to leave.
     leaving: bool,
     /// The contract has ended.
     over: bool,
 }
 
-impl Tenant {
+impl Session {
     /// Requests a contract, and waits for the reply.
-    pub fn join(path: &Path, wanted: &Wanted) -> Result<Self, TenantError> {
-        let ticket = Ticket::draw().map_err(TenantError::Silent)?;
-        let join = Ask::Join {
+    pub fn join(path: &Path, wanted: &ContractRequest) -> Result<Self, TenantError> {
+        let ticket = ResumeToken::draw().map_err(TenantError::Silent)?;
+        let join = Request::Join {
             ticket,
             name: cut(&wanted.name, NAME),
             frames: wanted.frames,
@@ -64,7 +66,7 @@ impl Tenant {
             place: wanted.place,
         };
         let (connection, (say, fds)) = connection::ask(path, reach(path)?, &join)?;
-        let Say::Admitted {
+        let DaemonEvent::Admitted {
             tenant,
             terms,
             note,
@@ -95,11 +97,11 @@ impl Tenant {
         })
     }
 
-    /// Makes the ledger known, made for the frames of [`Tenant::terms`], and waits until
+    /// Makes the ledger known, made for the frames of [`Session::terms`], and waits until
     /// the first frames are granted.
     pub fn start(&mut self, ledger: OwnedFd) -> Result<(), TenantError> {
-        match self.ask(&Ask::Ledger, &[ledger.as_fd()]) {
-            Ok(Say::Started) => {
+        match self.ask(&Request::Ledger, &[ledger.as_fd()]) {
+            Ok(DaemonEvent::Started) => {
                 self.ledger = Some(ledger);
                 Ok(())
             }
@@ -129,16 +131,18 @@ impl Tenant {
 
     /// Asks before the contract has begun. What the daemon says besides until it answers, a
     /// share of the faults that has just become another, is kept.
-    fn ask(&mut self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, TenantError> {
+    fn ask(&mut self, ask: &Request, fds: &[BorrowedFd<'_>]) -> Result<DaemonEvent, TenantError> {
         let gone = TenantError::Silent(Errno::PIPE);
         let connection = self.connection.as_ref().ok_or(gone)?;
         send(connection, ask, fds).map_err(TenantError::Silent)?;
         loop {
             match (connection::hear(connection)?.0, ask) {
-                (Say::Faults(share), Ask::Ledger) => self.early = Some(Heard::Faults(share)),
-                (Say::Changed { terms, notice }, _) => {
+                (DaemonEvent::Faults(share), Request::Ledger) => {
+                    self.early = Some(TenantEvent::Faults(share))
+                }
+                (DaemonEvent::Changed { terms, notice }, _) => {
                     self.terms = terms;
-                    self.early = Some(Heard::Changed { terms, notice });
+                    self.early = Some(TenantEvent::Changed { terms, notice });
                 }
                 (say, _) => return Ok(say),
             }
@@ -150,7 +154,7 @@ impl Tenant {
     fn join_again(&mut self) -> Result<(), TenantError> {
         let next = reach_next(&self.path, Instant::now())?;
         let (connection, (say, fds)) = connection::ask(&self.path, next, &self.join)?;
-        let Say::Admitted { tenant, terms, .. } = say else {
+        let DaemonEvent::Admitted { tenant, terms, .. } = say else {
             return Err(TenantError::OtherBuild);
         };
         if terms != self.terms {
@@ -166,7 +170,7 @@ impl Tenant {
     }
 
     /// Asks for a share of the faults beside a reservation of processor time, and waits for
-    /// it. Others may follow: [`Heard::Faults`]. Before [`Tenant::start`], from when on the
+    /// it. Others may follow: [`TenantEvent::Faults`]. Before [`Session::start`], from when on the
     /// daemon may say other things first.
     pub fn share_faults(
         &mut self,
@@ -175,7 +179,7 @@ impl Tenant {
         let begun = Instant::now();
         loop {
             match self.ask(&faults(reservation, false), &[]) {
-                Ok(Say::Faults(share)) => {
+                Ok(DaemonEvent::Faults(share)) => {
                     self.faults = Some(reservation);
                     return Ok(share);
                 }
@@ -189,12 +193,12 @@ impl Tenant {
     /// Reports the measured cost of a fault, in nanoseconds of processor time.
     pub fn fault_unit(&self, unit: u64) {
         if self.faults.is_some() {
-            self.say(&Ask::FaultUnit(unit));
+            self.say(&Request::FaultUnit(unit));
         }
     }
 
     /// The contract.
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> ContractSpec {
         self.terms
     }
 
@@ -218,55 +222,55 @@ impl Tenant {
         self.hunger.as_fd()
     }
 
-    /// Readable when [`Tenant::dispatch`] has something to do. None while the daemon is away.
+    /// Readable when [`Session::dispatch`] has something to do. None while the daemon is away.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.connection.as_ref().map(AsFd::as_fd)
     }
 
-    /// When [`Tenant::dispatch`] wants to be called though nothing is readable.
+    /// When [`Session::dispatch`] wants to be called though nothing is readable.
     pub fn patience(&self) -> Option<Duration> {
         (self.connection.is_none() && !self.over).then_some(LOOK)
     }
 
-    /// Asks for a channel for `depth` operations at a time: [`Heard::Opened`], or
-    /// [`Heard::NotOpened`], follows, when there is a daemon.
+    /// Asks for a channel for `depth` operations at a time: [`TenantEvent::Opened`], or
+    /// [`TenantEvent::NotOpened`], follows, when there is a daemon.
     pub fn open(&mut self, depth: u16, cookie: u64) {
         self.opening.push_back((cookie, depth));
-        self.say(&Ask::Open { depth, cookie });
+        self.say(&Request::Open { depth, cookie });
     }
 
-    /// A channel is no longer used: [`Heard::Closed`] follows.
+    /// A channel is no longer used: [`TenantEvent::Closed`] follows.
     pub fn close(&mut self, channel: ChannelNumber) {
         self.closing.push(channel);
-        self.say(&Ask::Close(channel));
+        self.say(&Request::Close(channel));
     }
 
     /// A revocation was done.
     pub fn answered(&mut self, round: u32) {
-        self.say(&Ask::Answered { round });
+        self.say(&Request::Answered { round });
     }
 
-    /// Gives the contract back: [`Heard::Left`] follows, or [`Heard::Stays`] where the daemon
+    /// Gives the contract back: [`TenantEvent::Left`] follows, or [`TenantEvent::Stays`] where the daemon
     /// finds that something of it is still used. Nothing may be asked for meanwhile.
     pub fn leave(&mut self) {
         self.leaving = true;
-        self.say(&Ask::Leave);
+        self.say(&Request::Leave);
     }
 
     /// Handles pending messages, without blocking, and returns the events.
-    pub fn dispatch(&mut self) -> Vec<Heard> {
+    pub fn dispatch(&mut self) -> Vec<TenantEvent> {
         let mut heard: Vec<_> = self.early.take().into_iter().collect();
         if self.connection.is_none() && !self.over && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             match self.come_back() {
-                Ok(true) => heard.push(Heard::Back),
+                Ok(true) => heard.push(TenantEvent::Back),
                 Ok(false) => {}
                 Err(why) => {
                     self.over = true;
                     // The daemon before released it, and ended before it could reply.
                     heard.push(match self.leaving {
-                        true => Heard::Left,
-                        false => Heard::Refused(why),
+                        true => TenantEvent::Left,
+                        false => TenantEvent::Refused(why),
                     });
                 }
             }
@@ -278,22 +282,22 @@ impl Tenant {
                 _ => {
                     self.connection = None;
                     self.looked = Instant::now();
-                    heard.push(Heard::Gone);
+                    heard.push(TenantEvent::Gone);
                 }
             }
         }
         heard
     }
 
-    fn hear(&mut self, mut message: Received, heard: &mut Vec<Heard>) {
-        let Some(say) = decode::<Say>(message.as_slice()) else {
+    fn hear(&mut self, mut message: Received, heard: &mut Vec<TenantEvent>) {
+        let Some(say) = decode::<DaemonEvent>(message.as_slice()) else {
             return;
         };
         heard.push(match say {
-            Say::Opened { cookie, channel } => {
+            DaemonEvent::Opened { cookie, channel } => {
                 self.opening.retain(|(open, _)| *open != cookie);
                 match self.hold(channel, &mut message) {
-                    Some((memory, bell)) => Heard::Opened {
+                    Some((memory, bell)) => TenantEvent::Opened {
                         cookie,
                         channel,
                         memory,
@@ -301,7 +305,7 @@ impl Tenant {
                     },
                     None => {
                         self.close(channel);
-                        Heard::NotOpened {
+                        TenantEvent::NotOpened {
                             cookie,
                             why: "no descriptor is free to receive a channel: raise `ulimit -n`"
                                 .into(),
@@ -309,36 +313,36 @@ impl Tenant {
                     }
                 }
             }
-            Say::Closed(channel) => {
+            DaemonEvent::Closed(channel) => {
                 self.forget(channel);
-                Heard::Closed(channel)
+                TenantEvent::Closed(channel)
             }
-            Say::Revoke {
+            DaemonEvent::Revoke {
                 round,
                 keep,
                 within,
-            } => Heard::Revoke {
+            } => TenantEvent::Revoke {
                 round,
                 keep,
                 deadline: Instant::now() + within,
             },
-            Say::Faults(share) => Heard::Faults(share),
-            Say::Changed { terms, notice } => {
+            DaemonEvent::Faults(share) => TenantEvent::Faults(share),
+            DaemonEvent::Changed { terms, notice } => {
                 self.terms = terms;
-                Heard::Changed { terms, notice }
+                TenantEvent::Changed { terms, notice }
             }
-            Say::Left => {
+            DaemonEvent::Left => {
                 // Further messages of the daemon are not for this contract.
                 (self.connection, self.over) = (None, true);
-                Heard::Left
+                TenantEvent::Left
             }
-            Say::Stays(why) => {
+            DaemonEvent::Stays(why) => {
                 self.leaving = false;
-                Heard::Stays(why)
+                TenantEvent::Stays(why)
             }
-            Say::Refused(why) => match self.opening.pop_front() {
-                Some((cookie, _)) => Heard::NotOpened { cookie, why },
-                None => Heard::Refused(why),
+            DaemonEvent::Refused(why) => match self.opening.pop_front() {
+                Some((cookie, _)) => TenantEvent::NotOpened { cookie, why },
+                None => TenantEvent::Refused(why),
             },
             _ => return,
         });
@@ -354,7 +358,7 @@ impl Tenant {
         let [memory, bell, server_bell, ..] = &mut message.fds;
         let (memory, bell, server_bell) = (memory.take()?, bell.take()?, server_bell.take()?);
         let copy = io::fcntl_dupfd_cloexec(&memory, 0).ok()?;
-        let held = Held {
+        let held = KeptChannel {
             memory: copy,
             server_bell,
         };
@@ -373,7 +377,7 @@ impl Tenant {
             return Ok(false);
         };
         let channels = self.channels.len() as u32;
-        let rejoin = Ask::Rejoin {
+        let rejoin = Request::Rejoin {
             ticket: self.ticket,
             channels,
         };
@@ -382,13 +386,13 @@ impl Tenant {
         let mut fds = vec![self.doorbell.as_fd(), self.hunger.as_fd()];
         fds.extend(self.ledger.iter().map(AsFd::as_fd));
         match converse(&connection, &rejoin, &fds) {
-            Ok((Say::Admitted { terms, .. }, _)) => self.terms = terms,
+            Ok((DaemonEvent::Admitted { terms, .. }, _)) => self.terms = terms,
             Err(TenantError::Refused(why)) => return Err(why),
             _ => return Ok(false),
         }
         for (number, held) in &self.channels {
             let fds = [held.memory.as_fd(), held.server_bell.as_fd()];
-            if send(&connection, &Ask::Channel(*number), &fds).is_err() {
+            if send(&connection, &Request::Channel(*number), &fds).is_err() {
                 return Ok(false);
             }
         }
@@ -397,28 +401,28 @@ impl Tenant {
             self.say(&faults(reservation, true));
         }
         for channel in self.closing.clone() {
-            self.say(&Ask::Close(channel));
+            self.say(&Request::Close(channel));
         }
         for (cookie, depth) in self.opening.clone() {
-            self.say(&Ask::Open { depth, cookie });
+            self.say(&Request::Open { depth, cookie });
         }
         if self.leaving {
-            self.say(&Ask::Leave);
+            self.say(&Request::Leave);
         }
         Ok(true)
     }
 
     /// Says something. What a daemon that has just gone does not hear, its successor is
     /// told again.
-    fn say(&self, ask: &Ask) {
+    fn say(&self, ask: &Request) {
         if let Some(connection) = &self.connection {
             let _ = send(connection, ask, &[]);
         }
     }
 }
 
-fn faults(reservation: Option<Reservation>, known: bool) -> Ask {
-    Ask::Faults {
+fn faults(reservation: Option<Reservation>, known: bool) -> Request {
+    Request::Faults {
         reservation: reservation.map(|r| (r.runtime(), r.period())),
         known,
     }

@@ -7,9 +7,9 @@
 //! Rule: nothing here blocks. A channel that is requested while the daemon is away opens when
 //! it is back.
 
-use super::{Heard, Tenant};
+use super::{Session, TenantEvent};
 use frames::Ledger;
-use protocol::contract_spec::Terms;
+use protocol::contract_spec::ContractSpec;
 use protocol::{ChannelNumber, FaultShare};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub struct Revocation {
 }
 
 /// An event of the session, with the waiter `W` that it is for.
-pub enum Happened<W> {
+pub enum SessionEvent<W> {
     /// A channel is there.
     Opened {
         /// The waiter.
@@ -53,12 +53,12 @@ pub enum Happened<W> {
     },
     /// Nothing of a channel is under way any more.
     Closed(ChannelNumber),
-    /// A revocation, which [`Steward::shed`] serves.
+    /// A revocation, which [`SessionDriver::shed`] serves.
     Asked(Revocation),
     /// It may have so many faults from now on.
     Faults(FaultShare),
     /// The contract changes to this; what becomes less does so after this time.
-    Changed(Terms, Duration),
+    Changed(ContractSpec, Duration),
     /// The daemon has ended.
     Gone,
     /// A daemon is there again.
@@ -72,17 +72,17 @@ pub enum Happened<W> {
 }
 
 /// One contract, with its pending requests.
-pub struct Steward<W> {
-    tenant: Tenant,
+pub struct SessionDriver<W> {
+    tenant: Session,
     waiting: HashMap<u64, W>,
     next: u64,
     /// The revocation under way.
     round: Option<Revocation>,
 }
 
-impl<W> Steward<W> {
+impl<W> SessionDriver<W> {
     /// Of a contract that has begun.
-    pub fn new(tenant: Tenant) -> Self {
+    pub fn new(tenant: Session) -> Self {
         Self {
             tenant,
             waiting: HashMap::new(),
@@ -92,7 +92,7 @@ impl<W> Steward<W> {
     }
 
     /// The contract.
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> ContractSpec {
         self.tenant.terms()
     }
 
@@ -106,7 +106,7 @@ impl<W> Steward<W> {
         self.tenant.hunger()
     }
 
-    /// Readable when there is something to do. Another one after [`Happened::Back`].
+    /// Readable when there is something to do. Another one after [`SessionEvent::Back`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.tenant.fd()
     }
@@ -145,7 +145,7 @@ impl<W> Steward<W> {
     }
 
     /// Handles pending messages, and returns the events.
-    pub fn dispatch(&mut self, ledger: &Ledger) -> Vec<Happened<W>> {
+    pub fn dispatch(&mut self, ledger: &Ledger) -> Vec<SessionEvent<W>> {
         let mut happened = Vec::new();
         for heard in self.tenant.dispatch() {
             happened.extend(self.take(heard, ledger));
@@ -153,15 +153,15 @@ impl<W> Steward<W> {
         happened
     }
 
-    fn take(&mut self, heard: Heard, ledger: &Ledger) -> Option<Happened<W>> {
+    fn take(&mut self, heard: TenantEvent, ledger: &Ledger) -> Option<SessionEvent<W>> {
         Some(match heard {
-            Heard::Opened {
+            TenantEvent::Opened {
                 cookie,
                 channel,
                 memory,
                 bell,
             } => match self.waiting.remove(&cookie) {
-                Some(who) => Happened::Opened {
+                Some(who) => SessionEvent::Opened {
                     who,
                     channel,
                     memory,
@@ -172,12 +172,12 @@ impl<W> Steward<W> {
                     return None;
                 }
             },
-            Heard::NotOpened { cookie, why } => {
+            TenantEvent::NotOpened { cookie, why } => {
                 let who = self.waiting.remove(&cookie)?;
-                Happened::NotOpened { who, why }
+                SessionEvent::NotOpened { who, why }
             }
-            Heard::Closed(channel) => Happened::Closed(channel),
-            Heard::Revoke {
+            TenantEvent::Closed(channel) => SessionEvent::Closed(channel),
+            TenantEvent::Revoke {
                 round,
                 keep,
                 deadline,
@@ -188,22 +188,22 @@ impl<W> Steward<W> {
                     deadline,
                 };
                 self.round = Some(asked);
-                Happened::Asked(asked)
+                SessionEvent::Asked(asked)
             }
-            Heard::Changed { terms, notice } => {
+            TenantEvent::Changed { terms, notice } => {
                 ledger.set_max_guaranteed(terms.frames.g);
-                Happened::Changed(terms, notice)
+                SessionEvent::Changed(terms, notice)
             }
-            Heard::Faults(share) => Happened::Faults(share),
-            Heard::Gone => {
+            TenantEvent::Faults(share) => SessionEvent::Faults(share),
+            TenantEvent::Gone => {
                 // The next daemon revokes anew, and counts its rounds anew.
                 self.round = None;
-                Happened::Gone
+                SessionEvent::Gone
             }
-            Heard::Back => Happened::Back,
-            Heard::Refused(why) => Happened::Refused(why),
-            Heard::Left => Happened::Left,
-            Heard::Stays(why) => Happened::Stays(why),
+            TenantEvent::Back => SessionEvent::Back,
+            TenantEvent::Refused(why) => SessionEvent::Refused(why),
+            TenantEvent::Left => SessionEvent::Left,
+            TenantEvent::Stays(why) => SessionEvent::Stays(why),
         })
     }
 

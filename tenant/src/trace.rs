@@ -3,7 +3,7 @@
 use crate::{TenantError, reach, send};
 use disk::trace::TraceBatch;
 use host::seqpacket;
-use protocol::{Ask, Say, decode, disk_trace};
+use protocol::{DaemonEvent, Request, decode, disk_trace};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -27,12 +27,12 @@ impl Tracer {
 
     /// What the scheduler did since this was last asked.
     pub fn read(&mut self) -> Result<TraceBatch, TenantError> {
-        let ask = Ask::Trace { from: self.next };
+        let ask = Request::Trace { from: self.next };
         send(&self.connection, &ask, &[]).map_err(TenantError::Silent)?;
         let mut message = seqpacket::receive(&self.connection, RecvFlags::empty())
             .map_err(TenantError::Silent)?;
-        match decode::<Say>(message.as_slice()) {
-            Some(Say::Trace) => {
+        match decode::<DaemonEvent>(message.as_slice()) {
+            Some(DaemonEvent::Trace) => {
                 let memory = message.fds[0]
                     .take()
                     .ok_or(TenantError::Silent(Errno::MFILE))?;
@@ -40,7 +40,7 @@ impl Tracer {
                 self.next = seen.next;
                 Ok(seen)
             }
-            Some(Say::Refused(why)) => Err(TenantError::Refused(why)),
+            Some(DaemonEvent::Refused(why)) => Err(TenantError::Refused(why)),
             _ if message.len == 0 => Err(TenantError::Silent(Errno::PIPE)),
             _ => Err(TenantError::OtherBuild),
         }

@@ -3,10 +3,10 @@
 
 use crate::ExperimentError;
 use crate::contents::PAGE;
-use protocol::contract_spec::{DiskTerms, FrameTerms};
+use protocol::contract_spec::{DiskSpec, FrameSpec};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use std::path::PathBuf;
-use tenant::{LinkedTenant, Manners, Revocation, Wanted};
+use tenant::{ContractRequest, LinkedTenant, Revocation, RevocationPolicy};
 
 /// Either of the two.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,7 +22,7 @@ pub struct Backing {
     pub name: String,
     /// Disk time there.
     #[arg(long)]
-    pub disk: Option<DiskTerms>,
+    pub disk: Option<DiskSpec>,
     /// MiB of swap there.
     #[arg(long, default_value_t = 16)]
     pub swap: u64,
@@ -73,7 +73,7 @@ impl Backing {
 
     /// A domain over it. The worker does no direct I/O, and declares that.
     pub fn domain(&self) -> Result<Housed, ExperimentError> {
-        let terms = FrameTerms {
+        let terms = FrameSpec {
             g: count(self.frames)?,
             x: count(self.frames + self.extra)?,
         };
@@ -85,14 +85,14 @@ impl Backing {
         };
         let mut tenant = None;
         if let Some(path) = &self.system {
-            let wanted = Wanted {
+            let wanted = ContractRequest {
                 name: self.name.clone(),
                 frames: Some(terms),
                 disk: self.disk,
                 swap: Some(self.swap << 20),
                 place: None,
             };
-            let manners = Manners {
+            let manners = RevocationPolicy {
                 eager: self.greedy,
                 on_revocation: self.refuses.then(|| Box::new(refuse) as _),
             };

@@ -12,7 +12,7 @@ use crate::ExperimentError;
 use crate::contents::{PAGE, mix};
 use crate::error::{failed, while_doing};
 use crate::worker;
-use protocol::contract_spec::DiskTerms;
+use protocol::contract_spec::DiskSpec;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub struct Plan {
     pub name: String,
     /// Disk time there.
     #[arg(long)]
-    pub disk: DiskTerms,
+    pub disk: DiskSpec,
     /// Requests outstanding at once.
     #[arg(long, default_value_t = 16)]
     pub depth: usize,

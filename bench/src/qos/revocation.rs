@@ -17,8 +17,8 @@ use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::statistics::median;
 use crate::system::{Setup, System};
-use protocol::Listed;
-use protocol::contract_spec::FrameTerms;
+use protocol::TenantInfo;
+use protocol::contract_spec::FrameSpec;
 use std::time::{Duration, Instant};
 use tenant::set;
 
@@ -265,7 +265,7 @@ fn contract(
     held: u64,
     lent: u64,
 ) -> Result<(), ExperimentError> {
-    let frames = FrameTerms {
+    let frames = FrameSpec {
         g: (held << 8) as u32,
         x: ((held + lent) << 8) as u32,
     };
@@ -283,7 +283,7 @@ fn surplus(system: &System, Role(name, ..): &Role) -> Result<u32, ExperimentErro
     Ok(tenant.map_or(0, |tenant| tenant.n.saturating_sub(tenant.terms.frames.g)))
 }
 
-fn tenant(system: &System, name: &str) -> Result<Option<Listed>, ExperimentError> {
+fn tenant(system: &System, name: &str) -> Result<Option<TenantInfo>, ExperimentError> {
     Ok(system
         .tenants()?
         .into_iter()

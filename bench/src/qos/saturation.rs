@@ -12,7 +12,7 @@ use crate::process::Process;
 use crate::real::goal::{Bound, Row};
 use crate::system::{Setup, System};
 use disk::cost_model::CostModel;
-use protocol::Listed;
+use protocol::TenantInfo;
 use std::path::Path;
 use std::time::Duration;
 
@@ -195,7 +195,7 @@ fn share(
     std::thread::sleep(Duration::from_secs_f64(seconds * WATCHED));
     let after = system.tenants()?;
     let charged = PARTS.map(|part| {
-        let of = |all: &[Listed]| {
+        let of = |all: &[TenantInfo]| {
             let one = all.iter().find(|tenant| tenant.name == name(part));
             one.map_or(0.0, |tenant| tenant.charged.as_secs_f64())
         };

@@ -15,10 +15,10 @@ use super::proxy::{KILL_LIMIT, borrowed, let_go};
 use super::report::Report;
 use super::signals::{Inherited, Signals};
 use super::spawn::{SpawnError, Spawned, spawn};
-use host::cpu_reservation::{self, Held};
+use host::cpu_reservation::{self, ReservationGuard};
 use host::process_tree;
-use link::stats_page::Figure;
-use protocol::contract_spec::Place;
+use link::stats_page::Metric;
+use protocol::contract_spec::FramePlacement;
 use rustix::event::{PollFd, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd, RawFd};
 use rustix::io::Errno;
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
 use supervisor::direct_io_filter::{self, Notifier};
 use supervisor::memory_sampler::Sampler;
-use supervisor::{Event, Settings, StartError, System};
-use tenant::{Tenant, bind_to_node};
+use supervisor::{StartError, Supervisor, SupervisorConfig, TreeEvent};
+use tenant::{Session, bind_to_node};
 
 /// Time after the program's end before `run` reports that it waits for other processes.
 const REMARK: Duration = Duration::from_secs(1);
@@ -90,11 +90,15 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
         );
     }
     let owner = getppid().map_or(0, |proxy| proxy.as_raw_nonzero().get() as u32);
-    let held = match plan.cpu.map(|terms| Held::take(terms, owner)).transpose() {
+    let held = match plan
+        .cpu
+        .map(|terms| ReservationGuard::take(terms, owner))
+        .transpose()
+    {
         Ok(held) => held,
         Err(why) => return failed(own, why.to_string()),
     };
-    for note in held.iter().flat_map(Held::notes) {
+    for note in held.iter().flat_map(ReservationGuard::notes) {
         crate::say!("selfpage: {note}");
     }
     let begin = Instant::now();
@@ -179,7 +183,7 @@ pub fn keep(mut plan: Plan, control: OwnedFd, inherited: Inherited, fds: &[RawFd
 /// Lets processes join: through the filter, or by sockets where there is no filter (`Err`).
 fn serve(
     listener: Result<OwnedFd, Errno>,
-    system: &mut System,
+    system: &mut Supervisor,
 ) -> std::io::Result<Result<Notifier, Errno>> {
     match listener {
         Ok(listener) => {
@@ -195,18 +199,18 @@ fn serve(
 
 /// Starts the system domain. A default store whose file cannot be made after all (a disk quota,
 /// for example) is in RAM alone.
-fn start(plan: &mut Plan) -> Result<System, StartError> {
+fn start(plan: &mut Plan) -> Result<Supervisor, StartError> {
     let tenant = plan
         .system
         .as_ref()
-        .map(|(socket, wanted)| Tenant::join(socket, wanted));
+        .map(|(socket, wanted)| Session::join(socket, wanted));
     let mut tenant = tenant.transpose()?;
     if let Some(tenant) = &mut tenant {
         if let Some(pace) = &mut plan.pace {
             pace.give(tenant.share_faults(pace.reservation())?);
         }
         let node = plan.system.as_ref().and_then(|(_, wanted)| wanted.place);
-        if let Some(Place::Node(node)) = node {
+        if let Some(FramePlacement::Node(node)) = node {
             bind_to_node(node).map_err(StartError::call("have memory of one node only"))?;
         }
         let terms = tenant.terms();
@@ -222,7 +226,7 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
             crate::say!("selfpage: {}", tenant.note());
         }
     }
-    let settings = |plan: &Plan, tenant| Settings {
+    let settings = |plan: &Plan, tenant| SupervisorConfig {
         frames: plan.frames,
         store: plan.store.clone(),
         options: plan.options,
@@ -230,7 +234,7 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
         userfaultfd: plan.userfaultfd.as_ref().and_then(|fd| fd.try_clone().ok()),
         tenant,
     };
-    match System::start(settings(plan, tenant)) {
+    match Supervisor::start(settings(plan, tenant)) {
         Err(StartError::Store(why @ (SetupError::Path { .. } | SetupError::NoRoom { .. })))
             if !plan.asked_for_store && plan.system.is_none() =>
         {
@@ -240,13 +244,13 @@ fn start(plan: &mut Plan) -> Result<System, StartError> {
                 super::store::notice(&store, &why.to_string())
             );
             plan.store = Some(store);
-            System::start(settings(plan, None))
+            Supervisor::start(settings(plan, None))
         }
         started => started,
     }
 }
 
-fn be_careful(plan: &Plan, system: &System, why: &str) {
+fn be_careful(plan: &Plan, system: &Supervisor, why: &str) {
     direct_io_filter::be_careful(system.board());
     if plan.options.verbosity > 0 {
         crate::say!("selfpage: {why}: every page is checked before it is evicted");
@@ -266,7 +270,7 @@ struct Keeper {
     control: OwnedFd,
     proxy: Option<Pid>,
     signals: Signals,
-    system: System,
+    system: Supervisor,
     notifier: Option<Notifier>,
     sampler: Sampler,
     log: ErrorLog,
@@ -329,26 +333,26 @@ impl Keeper {
         let _ = poll(&mut fds, limit.as_ref());
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: TreeEvent) {
         let chatty = self.plan.options.verbosity > 1;
         match event {
-            Event::Notice { pid, text } => {
+            TreeEvent::Notice { pid, text } => {
                 self.say(format!("[{}] {text}", pid.as_raw_nonzero()), text)
             }
-            Event::Refused { pid, text } => {
+            TreeEvent::Refused { pid, text } => {
                 self.say(format!("[{}] {text}", pid.as_raw_nonzero()), text)
             }
-            Event::Joined { slot, pid } if chatty => {
+            TreeEvent::Joined { slot, pid } if chatty => {
                 self.print(format!("[{}] pages, slot {slot}", pid.as_raw_nonzero()))
             }
-            Event::Left { pid, frames, .. } if chatty => {
+            TreeEvent::Left { pid, frames, .. } if chatty => {
                 self.print(format!(
                     "[{}] has ended, {frames} frames come back",
                     pid.as_raw_nonzero()
                 ));
             }
-            Event::Back => self.print("the system domain is there again".into()),
-            Event::Joined { .. } | Event::Left { .. } => {}
+            TreeEvent::Back => self.print("the system domain is there again".into()),
+            TreeEvent::Joined { .. } | TreeEvent::Left { .. } => {}
         }
     }
 
@@ -492,7 +496,7 @@ impl Keeper {
 
     /// The kernel's dumper takes a missing page for one that was never written.
     fn tell_of_core_dump(&mut self, pid: libc::pid_t) {
-        if self.system.figure(Figure::Staged) == 0 {
+        if self.system.figure(Metric::Staged) == 0 {
             return;
         }
         let text = "its core dump has zeros for the pages that were paged out; with frames for all its memory \

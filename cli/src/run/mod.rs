@@ -18,9 +18,9 @@ mod signals;
 mod spawn;
 mod store;
 
-use host::cpu_reservation::CpuTerms;
+use host::cpu_reservation::CpuReservation;
 use protocol::SOCKET;
-use protocol::contract_spec::{DiskTerms, FrameTerms};
+use protocol::contract_spec::{DiskSpec, FrameSpec};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ pub struct Args {
         value_parser = plan::parse_frames,
         required_unless_present = "system"
     )]
-    frames: Option<FrameTerms>,
+    frames: Option<FrameSpec>,
 
     /// Run under a contract with the system's daemon (`selfpage system`), beside other tenants.
     /// The daemon's configuration has the defaults
@@ -68,7 +68,7 @@ pub struct Args {
         value_name = "SLICE/PERIOD[,extra][,laxity=TIME]",
         requires = "system"
     )]
-    disk: Option<DiskTerms>,
+    disk: Option<DiskSpec>,
 
     /// Frames of this NUMA node only
     #[arg(long, value_name = "NUMBER", requires = "system")]
@@ -98,7 +98,7 @@ pub struct Args {
     /// SCHED_DEADLINE, real-time priority with a budget, or the weight of a control group,
     /// whichever is available first, or the one given: ,by=deadline|realtime|weight
     #[arg(long, value_name = "RUNTIME/PERIOD")]
-    cpu: Option<CpuTerms>,
+    cpu: Option<CpuReservation>,
 
     /// All figures at the end, on standard error
     #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "table")]

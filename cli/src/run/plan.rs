@@ -5,19 +5,19 @@ use super::program::{NotRun, Program};
 use super::report::size;
 use super::{Args, Format, Remaining};
 use crate::{machine, preload};
-use host::cpu_reservation::CpuTerms;
+use host::cpu_reservation::CpuReservation;
 use link::MIN_FRAMES;
-use link::client::Port;
-use link::handshake::Options;
-use protocol::contract_spec::{FrameTerms, Place};
+use link::client::SupervisorPort;
+use link::handshake::RunFlags;
+use protocol::contract_spec::{FramePlacement, FrameSpec};
 use rustix::fd::OwnedFd;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use store::StoreConfig;
-use supervisor::fault_limits::Pace;
-use tenant::Wanted;
+use supervisor::fault_limits::TreeFaultLimits;
+use tenant::ContractRequest;
 use translation::{Capabilities, Feature};
 use wired::Bytes;
 use wired::PAGE;
@@ -32,11 +32,11 @@ pub struct Plan {
     /// True if the user gave it.
     pub asked_for_store: bool,
     /// The daemon's socket, and the contract to request.
-    pub system: Option<(PathBuf, Wanted)>,
+    pub system: Option<(PathBuf, ContractRequest)>,
     /// The fault rate, and the processor time reserved beside it.
-    pub pace: Option<Pace>,
-    pub cpu: Option<CpuTerms>,
-    pub options: Options,
+    pub pace: Option<TreeFaultLimits>,
+    pub cpu: Option<CpuReservation>,
+    pub options: RunFlags,
     pub userfaultfd: Option<OwnedFd>,
     pub stats: Option<Format>,
     pub stats_json: Option<File>,
@@ -87,7 +87,7 @@ enum Asked {
         "--frames {0}: frames beyond those guaranteed are lent by the system's daemon; ask for them with --system, or \
          for all of them without `+`"
     )]
-    Extra(FrameTerms),
+    Extra(FrameSpec),
     #[error("{0}")]
     Kernel(String),
     #[error("SELFPAGE_WITHOUT: {0}")]
@@ -95,16 +95,16 @@ enum Asked {
 }
 
 /// Reads --frames: SIZE, or SIZE+EXTRA.
-pub fn parse_frames(text: &str) -> Result<FrameTerms, String> {
+pub fn parse_frames(text: &str) -> Result<FrameSpec, String> {
     let (guaranteed, extra) = text
         .split_once('+')
         .map_or((text, None), |(g, x)| (g, Some(x)));
     let g = parse_guaranteed(guaranteed)?;
     match extra {
-        None => Ok(FrameTerms { g, x: g }),
+        None => Ok(FrameSpec { g, x: g }),
         Some(_) => text
             .parse()
-            .map_err(|why: protocol::contract_spec::TermsError| why.to_string()),
+            .map_err(|why: protocol::contract_spec::SpecError| why.to_string()),
     }
 }
 
@@ -155,16 +155,16 @@ impl Plan {
         machine::check_proc()?;
         let program = Program::find(args.command).map_err(Refusal::Program)?;
         let system = args.system.map(|socket| {
-            let wanted = Wanted {
+            let wanted = ContractRequest {
                 name: program.name(),
                 frames: args.frames,
                 disk: args.disk,
                 swap: args.swap,
-                place: args.node.map(Place::Node),
+                place: args.node.map(FramePlacement::Node),
             };
             (socket, wanted)
         });
-        let asked = args.frames.unwrap_or(FrameTerms { g: 0, x: 0 });
+        let asked = args.frames.unwrap_or(FrameSpec { g: 0, x: 0 });
         if system.is_none() && asked.x > asked.g {
             return Err(Asked::Extra(asked).into());
         }
@@ -223,9 +223,13 @@ impl Plan {
         let reservation = args.cpu.map(|terms| terms.reservation);
         let pace = match (args.fault_rate, reservation) {
             (None, None) => None,
-            (rate, reservation) => Some(Pace::admit(rate, reservation, machine::processors())?),
+            (rate, reservation) => Some(TreeFaultLimits::admit(
+                rate,
+                reservation,
+                machine::processors(),
+            )?),
         };
-        let options = Options {
+        let options = RunFlags {
             verbosity: verbose,
             allow_unpaged: args.allow_unpaged,
             paced: pace.is_some(),
@@ -299,7 +303,7 @@ fn is_nested() -> bool {
         static environ: *const *const std::ffi::c_char;
     }
     // SAFETY: this process has one thread and changes no variable.
-    unsafe { Port::from_environ(environ) }.is_ok_and(|port| port.is_open())
+    unsafe { SupervisorPort::from_environ(environ) }.is_ok_and(|port| port.is_open())
 }
 
 fn figures_file(path: PathBuf) -> Result<File, Asked> {

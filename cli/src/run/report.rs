@@ -2,14 +2,14 @@
 
 use super::Format;
 use super::plan::Plan;
-use link::stats_page::Figure;
+use link::stats_page::Metric;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 use store::{Occupancy, Store};
-use supervisor::System;
+use supervisor::Supervisor;
 use supervisor::memory_sampler::Sampler;
 use wired::PAGE;
 
@@ -125,7 +125,7 @@ struct StorePeak {
 }
 
 impl StorePeak {
-    fn gather(system: &System, seen: Occupancy) -> Self {
+    fn gather(system: &Supervisor, seen: Occupancy) -> Self {
         let most = system.store_peak().max(seen);
         let usage = system.store().map(Store::usage).unwrap_or_default();
         let packed = usage.to_ram_bytes as f64;
@@ -161,7 +161,7 @@ impl Report {
     /// Takes every figure.
     pub fn gather(
         plan: &Plan,
-        system: &System,
+        system: &Supervisor,
         sampler: &Sampler,
         took: Duration,
         status: i32,
@@ -199,7 +199,7 @@ impl Report {
                 samples: samples.taken,
                 sampling_seconds: samples.spent.as_secs_f64(),
             },
-            figures: Figure::ALL
+            figures: Metric::ALL
                 .iter()
                 .map(|figure| (figure.key(), system.figure(*figure)))
                 .collect(),
@@ -207,8 +207,8 @@ impl Report {
             store_peak: StorePeak::gather(system, samples.store),
             fault_rate: FaultRate::gather(
                 system.board().limits(),
-                system.figure(Figure::KernelCounted),
-                system.figure(Figure::KernelUncounted),
+                system.figure(Metric::KernelCounted),
+                system.figure(Metric::KernelUncounted),
             ),
             direct_io: system
                 .board()
@@ -235,7 +235,7 @@ impl Report {
         }
     }
 
-    fn figure(&self, figure: Figure) -> u64 {
+    fn figure(&self, figure: Metric) -> u64 {
         self.figures.get(figure.key()).copied().unwrap_or(0)
     }
 
@@ -264,7 +264,7 @@ impl Report {
     /// What the paging took.
     fn paged(&self, frames: &str) -> String {
         let figure = |figure| self.figure(figure);
-        let (processes, faults) = (self.processes, figure(Figure::Faults));
+        let (processes, faults) = (self.processes, figure(Metric::Faults));
         let mut line = format!(
             "selfpage: {frames} of frames, peak {}; {processes} {}, {faults} page faults",
             size(self.frames_peak_bytes),
@@ -275,9 +275,9 @@ impl Report {
             },
         );
         let kinds = [
-            (Figure::FromRam, "from compressed RAM"),
-            (Figure::FromDisk, "from disk"),
-            (Figure::FromAhead, "read ahead"),
+            (Metric::FromRam, "from compressed RAM"),
+            (Metric::FromDisk, "from disk"),
+            (Metric::FromAhead, "read ahead"),
         ];
         let parts: Vec<_> = kinds
             .iter()
@@ -287,12 +287,12 @@ impl Report {
         if !parts.is_empty() {
             let _ = write!(line, " ({})", parts.join(", "));
         }
-        if figure(Figure::Written) > 0 {
-            let _ = write!(line, "; {} pages written", figure(Figure::Written));
+        if figure(Metric::Written) > 0 {
+            let _ = write!(line, "; {} pages written", figure(Metric::Written));
         }
-        let paced = figure(Figure::Paced) + figure(Figure::KernelPaced);
+        let paced = figure(Metric::Paced) + figure(Metric::KernelPaced);
         if paced > 0 {
-            let slept = figure(Figure::PacedUs) + figure(Figure::KernelPacedUs);
+            let slept = figure(Metric::PacedUs) + figure(Metric::KernelPacedUs);
             let slept = slept as f64 / 1e6;
             let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
         }
@@ -301,7 +301,7 @@ impl Report {
 
     /// Warnings for the user.
     fn warning(&self) -> Option<String> {
-        let lost = self.figure(Figure::Lost);
+        let lost = self.figure(Metric::Lost);
         if lost > 0 {
             return Some(format!(
                 "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \
@@ -374,7 +374,7 @@ impl Report {
         if let Some(rate) = &self.fault_rate {
             row("fault_rate", String::new(), &rate.describe());
         }
-        for figure in Figure::ALL {
+        for figure in Metric::ALL {
             let value = self.figure(*figure);
             let shown = if figure.key().ends_with("_bytes") {
                 size(value)

@@ -3,7 +3,7 @@
 use super::plan::Plan;
 use super::program::Program;
 use super::signals::Inherited;
-use host::cpu_reservation::Held;
+use host::cpu_reservation::ReservationGuard;
 use host::{seccomp, seqpacket};
 use link::client;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
-use supervisor::System;
+use supervisor::Supervisor;
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
@@ -66,16 +66,16 @@ impl Strings {
 /// Starts the program under the system domain, as a child of this process.
 pub fn spawn(
     plan: &Plan,
-    system: &System,
+    system: &Supervisor,
     inherited: &Inherited,
-    held: Option<&Held>,
+    held: Option<&ReservationGuard>,
 ) -> Result<Spawned, SpawnError> {
     let port = rustix::io::dup(system.door()).map_err(own("duplicate the port"))?;
     let port = move_up(port)?;
     let sockets = system
         .environment(port.as_raw_fd())
         .map_err(own("name the port"))?;
-    let by_filter = environment(plan, System::filter_environment());
+    let by_filter = environment(plan, Supervisor::filter_environment());
     let by_sockets = environment(plan, sockets);
     let arguments = Strings::new(plan.program.arguments.clone());
     let shell = shell_arguments(&plan.program);
@@ -125,13 +125,18 @@ pub fn spawn(
 
 /// In the child. The parent's death is its own, and direct I/O is noticed from now on. Returns
 /// true if there is a filter.
-fn prepare(keeper: Pid, to: BorrowedFd<'_>, inherited: &Inherited, held: Option<&Held>) -> bool {
+fn prepare(
+    keeper: Pid,
+    to: BorrowedFd<'_>,
+    inherited: &Inherited,
+    held: Option<&ReservationGuard>,
+) -> bool {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid() != Some(keeper) {
         // SAFETY: the keeper died before it could be waited for; so ends this.
         unsafe { libc::_exit(125) };
     }
-    if let Some(Err(errno)) = held.map(Held::enter) {
+    if let Some(Err(errno)) = held.map(ReservationGuard::enter) {
         tell(to, RESERVED | errno.raw_os_error());
         // SAFETY: no program was started.
         unsafe { libc::_exit(125) };

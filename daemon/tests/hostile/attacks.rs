@@ -3,8 +3,8 @@
 use crate::machine::count;
 use host::seqpacket;
 use iochannel::{ChannelClient, IoVec};
-use protocol::contract_spec::FrameTerms;
-use protocol::{Ask, Say, Ticket, decode, encode};
+use protocol::contract_spec::FrameSpec;
+use protocol::{DaemonEvent, Request, ResumeToken, decode, encode};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, ftruncate, memfd_create};
@@ -52,11 +52,11 @@ fn send(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
     seqpacket::send(to, bytes, fds, SendFlags::DONTWAIT).is_ok()
 }
 
-pub fn ask(to: &OwnedFd, ask: &Ask, fds: &[BorrowedFd<'_>]) -> bool {
+pub fn ask(to: &OwnedFd, ask: &Request, fds: &[BorrowedFd<'_>]) -> bool {
     send(to, &encode(ask).unwrap(), fds)
 }
 
-pub fn hear(from: &OwnedFd) -> Option<(Say, Vec<OwnedFd>)> {
+pub fn hear(from: &OwnedFd) -> Option<(DaemonEvent, Vec<OwnedFd>)> {
     let message = seqpacket::receive(from, RecvFlags::empty()).ok()?;
     let say = decode(message.as_slice())?;
     Some((say, message.fds.into_iter().flatten().collect()))
@@ -95,14 +95,14 @@ fn wrong() -> Vec<OwnedFd> {
 }
 
 /// One of all messages there are, with nothing in it that could be granted.
-fn any_ask(rng: &mut Rng) -> Ask {
+fn any_ask(rng: &mut Rng) -> Request {
     let number = rng.next() as u32;
     let disk = "1ms/250ms".parse().unwrap();
     match rng.below(12) {
-        0 => Ask::Join {
-            ticket: Ticket(u128::from(rng.next()).to_le_bytes()),
+        0 => Request::Join {
+            ticket: ResumeToken(u128::from(rng.next()).to_le_bytes()),
             name: "\u{1b}[2J\n".repeat(rng.below(40)),
-            frames: Some(FrameTerms {
+            frames: Some(FrameSpec {
                 g: rng.below(16) as u32,
                 x: number,
             }),
@@ -110,33 +110,33 @@ fn any_ask(rng: &mut Rng) -> Ask {
             swap: Some(rng.next()),
             place: None,
         },
-        1 => Ask::Ledger,
-        2 => Ask::Rejoin {
-            ticket: Ticket(u128::from(rng.next()).to_le_bytes()),
+        1 => Request::Ledger,
+        2 => Request::Rejoin {
+            ticket: ResumeToken(u128::from(rng.next()).to_le_bytes()),
             channels: number,
         },
-        3 => Ask::Channel(number),
-        4 => Ask::Open {
+        3 => Request::Channel(number),
+        4 => Request::Open {
             depth: number as u16,
             cookie: rng.next(),
         },
-        5 => Ask::Close(number),
-        6 => Ask::Answered { round: number },
-        7 => Ask::File {
+        5 => Request::Close(number),
+        6 => Request::Answered { round: number },
+        7 => Request::File {
             name: "f".repeat(rng.below(300)),
             disk,
         },
-        8 => Ask::List,
-        9 => Ask::Set {
+        8 => Request::List,
+        9 => Request::Set {
             tenant: number % 64,
-            frames: Some(FrameTerms {
+            frames: Some(FrameSpec {
                 g: number,
                 x: rng.next() as u32,
             }),
             disk: Some("1ms/250ms".parse().unwrap()),
         },
-        10 => Ask::Leave,
-        _ => Ask::Trace { from: rng.next() },
+        10 => Request::Leave,
+        _ => Request::Trace { from: rng.next() },
     }
 }
 
@@ -195,8 +195,8 @@ fn send_many(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 pub fn scribble(path: &Path, seed: u64) {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let connection = connect(path);
-    let join = Ask::Join {
-        ticket: Ticket::draw().unwrap(),
+    let join = Request::Join {
+        ticket: ResumeToken::draw().unwrap(),
         name: "scribbler".into(),
         frames: Some("1M+8M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),
@@ -206,19 +206,19 @@ pub fn scribble(path: &Path, seed: u64) {
     // A user whose connection was cut off lately has to wait a little.
     let (terms, bells) = loop {
         ask(&connection, &join, &[]);
-        if let Some((Say::Admitted { terms, .. }, bells)) = hear(&connection) {
+        if let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(&connection) {
             break (terms, bells);
         }
         std::thread::sleep(Duration::from_millis(100));
     };
     let (_ledger, fd) = frames::Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(&connection, &Ask::Ledger, &[fd.as_fd()]);
+    ask(&connection, &Request::Ledger, &[fd.as_fd()]);
     hear(&connection);
     let ledger = wired::WiredMemory::attach(&fd, 4096).unwrap();
     let mut memories = Vec::new();
     for cookie in 0..4 {
-        ask(&connection, &Ask::Open { depth: 8, cookie }, &[]);
-        let Some((Say::Opened { .. }, ends)) = hear(&connection) else {
+        ask(&connection, &Request::Open { depth: 8, cookie }, &[]);
+        let Some((DaemonEvent::Opened { .. }, ends)) = hear(&connection) else {
             return;
         };
         memories.push(ends);
@@ -246,8 +246,8 @@ pub fn scribble(path: &Path, seed: u64) {
             let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
         }
         let round = rng.next() as u32;
-        ask(&connection, &Ask::Answered { round }, &[]);
-        ask(&connection, &Ask::Close(rng.below(8) as u32), &[]);
+        ask(&connection, &Request::Answered { round }, &[]);
+        ask(&connection, &Request::Close(rng.below(8) as u32), &[]);
         while seqpacket::receive(&connection, RecvFlags::DONTWAIT).is_ok_and(|m| m.len > 0) {}
     }
 }
@@ -284,7 +284,7 @@ pub fn crowd(path: &Path) {
 pub fn deaf(path: &Path) {
     let connections: Vec<_> = (0..16).map(|_| connect(path)).collect();
     for n in 0..20_000 {
-        ask(&connections[n % connections.len()], &Ask::List, &[]);
+        ask(&connections[n % connections.len()], &Request::List, &[]);
     }
 }
 
@@ -304,20 +304,20 @@ pub fn linger(path: &Path) {
     let connection = connect(path);
     for _ in 0..3 {
         let last = full();
-        ask(&connection, &Ask::List, &[last.as_fd()]);
+        ask(&connection, &Request::List, &[last.as_fd()]);
         drop_elsewhere(last);
     }
     let last = full();
     send_many(&connection, b"x", &[last.as_fd(); 253]);
     drop_elsewhere(last);
     let last = full();
-    ask(&connection, &Ask::List, &[last.as_fd()]);
+    ask(&connection, &Request::List, &[last.as_fd()]);
     drop_elsewhere(last);
     drop(connection);
     let waits = Instant::now();
     // Whether the daemon still hears: from a connection of its own.
     let other = connect(path);
-    ask(&other, &Ask::List, &[]);
+    ask(&other, &Request::List, &[]);
     assert!(hear(&other).is_some());
     count(waits.elapsed().as_millis() as u64);
     // SAFETY: ends at once, without closing what would wait.
@@ -334,8 +334,8 @@ pub fn whole(path: &Path) {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         let connection = connect(path);
-        let join = Ask::Join {
-            ticket: Ticket::draw().unwrap(),
+        let join = Request::Join {
+            ticket: ResumeToken::draw().unwrap(),
             name: "whole".into(),
             frames: Some("64M".parse().unwrap()),
             disk: Some("10ms/250ms".parse().unwrap()),
@@ -343,7 +343,7 @@ pub fn whole(path: &Path) {
             place: None,
         };
         ask(&connection, &join, &[]);
-        if let Some((Say::Admitted { .. }, _)) = hear(&connection) {
+        if let Some((DaemonEvent::Admitted { .. }, _)) = hear(&connection) {
             return count(1);
         }
         std::thread::sleep(Duration::from_millis(200));

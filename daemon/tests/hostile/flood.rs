@@ -3,11 +3,11 @@
 use crate::attacks::{Rng, ask, connect, hear, try_connect};
 use crate::machine::count;
 use frames::{Contract, Ledger, Process};
-use protocol::{Ask, Say, Ticket};
+use protocol::{DaemonEvent, Request, ResumeToken};
 use rustix::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tenant::{LinkedTenant, Manners, Wanted};
+use tenant::{ContractRequest, LinkedTenant, RevocationPolicy};
 
 /// Connections of one flood, and what each sends.
 const CONNECTIONS: usize = 400;
@@ -25,13 +25,13 @@ fn wait_for(go: &Path) {
 pub fn flood(path: &Path, go: &Path) {
     let connections: Vec<_> = (0..CONNECTIONS).map(|_| connect(path)).collect();
     // The last was let in when this is answered.
-    ask(&connections[CONNECTIONS - 1], &Ask::List, &[]);
+    ask(&connections[CONNECTIONS - 1], &Request::List, &[]);
     hear(&connections[CONNECTIONS - 1]);
     count(1);
     wait_for(go);
     for connection in &connections {
         for _ in 0..QUESTIONS {
-            ask(connection, &Ask::List, &[]);
+            ask(connection, &Request::List, &[]);
         }
     }
     count(1);
@@ -42,8 +42,8 @@ pub fn flood(path: &Path, go: &Path) {
 }
 
 fn enter(connection: &OwnedFd) -> Ledger {
-    let join = Ask::Join {
-        ticket: Ticket::draw().unwrap(),
+    let join = Request::Join {
+        ticket: ResumeToken::draw().unwrap(),
         name: "answers".into(),
         frames: Some("1M+47M".parse().unwrap()),
         disk: Some("100ms/250ms".parse().unwrap()),
@@ -51,13 +51,13 @@ fn enter(connection: &OwnedFd) -> Ledger {
         place: None,
     };
     ask(connection, &join, &[]);
-    let Some((Say::Admitted { terms, .. }, bells)) = hear(connection) else {
+    let Some((DaemonEvent::Admitted { terms, .. }, bells)) = hear(connection) else {
         panic!("no contract");
     };
     let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
     ledger.set_bell(rustix::io::fcntl_dupfd_cloexec(&bells[1], 0).unwrap());
-    ask(connection, &Ask::Ledger, &[fd.as_fd()]);
-    assert!(matches!(hear(connection), Some((Say::Started, _))));
+    ask(connection, &Request::Ledger, &[fd.as_fd()]);
+    assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
     ledger
 }
 
@@ -82,7 +82,7 @@ pub fn answers(path: &Path, go: &Path) {
     }
     count(1);
     let round = loop {
-        if let Some((Say::Revoke { round, .. }, _)) = hear(&connection) {
+        if let Some((DaemonEvent::Revoke { round, .. }, _)) = hear(&connection) {
             break round;
         }
     };
@@ -91,11 +91,14 @@ pub fn answers(path: &Path, go: &Path) {
     // Behind the strangers.
     std::thread::sleep(Duration::from_millis(300));
     ledger.retire(id);
-    ask(&connection, &Ask::Answered { round }, &[]);
+    ask(&connection, &Request::Answered { round }, &[]);
     count(1);
     // It still has its contract.
-    ask(&connection, &Ask::Books, &[]);
-    while !matches!(hear(&connection).expect("it is cut off").0, Say::Books(_)) {}
+    ask(&connection, &Request::Capacity, &[]);
+    while !matches!(
+        hear(&connection).expect("it is cut off").0,
+        DaemonEvent::Capacity(_)
+    ) {}
     count(1);
     // Until the other has what it was promised.
     std::thread::sleep(Duration::from_millis(500));
@@ -103,16 +106,16 @@ pub fn answers(path: &Path, go: &Path) {
 
 /// A tenant that wants all of its guarantee at once.
 pub fn needs(path: &Path) {
-    let wanted = Wanted {
+    let wanted = ContractRequest {
         name: "needs".into(),
         frames: Some("40M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),
         swap: Some(4 << 20),
         place: None,
     };
-    let manners = Manners {
+    let manners = RevocationPolicy {
         eager: true,
-        ..Manners::default()
+        ..RevocationPolicy::default()
     };
     let (_tenant, share) = LinkedTenant::join_with(path, &wanted, manners).unwrap();
     let begin = Instant::now();
@@ -137,7 +140,7 @@ pub fn storm(path: &Path, seed: u64) {
             continue;
         };
         for _ in 0..rng.below(20) {
-            ask(&connection, &Ask::List, &[]);
+            ask(&connection, &Request::List, &[]);
         }
         if rng.below(2) == 0 && kept.len() < 900 {
             kept.push(connection);

@@ -15,7 +15,7 @@ use selfpage::{DirectIo, Domain, Paged};
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
-use tenant::{LinkedTenant, Manners, Wanted};
+use tenant::{ContractRequest, LinkedTenant, RevocationPolicy};
 
 const PAGE: usize = 4096;
 /// Pages of an honest program; a sixth of them are guaranteed frames.
@@ -67,16 +67,16 @@ fn check(base: *mut u8, progress: &Path) -> ! {
 
 /// A linked program under a contract, most of whose frames are lent.
 pub fn pages(socket: &Path, folder: &Path) {
-    let wanted = Wanted {
+    let wanted = ContractRequest {
         name: "honest".into(),
         frames: Some("4M+12M".parse().unwrap()),
         disk: Some("50ms/250ms,extra".parse().unwrap()),
         swap: Some(32 << 20),
         place: None,
     };
-    let manners = Manners {
+    let manners = RevocationPolicy {
         eager: true,
-        ..Manners::default()
+        ..RevocationPolicy::default()
     };
     let (_tenant, share) = LinkedTenant::join_with(socket, &wanted, manners).unwrap();
     let builder = Domain::builder()

@@ -3,13 +3,13 @@
 use crate::attacks::{ask, connect, hear};
 use crate::machine::count;
 use frames::{Contract, Ledger, Process};
-use protocol::{Ask, Say, Ticket};
+use protocol::{DaemonEvent, Request, ResumeToken};
 use rustix::fd::{AsFd, OwnedFd};
 use selfpage::{DirectIo, Domain, Paged};
 use std::fmt::Display;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tenant::{LinkedError, LinkedTenant, Share, Tenant, Wanted};
+use tenant::{ContractRequest, DomainResources, LinkedError, LinkedTenant, Session};
 
 const PAGE: usize = 4096;
 /// Pages of a linked program; its frames are an eighth.
@@ -17,8 +17,8 @@ const PAGES: usize = 2048;
 /// Times that it joins and leaves.
 pub const ROUNDS: u64 = 5;
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> ContractRequest {
+    ContractRequest {
         name: "linked".into(),
         frames: Some("1M".parse().unwrap()),
         disk: Some("10ms/250ms,extra".parse().unwrap()),
@@ -39,7 +39,7 @@ fn patiently<T, E: Display>(join: impl Fn() -> Result<T, E>) -> T {
     }
 }
 
-fn join(path: &Path) -> (LinkedTenant, Share) {
+fn join(path: &Path) -> (LinkedTenant, DomainResources) {
     patiently(|| LinkedTenant::join(path, &wanted()))
 }
 
@@ -53,7 +53,7 @@ fn leave(tenant: &mut LinkedTenant) {
     }
 }
 
-fn domain(share: Share) -> Domain {
+fn domain(share: DomainResources) -> Domain {
     let builder = Domain::builder()
         .frames(share.contract)
         .ledger(share.ledger)
@@ -65,7 +65,7 @@ fn domain(share: Share) -> Domain {
 /// Has a contract and disconnects before it has attached a ledger, as a program does that finds
 /// that it cannot go on. A tenant that owned no frame is not killed.
 fn resign(path: &Path) {
-    drop(patiently(|| Tenant::join(path, &wanted())));
+    drop(patiently(|| Session::join(path, &wanted())));
 }
 
 /// A program that pages under a contract, leaves, goes on, and joins again. It counts each time
@@ -133,8 +133,8 @@ pub fn interrupted(path: &Path, go: &Path) {
 
 /// A contract of its own, by messages; its connection, its ledger and what it shows of that.
 fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
-    let join = Ask::Join {
-        ticket: Ticket::draw().unwrap(),
+    let join = Request::Join {
+        ticket: ResumeToken::draw().unwrap(),
         name: "leaver".into(),
         frames: Some("8M".parse().unwrap()),
         disk: Some("10ms/250ms".parse().unwrap()),
@@ -143,25 +143,28 @@ fn enter(connection: &OwnedFd) -> (Ledger, OwnedFd) {
     };
     let terms = loop {
         assert!(ask(connection, &join, &[]));
-        if let Some((Say::Admitted { terms, .. }, _)) = hear(connection) {
+        if let Some((DaemonEvent::Admitted { terms, .. }, _)) = hear(connection) {
             break terms;
         }
         std::thread::sleep(Duration::from_millis(100));
     };
     let (ledger, fd) = Ledger::create_limited(terms.frames.x, 0, 4).unwrap();
-    ask(connection, &Ask::Ledger, &[fd.as_fd()]);
-    assert!(matches!(hear(connection), Some((Say::Started, _))));
+    ask(connection, &Request::Ledger, &[fd.as_fd()]);
+    assert!(matches!(hear(connection), Some((DaemonEvent::Started, _))));
     (ledger, fd)
 }
 
 /// The reply to giving a contract back; a user that requests too often has to wait.
-fn leaves(connection: &OwnedFd) -> Say {
+fn leaves(connection: &OwnedFd) -> DaemonEvent {
     loop {
-        assert!(ask(connection, &Ask::Leave, &[]));
+        assert!(ask(connection, &Request::Leave, &[]));
         loop {
             match hear(connection) {
-                Some((Say::Stays(why), _)) if why.contains("changes a second") => break,
-                Some((say @ (Say::Stays(_) | Say::Left | Say::Refused(_)), _)) => return say,
+                Some((DaemonEvent::Stays(why), _)) if why.contains("changes a second") => break,
+                Some((
+                    say @ (DaemonEvent::Stays(_) | DaemonEvent::Left | DaemonEvent::Refused(_)),
+                    _,
+                )) => return say,
                 Some(_) => {}
                 None => panic!("the connection ended"),
             }
@@ -175,7 +178,7 @@ fn leaves(connection: &OwnedFd) -> Say {
 pub fn hostile(path: &Path) {
     // A client without a contract cannot give one back.
     let connection = connect(path);
-    assert!(matches!(leaves(&connection), Say::Refused(_)));
+    assert!(matches!(leaves(&connection), DaemonEvent::Refused(_)));
     let (ledger, fd) = enter(&connection);
     // With frames that its ledger says it owns.
     let me = Process {
@@ -192,7 +195,7 @@ pub fn hostile(path: &Path) {
     assert_eq!(frames.len(), 64);
     let refused = leaves(&connection);
     assert!(
-        matches!(&refused, Say::Stays(why) if why.contains("of frames are owned")),
+        matches!(&refused, DaemonEvent::Stays(why) if why.contains("of frames are owned")),
         "{refused:?}"
     );
     ledger.retire(id);
@@ -200,7 +203,7 @@ pub fn hostile(path: &Path) {
     let memory = vec![7u8; 48 << 20];
     let refused = leaves(&connection);
     assert!(
-        matches!(&refused, Say::Stays(why) if why.contains("are resident")),
+        matches!(&refused, DaemonEvent::Stays(why) if why.contains("are resident")),
         "{refused:?}"
     );
     assert_eq!(memory[5], 7);
@@ -208,7 +211,7 @@ pub fn hostile(path: &Path) {
     // With a channel, which it writes into afterwards.
     ask(
         &connection,
-        &Ask::Open {
+        &Request::Open {
             depth: 8,
             cookie: 1,
         },
@@ -216,33 +219,36 @@ pub fn hostile(path: &Path) {
     );
     let ends = loop {
         match hear(&connection) {
-            Some((Say::Opened { .. }, ends)) => break ends,
+            Some((DaemonEvent::Opened { .. }, ends)) => break ends,
             Some(_) => {}
             None => panic!("the connection ended"),
         }
     };
     // Twice at once: once is enough.
-    assert!(ask(&connection, &Ask::Leave, &[]));
-    assert_eq!(leaves_in_the_end(&connection), Say::Left);
+    assert!(ask(&connection, &Request::Leave, &[]));
+    assert_eq!(leaves_in_the_end(&connection), DaemonEvent::Left);
     let shared = wired::WiredMemory::attach(&ends[0], PAGE).unwrap();
     for word in shared.slice::<std::sync::atomic::AtomicU32>(0, PAGE / 4) {
         word.store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
     }
     // Everything that only a tenant may say.
     for say in [
-        Ask::Leave,
-        Ask::Ledger,
-        Ask::Open {
+        Request::Leave,
+        Request::Ledger,
+        Request::Open {
             depth: 8,
             cookie: 2,
         },
-        Ask::Close(0),
-        Ask::Channel(0),
-        Ask::Answered { round: 1 },
+        Request::Close(0),
+        Request::Channel(0),
+        Request::Answered { round: 1 },
     ] {
         assert!(ask(&connection, &say, &[fd.as_fd()]));
         let heard = hear(&connection).map(|(say, _)| say);
-        assert!(matches!(heard, Some(Say::Refused(_))), "{say:?} {heard:?}");
+        assert!(
+            matches!(heard, Some(DaemonEvent::Refused(_))),
+            "{say:?} {heard:?}"
+        );
     }
     // It is no tenant any more: it lives, and has no limit.
     drop(connection);
@@ -250,20 +256,20 @@ pub fn hostile(path: &Path) {
     // It may come again, leave without waiting, and go.
     let connection = connect(path);
     let (_ledger, _fd) = enter(&connection);
-    assert_eq!(leaves(&connection), Say::Left);
+    assert_eq!(leaves(&connection), DaemonEvent::Left);
     let (_ledger, _fd) = enter(&connection);
-    assert_eq!(leaves(&connection), Say::Left);
+    assert_eq!(leaves(&connection), DaemonEvent::Left);
     count(1);
 }
 
 /// Of two requests to leave one may find the other under way.
-fn leaves_in_the_end(connection: &OwnedFd) -> Say {
+fn leaves_in_the_end(connection: &OwnedFd) -> DaemonEvent {
     loop {
         match leaves(connection) {
-            Say::Refused(why) if why.contains("being given back") => {
+            DaemonEvent::Refused(why) if why.contains("being given back") => {
                 // The other's answer comes.
-                if let Some((Say::Left, _)) = hear(connection) {
-                    return Say::Left;
+                if let Some((DaemonEvent::Left, _)) = hear(connection) {
+                    return DaemonEvent::Left;
                 }
             }
             say => return say,

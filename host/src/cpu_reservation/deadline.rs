@@ -3,7 +3,7 @@
 //! A deadline task can neither fork nor be pinned. With SCHED_FLAG_RESET_ON_FORK it can fork:
 //! what it starts is ordinary. The policy stays across exec.
 
-use super::Lack;
+use super::MechanismUnavailable;
 use rate::Reservation;
 use rustix::io::Errno;
 
@@ -31,8 +31,8 @@ pub(super) fn enter(reservation: &Reservation) -> Result<(), Errno> {
 }
 
 /// Whether the kernel would admit it now, tried by a process that does nothing else.
-pub(super) fn probe(reservation: &Reservation) -> Result<(), Lack> {
-    let failed = |errno| Lack {
+pub(super) fn probe(reservation: &Reservation) -> Result<(), MechanismUnavailable> {
+    let failed = |errno| MechanismUnavailable {
         what: "SCHED_DEADLINE cannot be had".into(),
         errno,
         mend: match errno {

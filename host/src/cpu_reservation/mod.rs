@@ -35,7 +35,7 @@ use wired::{Time, parse_time};
 
 /// How processor time is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Mechanism {
     /// SCHED_DEADLINE.
     Deadline,
     /// Real-time priority with a budget.
@@ -44,32 +44,32 @@ pub enum By {
     Weight,
 }
 
-impl By {
+impl Mechanism {
     /// All, the best first.
-    pub const ALL: [By; 3] = [By::Deadline, By::Realtime, By::Weight];
+    pub const ALL: [Mechanism; 3] = [Mechanism::Deadline, Mechanism::Realtime, Mechanism::Weight];
 
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
-            By::Deadline => "deadline",
-            By::Realtime => "realtime",
-            By::Weight => "weight",
+            Mechanism::Deadline => "deadline",
+            Mechanism::Realtime => "realtime",
+            Mechanism::Weight => "weight",
         }
     }
 }
 
 /// A reservation, as asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CpuTerms {
+pub struct CpuReservation {
     /// How much.
     pub reservation: Reservation,
-    /// By what; the first that can be had where none is named.
-    pub by: Option<By>,
+    /// Mechanism what; the first that can be had where none is named.
+    pub by: Option<Mechanism>,
 }
 
 /// What is wrong with what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CpuError {
+pub enum CpuReservationError {
     /// Not a reservation.
     #[error(
         "`{0}` is not a reservation of processor time: RUNTIME/PERIOD[,by=deadline|realtime|weight], each a whole number and a unit (us, ms, s), as in 10ms/40ms"
@@ -80,11 +80,11 @@ pub enum CpuError {
     Reservation(#[from] InvalidReservation),
 }
 
-impl FromStr for CpuTerms {
-    type Err = CpuError;
+impl FromStr for CpuReservation {
+    type Err = CpuReservationError;
 
-    fn from_str(text: &str) -> Result<Self, CpuError> {
-        let wrong = || CpuError::Form(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, CpuReservationError> {
+        let wrong = || CpuReservationError::Form(text.to_owned());
         let (share, by) = match text.split_once(',') {
             None => (text, None),
             Some((share, by)) => (share, Some(by.strip_prefix("by=").ok_or_else(wrong)?)),
@@ -92,7 +92,7 @@ impl FromStr for CpuTerms {
         let by = match by {
             None => None,
             Some(name) => Some(
-                By::ALL
+                Mechanism::ALL
                     .into_iter()
                     .find(|by| by.name() == name)
                     .ok_or_else(wrong)?,
@@ -105,7 +105,7 @@ impl FromStr for CpuTerms {
     }
 }
 
-impl fmt::Display for CpuTerms {
+impl fmt::Display for CpuReservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reservation, by } = self;
         write!(
@@ -121,7 +121,7 @@ impl fmt::Display for CpuTerms {
 /// Why a mechanism cannot be had.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: {errno}; {mend}")]
-pub struct Lack {
+pub struct MechanismUnavailable {
     /// What failed.
     pub what: String,
     /// What the kernel said.
@@ -133,41 +133,41 @@ pub struct Lack {
 /// No mechanism can be had.
 #[derive(Debug, thiserror::Error)]
 #[error("--cpu {asked}: no processor time can be reserved here. {}", list(.lacks))]
-pub struct NotHeld {
-    asked: CpuTerms,
-    lacks: Vec<(By, Lack)>,
+pub struct ReservationError {
+    asked: CpuReservation,
+    lacks: Vec<(Mechanism, MechanismUnavailable)>,
 }
 
-fn list(lacks: &[(By, Lack)]) -> String {
-    let line = |(by, lack): &(By, Lack)| format!("{}: {lack}", by.name());
+fn list(lacks: &[(Mechanism, MechanismUnavailable)]) -> String {
+    let line = |(by, lack): &(Mechanism, MechanismUnavailable)| format!("{}: {lack}", by.name());
     lacks.iter().map(line).collect::<Vec<_>>().join(". ")
 }
 
 /// A reservation that is held for a program that will start.
-pub struct Held {
-    by: By,
-    terms: CpuTerms,
+pub struct ReservationGuard {
+    by: Mechanism,
+    terms: CpuReservation,
     group: Option<Group>,
-    lacks: Vec<(By, Lack)>,
+    lacks: Vec<(Mechanism, MechanismUnavailable)>,
 }
 
-impl Held {
+impl ReservationGuard {
     /// Takes the first mechanism that can be had. `owner` is the process that stands for the
     /// tree: control groups are named for it.
     ///
     /// # Errors
-    /// [`NotHeld`] says of each mechanism why it cannot be had.
-    pub fn take(terms: CpuTerms, owner: u32) -> Result<Self, NotHeld> {
+    /// [`ReservationError`] says of each mechanism why it cannot be had.
+    pub fn take(terms: CpuReservation, owner: u32) -> Result<Self, ReservationError> {
         group::remove_stale();
         let mut lacks = Vec::new();
-        let wanted = By::ALL
+        let wanted = Mechanism::ALL
             .into_iter()
             .filter(|by| terms.by.is_none_or(|only| only == *by));
         for by in wanted {
             let group = match by {
-                By::Deadline => deadline::probe(&terms.reservation).map(|()| None),
-                By::Realtime => realtime::prepare(&terms.reservation, owner).map(Some),
-                By::Weight => weight::prepare(&terms.reservation, owner).map(Some),
+                Mechanism::Deadline => deadline::probe(&terms.reservation).map(|()| None),
+                Mechanism::Realtime => realtime::prepare(&terms.reservation, owner).map(Some),
+                Mechanism::Weight => weight::prepare(&terms.reservation, owner).map(Some),
             };
             match group {
                 Ok(group) => {
@@ -181,32 +181,32 @@ impl Held {
                 Err(lack) => lacks.push((by, lack)),
             }
         }
-        Err(NotHeld {
+        Err(ReservationError {
             asked: terms,
             lacks,
         })
     }
 
-    /// By what it is held.
-    pub fn by(&self) -> By {
+    /// Mechanism what it is held.
+    pub fn by(&self) -> Mechanism {
         self.by
     }
 
     /// What is to be said of it: what is held, and what could not be had.
     pub fn notes(&self) -> Vec<String> {
         let (terms, by) = (
-            CpuTerms {
+            CpuReservation {
                 by: None,
                 ..self.terms
             },
             self.by.name(),
         );
         let what = match self.by {
-            By::Deadline => {
+            Mechanism::Deadline => {
                 "for the program's first thread; threads and processes that it starts run as ordinary ones"
             }
-            By::Realtime => "for all of its threads and processes, on each processor",
-            By::Weight => {
+            Mechanism::Realtime => "for all of its threads and processes, on each processor",
+            Mechanism::Weight => {
                 "for all of its threads and processes, against work of ordinary weight; nobody else is under a quota, and \
                  only a system domain (--system) keeps the sum of what is reserved so, so many busy programs, or others \
                  with a weight, take from it"
@@ -215,7 +215,9 @@ impl Held {
         let mut notes = vec![format!(
             "{terms} of processor time by {by}, {what}; beyond it the program waits for its next period"
         )];
-        let lack = |(by, lack): &(By, Lack)| format!("not by {}: {lack}", by.name());
+        let lack = |(by, lack): &(Mechanism, MechanismUnavailable)| {
+            format!("not by {}: {lack}", by.name())
+        };
         notes.extend(self.lacks.iter().map(lack));
         notes
     }
@@ -230,29 +232,29 @@ impl Held {
             group.enter()?;
         }
         match self.by {
-            By::Deadline => deadline::enter(&self.terms.reservation),
-            By::Realtime => realtime::enter(),
-            By::Weight => Ok(()),
+            Mechanism::Deadline => deadline::enter(&self.terms.reservation),
+            Mechanism::Realtime => realtime::enter(),
+            Mechanism::Weight => Ok(()),
         }
     }
 }
 
 /// What each mechanism lacks for a small reservation, which is given back at once.
-pub fn survey() -> Vec<(By, Option<Lack>)> {
+pub fn survey() -> Vec<(Mechanism, Option<MechanismUnavailable>)> {
     let little = Reservation::new(Duration::from_millis(1), Duration::from_millis(100));
     let Ok(reservation) = little else {
         return Vec::new();
     };
     let ask = |by| {
-        let terms = CpuTerms {
+        let terms = CpuReservation {
             reservation,
             by: Some(by),
         };
-        let held = Held::take(terms, std::process::id());
+        let held = ReservationGuard::take(terms, std::process::id());
         let lack = held.err().and_then(|none| none.lacks.into_iter().next());
         (by, lack.map(|(_, lack)| lack))
     };
-    By::ALL.map(ask).into()
+    Mechanism::ALL.map(ask).into()
 }
 
 /// Removes what was made for a tree that has ended.
@@ -272,13 +274,13 @@ mod tests {
             "5ms/10ms,by=weight",
             "500us/1ms,by=realtime",
         ] {
-            assert_eq!(text.parse::<CpuTerms>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<CpuReservation>().unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn what_cannot_be_reserved_is_refused_with_the_reason() {
-        let said = |text: &str| text.parse::<CpuTerms>().unwrap_err().to_string();
+        let said = |text: &str| text.parse::<CpuReservation>().unwrap_err().to_string();
         assert!(said("10ms").contains("RUNTIME/PERIOD"));
         assert!(said("10/40").contains("as in 10ms/40ms"));
         assert!(said("10ms/0ms").contains("invalid period: zero"));
@@ -288,7 +290,7 @@ mod tests {
     }
 
     /// A process of ours that has entered a reservation: how `look` found it, as a status.
-    fn inside(held: &Held, look: fn() -> bool) -> i32 {
+    fn inside(held: &ReservationGuard, look: fn() -> bool) -> i32 {
         // SAFETY: the child makes system calls only.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -313,18 +315,18 @@ mod tests {
 
     #[test]
     fn whoever_enters_is_scheduled_so_and_nothing_is_left() {
-        let looks: [(By, fn() -> bool); 3] = [
-            (By::Deadline, || policy() == libc::SCHED_DEADLINE),
-            (By::Realtime, || policy() == libc::SCHED_RR),
-            (By::Weight, || policy() == libc::SCHED_OTHER),
+        let looks: [(Mechanism, fn() -> bool); 3] = [
+            (Mechanism::Deadline, || policy() == libc::SCHED_DEADLINE),
+            (Mechanism::Realtime, || policy() == libc::SCHED_RR),
+            (Mechanism::Weight, || policy() == libc::SCHED_OTHER),
         ];
         let owner = std::process::id();
         for (by, look) in looks {
-            let terms = CpuTerms {
+            let terms = CpuReservation {
                 by: Some(by),
                 ..("2ms/20ms".parse().unwrap())
             };
-            match Held::take(terms, owner) {
+            match ReservationGuard::take(terms, owner) {
                 Err(why) => eprintln!("SKIPPED: {why}"),
                 Ok(held) => {
                     assert_eq!(held.by(), by);

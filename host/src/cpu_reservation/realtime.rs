@@ -5,7 +5,7 @@
 //! machine's own limit on real-time tasks is for all of them together and is no budget of one
 //! program; without a budget a program in a loop would stop the machine's other work.
 
-use super::Lack;
+use super::MechanismUnavailable;
 use super::group::{Controller, Group};
 use rate::Reservation;
 use rustix::io::Errno;
@@ -14,8 +14,11 @@ use rustix::io::Errno;
 const PRIORITY: i32 = 1;
 
 /// A group with the budget.
-pub(super) fn prepare(reservation: &Reservation, owner: u32) -> Result<Group, Lack> {
-    let lack = |what: &str, errno| Lack {
+pub(super) fn prepare(
+    reservation: &Reservation,
+    owner: u32,
+) -> Result<Group, MechanismUnavailable> {
+    let lack = |what: &str, errno| MechanismUnavailable {
         what: format!("a real-time budget cannot be had ({what})"),
         errno,
         mend: match errno {

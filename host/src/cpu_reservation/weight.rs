@@ -5,7 +5,7 @@
 //! thread or group beside it), and a quota of the runtime in every period, so that it takes no
 //! more than it reserved: what others' faults need is not its own (equation (2)).
 
-use super::Lack;
+use super::MechanismUnavailable;
 use super::group::{Controller, Group};
 use rate::Reservation;
 use rustix::io::Errno;
@@ -37,8 +37,11 @@ fn quota(reservation: &Reservation) -> (Duration, Duration) {
 }
 
 /// A group with the weight and the quota.
-pub(super) fn prepare(reservation: &Reservation, owner: u32) -> Result<Group, Lack> {
-    let lack = |what: &str, errno| Lack {
+pub(super) fn prepare(
+    reservation: &Reservation,
+    owner: u32,
+) -> Result<Group, MechanismUnavailable> {
+    let lack = |what: &str, errno| MechanismUnavailable {
         what: format!("a weight cannot be had ({what})"),
         errno,
         mend: "it needs a cpu control group that this user may make groups in: root, or one delegated by systemd (Delegate=yes)",

@@ -4,27 +4,27 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::{CONNECTION, Event, PIDFD, System};
-use crate::processes::Member;
+use super::{CONNECTION, PIDFD, Supervisor, TreeEvent};
+use crate::processes::PagedProcess;
 use crate::sockets::Peer;
 use frames::{Contract, DomainId, Phase};
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
-use link::handshake::{Answer, Domain, Hello, Role, Slot, Welcome, slot_of};
-use link::stats_page::Figure;
+use link::handshake::{FdRole, Hello, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
+use link::stats_page::Metric;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::SendFlags;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering;
 
-impl System {
+impl Supervisor {
     pub(super) fn hello(
         &mut self,
         connection: OwnedFd,
         Peer { pid, uid }: Peer,
         hello: Hello,
-        happened: &mut Vec<Event>,
+        happened: &mut Vec<TreeEvent>,
     ) {
         let Some(pid) = pid else {
             return;
@@ -42,7 +42,7 @@ impl System {
             }
             Hello::Fork { child, .. } => self.claim(child),
             Hello::Reserve { parent } => match self.reserve(parent, pid) {
-                Ok(domain) => return answer(&connection, Answer::Reserved(domain.raw()), &[]),
+                Ok(domain) => return answer(&connection, Reply::Reserved(domain.raw()), &[]),
                 Err(text) => Err(text),
             },
             Hello::Channel { domain, depth } => {
@@ -52,17 +52,17 @@ impl System {
                 if self.is(parent, pid) && self.claim(child).is_ok() {
                     self.take_back(DomainId::from_raw(child));
                 }
-                return answer(&connection, Answer::Released, &[]);
+                return answer(&connection, Reply::Released, &[]);
             }
         };
         match domain.and_then(|domain| self.enter(&connection, pid, program, domain)) {
             Ok(slot) => {
-                self.board.block(slot).add(Figure::Forks, u64::from(forked));
-                happened.push(Event::Joined { slot, pid: program });
+                self.board.block(slot).add(Metric::Forks, u64::from(forked));
+                happened.push(TreeEvent::Joined { slot, pid: program });
             }
             Err(text) => {
                 refuse(&connection, &text);
-                happened.push(Event::Refused { pid: program, text });
+                happened.push(TreeEvent::Refused { pid: program, text });
             }
         }
     }
@@ -86,7 +86,7 @@ impl System {
 
     /// A program begins a new image. The pager process of the one before is ended, and what it
     /// held comes back with its end.
-    fn end_image_of(&mut self, program: Pid, happened: &mut Vec<Event>) {
+    fn end_image_of(&mut self, program: Pid, happened: &mut Vec<TreeEvent>) {
         let Some(before) = self.members.of(program) else {
             return;
         };
@@ -111,7 +111,7 @@ impl System {
         })
     }
 
-    fn reserve(&mut self, parent: Domain, pid: Pid) -> Result<DomainId, String> {
+    fn reserve(&mut self, parent: RawDomainId, pid: Pid) -> Result<DomainId, String> {
         if !self.is(parent, pid) {
             let slot = slot_of(parent);
             return Err(format!(
@@ -123,7 +123,7 @@ impl System {
     }
 
     /// A process asks for a channel to the system's disk.
-    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: Domain, depth: u32) {
+    fn open_channel(&mut self, connection: OwnedFd, pid: Pid, domain: RawDomainId, depth: u32) {
         let is_its_own = self.is(domain, pid);
         match &mut self.upstream {
             Some(upstream) if is_its_own => upstream.open(
@@ -143,14 +143,14 @@ impl System {
     }
 
     /// Returns true if a process is the one it claims to be.
-    fn is(&self, domain: Domain, pid: Pid) -> bool {
+    fn is(&self, domain: RawDomainId, pid: Pid) -> bool {
         self.members
             .get(slot_of(domain))
             .is_some_and(|m| m.domain.raw() == domain && (m.pid == pid || m.program == pid))
     }
 
     /// The domain admitted for a child, if it is there and no process has it.
-    fn claim(&self, child: Domain) -> Result<DomainId, String> {
+    fn claim(&self, child: RawDomainId) -> Result<DomainId, String> {
         let domain = DomainId::from_raw(child);
         let free = self.members.get(slot_of(child)).is_none();
         let there = self
@@ -170,7 +170,7 @@ impl System {
         pid: Pid,
         program: Pid,
         domain: DomainId,
-    ) -> Result<Slot, String> {
+    ) -> Result<SlotIndex, String> {
         let slot = slot_of(domain.raw());
         let entered = self.try_enter(connection, pid, program, domain);
         entered.map(|()| slot).map_err(|what| {
@@ -189,7 +189,7 @@ impl System {
         program: Pid,
         domain: DomainId,
     ) -> std::io::Result<()> {
-        let member = Member::new(connection.try_clone()?, pid, program, domain)?;
+        let member = PagedProcess::new(connection.try_clone()?, pid, program, domain)?;
         let slot = member.slot();
         self.watch(&member.connection, CONNECTION | u64::from(slot))?;
         self.watch(&member.pidfd, PIDFD | u64::from(slot))?;
@@ -206,19 +206,19 @@ impl System {
 
     fn welcome(&self, connection: &OwnedFd, domain: DomainId) {
         let mut fds = vec![
-            (Role::Ledger, self.ledger_fd.as_fd()),
-            (Role::Board, self.board_fd.as_fd()),
+            (FdRole::Ledger, self.ledger_fd.as_fd()),
+            (FdRole::StatsPage, self.board_fd.as_fd()),
         ];
         fds.extend(
             self.settings
                 .userfaultfd
                 .as_ref()
-                .map(|fd| (Role::Userfaultfd, fd.as_fd())),
+                .map(|fd| (FdRole::Userfaultfd, fd.as_fd())),
         );
         fds.extend(
             self.upstream
                 .as_ref()
-                .map(|upstream| (Role::Hunger, upstream.hunger())),
+                .map(|upstream| (FdRole::Hunger, upstream.hunger())),
         );
         let own = self
             .fence
@@ -233,8 +233,8 @@ impl System {
         if let (Some(own), Some(swap)) = (&own, stored.last_mut()) {
             *swap = own.as_fd();
         }
-        fds.extend(stored.into_iter().map(|fd| (Role::Store, fd)));
-        let mut roles = [Role::Nothing; DESCRIPTORS];
+        fds.extend(stored.into_iter().map(|fd| (FdRole::Store, fd)));
+        let mut roles = [FdRole::Nothing; DESCRIPTORS];
         roles
             .iter_mut()
             .zip(&fds)
@@ -248,7 +248,7 @@ impl System {
             options,
             roles,
         };
-        answer(connection, Answer::Welcome(welcome), &fds);
+        answer(connection, Reply::Welcome(welcome), &fds);
     }
 }
 
@@ -258,7 +258,7 @@ impl System {
 fn program_of(pid: Pid, above: u8) -> Pid {
     let mut program = pid;
     for _ in 0..above.min(2) {
-        match process_tree::Stat::of(program).and_then(|stat| stat.parent) {
+        match process_tree::ProcStat::of(program).and_then(|stat| stat.parent) {
             Some(parent) => program = parent,
             None => return pid,
         }
@@ -269,7 +269,7 @@ fn program_of(pid: Pid, above: u8) -> Pid {
     }
 }
 
-fn answer(connection: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
+fn answer(connection: &OwnedFd, answer: Reply, fds: &[BorrowedFd<'_>]) {
     // A peer that died meanwhile is seen by its pidfd.
     let _ = seqpacket::send(
         connection,
@@ -280,5 +280,5 @@ fn answer(connection: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
 }
 
 pub(super) fn refuse(connection: &OwnedFd, text: &str) {
-    answer(connection, Answer::Refused(text.as_bytes()), &[]);
+    answer(connection, Reply::Refused(text.as_bytes()), &[]);
 }

@@ -1,10 +1,10 @@
 //! Reclaims the frames and pages of processes that end, now or as soon as none of their I/O is in
 //! flight any more.
 
-use super::{Event, System};
+use super::{Supervisor, TreeEvent};
 use frames::{DomainId, Phase};
 use host::process_tree;
-use link::handshake::{Slot, slot_of};
+use link::handshake::{SlotIndex, slot_of};
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
 use store::{SharedStore, Store};
@@ -17,9 +17,9 @@ const LAST_WRITES: Duration = Duration::from_secs(30);
 /// for a store of gigabytes.
 const OFTEN: Duration = Duration::from_millis(200);
 
-impl System {
+impl Supervisor {
     /// A process has ended: keeps its totals, reclaims everything else.
-    pub(super) fn retire(&mut self, slot: Slot, happened: &mut Vec<Event>) {
+    pub(super) fn retire(&mut self, slot: SlotIndex, happened: &mut Vec<TreeEvent>) {
         let Some(member) = self.members.remove(slot) else {
             return;
         };
@@ -33,7 +33,7 @@ impl System {
         if process.is_some() {
             self.sweep();
         }
-        happened.push(Event::Left {
+        happened.push(TreeEvent::Left {
             slot,
             pid: member.program,
             frames,

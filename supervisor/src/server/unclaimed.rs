@@ -2,7 +2,7 @@
 //! as it has forked. What such a domain holds is the child's memory, so it is taken back only when
 //! no process is left that can be the child.
 
-use super::System;
+use super::Supervisor;
 use frames::{DomainId, Process};
 use host::process_tree;
 use rustix::process::Pid;
@@ -17,7 +17,7 @@ pub(super) struct Unclaimed {
     candidates: Vec<Process>,
 }
 
-impl System {
+impl Supervisor {
     /// Returns those of `domains`, whose parents have ended, that no process can claim any more.
     pub(super) fn never_claimed(&mut self, domains: Vec<DomainId>) -> Vec<DomainId> {
         let mut known = std::mem::take(&mut self.unclaimed);

@@ -20,7 +20,7 @@ use super::{Grounds, Options};
 use crate::ExperimentError;
 use crate::process::Process;
 use crate::real::goal::Row;
-use protocol::Listed;
+use protocol::TenantInfo;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -275,7 +275,7 @@ fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError>
     let mut parts = Vec::new();
     for (actor, process) in actors.iter().zip(processes) {
         let name = actor.name();
-        let of = |all: &[Listed]| {
+        let of = |all: &[TenantInfo]| {
             all.iter()
                 .find(|tenant| tenant.name == name)
                 .cloned()
