@@ -8,8 +8,9 @@
 //! on that page later.
 
 use crate::counters::Counter;
+use crate::fault_outcome::{FaultError, FillOutcome};
 use crate::page::{PageState, State};
-use crate::page_in::{Activation, FaultError, FillOutcome};
+use crate::page_in::Activation;
 use crate::readahead::{LaneCursor, Readahead};
 use crate::stream_detector::Prediction;
 use crate::throttle::FaultSample;

@@ -21,8 +21,9 @@
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
 use crate::fault_context::FaultContext;
+use crate::fault_outcome::FillOutcome;
 use crate::page::{PageState, State};
-use crate::page_in::{Activation, FillOutcome};
+use crate::page_in::Activation;
 use frames::Frame;
 use std::sync::OnceLock;
 use store::ReadPage;
@@ -289,7 +290,11 @@ impl Activation<'_> {
     }
 
     /// Copies a page that could not be moved.
-    fn copy_one(&self, addr: usize, from: *const u8) -> Result<(), crate::page_in::FaultError> {
+    fn copy_one(
+        &self,
+        addr: usize,
+        from: *const u8,
+    ) -> Result<(), crate::fault_outcome::FaultError> {
         use translation::MapError;
         loop {
             match self.pager.mm.userfault().copy(addr, from, PAGE, Wake::Yes) {

@@ -21,8 +21,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod contents;
 mod counters;
-mod discard;
 mod domain;
 mod driver;
 #[doc(hidden)]
@@ -31,6 +31,7 @@ mod entry;
 mod evict;
 mod fault_around;
 mod fault_context;
+mod fault_outcome;
 mod fault_path;
 mod fork_cell;
 mod frame_source;
@@ -55,15 +56,17 @@ mod streams;
 mod stretch;
 mod stretch_index;
 mod throttle;
+mod transfer;
 mod vma_split;
 mod working_set;
 
 pub use counters::{Counter, Counters};
 pub use domain::{Builder, DirectIo, Domain, DomainError, Pin, Stretch, StretchError, Trans};
 pub use driver::{CleanOutcome, Mapped, Nailed, Paged, Physical, StretchDriver};
+pub use fault_outcome::{FaultError, FillOutcome, FillPhase};
 pub use frames::{Contract, Frame, Ledger};
 pub use page::{PageState, State};
-pub use page_in::{Activation, FaultError, FillOutcome, FillPhase};
+pub use page_in::Activation;
 pub use pager::{FEWEST_FRAMES, Hooks, StderrLog};
 pub use rate::{FaultLimits, SharedLimits};
 pub use replacement::{Key, Replacement, ScanResistant};

@@ -1,6 +1,6 @@
 //! Populating: pages are brought in on request, before any access.
 
-use crate::page_in::FaultError;
+use crate::fault_outcome::FaultError;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stream_detector::Prediction;

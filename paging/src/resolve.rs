@@ -6,9 +6,10 @@
 
 use crate::evict::NoFrame;
 use crate::fault_context::FaultContext;
+use crate::fault_outcome::{FaultError, FillOutcome, FillPhase};
 use crate::freeze_gate::FreezeGuard;
 use crate::page::State;
-use crate::page_in::{Activation, FaultError, FillOutcome, FillPhase};
+use crate::page_in::Activation;
 use crate::pager::Pager;
 use crate::stream_detector::Prediction;
 use crate::stretch::StretchState;

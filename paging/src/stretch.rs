@@ -5,7 +5,8 @@
 //! domain's rights say; its owner is the domain that allocated it.
 
 use crate::driver::StretchDriver;
-use crate::page_in::{Activation, FillOutcome};
+use crate::fault_outcome::FillOutcome;
+use crate::page_in::Activation;
 use crate::page_table::PageTable;
 use crate::prefetch::AccessLogSlot;
 use crate::rights::Rights;
@@ -141,7 +142,7 @@ impl StretchState {
     pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> FillOutcome {
         match self.driver() {
             Some(driver) => driver.fault(activation),
-            None => FillOutcome::FaultError(crate::page_in::FaultError::Unbound),
+            None => FillOutcome::FaultError(crate::fault_outcome::FaultError::Unbound),
         }
     }
 

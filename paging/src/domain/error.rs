@@ -1,8 +1,8 @@
 //! Errors of making or changing a domain or a stretch.
 
-use crate::entry::upcall;
+use crate::entry::registry;
+use crate::fault_outcome::FaultError;
 use crate::page::State;
-use crate::page_in::FaultError;
 use crate::pager::FEWEST_FRAMES;
 use crate::rights::Denied;
 use crate::stretch_index::MOST_STRETCHES;
@@ -53,7 +53,7 @@ pub enum DomainError {
     /// Too many domains.
     #[error(
         "the process has {} domains with upcalls already, the most there can be",
-        upcall::MOST_DOMAINS
+        registry::MOST_DOMAINS
     )]
     TooManyDomains,
 }

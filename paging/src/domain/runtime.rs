@@ -2,7 +2,7 @@
 
 use super::DomainError;
 use crate::entry::thread::HandlerThread;
-use crate::entry::{signals, upcall};
+use crate::entry::{registry, signals};
 use crate::pager::Pager;
 use crate::prefetch::Prefetcher;
 use frames::{DomainId, Ledger};
@@ -162,7 +162,7 @@ impl Runtime {
         })?);
         if entry == EntryKind::Upcall {
             // SAFETY: as above.
-            return match unsafe { upcall::attach(pager) }? {
+            return match unsafe { registry::attach(pager) }? {
                 true => Ok(()),
                 false => Err(DomainError::TooManyDomains),
             };
@@ -190,7 +190,7 @@ impl Drop for Runtime {
         }
         self.stop.flag.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.stop.event, &1u64.to_ne_bytes());
-        upcall::detach(self.pager());
+        registry::detach(self.pager());
         self.pager().frames.wake_evictor();
         for thread in self.threads.drain(..) {
             // A pager thread that panicked has ended the process already.

@@ -1,8 +1,8 @@
 //! The translation system of a stretch: map, unmap, trans, protect (Nemesis, section 6.3).
 
 use super::{Stretch, StretchError};
+use crate::fault_outcome::FillOutcome;
 use crate::page::State;
-use crate::page_in::FillOutcome;
 use crate::resolve::PageFault;
 use crate::rights::Rights;
 use frames::Frame;

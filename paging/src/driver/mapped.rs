@@ -13,8 +13,9 @@
 //! Whether a page was written is found by its checksum, as for stored pages.
 
 use super::{CleanOutcome, StretchDriver};
+use crate::fault_outcome::{FaultError, FillOutcome};
 use crate::page::State;
-use crate::page_in::{Activation, FaultError, FillOutcome};
+use crate::page_in::Activation;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,7 +15,8 @@ pub use nailed::Nailed;
 pub use paged::Paged;
 pub use physical::Physical;
 
-use crate::page_in::{Activation, FillOutcome};
+use crate::fault_outcome::FillOutcome;
+use crate::page_in::Activation;
 use store::StoreError;
 use wired::PAGE;
 

@@ -1,7 +1,8 @@
 //! The nailed stretch driver: frames at bind time, never faults.
 
 use super::StretchDriver;
-use crate::page_in::{Activation, FaultError, FillOutcome};
+use crate::fault_outcome::{FaultError, FillOutcome};
+use crate::page_in::Activation;
 
 /// Backs a stretch with frames when it is bound, for good.
 #[derive(Debug, Default, Clone, Copy)]

@@ -4,7 +4,8 @@
 //! store allocates its bloks first fit from extents (see `store::blok`).
 
 use super::StretchDriver;
-use crate::page_in::{Activation, FillOutcome};
+use crate::fault_outcome::FillOutcome;
+use crate::page_in::Activation;
 
 /// Backs a stretch with frames and the domain's store.
 #[derive(Debug, Default, Clone, Copy)]

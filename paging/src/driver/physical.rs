@@ -5,7 +5,8 @@
 //! the fault has failed.
 
 use super::StretchDriver;
-use crate::page_in::{Activation, FillOutcome};
+use crate::fault_outcome::FillOutcome;
+use crate::page_in::Activation;
 
 /// Backs a page with a frame of zeros at its first access. Its pages are never evicted: there
 /// is no place to keep them.

@@ -15,6 +15,7 @@
 pub(crate) mod failed_pages;
 pub(crate) mod idle;
 pub(crate) mod kernel_faults;
+pub(crate) mod registry;
 pub(crate) mod signals;
 pub(crate) mod thread;
 pub(crate) mod throttled;

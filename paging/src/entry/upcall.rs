@@ -8,40 +8,15 @@
 //! Rules: the handler allocates nothing, touches no stretch and no thread-local storage, and
 //! can be nested (a program's own handler may fault in its turn).
 
-use super::signals;
+use super::{registry, signals};
 use crate::counters::Counter;
-use crate::freeze_gate::FreezeGate;
 use crate::pager::Pager;
 use crate::resolve::{PageFault, Resolution, Waiter};
 use crate::stretch::{Fault, FaultKind, Handled, Handler, StretchState};
 use crate::throttle::{Delay, ThrottleDecision, ThrottleState};
 use rate::thread_counters::ThreadKey;
 use rate::{Nanos, SharedLimits};
-use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use wired::{Lock, PAGE};
-
-/// Domains that one process can have at once.
-pub const MOST_DOMAINS: usize = 64;
-
-/// A domain of this process, for the handlers.
-#[derive(Default)]
-struct Slot {
-    /// Null before the pager is freed.
-    pager: AtomicPtr<Pager>,
-    /// Handlers are inside while they use the pager. The code that removes the pager closes
-    /// and opens this gate, and then knows that no handler uses it. Each domain has its own
-    /// gate: an upcall may wait for frames for a long time, and the other domains' faults and
-    /// removals do not wait for it.
-    handlers: FreezeGate,
-}
-
-/// The process's domains.
-static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
-
-/// Whether the handlers are installed.
-static INSTALLED: Lock<bool> = Lock::new(false);
+use wired::PAGE;
 
 /// Result of dispatching a signal.
 enum Dispatch {
@@ -87,45 +62,7 @@ impl FaultAccess {
     }
 }
 
-/// Registers a pager with the handlers, and installs them if they are not installed yet.
-/// Returns false if the process has too many domains.
-///
-/// # Safety
-/// The pager must live until [`detach`] has returned.
-pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
-    let mut installed = INSTALLED.lock();
-    let domains = DOMAINS.get_or_init(|| (0..MOST_DOMAINS).map(|_| Slot::default()).collect());
-    let mine = std::ptr::from_ref(pager).cast_mut();
-    let free = domains.iter().any(|slot| {
-        slot.pager
-            .compare_exchange(null_mut(), mine, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    });
-    if free && !*installed {
-        signals::install(libc::SIGBUS, on_sigbus)?;
-        signals::install(libc::SIGSEGV, on_sigsegv)?;
-        *installed = true;
-    }
-    Ok(free)
-}
-
-/// Removes a pager from the handlers. When it returns, no handler uses the pager.
-pub(crate) fn detach(pager: &Pager) {
-    let mine = std::ptr::from_ref(pager).cast_mut();
-    let _one = INSTALLED.lock();
-    for slot in DOMAINS.get().into_iter().flatten() {
-        let taken = slot
-            .pager
-            .compare_exchange(mine, null_mut(), Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok();
-        if taken {
-            slot.handlers.close();
-            slot.handlers.open();
-        }
-    }
-}
-
-extern "C-unwind" fn on_sigbus(
+pub(super) extern "C-unwind" fn on_sigbus(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
@@ -134,7 +71,7 @@ extern "C-unwind" fn on_sigbus(
     unsafe { dispatch(signal, info, context, FaultAccess::upcall) };
 }
 
-extern "C-unwind" fn on_sigsegv(
+pub(super) extern "C-unwind" fn on_sigsegv(
     signal: i32,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
@@ -163,7 +100,7 @@ unsafe fn dispatch(
     if code > 0 {
         let mut access = FaultAccess::new(addr, write);
         loop {
-            match dispatch_to_domains(&mut access, resolve) {
+            match resolve_in_domains(&mut access, resolve) {
                 Dispatch::Resume => return,
                 Dispatch::NotOurs | Dispatch::Forward => break,
                 Dispatch::Call(handler, kind) => {
@@ -187,29 +124,15 @@ unsafe fn dispatch(
 }
 
 /// Tries each domain in turn.
-fn dispatch_to_domains(
+fn resolve_in_domains(
     access: &mut FaultAccess,
     resolve: fn(&mut FaultAccess, &Pager) -> Dispatch,
 ) -> Dispatch {
-    let hint = thread_hint();
-    for slot in DOMAINS.get().into_iter().flatten() {
-        if slot.pager.load(Ordering::Acquire).is_null() {
-            continue;
-        }
-        // A closed gate is that of a pager that is being removed.
-        let Some(_inside) = slot.handlers.try_enter(hint) else {
-            continue;
-        };
-        // SAFETY: inside the slot's gate, which is closed before the pager goes.
-        let Some(pager) = (unsafe { slot.pager.load(Ordering::Acquire).as_ref() }) else {
-            continue;
-        };
-        match resolve(access, pager) {
-            Dispatch::NotOurs => {}
-            dispatch => return dispatch,
-        }
-    }
-    Dispatch::NotOurs
+    let resolved = registry::find_map(|pager| match resolve(access, pager) {
+        Dispatch::NotOurs => None,
+        dispatch => Some(dispatch),
+    });
+    resolved.unwrap_or(Dispatch::NotOurs)
 }
 
 /// Whether the access that faulted was a write: bit 1 of the page-fault error code on
@@ -366,10 +289,11 @@ impl FaultAccess {
 mod tests {
     use super::*;
     use crate::driver::{Physical, StretchDriver};
-    use crate::page_in::{Activation, FaultError, FillOutcome};
+    use crate::fault_outcome::{FaultError, FillOutcome};
+    use crate::page_in::Activation;
     use crate::{Contract, Domain};
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
     use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Contents dropped, moved, kept in place: the effects of a program's own calls on its
-//! stretches.
+//! Moving contents to other addresses, as `mremap` does.
 
 use crate::page::{Busy, State};
 use crate::pager::Pager;
@@ -17,112 +16,7 @@ enum Stop {
     NoRoom,
 }
 
-/// The state of pages whose contents were discarded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Afterwards {
-    /// The domain's, and zeros.
-    Empty,
-    /// The program's, to map something else over.
-    Foreign,
-}
-
 impl Pager {
-    /// Drops the contents of `range`: its pages are zeros again, their frames unused, their
-    /// stored copies released. This is what `munmap` and `madvise(MADV_DONTNEED)` do to a
-    /// program. The caller is inside the domain's gate, and has no page in `Filling`.
-    pub(crate) fn discard(&self, range: Range<usize>) {
-        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
-            if stretch.table().touched(unit) {
-                self.give_up_unit(stretch, unit, pages, Afterwards::Empty);
-            }
-        });
-    }
-
-    /// Something else will be mapped over `range`: as [`Pager::discard`], and its pages are
-    /// no longer the domain's.
-    pub(crate) fn surrender(&self, range: Range<usize>) {
-        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
-            self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
-        });
-    }
-
-    /// The foreign mapping over `range` is gone, and anonymous memory is registered there
-    /// again.
-    pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
-        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
-            let table = stretch.table();
-            let gate = table.gate(unit);
-            gate.close();
-            let back = pages.filter(|index| table.word(*index).reclaim()).count();
-            table.reclaimed(back);
-            gate.open();
-        });
-    }
-
-    fn give_up_unit(
-        &self,
-        stretch: &StretchState,
-        unit: usize,
-        pages: Range<usize>,
-        afterwards: Afterwards,
-    ) {
-        let table = stretch.table();
-        let gate = table.gate(unit);
-        let mut from = pages.start;
-        while from < pages.end {
-            gate.close();
-            let mut frames = FrameList::new();
-            let mut at = from;
-            let mut in_transit = None;
-            let (mut surrendered, mut nailed) = (0, false);
-            while at < pages.end && !frames.full() {
-                let word = table.word(at);
-                let ours = word.load().state() != State::Foreign;
-                let given_up = match afterwards {
-                    Afterwards::Empty => word.discard(),
-                    Afterwards::Foreign => word.become_foreign(),
-                };
-                match given_up {
-                    Ok(dropped) => {
-                        // A staged page's frame goes with its slot.
-                        if let Some(frame) = dropped.frame {
-                            frames.push(frame);
-                            table.sub_resident(unit, 1);
-                        }
-                        if let Some(handle) = dropped.handle {
-                            self.store.release(handle);
-                        }
-                        surrendered += usize::from(ours);
-                        nailed |= dropped.nailed;
-                        at += 1;
-                    }
-                    Err(Busy) => {
-                        in_transit = Some(at);
-                        break;
-                    }
-                }
-            }
-            if at > from {
-                if nailed {
-                    self.standby
-                        .pins
-                        .forget(&(table.address(from)..table.address(at)));
-                }
-                if afterwards == Afterwards::Foreign {
-                    table.surrendered(unit, surrendered);
-                }
-                // SAFETY: the program gave the contents up.
-                let _ = unsafe { translation::discard(table.address(from), (at - from) * PAGE) };
-                frames.put(self);
-            }
-            gate.open();
-            from = at;
-            if let Some(page) = in_transit {
-                table.word(page).wait_settled();
-            }
-        }
-    }
-
     /// Moves the contents of `from` to `to`, a range of the same length that the program does
     /// not use yet. Nothing is copied: of pages that can be staged the words move; of those
     /// that cannot (a device holds them, or they are nailed) the memory moves. Nails stay
@@ -360,71 +254,6 @@ impl Pager {
             self.frames.put(Frame(frame));
         }
         Ok(())
-    }
-
-    /// Makes the pages of `range` resident and keeps them so. Returns false if a page could
-    /// not be kept. In a linked program the caller's own access has faulted them in first.
-    pub(crate) fn nail(&self, range: Range<usize>) -> bool {
-        let mut all = true;
-        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
-            let gate = stretch.table().gate(unit);
-            gate.close();
-            for index in pages {
-                let word = stretch.table().word(index);
-                if word.nail() {
-                    self.frames.mark(word.load().frame(), frames::State::Nailed);
-                } else {
-                    all = false;
-                }
-            }
-            gate.open();
-        });
-        all
-    }
-
-    /// Undoes [`Pager::nail`].
-    pub(crate) fn unnail(&self, range: Range<usize>) {
-        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
-            let gate = stretch.table().gate(unit);
-            gate.close();
-            for index in pages {
-                self.frames.unnail(stretch, index);
-            }
-            gate.open();
-            if stretch.table().touch(unit) {
-                self.standby.queues.note_filled(stretch, unit, true, false);
-            }
-        });
-    }
-}
-
-/// Frames to be put back after their memory is gone.
-struct FrameList {
-    frames: [Frame; FrameList::ROOM],
-    count: usize,
-}
-
-impl FrameList {
-    const ROOM: usize = 256;
-
-    fn new() -> Self {
-        Self {
-            frames: [Frame(0); Self::ROOM],
-            count: 0,
-        }
-    }
-
-    fn full(&self) -> bool {
-        self.count == Self::ROOM
-    }
-
-    fn push(&mut self, frame: u32) {
-        self.frames[self.count] = Frame(frame);
-        self.count += 1;
-    }
-
-    fn put(&self, pager: &Pager) {
-        pager.frames.put_all(&self.frames[..self.count]);
     }
 }
 

@@ -1,0 +1,253 @@
+//! Contents dropped, kept in place and flushed: the effects of a program's own calls on its
+//! stretches.
+//!
+//! Flushing makes the driver save what is in a page, and the page stays in place: a page need
+//! not be evicted to be written, and many may not be: pages that are pinned, that a device
+//! holds, and all pages if eviction would not be sound. So a flush nails one page at a time,
+//! copies it, and gives the copy to the driver. The copy is of one moment, or of several if
+//! the program writes meanwhile: whatever it wrote before the flush is in it.
+
+use crate::driver::CleanOutcome;
+use crate::page::{Busy, State};
+use crate::pager::Pager;
+use crate::stretch::StretchState;
+use frames::Frame;
+use std::ops::Range;
+use store::StoreError;
+use wired::PAGE;
+
+/// How often a page on the standby list, which can be neither written nor put back, is checked
+/// again.
+const TRIES: u32 = 16;
+
+/// The state of pages whose contents were discarded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Afterwards {
+    /// The domain's, and zeros.
+    Empty,
+    /// The program's, to map something else over.
+    Foreign,
+}
+
+impl Pager {
+    /// Drops the contents of `range`: its pages are zeros again, their frames unused, their
+    /// stored copies released. This is what `munmap` and `madvise(MADV_DONTNEED)` do to a
+    /// program. The caller is inside the domain's gate, and has no page in `Filling`.
+    pub(crate) fn discard(&self, range: Range<usize>) {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
+            if stretch.table().touched(unit) {
+                self.give_up_unit(stretch, unit, pages, Afterwards::Empty);
+            }
+        });
+    }
+
+    /// Something else will be mapped over `range`: as [`Pager::discard`], and its pages are
+    /// no longer the domain's.
+    pub(crate) fn surrender(&self, range: Range<usize>) {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
+            self.give_up_unit(stretch, unit, pages, Afterwards::Foreign);
+        });
+    }
+
+    /// The foreign mapping over `range` is gone, and anonymous memory is registered there
+    /// again.
+    pub(crate) fn reclaim_foreign(&self, range: Range<usize>) {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
+            let table = stretch.table();
+            let gate = table.gate(unit);
+            gate.close();
+            let back = pages.filter(|index| table.word(*index).reclaim()).count();
+            table.reclaimed(back);
+            gate.open();
+        });
+    }
+
+    fn give_up_unit(
+        &self,
+        stretch: &StretchState,
+        unit: usize,
+        pages: Range<usize>,
+        afterwards: Afterwards,
+    ) {
+        let table = stretch.table();
+        let gate = table.gate(unit);
+        let mut from = pages.start;
+        while from < pages.end {
+            gate.close();
+            let mut frames = FrameList::new();
+            let mut at = from;
+            let mut in_transit = None;
+            let (mut surrendered, mut nailed) = (0, false);
+            while at < pages.end && !frames.full() {
+                let word = table.word(at);
+                let ours = word.load().state() != State::Foreign;
+                let given_up = match afterwards {
+                    Afterwards::Empty => word.discard(),
+                    Afterwards::Foreign => word.become_foreign(),
+                };
+                match given_up {
+                    Ok(dropped) => {
+                        // A staged page's frame goes with its slot.
+                        if let Some(frame) = dropped.frame {
+                            frames.push(frame);
+                            table.sub_resident(unit, 1);
+                        }
+                        if let Some(handle) = dropped.handle {
+                            self.store.release(handle);
+                        }
+                        surrendered += usize::from(ours);
+                        nailed |= dropped.nailed;
+                        at += 1;
+                    }
+                    Err(Busy) => {
+                        in_transit = Some(at);
+                        break;
+                    }
+                }
+            }
+            if at > from {
+                if nailed {
+                    self.standby
+                        .pins
+                        .forget(&(table.address(from)..table.address(at)));
+                }
+                if afterwards == Afterwards::Foreign {
+                    table.surrendered(unit, surrendered);
+                }
+                // SAFETY: the program gave the contents up.
+                let _ = unsafe { translation::discard(table.address(from), (at - from) * PAGE) };
+                frames.put(self);
+            }
+            gate.open();
+            from = at;
+            if let Some(page) = in_transit {
+                table.word(page).wait_settled();
+            }
+        }
+    }
+
+    /// Makes the pages of `range` resident and keeps them so. Returns false if a page could
+    /// not be kept. In a linked program the caller's own access has faulted them in first.
+    pub(crate) fn nail(&self, range: Range<usize>) -> bool {
+        let mut all = true;
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
+            let gate = stretch.table().gate(unit);
+            gate.close();
+            for index in pages {
+                let word = stretch.table().word(index);
+                if word.nail() {
+                    self.frames.mark(word.load().frame(), frames::State::Nailed);
+                } else {
+                    all = false;
+                }
+            }
+            gate.open();
+        });
+        all
+    }
+
+    /// Undoes [`Pager::nail`].
+    pub(crate) fn unnail(&self, range: Range<usize>) {
+        self.mm.for_each_unit(range, &mut |stretch, unit, pages| {
+            let gate = stretch.table().gate(unit);
+            gate.close();
+            for index in pages {
+                self.frames.unnail(stretch, index);
+            }
+            gate.open();
+            if stretch.table().touch(unit) {
+                self.standby.queues.note_filled(stretch, unit, true, false);
+            }
+        });
+    }
+
+    /// Makes the driver save every page of a unit that the program may have changed. Returns
+    /// why one could not be saved.
+    pub(crate) fn flush_unit(&self, stretch: &StretchState, unit: usize) -> Option<StoreError> {
+        let pages = stretch.table().unit_pages(unit);
+        let refusals = pages.filter_map(|index| self.flush_page(stretch, index).err());
+        refusals.reduce(|first, _| first)
+    }
+
+    fn flush_page(&self, stretch: &StretchState, index: usize) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            match stretch.table().word(index).wait_settled().state() {
+                State::Resident => {
+                    if let Some(kept) = self.flush_resident(stretch, index) {
+                        return kept;
+                    }
+                }
+                // The result of its write shows in the page's next state.
+                State::Staged => self.evictor.drain(),
+                _ => return Ok(()),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// None if the page was evicted or discarded meanwhile.
+    fn flush_resident(
+        &self,
+        stretch: &StretchState,
+        index: usize,
+    ) -> Option<Result<(), StoreError>> {
+        let table = stretch.table();
+        let page = table.address(index)..table.address(index) + PAGE;
+        let nailed = self.nail(page.clone());
+        // A page with the maximum pin count stays, too.
+        if !nailed && table.word(index).load().nails() == 0 {
+            return None;
+        }
+        let copy = copy_of(page.start);
+        let kept = match stretch.driver().map(|driver| driver.clean(index, &copy)) {
+            Some(CleanOutcome::Refused(error)) => Err(error),
+            Some(CleanOutcome::Kept | CleanOutcome::ToStore) | None => Ok(()),
+        };
+        if nailed {
+            self.unnail(page);
+        }
+        Some(kept)
+    }
+}
+
+/// Frames to be put back after their memory is gone.
+struct FrameList {
+    frames: [Frame; FrameList::ROOM],
+    count: usize,
+}
+
+impl FrameList {
+    const ROOM: usize = 256;
+
+    fn new() -> Self {
+        Self {
+            frames: [Frame(0); Self::ROOM],
+            count: 0,
+        }
+    }
+
+    fn full(&self) -> bool {
+        self.count == Self::ROOM
+    }
+
+    fn push(&mut self, frame: u32) {
+        self.frames[self.count] = Frame(frame);
+        self.count += 1;
+    }
+
+    fn put(&self, pager: &Pager) {
+        pager.frames.put_all(&self.frames[..self.count]);
+    }
+}
+
+/// Copies a page that the program may be writing to.
+fn copy_of(page: usize) -> [u8; PAGE] {
+    let mut copy = [0; PAGE];
+    for (word, bytes) in copy.chunks_exact_mut(size_of::<u64>()).enumerate() {
+        let at = std::ptr::with_exposed_provenance::<u64>(page).wrapping_add(word);
+        // SAFETY: a word of a stretch that may be read; volatile, since other threads may
+        // write it.
+        bytes.copy_from_slice(&unsafe { at.read_volatile() }.to_ne_bytes());
+    }
+    copy
+}

@@ -1,0 +1,92 @@
+//! The domains of this process, as the signal handlers find them.
+
+use super::signals;
+use super::upcall::{on_sigbus, on_sigsegv, thread_hint};
+use crate::freeze_gate::FreezeGate;
+use crate::pager::Pager;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use wired::Lock;
+
+/// Domains that one process can have at once.
+pub const MOST_DOMAINS: usize = 64;
+
+/// A domain of this process, for the handlers.
+#[derive(Default)]
+struct Slot {
+    /// Null before the pager is freed.
+    pager: AtomicPtr<Pager>,
+    /// Handlers are inside while they use the pager. The code that removes the pager closes
+    /// and opens this gate, and then knows that no handler uses it. Each domain has its own
+    /// gate: an upcall may wait for frames for a long time, and the other domains' faults and
+    /// removals do not wait for it.
+    handlers: FreezeGate,
+}
+
+/// The process's domains.
+static DOMAINS: OnceLock<Box<[Slot]>> = OnceLock::new();
+
+/// Whether the handlers are installed.
+static INSTALLED: Lock<bool> = Lock::new(false);
+
+/// Registers a pager with the handlers, and installs them if they are not installed yet.
+/// Returns false if the process has too many domains.
+///
+/// # Safety
+/// The pager must live until [`detach`] has returned.
+pub(crate) unsafe fn attach(pager: &Pager) -> std::io::Result<bool> {
+    let mut installed = INSTALLED.lock();
+    let domains = DOMAINS.get_or_init(|| (0..MOST_DOMAINS).map(|_| Slot::default()).collect());
+    let mine = std::ptr::from_ref(pager).cast_mut();
+    let free = domains.iter().any(|slot| {
+        slot.pager
+            .compare_exchange(null_mut(), mine, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    });
+    if free && !*installed {
+        signals::install(libc::SIGBUS, on_sigbus)?;
+        signals::install(libc::SIGSEGV, on_sigsegv)?;
+        *installed = true;
+    }
+    Ok(free)
+}
+
+/// Removes a pager from the handlers. When it returns, no handler uses the pager.
+pub(crate) fn detach(pager: &Pager) {
+    let mine = std::ptr::from_ref(pager).cast_mut();
+    let _one = INSTALLED.lock();
+    for slot in DOMAINS.get().into_iter().flatten() {
+        let taken = slot
+            .pager
+            .compare_exchange(mine, null_mut(), Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+        if taken {
+            slot.handlers.close();
+            slot.handlers.open();
+        }
+    }
+}
+
+/// Calls `visit` with each pager in turn until it returns a value. No handler that is inside
+/// `visit` outlives its pager.
+pub(super) fn find_map<T>(mut visit: impl FnMut(&Pager) -> Option<T>) -> Option<T> {
+    let hint = thread_hint();
+    for slot in DOMAINS.get().into_iter().flatten() {
+        if slot.pager.load(Ordering::Acquire).is_null() {
+            continue;
+        }
+        // A closed gate is that of a pager that is being removed.
+        let Some(_inside) = slot.handlers.try_enter(hint) else {
+            continue;
+        };
+        // SAFETY: inside the slot's gate, which is closed before the pager goes.
+        let Some(pager) = (unsafe { slot.pager.load(Ordering::Acquire).as_ref() }) else {
+            continue;
+        };
+        if let Some(found) = visit(pager) {
+            return Some(found);
+        }
+    }
+    None
+}

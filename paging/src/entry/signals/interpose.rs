@@ -1,0 +1,222 @@
+//! The definitions that take the C library's place in a linked program.
+
+use super::{KernelSigaction, OURS, SET_BYTES, bit, kernel_action, passing, previous, remember};
+use std::sync::atomic::Ordering;
+
+/// # Safety
+/// As `sigprocmask(2)`.
+unsafe fn change_mask(how: i32, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> i64 {
+    let mut wanted;
+    let mut at: *const u64 = std::ptr::null();
+    if !set.is_null() {
+        // SAFETY: the caller's set; the kernel's set is its first word.
+        wanted = unsafe { *set.cast::<u64>() };
+        // And the two signals below the first real-time ones that the C library keeps.
+        if how != libc::SIG_UNBLOCK {
+            wanted &= !(passing() | bit(32) | bit(33));
+        }
+        at = &raw const wanted;
+    }
+    let mut seen = 0u64;
+    // SAFETY: pointers to words on this stack.
+    let result =
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, at, &raw mut seen, SET_BYTES) };
+    if result == 0 && !old.is_null() {
+        // SAFETY: the caller's set, cleared as the C library does.
+        unsafe {
+            libc::sigemptyset(old);
+            *old.cast::<u64>() = seen;
+        }
+    }
+    result
+}
+
+/// `sigprocmask(2)`, which never blocks the pager's signals while it has a handler.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(
+    how: i32,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { change_mask(how, set, old) as i32 }
+}
+
+/// `pthread_sigmask(3)`, which never blocks the pager's signals while it has a handler.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: i32,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    match unsafe { change_mask(how, set, old) } {
+        0 => 0,
+        // SAFETY: errno of this thread.
+        _ => unsafe { *libc::__errno_location() },
+    }
+}
+
+/// Sets a handler as the calls do that take nothing but it; the one before.
+fn handle(number: i32, handler: libc::sighandler_t, flags: i32) -> libc::sighandler_t {
+    // SAFETY: plain data; a zeroed action is a value.
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    new.sa_sigaction = handler;
+    new.sa_flags = flags;
+    // SAFETY: both are on this stack.
+    match unsafe { sigaction(number, &raw const new, &raw mut old) } {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
+}
+
+/// `signal(3)`, as the C library's: restarting, kept after delivery.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(number: i32, handler: libc::sighandler_t) -> libc::sighandler_t {
+    handle(number, handler, libc::SA_RESTART)
+}
+
+/// `signal(3)` under the name it had on BSD.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bsd_signal(
+    number: i32,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    // SAFETY: the caller's promise.
+    unsafe { signal(number, handler) }
+}
+
+/// What `signal` is in programs built for strict X/Open: a handler for one delivery, not
+/// blocked meanwhile.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sysv_signal(
+    number: i32,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    handle(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER)
+}
+
+/// The same.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sysv_signal(
+    number: i32,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    // SAFETY: the caller's promise.
+    unsafe { __sysv_signal(number, handler) }
+}
+
+/// What `sigset` takes and gives for a signal that is blocked.
+const SIG_HOLD: libc::sighandler_t = 2;
+
+/// `sigset(3)`: a handler for a signal that is let through, or the signal held back.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigset(number: i32, handler: libc::sighandler_t) -> libc::sighandler_t {
+    let hold = handler == SIG_HOLD;
+    let how = if hold {
+        libc::SIG_BLOCK
+    } else {
+        libc::SIG_UNBLOCK
+    };
+    // SAFETY: plain data; a zeroed action is a value, and sets are filled before they are
+    // read.
+    let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    new.sa_sigaction = handler;
+    let action = if hold {
+        std::ptr::null()
+    } else {
+        &raw const new
+    };
+    // SAFETY: all on this stack.
+    unsafe {
+        if sigaction(number, action, &raw mut old) != 0 {
+            return libc::SIG_ERR;
+        }
+        let (mut one, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+        libc::sigemptyset(&raw mut one);
+        libc::sigaddset(&raw mut one, number);
+        if change_mask(how, &raw const one, &raw mut before) != 0 {
+            return libc::SIG_ERR;
+        }
+        match libc::sigismember(&raw const before, number) {
+            1 => SIG_HOLD,
+            _ => old.sa_sigaction,
+        }
+    }
+}
+
+/// `sigaction(2)`: a program's handler for a signal of the pager's goes behind the
+/// pager's, and no handler's mask blocks SIGBUS or SIGTRAP then.
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: i32,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> i32 {
+    let ours = OURS.load(Ordering::Acquire);
+    let wanted = (!new.is_null()).then(|| {
+        // SAFETY: the caller's action.
+        let new = unsafe { &*new };
+        KernelSigaction {
+            handler: new.sa_sigaction,
+            flags: new.sa_flags as u32 as u64,
+            restorer: 0,
+            // SAFETY: the kernel's set is the first word.
+            mask: unsafe { *std::ptr::from_ref(&new.sa_mask).cast::<u64>() } & !passing(),
+        }
+    });
+    let mut seen = KernelSigaction::default();
+    match previous(signal) {
+        Some(previous) if ours & bit(signal) != 0 => {
+            seen.handler = previous.handler.load(Ordering::Acquire);
+            seen.flags = previous.flags.load(Ordering::Acquire) as u64;
+            seen.mask = previous.mask.load(Ordering::Acquire) as u64;
+            if let Some(wanted) = &wanted {
+                remember(previous, wanted);
+            }
+        }
+        _ => {
+            let result = kernel_action(signal, wanted.as_ref(), Some(&mut seen));
+            if result != 0 {
+                return result;
+            }
+        }
+    }
+    if !old.is_null() {
+        // SAFETY: the caller's action; sigemptyset clears what the kernel's word
+        // does not cover.
+        unsafe {
+            let old = &mut *old;
+            old.sa_sigaction = seen.handler;
+            old.sa_flags = (seen.flags & !super::RESTORER) as i32;
+            libc::sigemptyset(&raw mut old.sa_mask);
+            *std::ptr::from_mut(&mut old.sa_mask).cast::<u64>() = seen.mask;
+            old.sa_restorer = None;
+        }
+    }
+    0
+}

@@ -1,0 +1,176 @@
+//! The search for a frame by a fault that found none: it reclaims directly, or waits.
+
+use super::{Evictor, PATIENCE, ReclaimOutcome, nap};
+use crate::counters::Counter;
+use crate::fault_outcome::FaultError;
+use crate::page::State;
+use crate::standby::ring::PIECE;
+use crate::stretch::StretchState;
+use frames::Frame;
+use std::time::{Duration, Instant};
+
+/// Back-off while another thread reclaims.
+const SHORT: Duration = Duration::from_micros(50);
+
+/// How long the store must have refused everything before a fault fails for it.
+const REFUSED: Duration = Duration::from_millis(200);
+
+/// How long a fault searches for a frame before it fails.
+const STARVED: Duration = Duration::from_secs(20);
+
+/// Why a worker got no frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoFrame {
+    /// The worker must not wait, and would have to.
+    Busy,
+    /// No frame can be found.
+    Never(FaultError),
+}
+
+impl Evictor {
+    /// A frame for a worker, which may wait. `busy` is true if the caller has reads under way,
+    /// so that it must not wait for other evicting threads.
+    pub(crate) fn obtain_frame(&self, wanted_by: State, busy: bool) -> Result<Frame, NoFrame> {
+        let mut demanded = false;
+        let frame = self.search_frame(wanted_by, busy, &mut demanded);
+        if demanded {
+            // Other domains need not reserve frames for this one any more.
+            self.standby
+                .frames
+                .client()
+                .ledger()
+                .demand(self.standby.frames.client().id(), 0);
+        }
+        frame
+    }
+
+    fn search_frame(
+        &self,
+        wanted_by: State,
+        busy: bool,
+        demanded: &mut bool,
+    ) -> Result<Frame, NoFrame> {
+        // Since when no frame came free. Measured by the clock, since in a busy tree a frame
+        // may come free for another thread at any moment.
+        let mut barren: Option<Instant> = None;
+        let mut refused = 0;
+        let mut refused_since: Option<Instant> = None;
+        loop {
+            let freed = self.standby.frames.client().ledger().freed_seq();
+            if let Some(frame) = self.standby.frames.take(wanted_by) {
+                return Ok(frame);
+            }
+            self.standby.log.counters().add(Counter::starved, 1);
+            self.handlers.wake();
+            match self.direct_reclaim(busy) {
+                ReclaimOutcome::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
+                // Every unit gets its turn: one may hold pages that need no write.
+                ReclaimOutcome::Refused(_) if refused <= self.turns() => refused += 1,
+                // Copies of resident pages are only a saving; pages that must be evicted need
+                // the room.
+                ReclaimOutcome::Refused(_) if self.release_copies() > 0 => refused = 0,
+                ReclaimOutcome::Refused(_) if busy => return Err(NoFrame::Busy),
+                // Other evicting threads may have claimed pages that need no write.
+                ReclaimOutcome::Refused(_)
+                    if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED =>
+                {
+                    nap(PATIENCE);
+                }
+                ReclaimOutcome::Refused(error) => {
+                    return Err(NoFrame::Never(FaultError::NoFrame(error)));
+                }
+                ReclaimOutcome::Others if busy => return Err(NoFrame::Busy),
+                ReclaimOutcome::Others => match self.standby.frames.wait(wanted_by, PATIENCE) {
+                    Ok(frame) => return Ok(frame),
+                    Err(true) => barren = None,
+                    Err(false) => _ = barren.get_or_insert_with(Instant::now),
+                },
+                ReclaimOutcome::Nothing => {
+                    // Another domain of the tree may hold more than its share; pages that a
+                    // device holds come free when it has finished.
+                    *demanded = true;
+                    self.standby
+                        .frames
+                        .client()
+                        .ledger()
+                        .demand(self.standby.frames.client().id(), 1);
+                    if busy {
+                        return Err(NoFrame::Busy);
+                    }
+                    self.standby
+                        .frames
+                        .client()
+                        .ledger()
+                        .wait_freed(freed, Some(PATIENCE));
+                    barren.get_or_insert_with(Instant::now);
+                }
+            }
+            if barren.is_some_and(|since| since.elapsed() > STARVED) {
+                return Err(NoFrame::Never(match self.standby.mm.may_evict() {
+                    true => FaultError::AllNailed,
+                    false => FaultError::NoSoundEviction,
+                }));
+            }
+        }
+    }
+
+    /// Evicts for a thread that found no frame: enough for several faults, so that the next
+    /// ones find frames.
+    fn direct_reclaim(&self, busy: bool) -> ReclaimOutcome {
+        let want = (self.standby.mm.unit_pages as u32 / 8).max(self.standby.frames.reserve + 1);
+        match self.free_cleaner() {
+            Some(mut cleaner) => self.reclaim_by(&mut cleaner, want, busy),
+            None => ReclaimOutcome::Others,
+        }
+    }
+
+    /// Evicts until a fault finds so many frames, or as many as possible without waiting for
+    /// other threads: best effort for a fault that wants many frames and can proceed with one.
+    pub(crate) fn reserve_frames(&self, wanted: u32) {
+        let wanted = wanted + self.standby.frames.reserve;
+        for _ in 0..wanted {
+            let room = self.standby.frames.room();
+            if room >= wanted {
+                return;
+            }
+            let round = match self.free_cleaner() {
+                Some(mut cleaner) => self.reclaim(&mut cleaner, wanted - room),
+                None => ReclaimOutcome::Others,
+            };
+            match round {
+                ReclaimOutcome::Freed(_) => {}
+                ReclaimOutcome::Others => nap(SHORT),
+                ReclaimOutcome::Nothing | ReclaimOutcome::Refused(_) => return,
+            }
+        }
+    }
+
+    /// The number of pieces in all units that could be a victim.
+    fn turns(&self) -> usize {
+        let pieces = self.standby.mm.unit_pages.div_ceil(PIECE);
+        self.standby.queues.len() * pieces
+    }
+
+    /// Releases the stored copies of resident pages. Returns how many.
+    fn release_copies(&self) -> u32 {
+        // Keeps the stretches in place. A page that is being checked meanwhile is written:
+        // without its copy it is not clean.
+        let _stager = self.stager.lock();
+        let mut released = 0;
+        for n in 0..self.standby.mm.index.len() {
+            let Some(table) = self.standby.mm.index.nth(n).map(StretchState::table) else {
+                break;
+            };
+            for unit in (0..table.unit_count()).filter(|unit| table.touched(*unit)) {
+                for handle in table
+                    .unit_pages(unit)
+                    .filter_map(|i| table.word(i).take_handle())
+                {
+                    self.standby.store.release(handle);
+                    released += 1;
+                }
+            }
+        }
+        released
+    }
+}

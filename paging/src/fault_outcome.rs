@@ -1,0 +1,73 @@
+//! How an attempt at a fault ends, and under which conditions it is made.
+
+use store::StoreError;
+
+/// How an attempt to resolve a fault ended.
+#[derive(Debug)]
+pub enum FillOutcome {
+    /// The page is mapped; the access can be repeated.
+    Success,
+    /// Not possible now; a worker may retry with resources that an activation lacks.
+    Retry,
+    /// A read is under way; the fault is resolved when it completes.
+    Pending,
+    /// Another thread is filling the page.
+    Busy,
+    /// The program's access cannot be satisfied.
+    FaultError(FaultError),
+}
+
+/// Why an access cannot be satisfied.
+#[derive(Debug, Clone, Copy)]
+pub enum FaultError {
+    /// No frame is available: nothing can be evicted because the store refuses.
+    NoFrame(StoreError),
+    /// No frame is available: every resident page is nailed, or held by a device.
+    AllNailed,
+    /// No frame is available: a device may hold any page, and this kernel cannot tell which.
+    NoSoundEviction,
+    /// The page's contents cannot be read back.
+    Unreadable(StoreError),
+    /// The stretch's driver never faults, yet this is a fault.
+    NeverFaults,
+    /// The stretch has no driver.
+    Unbound,
+    /// The page was lost earlier.
+    Lost,
+    /// The kernel refused to map the page: errno.
+    Unmappable(i32),
+}
+
+impl std::fmt::Display for FaultError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoFrame(error) => {
+                write!(f, "no frame is free and none can be emptied: {error}")
+            }
+            Self::AllNailed => f.write_str(
+                "no frame is free and every resident page is nailed or held by a device; give the program more frames",
+            ),
+            Self::NoSoundEviction => f.write_str(
+                "no frame is free, and none can be emptied soundly: direct I/O may be under way into any page and this kernel has no UFFDIO_MOVE (Linux 6.8) to tell which; give the program as many frames as it touches, or pin its I/O buffers and promise so",
+            ),
+            Self::Unreadable(error) => write!(f, "the contents cannot be read back: {error}"),
+            Self::NeverFaults => f.write_str("a nailed stretch lost a page it was given at bind time"),
+            Self::Unbound => f.write_str("the stretch is not bound to a stretch driver"),
+            Self::Lost => f.write_str("the page was lost before"),
+            Self::Unmappable(errno) => write!(f, "the kernel would not map the page (errno {errno})"),
+        }
+    }
+}
+
+/// The context in which a driver runs, which decides what it may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillPhase {
+    /// The notification handler: must not wait, may use an unused frame.
+    Activation,
+    /// A worker, or the faulting thread itself after its activation. It has a frame in hand
+    /// that an activation could not have had, because getting it took waiting, eviction, or a
+    /// request to the allocator.
+    Worker,
+    /// The stretch is being bound, or pages are populated before any access.
+    Bind,
+}
