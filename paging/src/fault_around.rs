@@ -56,15 +56,11 @@ impl Activation<'_> {
         frame: Frame,
         prediction: Prediction,
     ) -> FillOutcome {
-        let before = self.pager.log.counters();
         let pager = self.pager;
+        let (before, throttle) = (pager.log.counters(), &pager.faults.throttle);
         // No more pages than the period has room for: the program faults on the rest later.
         let whole = prediction;
-        let (granted, when) =
-            pager
-                .faults
-                .throttle
-                .grant(self.fault.task, prediction.window - 1, before);
+        let (granted, when) = throttle.grant(self.fault.task, prediction.window - 1, before);
         let prediction = Prediction {
             window: 1 + granted,
             ..prediction
@@ -87,7 +83,7 @@ impl Activation<'_> {
                 // reports why.
                 drop(reading);
                 self.note_single_page(&whole);
-                pager.faults.throttle.refund(self.fault.task, when, granted);
+                throttle.refund(self.fault.task, when, granted);
                 return self.fetch(seen, frame);
             }
             class = FaultClass::Memory;
@@ -113,10 +109,7 @@ impl Activation<'_> {
         let outcome = self.publish_parts();
         before.add(Counter::prefetched, brought);
         let brought = brought as u32;
-        pager
-            .faults
-            .throttle
-            .refund(self.fault.task, when, granted - brought);
+        throttle.refund(self.fault.task, when, granted - brought);
         self.fault.handled = FaultSample {
             class,
             pages: 1 + brought,

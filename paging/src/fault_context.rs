@@ -4,12 +4,20 @@
 //! allocated. A context is a set of page buffers and a channel to the store; an upcall borrows
 //! one for the time of its fault, a handler thread owns one.
 
+use crate::counters::Counter;
 use crate::fault_around::WindowPage;
+use crate::fault_outcome::{FillOutcome, FillPhase};
 use crate::huge::HUGE;
+use crate::page_in::Activation;
+use crate::pager::Pager;
+use crate::resolve::PageFault;
 use crate::stream_detector::WIDEST;
+use crate::throttle::FaultSample;
+use frames::Frame;
+use rate::FaultClass;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use store::{Channel, Completion, Store, StoreError, Wait};
+use store::{Channel, Completion, PageHandle, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory, futex};
 
 /// Pages one handler thread has on their way from the store at once, at most. Each faulting
@@ -106,6 +114,44 @@ impl FaultContext {
     /// Flights under way.
     pub(crate) fn flights(&self) -> usize {
         self.depth - self.free.count_ones() as usize
+    }
+
+    /// Completes a read that was left under way.
+    pub(crate) fn complete_read(
+        &mut self,
+        pager: &Pager,
+        flight: usize,
+        result: Result<Option<PageHandle>, StoreError>,
+    ) -> (usize, FillOutcome) {
+        let InFlight { addr, frame, used } = self.flights[flight];
+        let throttle = &pager.faults.throttle;
+        let begin = (used != 0).then(|| throttle.used_since(0));
+        pager.log.counters().add(Counter::from_disk, 1);
+        let Some(stretch) = pager.mm.index.find(addr) else {
+            // A stretch is removed only after its pages in transit have settled.
+            unreachable!("a stretch with a page in transit stays");
+        };
+        let index = stretch.table().index(addr);
+        let seen = stretch.table().word(index).load().before_fill();
+        let mut activation = Activation {
+            pager,
+            stretch,
+            index,
+            write: true,
+            phase: FillPhase::Activation,
+            fault: &mut PageFault::default(),
+            context: self,
+        };
+        let outcome = activation.finish_read(seen, Frame(frame), flight, &mut result.map(|_| ()));
+        self.end_flight(flight);
+        if let Some(begin) = begin {
+            let handled = FaultSample {
+                class: FaultClass::Disk,
+                pages: 1,
+            };
+            throttle.sample(handled, used + throttle.used_since(begin));
+        }
+        (addr, outcome)
     }
 }
 

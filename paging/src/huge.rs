@@ -98,7 +98,7 @@ impl Drop for HugeBuffer {
 pub(crate) struct HugeBuffers(OnceLock<[Lock<HugeBuffer>; BUFFERS]>);
 
 impl HugeBuffers {
-    /// Makes them, if there are none yet.
+    /// Makes the buffers, unless they exist.
     pub(crate) fn prepare(&self) -> Result<(), translation::ReserveError> {
         if self.0.get().is_none() {
             let made = (0..BUFFERS).map(|_| HugeBuffer::new().map(Lock::new));

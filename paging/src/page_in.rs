@@ -6,7 +6,7 @@
 
 use crate::counters::Counter;
 use crate::fault_around::unmappable;
-use crate::fault_context::{FaultContext, InFlight};
+use crate::fault_context::FaultContext;
 use crate::fault_outcome::{FaultError, FillOutcome, FillPhase};
 use crate::page::{PageState, State};
 use crate::pager::Pager;
@@ -15,7 +15,7 @@ use crate::stretch::StretchState;
 use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::FaultClass;
-use store::{PageHandle, StoreError, Submitted, Wait};
+use store::{StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
@@ -261,7 +261,7 @@ impl Activation<'_> {
     }
 
     /// Publishes a page that was read: the contents are in its buffer, or the read failed.
-    fn finish_read(
+    pub(crate) fn finish_read(
         &mut self,
         seen: PageState,
         frame: Frame,
@@ -380,45 +380,5 @@ impl Activation<'_> {
         } else {
             FillOutcome::Busy
         }
-    }
-}
-
-impl FaultContext {
-    /// Completes a read that was left under way.
-    pub(crate) fn complete_read(
-        &mut self,
-        pager: &Pager,
-        flight: usize,
-        result: Result<Option<PageHandle>, StoreError>,
-    ) -> (usize, FillOutcome) {
-        let InFlight { addr, frame, used } = self.flights[flight];
-        let throttle = &pager.faults.throttle;
-        let begin = (used != 0).then(|| throttle.used_since(0));
-        pager.log.counters().add(Counter::from_disk, 1);
-        let Some(stretch) = pager.mm.index.find(addr) else {
-            // A stretch is removed only after its pages in transit have settled.
-            unreachable!("a stretch with a page in transit stays");
-        };
-        let index = stretch.table().index(addr);
-        let seen = stretch.table().word(index).load().before_fill();
-        let mut activation = Activation {
-            pager,
-            stretch,
-            index,
-            write: true,
-            phase: FillPhase::Activation,
-            fault: &mut PageFault::default(),
-            context: self,
-        };
-        let outcome = activation.finish_read(seen, Frame(frame), flight, &mut result.map(|_| ()));
-        self.end_flight(flight);
-        if let Some(begin) = begin {
-            let handled = FaultSample {
-                class: FaultClass::Disk,
-                pages: 1,
-            };
-            throttle.sample(handled, used + throttle.used_since(begin));
-        }
-        (addr, outcome)
     }
 }

@@ -11,9 +11,12 @@
 //! stream, so that neighbours in memory are neighbours in the ring, and one ioctl maps them
 //! all. The ring of a stream that runs backwards is reversed.
 
+mod lane;
+
 use crate::page::State;
 use crate::page_table::PageTable;
 use crate::stream_detector::{Prediction, WIDEST};
+use lane::{Buffer, ReadaheadLane};
 use store::{Channel, Completion, PageHandle, ReadPage, Store, StoreError, Wait};
 use wired::{PAGE, WiredMemory};
 
@@ -29,61 +32,6 @@ pub(crate) const WINDOWS: usize = 4;
 
 /// Pages in a lane, at most.
 const LONGEST: usize = WINDOWS * WIDEST as usize;
-
-/// What is in a buffer.
-#[derive(Clone, Copy, Default)]
-enum Buffer {
-    /// Nothing of use.
-    #[default]
-    Free,
-    /// The read of this handle is under way.
-    Coming(PageHandle),
-    /// The contents have arrived.
-    Here(PageHandle),
-    /// The read failed.
-    Failed,
-    /// The read is under way, but its contents are no longer wanted.
-    Dropped,
-}
-
-#[derive(Clone, Copy)]
-struct ReadaheadLane {
-    /// 0 if the lane is unused.
-    stream: u32,
-    stretch: u32,
-    /// The page at position 0.
-    origin: usize,
-    stride: isize,
-    /// The ring holds positions from here on.
-    tail: usize,
-    /// Positions from here on have not been requested yet.
-    end: usize,
-    /// True if the stream's pages come from a disk: only then is there a reason to read
-    /// farther than the window.
-    slow: bool,
-    used: u32,
-    buffers: [Buffer; LONGEST],
-}
-
-impl ReadaheadLane {
-    const NONE: Self = Self {
-        stream: 0,
-        stretch: 0,
-        origin: 0,
-        stride: 1,
-        tail: 0,
-        end: 0,
-        slow: false,
-        used: 0,
-        buffers: [Buffer::Free; LONGEST],
-    };
-
-    fn position(&self, index: usize) -> Option<usize> {
-        let ahead = index.wrapping_sub(self.origin) as isize;
-        let position = ahead / self.stride;
-        (ahead % self.stride == 0 && position >= 0).then_some(position as usize)
-    }
-}
 
 /// Read-ahead statistics since the last query.
 #[derive(Clone, Copy, Default)]

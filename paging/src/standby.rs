@@ -16,7 +16,7 @@ mod interleavings;
 pub(crate) mod ring;
 mod slots;
 
-pub(crate) use slots::{Places, Slots};
+pub(crate) use slots::{PageLocations, Slots};
 
 use crate::evict::{DmaPins, PATIENCE, SpareMappings, VictimQueues, nap};
 use crate::frame_source::FrameSource;
@@ -54,7 +54,7 @@ pub(crate) struct StandbyList {
     pub(crate) store: Arc<StoredPages>,
     pub(crate) log: Arc<Log>,
     pub(crate) slots: Slots,
-    pub(crate) places: Places,
+    pub(crate) places: PageLocations,
     /// Which unit is staged next.
     pub(crate) queues: VictimQueues,
     /// Pages that a device held when they were selected for eviction.
@@ -81,7 +81,7 @@ impl StandbyList {
         let memory = crate::DomainError::Memory;
         Ok(Self {
             slots: Slots::new(area.addr, slots, mm.unit_pages).map_err(memory)?,
-            places: Places::new(total_frames).map_err(memory)?,
+            places: PageLocations::new(total_frames).map_err(memory)?,
             queues: VictimQueues::new(total_frames),
             pins: DmaPins::new(frames.clone(), total_frames),
             spare_mappings: SpareMappings::default(),

@@ -7,7 +7,7 @@
 )]
 
 use io_uring::{IoUring, opcode, types};
-use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged};
+use selfpage::{Capabilities, Contract, Counter, DirectIo, Domain, Feature, Paged, Stretch};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -98,6 +98,36 @@ fn pages_are_kept_at_any_distance_from_the_limit_of_mappings() {
     }
 }
 
+/// Pages that a device holds, among others, so that each is put back between pages that leave.
+fn held(n: usize) -> usize {
+    3 * n + 1
+}
+
+fn byte(stretch: &Stretch, page: usize) -> *mut u8 {
+    unsafe { stretch.as_ptr().add(page * PAGE + 8) }
+}
+
+/// Writes and reads all pages that no device holds, three times, with so many mappings left.
+/// Returns what keeps the others.
+fn page_near_the_limit(stretch: &Stretch, limit: usize, left: usize) -> Hoard {
+    // The first eviction makes what the later ones have in reserve.
+    (0..PAGES).for_each(|page| unsafe { byte(stretch, page).write_volatile(0) });
+    let mut hoard = Hoard::new(2 * limit);
+    hoard.fill();
+    hoard.give(left);
+    for round in 0..3u8 {
+        for page in (0..PAGES).filter(|page| page % 3 != 1 || *page >= 3 * HELD) {
+            unsafe { byte(stretch, page).write_volatile(round ^ page as u8) };
+        }
+        for page in (0..PAGES).filter(|page| page % 3 != 1 || *page >= 3 * HELD) {
+            let found = unsafe { byte(stretch, page).read_volatile() };
+            let expected = round ^ page as u8;
+            assert_eq!(found, expected, "page {page}, {left} from the limit");
+        }
+    }
+    hoard
+}
+
 fn at_distance(file: &File, limit: usize, left: usize) {
     let domain = Domain::builder()
         .frames(Contract { g: 128, x: 128 })
@@ -107,9 +137,6 @@ fn at_distance(file: &File, limit: usize, left: usize) {
         .unwrap();
     let stretch = domain.allocate(PAGES * PAGE).unwrap();
     stretch.bind(Paged).unwrap();
-    let byte = |page: usize| unsafe { stretch.as_ptr().add(page * PAGE + 8) };
-    // Held pages among others, so that each is put back between pages that leave.
-    let held = |n: usize| 3 * n + 1;
     let mut ring = match IoUring::new(HELD as u32) {
         Ok(ring) => ring,
         Err(refused) => {
@@ -130,24 +157,7 @@ fn at_distance(file: &File, limit: usize, left: usize) {
         .collect();
     unsafe { ring.submitter().register_buffers(&buffers) }.unwrap();
 
-    // The first eviction makes what the later ones have in reserve.
-    (0..PAGES).for_each(|page| unsafe { byte(page).write_volatile(0) });
-    let mut hoard = Hoard::new(2 * limit);
-    hoard.fill();
-    hoard.give(left);
-    for round in 0..3u8 {
-        for page in (0..PAGES).filter(|page| page % 3 != 1 || *page >= 3 * HELD) {
-            unsafe { byte(page).write_volatile(round ^ page as u8) };
-        }
-        for page in (0..PAGES).filter(|page| page % 3 != 1 || *page >= 3 * HELD) {
-            let found = unsafe { byte(page).read_volatile() };
-            assert_eq!(
-                found,
-                round ^ page as u8,
-                "page {page}, {left} from the limit"
-            );
-        }
-    }
+    let _hoard = page_near_the_limit(&stretch, limit, left);
     for (n, buffer) in buffers.iter().enumerate() {
         let into = buffer.iov_base.cast();
         let read = opcode::ReadFixed::new(types::Fd(file.as_raw_fd()), into, PAGE as u32, n as u16);
@@ -157,7 +167,7 @@ fn at_distance(file: &File, limit: usize, left: usize) {
     ring.submit_and_wait(HELD).unwrap();
     assert!(ring.completion().all(|done| done.result() == PAGE as i32));
     for n in 0..HELD {
-        let found = unsafe { byte(held(n)).read_volatile() };
+        let found = unsafe { byte(&stretch, held(n)).read_volatile() };
         assert_eq!(
             found,
             0xa0 + n as u8,

@@ -8,6 +8,7 @@
 
 use selfpage::{Capabilities, Contract, DirectIo, Domain, Feature, Mapped, Rights, Stretch};
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -137,4 +138,65 @@ fn what_was_written_before_a_flush_is_in_the_file_though_other_threads_go_on() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// Fewer frames than the stretches of these tests have pages.
+fn small_domain() -> Domain {
+    Domain::builder()
+        .frames(Contract { g: 16, x: 16 })
+        .direct_io(DirectIo::PinnedOnly)
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn a_mapped_file_is_read_when_touched_and_written_when_flushed_taken_or_freed() {
+    let domain = small_domain();
+    let mut file = tempfile::tempfile().unwrap();
+    let pages = 100;
+    let contents: Vec<u8> = (0..pages * PAGE - 100)
+        .map(|i| (i / PAGE) as u8 ^ i as u8)
+        .collect();
+    file.write_all(&contents).unwrap();
+    let stretch = domain.allocate(pages * PAGE).unwrap();
+    stretch
+        .bind(Mapped::new(&file, 0, pages, true).unwrap())
+        .unwrap();
+    let bytes = unsafe { stretch.bytes_mut() };
+    assert!(bytes[..contents.len()] == contents[..]);
+    assert!(
+        bytes[contents.len()..].iter().all(|b| *b == 0),
+        "past the end is zero"
+    );
+    let mut expected = contents.clone();
+    for page in (0..pages).step_by(3) {
+        bytes[page * PAGE + 17] = 0xaa;
+        expected[page * PAGE + 17] = 0xaa;
+    }
+    stretch.flush().unwrap();
+    let mut on_disk = vec![0; contents.len()];
+    file.read_exact_at(&mut on_disk, 0).unwrap();
+    assert!(on_disk == expected);
+    bytes[50 * PAGE] = 0xbb;
+    expected[50 * PAGE] = 0xbb;
+    drop(stretch);
+    file.read_exact_at(&mut on_disk, 0).unwrap();
+    assert!(on_disk == expected);
+    assert_eq!(file.metadata().unwrap().len() as usize, contents.len());
+}
+
+#[test]
+fn a_read_only_mapped_file_is_never_written() {
+    let domain = small_domain();
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&vec![5; 64 * PAGE]).unwrap();
+    let stretch = domain.allocate(64 * PAGE).unwrap();
+    stretch
+        .bind(Mapped::new(&file, 0, 64, false).unwrap())
+        .unwrap();
+    unsafe { stretch.bytes_mut() }.fill(6);
+    drop(stretch);
+    let mut on_disk = vec![0; 64 * PAGE];
+    file.read_exact_at(&mut on_disk, 0).unwrap();
+    assert!(on_disk.iter().all(|b| *b == 5));
 }

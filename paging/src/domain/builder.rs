@@ -8,7 +8,7 @@ use frames::{Contract, Ledger};
 use rate::{FaultLimits, SharedLimits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use store::{SharedStore, Store, StoreConfig};
+use store::{HolderId, SharedStore, Store, StoreConfig};
 use translation::{Capabilities, EntryKind, Userfault};
 
 /// Whether devices may access the program's stretches by DMA.
@@ -30,6 +30,22 @@ enum StoreSource {
     New(StoreConfig),
     /// A store that exists already.
     Made(SharedStore),
+}
+
+impl StoreSource {
+    /// The store, for a domain with this number in it.
+    fn open(self, holder: HolderId) -> Result<SharedStore, DomainError> {
+        let store = match self {
+            Self::New(config) => {
+                let (store, _) = SharedStore::create(&config, holder + 1)?;
+                store.grow_ahead()?;
+                store
+            }
+            Self::Made(store) => store,
+        };
+        store.set_holder(holder)?;
+        Ok(store)
+    }
 }
 
 /// Configuration of a domain.
@@ -163,19 +179,8 @@ impl Builder {
         let id = own.admit(self.contract, me)?;
         let handle = LedgerHandle { ledger, id };
         let client = own.adopt(id, me)?;
-        let holder = client.id().slot() as store::HolderId;
-        let store = match self.store {
-            None => None,
-            Some(StoreSource::New(config)) => {
-                let (store, _) = SharedStore::create(&config, holder + 1)?;
-                store.grow_ahead()?;
-                Some(store)
-            }
-            Some(StoreSource::Made(store)) => Some(store),
-        };
-        if let Some(store) = &store {
-            store.set_holder(holder)?;
-        }
+        let holder = client.id().slot() as HolderId;
+        let store = self.store.map(|store| store.open(holder)).transpose()?;
         let store = store.map(OwnedPtr::new);
         let careful = OwnedPtr::new(AtomicU32::new(u32::from(
             self.direct_io == DirectIo::Anytime,

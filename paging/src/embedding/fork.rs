@@ -5,7 +5,8 @@
 //! its own for each page that it will share; afterwards the child gives its pages those frames
 //! and registers its memory with a userfaultfd of its own.
 
-use super::{Command, EMPTY, ProcessPager};
+use super::ProcessPager;
+use super::mailbox::Command;
 use crate::DomainError;
 use crate::counters::Counters;
 use crate::evict::quiesce::QuiesceGuard;
@@ -81,7 +82,7 @@ impl ProcessPager {
         let child = client.admit_child(child)?;
         let control = self.pager.mm.control.lock();
         // Before the gate: a pending command may have to pass it.
-        let sender = self.sender.lock();
+        let sender = self.mail.lock();
         self.pager.mm.gate.close();
         // With the gate closed no thread faults, and no thread evicts but the evictor's. It is
         // sent an command to make room, since this thread lacks the descriptors for that.
@@ -154,7 +155,7 @@ impl ProcessPager {
         careful_seen: &'static AtomicU32,
     ) -> Result<(), DomainError> {
         self.running.store(0, Ordering::Release);
-        self.mail.turn.store(EMPTY, Ordering::Release);
+        self.mail.clear();
         // SAFETY: the caller's promise.
         unsafe {
             self.pager

@@ -12,9 +12,11 @@
 //!   (10.9 us; 5.7 us in aggregate). Faults inside system calls resolve too, so that any
 //!   memory of an unmodified program can be paged.
 
+mod deferred;
 pub(crate) mod failed_pages;
 pub(crate) mod idle;
 pub(crate) mod kernel_faults;
+mod poll;
 pub(crate) mod registry;
 pub(crate) mod signals;
 pub(crate) mod thread;

@@ -15,7 +15,9 @@
 //! Rule: a handler that has reads under way never waits for anything else.
 
 use crate::counters::Counter;
+use crate::entry::deferred::{DeferredFault, DeferredFaults};
 use crate::entry::idle::IdleState;
+use crate::entry::poll::PollResult;
 use crate::entry::throttled::{ThrottledFault, ThrottledQueue};
 use crate::fault_context::{DEPTH, FaultContext};
 use crate::fault_outcome::{FaultError, FillOutcome};
@@ -23,20 +25,15 @@ use crate::freeze_gate::FreezeGuard;
 use crate::page::State;
 use crate::pager::{Pager, page_base};
 use crate::resolve::{PageFault, Resolution, Waiter};
-use crate::stream_detector::Prediction;
 use crate::stretch::{Fault, FaultKind, Handled, StretchState};
 use crate::throttle::{self, ThrottleDecision, ThrottleState};
 use rate::Nanos;
 use rate::thread_counters::ThreadKey;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::Wait;
 use wired::PAGE;
-
-/// Faults that wait for a frame while reads are under way, per handler.
-const DEFERRED: usize = 64;
 
 /// Faults taken without waiting between them, at most. A thread that is woken mostly runs
 /// before the handler that woke it goes to sleep, and has faulted again when the handler goes on
@@ -54,8 +51,7 @@ const RETRY: Duration = Duration::from_micros(200);
 pub(crate) struct HandlerThread {
     context: FaultContext,
     faults: [translation::Fault; 16],
-    deferred: [DeferredFault; DEFERRED],
-    deferred_count: usize,
+    deferred: DeferredFaults,
     /// Faults of tasks past their limits.
     throttled: ThrottledQueue,
     /// The generation of the limits that they wait by.
@@ -69,8 +65,7 @@ impl HandlerThread {
         Ok(Self {
             context: FaultContext::new(pager.store.get(), DEPTH)?,
             faults: [translation::Fault::default(); 16],
-            deferred: [DeferredFault::default(); DEFERRED],
-            deferred_count: 0,
+            deferred: DeferredFaults::new(),
             throttled: ThrottledQueue::new().map_err(crate::DomainError::Memory)?,
             generation: 0,
             cpu,
@@ -93,7 +88,7 @@ impl HandlerThread {
                 inside = None;
             }
             let leaving = pager.mm.gate.closing(self.cpu);
-            let take_new = !(leaving && inside.is_some()) && self.deferred_count < DEFERRED / 2;
+            let take_new = !(leaving && inside.is_some()) && self.deferred.has_room();
             let ready = self.wait(pager, also, take_new);
             if ready.also && stop() {
                 self.idle.exit(&pager.faults.handlers);
@@ -127,42 +122,25 @@ impl HandlerThread {
         let channel = self.context.channel.as_ref();
         let channel = channel.filter(|_| self.context.flights() > 0);
         let ring = channel.and_then(|channel| channel.poll_fd());
-        let unused = PollFd::from_borrowed_fd(userfault.as_fd(), PollFlags::empty());
-        let mut fds = [unused.clone(), unused.clone(), unused.clone(), unused];
-        let mut count = 0;
-        // Descriptors that are not waited for are left out: each adds to a fault's cost. The
-        // userfaultfd is the first if it is included.
         let bell = (!self.under_way()).then(|| self.idle.bell());
-        let wanted = [take_new.then_some(userfault.as_fd()), ring, bell, also];
-        for fd in wanted.into_iter().flatten() {
-            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            count += 1;
-        }
         let ready = channel.is_some_and(|channel| channel.is_ready());
         let retry = match ready {
             true => Some(Duration::ZERO),
-            false => (self.deferred_count > 0 || !take_new).then_some(RETRY),
+            false => (!self.deferred.is_empty() || !take_new).then_some(RETRY),
         };
         // Raised limits are noticed by then.
         let due = self
             .throttled
             .first_due()
             .map(|due| left(due).min(LIMITS_POLL));
-        let limit = retry.into_iter().chain(due).min().map(|limit| Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        });
-        if poll(&mut fds[..count], limit.as_ref()).is_err() {
-            return PollResult::default();
-        }
-        PollResult {
-            faults: take_new && fds[0].revents().contains(PollFlags::IN),
-            rung: bell.is_some()
-                && !fds[count - 1 - usize::from(also.is_some())]
-                    .revents()
-                    .is_empty(),
-            also: also.is_some() && !fds[count - 1].revents().is_empty(),
-        }
+        let limit = retry.into_iter().chain(due).min();
+        PollResult::wait(
+            take_new.then_some(userfault.as_fd()),
+            ring,
+            bell,
+            also,
+            limit,
+        )
     }
 
     /// Reads a fault, unless another handler has. Returns true if there was one.
@@ -251,7 +229,7 @@ impl HandlerThread {
             usize::MAX
         };
         while left > 0
-            && self.deferred_count < DEFERRED / 2
+            && self.deferred.has_room()
             && !(inside.is_some() && pager.mm.gate.closing(self.cpu))
             && let Some(fault) = self.throttled.take_due(now, all)
         {
@@ -281,7 +259,7 @@ impl HandlerThread {
 
     /// Returns true if a fault that was taken is not resolved yet.
     fn under_way(&self) -> bool {
-        self.context.flights() > 0 || self.deferred_count > 0
+        self.context.flights() > 0 || !self.deferred.is_empty()
     }
 
     fn resolve(&mut self, pager: &Pager, fault: DeferredFault) -> FaultOutcome {
@@ -315,27 +293,16 @@ impl HandlerThread {
             Ok(Resolution::Reading) => return FaultOutcome::Reading,
             // The thread that fills the page wakes the faulting thread by mapping it; if it
             // fails, this fault must be retried.
-            Ok(Resolution::Deferred) => self.defer(fault),
+            Ok(Resolution::Deferred) => self.deferred.put(fault),
             Ok(Resolution::Failed(failure)) => self.fail(pager, addr, &failure),
             Ok(Resolution::PutBack) | Err(Settled) => {}
         }
         FaultOutcome::Other
     }
 
-    fn defer(&mut self, fault: DeferredFault) {
-        // Faults are not taken while the table is half full, so there is room; if not, the
-        // access is repeated and faults again.
-        if self.deferred_count < DEFERRED {
-            self.deferred[self.deferred_count] = fault;
-            self.deferred_count += 1;
-        }
-    }
-
     fn retry_deferred(&mut self, pager: &Pager) {
-        let deferred = self.deferred;
-        let count = std::mem::take(&mut self.deferred_count);
-        for fault in &deferred[..count] {
-            self.resolve(pager, *fault);
+        for fault in self.deferred.take() {
+            self.resolve(pager, fault);
         }
     }
 
@@ -414,24 +381,6 @@ enum FaultOutcome {
 /// The time from now until `due`.
 fn left(due: Nanos) -> Duration {
     Duration::from_nanos(due.saturating_sub(throttle::now()))
-}
-
-/// A fault that cannot be resolved yet.
-#[derive(Clone, Copy, Default)]
-struct DeferredFault {
-    addr: usize,
-    write: bool,
-    prediction: Option<Prediction>,
-    thread: u32,
-}
-
-/// The events that a wait found.
-#[derive(Default)]
-struct PollResult {
-    faults: bool,
-    /// The handler should doze.
-    rung: bool,
-    also: bool,
 }
 
 /// An address that the program has not allocated: the access gets its natural SIGSEGV.

@@ -10,6 +10,7 @@ use crate::counters::Counter;
 use crate::stretch::StretchState;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use translation::SeparateError;
 use wired::PAGE;
 
 impl Stager {
@@ -45,32 +46,8 @@ impl Stager {
         };
         let mut at = 0;
         while at < span.len() {
-            let mut refused = None;
             let (from, to) = (staged + at * PAGE, sieve + at * PAGE);
-            let len = (span.len() - at) * PAGE;
-            let note = |page| {
-                refused.get_or_insert(page);
-            };
-            // SAFETY: both areas are the pager's.
-            let outcome = unsafe {
-                match self.standby.mm.pagemap() {
-                    Some(pagemap) => translation::separate_pinned_sparse(
-                        self.standby.mm.userfault(),
-                        pagemap,
-                        from,
-                        to,
-                        len,
-                        note,
-                    ),
-                    None => translation::separate_pinned(
-                        self.standby.mm.userfault(),
-                        from,
-                        to,
-                        len,
-                        note,
-                    ),
-                }
-            };
+            let (refused, outcome) = self.separate(from, to, (span.len() - at) * PAGE);
             let Some(page) = refused.map(|page| at + page) else {
                 let Err(stop) = outcome else {
                     return moved(at..span.len());
@@ -95,6 +72,32 @@ impl Stager {
             );
             at = page + 1;
         }
+    }
+
+    /// Moves staged pages to the sieve. Returns the first page that the kernel refused as
+    /// pinned, and the result of the call.
+    fn separate(
+        &self,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> (Option<usize>, Result<usize, SeparateError>) {
+        let mm = &self.standby.mm;
+        let userfault = mm.userfault();
+        let mut refused = None;
+        let note = |page| {
+            refused.get_or_insert(page);
+        };
+        // SAFETY: both areas are the pager's.
+        let outcome = unsafe {
+            match mm.pagemap() {
+                Some(pagemap) => {
+                    translation::separate_pinned_sparse(userfault, pagemap, from, to, len, note)
+                }
+                None => translation::separate_pinned(userfault, from, to, len, note),
+            }
+        };
+        (refused, outcome)
     }
 
     /// Retries a page that would not move to the sieve: the kernel refused it as pinned, or as

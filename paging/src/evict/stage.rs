@@ -109,27 +109,12 @@ impl Stager {
         match self.standby.mm.capabilities.unmap_method() {
             // SAFETY: the slot is the pager's and empty; the pages fault back in.
             UnmapMethod::Stage => unsafe { self.take_pieces(source, length, target, &each) },
-            _ => {
-                let copied = match self.standby.mm.pagemap() {
-                    // SAFETY: as above; the gate keeps fillers out.
-                    Some(pagemap) => unsafe {
-                        translation::stage_by_copy(
-                            self.standby.mm.userfault(),
-                            pagemap,
-                            source,
-                            length,
-                            target,
-                        )
-                    },
-                    None => Err(StageError::NotProtectable),
-                };
-                match copied {
-                    Ok(_) => each(source, length),
-                    Err(error) => self.standby.log.write(format_args!(
-                        "eviction could not take {length} bytes at {source:#x}: {error}"
-                    )),
-                }
-            }
+            _ => match self.copy_out(source, length, target) {
+                Ok(()) => each(source, length),
+                Err(error) => self.standby.log.write(format_args!(
+                    "eviction could not take {length} bytes at {source:#x}: {error}"
+                )),
+            },
         }
         if self.standby.mm.is_careful() {
             self.return_pinned(stretch, slot, frames, span.clone(), target);
@@ -144,6 +129,16 @@ impl Stager {
             }
         }
         count
+    }
+
+    /// Takes pages by write protection and copying, where the kernel cannot stage them. The
+    /// gate keeps fillers out.
+    fn copy_out(&self, source: usize, length: usize, target: usize) -> Result<(), StageError> {
+        let mm = &self.standby.mm;
+        let pagemap = mm.pagemap().ok_or(StageError::NotProtectable)?;
+        // SAFETY: the slot is the pager's and empty; the pages fault back in.
+        unsafe { translation::stage_by_copy(mm.userfault(), pagemap, source, length, target) }
+            .map(|_| ())
     }
 
     /// Moves the mapped parts of `length` bytes at `source` to `target`; calls `taken` with

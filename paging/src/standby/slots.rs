@@ -6,27 +6,27 @@ use wired::{PAGE, WiredMemory};
 
 /// Where a frame's page belongs and where it is staged.
 #[derive(Default)]
-struct Place {
+struct PageLocation {
     home: AtomicU64,
     staged: AtomicU64,
 }
 
 /// For every frame of the contract: the page it holds.
-pub(crate) struct Places(WiredMemory, usize);
+pub(crate) struct PageLocations(WiredMemory, usize);
 
-impl Places {
+impl PageLocations {
     /// For frames numbered below `frames`.
     pub(crate) fn new(frames: usize) -> rustix::io::Result<Self> {
         Ok(Self(
-            WiredMemory::private(frames * size_of::<Place>())?,
+            WiredMemory::private(frames * size_of::<PageLocation>())?,
             frames,
         ))
     }
 
-    fn of(&self, frame: u32) -> &Place {
+    fn of(&self, frame: u32) -> &PageLocation {
         assert!((frame as usize) < self.1, "frame outside the contract");
         // SAFETY: in bounds; zero is a valid place.
-        unsafe { &*self.0.as_ptr().cast::<Place>().add(frame as usize) }
+        unsafe { &*self.0.as_ptr().cast::<PageLocation>().add(frame as usize) }
     }
 
     /// The page's address in its stretch.

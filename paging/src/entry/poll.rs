@@ -1,0 +1,55 @@
+//! What a handler thread waits on.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+use std::time::Duration;
+
+/// The events that a wait found.
+#[derive(Default)]
+pub(super) struct PollResult {
+    /// A fault can be read.
+    pub(super) faults: bool,
+    /// The handler should doze.
+    pub(super) rung: bool,
+    /// The second descriptor is readable.
+    pub(super) also: bool,
+}
+
+impl PollResult {
+    /// Waits for any of these descriptors, up to `limit`. Those that are not waited for are
+    /// left out: each adds to a fault's cost.
+    pub(super) fn wait(
+        faults: Option<BorrowedFd<'_>>,
+        ring: Option<BorrowedFd<'_>>,
+        bell: Option<BorrowedFd<'_>>,
+        also: Option<BorrowedFd<'_>>,
+        limit: Option<Duration>,
+    ) -> Self {
+        let mut all = [faults, ring, bell, also].into_iter().flatten();
+        let Some(first) = all.next() else {
+            return Self::default();
+        };
+        let first = PollFd::from_borrowed_fd(first, PollFlags::IN);
+        let mut fds = [first.clone(), first.clone(), first.clone(), first];
+        let mut count = 1;
+        for fd in all {
+            fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            count += 1;
+        }
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        if poll(&mut fds[..count], limit.as_ref()).is_err() {
+            return Self::default();
+        }
+        Self {
+            faults: faults.is_some() && fds[0].revents().contains(PollFlags::IN),
+            rung: bell.is_some()
+                && !fds[count - 1 - usize::from(also.is_some())]
+                    .revents()
+                    .is_empty(),
+            also: also.is_some() && !fds[count - 1].revents().is_empty(),
+        }
+    }
+}
