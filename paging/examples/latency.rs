@@ -30,15 +30,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     stretch.bind(Paged)?;
     // SAFETY: threads touch pages of their own.
     let memory = unsafe { stretch.bytes_mut() };
-    let mut x = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for page in memory.chunks_exact_mut(PAGE) {
-        for word in page[..PAGE / 2].chunks_exact_mut(8) {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            word.copy_from_slice(&x.to_le_bytes());
-        }
-        page[PAGE / 2..].fill(1);
+        let (noise, rest) = page.split_at_mut(PAGE / 2);
+        random.fill(noise);
+        rest.fill(1);
     }
     let before: Vec<u64> = Counter::ALL
         .iter()
@@ -46,31 +42,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     let start = Instant::now();
     let base = memory.as_mut_ptr() as usize;
+    let pages = bytes / PAGE / threads;
     let mut times: Vec<u64> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads)
             .map(|id| {
-                scope.spawn(move || {
-                    let mut x = id as u64 + 1;
-                    let mut times = Vec::with_capacity(accesses);
-                    for _ in 0..accesses {
-                        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                        let page = (x >> 33) as usize % (bytes / PAGE / threads) * threads + id;
-                        let at = (base + page * PAGE + 64) as *mut u64;
-                        let start = Instant::now();
-                        // SAFETY: inside the stretch, and this thread's page.
-                        unsafe {
-                            let value = at.read_volatile();
-                            if write {
-                                at.write_volatile(value + 1);
-                            }
-                        }
-                        let time = start.elapsed().as_nanos() as u64;
-                        if time > 1500 {
-                            times.push(time);
-                        }
-                    }
-                    times
-                })
+                let page = move |n: usize| base + (n * threads + id) * PAGE;
+                scope.spawn(move || fault_times(id as u64, accesses, write, |n| page(n % pages)))
             })
             .collect();
         all.into_iter()
@@ -97,4 +74,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!();
     Ok(())
+}
+
+/// The times of a thread's accesses that faulted, in nanoseconds. `page` has the address of a
+/// page of the thread's own, of any number.
+fn fault_times(seed: u64, accesses: usize, write: bool, page: impl Fn(usize) -> usize) -> Vec<u64> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut times = Vec::with_capacity(accesses);
+    for _ in 0..accesses {
+        let at = (page(random.usize(..)) + 64) as *mut u64;
+        let start = Instant::now();
+        // SAFETY: inside the stretch, and this thread's page.
+        unsafe {
+            let value = at.read_volatile();
+            if write {
+                at.write_volatile(value + 1);
+            }
+        }
+        let time = start.elapsed().as_nanos() as u64;
+        if time > 1500 {
+            times.push(time);
+        }
+    }
+    times
 }

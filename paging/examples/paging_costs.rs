@@ -34,13 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{pages} pages in {frames} frames, {store}, {entry:?}, {direct_io:?}");
     // SAFETY: one thread, and no other code uses the stretch.
     let memory = unsafe { stretch.bytes_mut() };
-    let mut x = 1u64;
-    let mut random = move || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     let report = |what: &str, start: Instant, pages: usize| {
         let ns = start.elapsed().as_nanos() as f64 / pages as f64;
         println!("{what:>24} {:8.2} us/page", ns / 1000.0);
@@ -48,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     for page in memory.chunks_exact_mut(PAGE) {
         for word in page[..PAGE / 2].chunks_exact_mut(8) {
-            word.copy_from_slice(&random().to_le_bytes());
+            word.copy_from_slice(&random.u64(..).to_le_bytes());
         }
         page[PAGE / 2..].fill(1);
     }
@@ -62,12 +56,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count = pages / 2;
     let start = Instant::now();
     for _ in 0..count {
-        sum += u64::from(memory[random() as usize % pages * PAGE]);
+        sum += u64::from(memory[random.usize(..pages) * PAGE]);
     }
     report("random read", start, count);
     let start = Instant::now();
     for _ in 0..count {
-        memory[random() as usize % pages * PAGE] += 1;
+        memory[random.usize(..pages) * PAGE] += 1;
     }
     report("random read-modify-write", start, count);
     for counter in Counter::ALL {

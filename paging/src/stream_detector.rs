@@ -269,14 +269,14 @@ mod tests {
     #[test]
     fn a_stream_among_random_faults_is_kept() {
         let mut streams = StreamTable::default();
-        let mut random = 1usize;
+        let mut random = fastrand::Rng::with_seed(1);
         assert_eq!(streams.fault(999_998, WIDEST), None);
         assert!(streams.fault(999_999, WIDEST).is_some());
         let mut next = 999_999 + FIRST as usize;
         for _ in 0..100 {
             for _ in 0..100 {
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(99);
-                assert_eq!(streams.fault(2_000_000 + (random >> 40), WIDEST), None);
+                let page = 2_000_000 + random.usize(..1 << 24);
+                assert_eq!(streams.fault(page, WIDEST), None);
             }
             let prediction = streams.fault(next, WIDEST);
             next += prediction.map_or(1, |a| a.window as usize);
@@ -295,11 +295,8 @@ mod tests {
 
     #[test]
     fn random_faults_bring_hardly_more_than_themselves() {
-        let mut random = 1usize;
-        let order = (0..100_000).map(|_| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(99);
-            1_000_000 + (random >> 33) % 131_072
-        });
+        let mut random = fastrand::Rng::with_seed(1);
+        let order = (0..100_000).map(|_| 1_000_000 + random.usize(..131_072));
         let (faults, brought) = faults(order);
         assert!(brought < faults + faults / 50, "{faults} {brought}");
     }

@@ -31,13 +31,7 @@ fn domain(frames: u32, store: &str) -> Domain {
 }
 
 fn noise(bytes: &mut [u8], seed: usize) {
-    let mut x = seed as u64 + 0x9e37_79b9_7f4a_7c15;
-    for chunk in bytes.chunks_exact_mut(8) {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        chunk.copy_from_slice(&x.to_le_bytes());
-    }
+    fastrand::Rng::with_seed(seed as u64).fill(bytes);
 }
 
 /// Runs this test binary again in a role, as another user on request.

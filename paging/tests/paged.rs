@@ -12,13 +12,8 @@ use selfpage::{Counter, DirectIo, EntryKind, Paged, Stretch};
 
 /// What page `page` holds in round `round`: half of it compressible.
 fn fill(bytes: &mut [u8], page: usize, round: u64) {
-    let mut x = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round;
-    for chunk in bytes[..PAGE / 2].chunks_exact_mut(8) {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        chunk.copy_from_slice(&x.to_le_bytes());
-    }
+    let seed = (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round;
+    fastrand::Rng::with_seed(seed).fill(&mut bytes[..PAGE / 2]);
     bytes[PAGE / 2..].fill(page as u8 ^ round as u8 | 1);
 }
 

@@ -120,10 +120,9 @@ fn nothing_stale_comes_back(store: &str) {
         let (stretch, versions, done) = (&stretch, &versions, &done);
         scope.spawn(move || {
             // Changes what the other two are about to come to.
-            let mut random = 7u64;
+            let mut random = fastrand::Rng::with_seed(7);
             while !done.load(Ordering::Relaxed) {
-                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
-                let at = (random >> 33) as usize % PAGES;
+                let at = random.usize(..PAGES);
                 let version = versions[at].load(Ordering::Relaxed) + 1;
                 page(stretch, at)[0].store(version, Ordering::SeqCst);
                 versions[at].store(version, Ordering::SeqCst);

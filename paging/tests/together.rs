@@ -8,23 +8,12 @@
 mod common;
 
 use common::{PAGE, domain};
+use fastrand::Rng;
 use selfpage::{Counter, DirectIo, EntryKind, Paged, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads that live on one stretch, each on pages of its own.
 const THREADS: usize = 4;
-
-/// Reproducible pseudo-random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
-}
 
 /// Word `k` of a page as it was written in this version; version 0 is zeros.
 fn word(page: usize, version: u32, k: usize) -> u64 {
@@ -41,14 +30,14 @@ fn word(page: usize, version: u32, k: usize) -> u64 {
 /// One thread's life on pages that are its own: it writes, checks and discards, and knows
 /// what each page must hold.
 fn live(stretch: &Stretch, id: usize, steps: usize) {
-    let mut random = Random(0x5eed + id as u64);
+    let mut random = Rng::with_seed(0x5eed + id as u64);
     let pages = stretch.pages();
     let mut versions = vec![0u32; pages / THREADS];
     for step in 0..steps {
-        let number = random.below(versions.len());
+        let number = random.usize(..versions.len());
         let page = number * THREADS + id;
         let at = stretch.as_ptr().wrapping_add(page * PAGE).cast::<u64>();
-        match random.below(16) {
+        match random.usize(..16) {
             0..8 => {
                 versions[number] = step as u32 + 1;
                 for k in 0..PAGE / 8 {
@@ -92,12 +81,12 @@ fn stress(
             })
             .collect();
         scope.spawn(|| {
-            let mut random = Random(77);
+            let mut random = Rng::with_seed(77);
             while !done.load(Ordering::Relaxed) {
-                let page = random.below(pages);
-                let few = 1 + random.below(64.min(pages - page));
+                let page = random.usize(..pages);
+                let few = 1 + random.usize(..64.min(pages - page));
                 stretch.unmap(page..page + few).unwrap();
-                domain.relinquish(1 + random.below(8) as u32);
+                domain.relinquish(1 + random.u32(..8));
                 std::thread::yield_now();
             }
         });
@@ -215,12 +204,12 @@ fn hit_rate(scan: usize) -> f64 {
     for rank in 1..=RANGES {
         sums.push(sums[rank - 1] + 1.0 / rank as f64);
     }
-    let mut random = Random(0x5eed);
+    let mut random = Rng::with_seed(0x5eed);
     let (mut hits, mut scanned) = (0, 0);
     for n in 0..2 * COUNT {
-        let at = random.below(1 << 24) as f64 / (1 << 24) as f64 * sums[RANGES];
+        let at = random.f64() * sums[RANGES];
         let rank = sums.partition_point(|sum| *sum <= at) - 1;
-        let hit = touch(rank * 37 % RANGES * RANGE + random.below(RANGE));
+        let hit = touch(rank * 37 % RANGES * RANGE + random.usize(..RANGE));
         hits += usize::from(hit && n >= COUNT);
         for _ in 0..scan {
             touch(RANGES * RANGE + scanned % (RANGES * RANGE));

@@ -1,6 +1,7 @@
 //! Replacement against a simulated domain: pages, frames, a standby list of slots.
 
 use super::{Key, Replacement, ScanResistant};
+use fastrand::Rng;
 use std::collections::VecDeque;
 
 const RANGE: usize = 64;
@@ -114,18 +115,6 @@ impl<R: Replacement> SimulatedDomain<R> {
     }
 }
 
-/// Reproducible pseudo-random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
-}
-
 /// Zipf with exponent 1 over half of the ranges, by rank of range, uniform within one.
 struct Zipf(Vec<f64>);
 
@@ -142,12 +131,12 @@ impl Zipf {
         )
     }
 
-    fn page(&self, random: &mut Random) -> usize {
+    fn page(&self, random: &mut Rng) -> usize {
         let whole = self.0.last().copied().unwrap_or(1.0);
-        let at = random.below(1 << 24) as f64 / (1 << 24) as f64 * whole;
+        let at = random.f64() * whole;
         let rank = self.0.partition_point(|sum| *sum < at);
         // Ranks are spread over the ranges, not next to each other.
-        rank * 37 % (RANGES / 2) * RANGE + random.below(RANGE)
+        rank * 37 % (RANGES / 2) * RANGE + random.usize(..RANGE)
     }
 }
 
@@ -155,7 +144,7 @@ impl Zipf {
 /// scan over the other half between each two of them.
 fn hit_rate(replacement: impl Replacement, scan: usize) -> f64 {
     let zipf = Zipf::new(RANGES / 2);
-    let mut random = Random(0x5eed_5eed);
+    let mut random = Rng::with_seed(0x5eed_5eed);
     let mut domain = SimulatedDomain::new(replacement);
     let (mut hits, mut scanned) = (0, 0);
     const WARM: usize = 50_000;
