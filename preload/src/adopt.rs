@@ -5,38 +5,39 @@
 //! main thread's control block, the library's own tables, and mappings so small that
 //! paging them gives nothing back.
 
-use crate::mappings::{Span, Traits};
-use crate::space::{self, RW, WORTH_ADOPTING};
-use crate::{bootstrap, pager, pager_process};
+use crate::address_space::{RW, WORTH_ADOPTING};
+use crate::vma_map::{AddrRange, MappingAttrs};
+use crate::{address_space, early_alloc, paged_memory, pager_process};
 use rustix::fs::{Mode, OFlags, open};
 
 /// A byte of the library's own data: the mapping that holds it is not adopted.
 static OWN: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
 /// Most mappings adopted; a program has a handful that are large enough.
-const MOST: usize = 64;
+const MAX_CANDIDATES: usize = 64;
 
 /// The mappings that may be adopted.
 pub struct Candidates {
-    spans: [(usize, usize); MOST],
+    spans: [(usize, usize); MAX_CANDIDATES],
     count: usize,
 }
 
 /// Finds the mappings to adopt. The constructor's first step: the library's own tables are
 /// mapped later and look the same.
-pub fn look() -> Candidates {
+pub fn find_candidates() -> Candidates {
     let keep_out = [
         pager_process::thread_pointer(),
         std::ptr::from_ref(&OWN) as usize,
     ];
     let mut found = Candidates {
-        spans: [(0, 0); MOST],
+        spans: [(0, 0); MAX_CANDIDATES],
         count: 0,
     };
     each_line(|line| {
         let Some(span) = candidate(line) else { return };
         let kept_out = keep_out.iter().any(|addr| span.contains(addr));
-        if !kept_out && !bootstrap::owns(span.start as *const u8) && found.count < MOST {
+        if !kept_out && !early_alloc::owns(span.start as *const u8) && found.count < MAX_CANDIDATES
+        {
             found.spans[found.count] = (span.start, span.end);
             found.count += 1;
         }
@@ -45,12 +46,12 @@ pub fn look() -> Candidates {
 }
 
 /// Adopts the mappings found.
-pub fn take(found: &Candidates) {
+pub fn adopt_all(found: &Candidates) {
     for (start, end) in &found.spans[..found.count] {
         let span = *start..*end;
-        let space = &mut space::hold();
-        if !space.map.touches(&span) && pager::adopt(&span).is_ok() {
-            space.map.add_adopted(span, Traits::paged(RW));
+        let space = &mut address_space::lock();
+        if !space.map.touches(&span) && paged_memory::adopt(&span).is_ok() {
+            space.map.add_adopted(span, MappingAttrs::paged(RW));
         }
     }
 }
@@ -80,7 +81,7 @@ fn each_line(mut take: impl FnMut(&[u8])) {
 
 /// The addresses of a line of /proc/self/maps, if it is private anonymous memory that
 /// can be read and written and is worth having.
-fn candidate(line: &[u8]) -> Option<Span> {
+fn candidate(line: &[u8]) -> Option<AddrRange> {
     let line = std::str::from_utf8(line).ok()?;
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -3,15 +3,15 @@
 //! Rule: safe between vfork and exec. This code allocates on no heap: it builds the environment on
 //! the stack, or, where that is too large, in a mapping.
 
-use crate::raw::{self, Answer, error, give};
-use crate::{limits, link, notice, space};
+use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3, syscall6};
+use crate::{address_space, diagnostics, limits, supervisor};
 use host::pageable;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null;
 use std::sync::OnceLock;
 
 /// A C array of strings, ended by null.
-pub type Strings = *const *const c_char;
+pub type CStringArray = *const *const c_char;
 
 /// Bytes of stack for a new environment before a mapping is made.
 const ON_STACK: usize = 16 << 10;
@@ -20,7 +20,7 @@ const ON_STACK: usize = 16 << 10;
 const PATH: usize = 4096;
 
 /// The variables that every environment must have.
-struct Ours {
+struct PreloadEnv {
     /// The library's own path, as LD_PRELOAD had it.
     library: CString,
     /// `LD_PRELOAD=` and that path.
@@ -29,7 +29,7 @@ struct Ours {
     variables: Vec<CString>,
 }
 
-static OURS: OnceLock<Ours> = OnceLock::new();
+static PRELOAD_ENV: OnceLock<PreloadEnv> = OnceLock::new();
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const PREFIX: &[u8] = b"SELFPAGE_";
@@ -39,9 +39,9 @@ const NAME: &[u8] = b"libselfpage_preload.so";
 ///
 /// # Safety
 /// `environment` is an array of C strings ended by null.
-pub unsafe fn remember(environment: Strings) {
+pub unsafe fn save_environment(environment: CStringArray) {
     // SAFETY: the caller's.
-    let entries = || unsafe { each(environment) };
+    let entries = || unsafe { strings(environment) };
     let variables: Vec<CString> = entries()
         .filter(|e| e.to_bytes().starts_with(PREFIX))
         .map(CStr::to_owned)
@@ -56,7 +56,7 @@ pub unsafe fn remember(environment: Strings) {
     let Ok(preload) = CString::new([PRELOAD, library.as_bytes()].concat()) else {
         return;
     };
-    let _ = OURS.set(Ours {
+    let _ = PRELOAD_ENV.set(PreloadEnv {
         library,
         preload,
         variables,
@@ -64,9 +64,9 @@ pub unsafe fn remember(environment: Strings) {
 }
 
 /// # Safety
-/// As for [`remember`]; null is an empty array, as for the kernel.
-unsafe fn each<'a>(strings: Strings) -> impl Iterator<Item = &'a CStr> {
-    let mut at = strings;
+/// As for [`save_environment`]; null is an empty array, as for the kernel.
+unsafe fn strings<'a>(array: CStringArray) -> impl Iterator<Item = &'a CStr> {
+    let mut at = array;
     std::iter::from_fn(move || {
         if at.is_null() {
             return None;
@@ -80,7 +80,7 @@ unsafe fn each<'a>(strings: Strings) -> impl Iterator<Item = &'a CStr> {
 }
 
 /// A variable's name with its `=`.
-fn key(entry: &[u8]) -> &[u8] {
+fn name_of(entry: &[u8]) -> &[u8] {
     entry
         .iter()
         .position(|b| *b == b'=')
@@ -91,12 +91,12 @@ fn key(entry: &[u8]) -> &[u8] {
 ///
 /// # Safety
 /// `environment` is an array of C strings ended by null, or null.
-unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R {
-    let Some(ours) = OURS.get().filter(|_| space::active()) else {
+unsafe fn with_preload_env<R>(environment: CStringArray, go: impl FnOnce(CStringArray) -> R) -> R {
+    let Some(ours) = PRELOAD_ENV.get().filter(|_| address_space::is_active()) else {
         return go(environment);
     };
     // SAFETY: the caller's.
-    let entries = || unsafe { each(environment) };
+    let entries = || unsafe { strings(environment) };
     let list = entries().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
     let preloads = |list: &[u8]| {
         list.split(|b| *b == b':' || *b == b' ')
@@ -117,12 +117,12 @@ unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R
     let mapped = (pointers + text > ON_STACK).then(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         (
-            space::map(0, pointers + text, space::RW, flags, -1, 0),
+            address_space::map(0, pointers + text, address_space::RW, flags, -1, 0),
             pointers + text,
         )
     });
     let memory = match mapped {
-        Some((start, _)) if raw::failed(start) => return go(environment),
+        Some((start, _)) if is_error(start) => return go(environment),
         Some((start, _)) => start as *mut u8,
         None => stack.as_mut_ptr().cast(),
     };
@@ -149,12 +149,12 @@ unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R
         add(preload.cast());
         ours.variables.iter().for_each(|entry| add(entry.as_ptr()));
         let replaced = |entry: &CStr| {
-            let name = key(entry.to_bytes());
+            let name = name_of(entry.to_bytes());
             name == PRELOAD
                 || ours
                     .variables
                     .iter()
-                    .any(|ours| key(ours.as_bytes()) == name)
+                    .any(|ours| name_of(ours.as_bytes()) == name)
         };
         entries()
             .filter(|entry| !replaced(entry))
@@ -163,13 +163,13 @@ unsafe fn with_ours<R>(environment: Strings, go: impl FnOnce(Strings) -> R) -> R
     }
     let result = go(memory.cast::<*const c_char>().cast_const());
     if let Some((start, len)) = mapped {
-        space::unmap(&(start as usize..start as usize + len.next_multiple_of(wired::PAGE)));
+        address_space::unmap(&(start as usize..start as usize + len.next_multiple_of(wired::PAGE)));
     }
     result
 }
 
 /// The decision about a program to execute.
-enum Verdict {
+enum ExecPolicy {
     /// It runs in the tree.
     Paged,
     /// It runs unpaged, as `--allow-unpaged` permits.
@@ -178,26 +178,26 @@ enum Verdict {
     Refused,
 }
 
-fn judge(path: &CStr) -> Verdict {
-    if !space::active() {
-        return Verdict::Paged;
+fn policy_for(path: &CStr) -> ExecPolicy {
+    if !address_space::is_active() {
+        return ExecPolicy::Paged;
     }
     match pageable(path) {
-        Ok(()) => Verdict::Paged,
-        Err(why) if link::allow_unpaged() => {
-            tell(path, format_args!("runs without a pager: {why:#}"));
-            Verdict::Unpaged
+        Ok(()) => ExecPolicy::Paged,
+        Err(why) if supervisor::allows_unpaged() => {
+            log_decision(path, format_args!("runs without a pager: {why:#}"));
+            ExecPolicy::Unpaged
         }
         Err(why) => {
-            tell(path, format_args!("refused: {why}"));
-            Verdict::Refused
+            log_decision(path, format_args!("refused: {why}"));
+            ExecPolicy::Refused
         }
     }
 }
 
-fn tell(path: &CStr, what: std::fmt::Arguments<'_>) {
+fn log_decision(path: &CStr, what: std::fmt::Arguments<'_>) {
     let path = std::str::from_utf8(path.to_bytes()).unwrap_or("a program");
-    notice::refuse(format_args!("{path}: {what}"));
+    diagnostics::log_refusal(format_args!("{path}: {what}"));
 }
 
 /// A path the program's `execveat` means, for looking at it: put together in `buffer`.
@@ -227,25 +227,25 @@ fn path_at<'a>(
 pub fn execve_answer(
     dir: c_int,
     path: *const c_char,
-    argv: Strings,
-    envp: Strings,
+    argv: CStringArray,
+    envp: CStringArray,
     flags: c_int,
-) -> Answer {
-    match start(dir, path, argv, envp, flags) {
+) -> SyscallResult {
+    match try_exec(dir, path, argv, envp, flags) {
         Ok(answer) => answer,
         Err(()) => error(libc::EACCES),
     }
 }
 
 /// The same; `Err` is a refusal of ours, as opposed to an error of the kernel's.
-fn start(
+fn try_exec(
     dir: c_int,
     path: *const c_char,
-    argv: Strings,
-    envp: Strings,
+    argv: CStringArray,
+    envp: CStringArray,
     flags: c_int,
-) -> Result<Answer, ()> {
-    let call = |envp: Strings| {
+) -> Result<SyscallResult, ()> {
+    let call = |envp: CStringArray| {
         let args = [
             dir as usize,
             path as usize,
@@ -257,60 +257,66 @@ fn start(
         let _limits = limits::for_exec();
         match (dir, flags) {
             // SAFETY: the program asked for exactly this.
-            (libc::AT_FDCWD, 0) => unsafe {
-                raw::call3(libc::SYS_execve, args[1], args[2], args[3])
-            },
+            (libc::AT_FDCWD, 0) => unsafe { syscall3(libc::SYS_execve, args[1], args[2], args[3]) },
             // SAFETY: as above.
-            _ => unsafe { raw::call(libc::SYS_execveat, args) },
+            _ => unsafe { syscall6(libc::SYS_execveat, args) },
         }
     };
-    if path.is_null() || !space::active() {
+    if path.is_null() || !address_space::is_active() {
         return Ok(call(envp));
     }
     let mut buffer = [0; PATH];
     // SAFETY: the program's string.
-    let verdict = match path_at(dir, unsafe { CStr::from_ptr(path) }, flags, &mut buffer) {
-        Some(path) => judge(path),
-        None => Verdict::Paged,
+    let policy = match path_at(dir, unsafe { CStr::from_ptr(path) }, flags, &mut buffer) {
+        Some(path) => policy_for(path),
+        None => ExecPolicy::Paged,
     };
-    match verdict {
+    match policy {
         // SAFETY: the program's array.
-        Verdict::Paged => Ok(unsafe { with_ours(envp, call) }),
-        Verdict::Unpaged => Ok(call(envp)),
-        Verdict::Refused => Err(()),
+        ExecPolicy::Paged => Ok(unsafe { with_preload_env(envp, call) }),
+        ExecPolicy::Unpaged => Ok(call(envp)),
+        ExecPolicy::Refused => Err(()),
     }
 }
 
 unsafe extern "C" {
-    static environ: Strings;
+    static environ: CStringArray;
     fn selfpage_v_execl();
     fn selfpage_v_execlp();
     fn selfpage_v_execle();
 }
 
-fn current() -> Strings {
+fn current_environ() -> CStringArray {
     // SAFETY: the C library's variable; the program owns what it points to.
     unsafe { environ }
 }
 
 /// `execve`, also by the variadic functions.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn selfpage_execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
-    give(execve_answer(libc::AT_FDCWD, path, argv, envp, 0)) as c_int
+extern "C" fn selfpage_execve(
+    path: *const c_char,
+    argv: CStringArray,
+    envp: CStringArray,
+) -> c_int {
+    c_result(execve_answer(libc::AT_FDCWD, path, argv, envp, 0)) as c_int
 }
 
 /// `execvpe`, also by the variadic functions: looks along PATH as the C library does.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+extern "C" fn selfpage_execvpe(
+    file: *const c_char,
+    argv: CStringArray,
+    envp: CStringArray,
+) -> c_int {
     // SAFETY: the program's string.
     let name = unsafe { CStr::from_ptr(file) };
     if name.to_bytes().is_empty() {
-        return give(error(libc::ENOENT)) as c_int;
+        return c_result(error(libc::ENOENT)) as c_int;
     }
     let mut last = error(libc::ENOENT);
     let mut denied = false;
-    along_path(name, |path| {
-        let mut answer = match start(libc::AT_FDCWD, path.as_ptr(), argv, envp, 0) {
+    search_path(name, |path| {
+        let mut answer = match try_exec(libc::AT_FDCWD, path.as_ptr(), argv, envp, 0) {
             Ok(answer) => answer,
             Err(()) => {
                 last = error(libc::EACCES);
@@ -318,7 +324,7 @@ extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings
             }
         };
         if answer == error(libc::ENOEXEC) {
-            answer = by_shell(path, argv, envp);
+            answer = exec_by_shell(path, argv, envp);
         }
         last = answer;
         denied |= answer == error(libc::EACCES);
@@ -336,18 +342,19 @@ extern "C" fn selfpage_execvpe(file: *const c_char, argv: Strings, envp: Strings
     if denied && last == error(libc::ENOENT) {
         last = error(libc::EACCES);
     }
-    give(last) as c_int
+    c_result(last) as c_int
 }
 
 /// Calls `take` for every path that `name` may be at, until it returns true.
-fn along_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
+fn search_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
     let bytes = name.to_bytes();
     if bytes.contains(&b'/') {
         take(name);
         return;
     }
     // SAFETY: the program's environment.
-    let listed = unsafe { each(current()) }.find_map(|e| e.to_bytes().strip_prefix(b"PATH="));
+    let listed =
+        unsafe { strings(current_environ()) }.find_map(|e| e.to_bytes().strip_prefix(b"PATH="));
     let mut buffer = [0u8; PATH];
     for dir in listed.unwrap_or(b"/bin:/usr/bin").split(|b| *b == b':') {
         let len = dir.len() + usize::from(!dir.is_empty()) + bytes.len();
@@ -367,13 +374,13 @@ fn along_path(name: &CStr, mut take: impl FnMut(&CStr) -> bool) {
 }
 
 /// Runs a file of an unknown format as a shell script.
-fn by_shell(path: &CStr, argv: Strings, envp: Strings) -> Answer {
+fn exec_by_shell(path: &CStr, argv: CStringArray, envp: CStringArray) -> SyscallResult {
     const ARGUMENTS: usize = 1024;
     let mut args = [null::<c_char>(); ARGUMENTS];
     args[0] = c"/bin/sh".as_ptr();
     args[1] = path.as_ptr();
     // SAFETY: the program's array.
-    let rest = unsafe { each(argv) }.skip(1).map(CStr::as_ptr);
+    let rest = unsafe { strings(argv) }.skip(1).map(CStr::as_ptr);
     for (n, arg) in (2..).zip(rest) {
         if n == ARGUMENTS - 1 {
             return error(libc::E2BIG);
@@ -386,27 +393,27 @@ fn by_shell(path: &CStr, argv: Strings, envp: Strings) -> Answer {
 type Actions = *const libc::posix_spawn_file_actions_t;
 type Attributes = *const libc::posix_spawnattr_t;
 
-crate::next::next! {
+crate::dlsym::next! {
     /// The C library's own `posix_spawn`.
     fn posix_spawn(
         pid: *mut libc::pid_t,
         path: *const c_char,
         actions: Actions,
         attributes: Attributes,
-        argv: Strings,
-        envp: Strings
+        argv: CStringArray,
+        envp: CStringArray
     ) -> c_int
 }
 
-crate::next::next! {
+crate::dlsym::next! {
     /// The C library's own `posix_spawnp`.
     fn posix_spawnp(
         pid: *mut libc::pid_t,
         path: *const c_char,
         actions: Actions,
         attributes: Attributes,
-        argv: Strings,
-        envp: Strings
+        argv: CStringArray,
+        envp: CStringArray
     ) -> c_int
 }
 
@@ -416,22 +423,22 @@ mod exports {
     use std::arch::naked_asm;
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    extern "C" fn execve(path: *const c_char, argv: CStringArray, envp: CStringArray) -> c_int {
         selfpage_execve(path, argv, envp)
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
-        selfpage_execve(path, argv, current())
+    extern "C" fn execv(path: *const c_char, argv: CStringArray) -> c_int {
+        selfpage_execve(path, argv, current_environ())
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
-        selfpage_execvpe(file, argv, current())
+    extern "C" fn execvp(file: *const c_char, argv: CStringArray) -> c_int {
+        selfpage_execvpe(file, argv, current_environ())
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> c_int {
+    extern "C" fn execvpe(file: *const c_char, argv: CStringArray, envp: CStringArray) -> c_int {
         selfpage_execvpe(file, argv, envp)
     }
 
@@ -439,16 +446,16 @@ mod exports {
     extern "C" fn execveat(
         dir: c_int,
         path: *const c_char,
-        argv: Strings,
-        envp: Strings,
+        argv: CStringArray,
+        envp: CStringArray,
         flags: c_int,
     ) -> c_int {
-        give(execve_answer(dir, path, argv, envp, flags)) as c_int
+        c_result(execve_answer(dir, path, argv, envp, flags)) as c_int
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn fexecve(fd: c_int, argv: Strings, envp: Strings) -> c_int {
-        give(execve_answer(
+    extern "C" fn fexecve(fd: c_int, argv: CStringArray, envp: CStringArray) -> c_int {
+        c_result(execve_answer(
             fd,
             c"".as_ptr(),
             argv,
@@ -484,8 +491,8 @@ mod exports {
         path: *const c_char,
         actions: Actions,
         attributes: Attributes,
-        argv: Strings,
-        envp: Strings,
+        argv: CStringArray,
+        envp: CStringArray,
     ) -> c_int {
         // SAFETY: the program's own call.
         let go = |envp| unsafe { super::posix_spawn(pid, path, actions, attributes, argv, envp) };
@@ -499,34 +506,38 @@ mod exports {
         path: *const c_char,
         actions: Actions,
         attributes: Attributes,
-        argv: Strings,
-        envp: Strings,
+        argv: CStringArray,
+        envp: CStringArray,
     ) -> c_int {
         // SAFETY: the program's own call.
         let go = |envp| unsafe { super::posix_spawnp(pid, path, actions, attributes, argv, envp) };
         // SAFETY: the program's string.
         let name = unsafe { CStr::from_ptr(path) };
-        let mut verdict = None;
-        along_path(name, |path| {
+        let mut policy = None;
+        search_path(name, |path| {
             let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
             if found {
-                verdict = Some(judge(path));
+                policy = Some(policy_for(path));
             }
             found
         });
-        spawn_judged(verdict.unwrap_or(Verdict::Paged), envp, go)
+        spawn_by_policy(policy.unwrap_or(ExecPolicy::Paged), envp, go)
     }
 
-    fn spawn(path: &CStr, envp: Strings, go: impl FnOnce(Strings) -> c_int) -> c_int {
-        spawn_judged(judge(path), envp, go)
+    fn spawn(path: &CStr, envp: CStringArray, go: impl FnOnce(CStringArray) -> c_int) -> c_int {
+        spawn_by_policy(policy_for(path), envp, go)
     }
 
-    fn spawn_judged(verdict: Verdict, envp: Strings, go: impl FnOnce(Strings) -> c_int) -> c_int {
-        match verdict {
+    fn spawn_by_policy(
+        policy: ExecPolicy,
+        envp: CStringArray,
+        go: impl FnOnce(CStringArray) -> c_int,
+    ) -> c_int {
+        match policy {
             // SAFETY: the program's array.
-            Verdict::Paged => unsafe { with_ours(envp, go) },
-            Verdict::Unpaged => go(envp),
-            Verdict::Refused => libc::EACCES,
+            ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
+            ExecPolicy::Unpaged => go(envp),
+            ExecPolicy::Refused => libc::EACCES,
         }
     }
 }

@@ -7,16 +7,15 @@
 //! unmodified program gets them by interposition.
 //!
 //! - `malloc`: the C library's allocator, over mimalloc, over `map`
-//! - `map`, `advise`, `brk`: the memory calls as the kernel defines them, over
-//!   `space`, which keeps `mappings` and memory in step
+//! - `map`, `madvise`, `mlock`, `brk`: the memory calls as the kernel defines them, over
+//!   `address_space`, which keeps `vma_map` and memory in step
 //! - `limits`: address space and data limits that the program sets
 //! - `adopt`: memory mapped before the constructor
-//! - `fork`, `exec`, `pthread`, `descriptors`: other calls of a program
-//!   that concern its pager
-//! - `processors`: the processors that its threads run on
-//! - `start`, `pager_process`, `link`: how a process joins the tree, and its pager process
-//! - `traps`: faults on files, counted and paced
-//! - `pager`: the library's interface to the `engine`
+//! - `fork`, `exec`, `pthread`, `fd_guard`: other calls of a program that concern its pager
+//! - `rseq`: the processors that its threads run on
+//! - `init`, `pager_process`, `supervisor`: how a process joins the tree, and its pager process
+//! - `traps`: faults on files, counted and throttled
+//! - `process_pager`: the pager of this process; `paged_memory`: its operations on memory
 //!
 //! Rule: the library's own data never lies in memory it pages. Its heap (`heap`) and
 //! tables are raw mappings; it never calls the program's `malloc` or `mmap`.
@@ -24,31 +23,31 @@
 // The exported functions are left out of the test program, which must keep its own.
 #![cfg_attr(test, allow(dead_code))]
 
+mod address_space;
 mod adopt;
-mod advise;
-mod allocated;
-mod bootstrap;
 mod brk;
-mod descriptors;
-mod engine;
+mod diagnostics;
+mod dlsym;
+mod early_alloc;
 mod exec;
+mod fd_guard;
 mod fork;
 mod heap;
+mod init;
 mod interpose;
 mod limits;
-mod link;
+mod madvise;
 mod malloc;
 mod map;
-mod mappings;
-mod next;
-mod notice;
-mod outlet;
-mod pager;
+mod mapped_bitmap;
+mod mlock;
+mod paged_memory;
 mod pager_process;
-mod processors;
+mod process_pager;
 mod pthread;
-mod raw;
-mod space;
-mod start;
+mod raw_syscall;
+mod rseq;
+mod supervisor;
 mod syscall;
 mod traps;
+mod vma_map;

@@ -4,14 +4,14 @@
 //! addresses of arenas, and the pager's own tables. A program that lowers RLIMIT_AS or RLIMIT_DATA
 //! to what it needs itself could not map more memory (Chromium's sandbox sets 2 GiB of data).
 //! So the kernel gets the program's limit and that reserve, and the program reads the limit that
-//! it set. What it starts is given the limit itself, but for the hard one, which an ordinary
+//! it set. What it starts is effective the limit itself, but for the hard one, which an ordinary
 //! user could not raise again where the exec fails.
 //!
 //! What the program maps of addresses that were free when it set the limit is in the reserve: up
 //! to an arena more than the limit says.
 
-use crate::raw::{self, Answer, give};
-use crate::space;
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, is_error, syscall6};
+use crate::{address_space, raw_syscall};
 use rustix::fs::{Mode, OFlags, open};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,25 +21,25 @@ use wired::{Lock, PAGE};
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    now: u64,
-    most: u64,
+    soft: u64,
+    hard: u64,
 }
 
 /// The limits that count reservations.
 #[derive(Clone, Copy)]
-enum Counted {
+enum LimitKind {
     AddressSpace = 0,
     Data = 1,
 }
 
 /// The program's limit, and the kernel's limit for it.
 #[derive(Clone, Copy)]
-struct Set {
-    asked: Limit,
-    given: Limit,
+struct LimitPair {
+    requested: Limit,
+    effective: Limit,
 }
 
-static SET: [Lock<Option<Set>>; 2] = [const { Lock::new(None) }; 2];
+static SET: [Lock<Option<LimitPair>>; 2] = [const { Lock::new(None) }; 2];
 
 /// Bytes that the pager has mapped for itself, by either count.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -61,22 +61,22 @@ pub fn mapped() -> [usize; 2] {
 }
 
 /// The library has mapped its own: `before` was there before. In the constructor.
-pub fn start(before: [usize; 2]) {
-    let arenas = space::hold().map.reserved();
+pub fn init(before: [usize; 2]) {
+    let arenas = address_space::lock().map.reserved();
     for (own, (now, before)) in OWN.iter().zip(mapped().into_iter().zip(before)) {
         own.store(now.saturating_sub(before + arenas), Ordering::Relaxed);
     }
 }
 
-fn counted(resource: c_int) -> Option<Counted> {
+fn kind(resource: c_int) -> Option<LimitKind> {
     match resource as u32 {
-        libc::RLIMIT_AS => Some(Counted::AddressSpace),
-        libc::RLIMIT_DATA => Some(Counted::Data),
+        libc::RLIMIT_AS => Some(LimitKind::AddressSpace),
+        libc::RLIMIT_DATA => Some(LimitKind::Data),
         _ => None,
     }
 }
 
-fn kernel(pid: c_int, resource: c_int, new: *const Limit, old: *mut Limit) -> Answer {
+fn kernel(pid: c_int, resource: c_int, new: *const Limit, old: *mut Limit) -> SyscallResult {
     let args = [
         pid as usize,
         resource as usize,
@@ -86,83 +86,91 @@ fn kernel(pid: c_int, resource: c_int, new: *const Limit, old: *mut Limit) -> An
         0,
     ];
     // SAFETY: the program's pointers, or locals of the callers.
-    unsafe { raw::call(libc::SYS_prlimit64, args) }
+    unsafe { syscall6(libc::SYS_prlimit64, args) }
 }
 
 /// `prlimit`.
 ///
 /// # Safety
 /// `new` and `old` are null, or point to a limit.
-pub unsafe fn prlimit(pid: c_int, resource: c_int, new: *const Limit, old: *mut Limit) -> Answer {
-    let own = pid == 0 || pid == raw::pid();
-    let Some(counted) = counted(resource).filter(|_| own && space::active()) else {
+pub unsafe fn prlimit(
+    pid: c_int,
+    resource: c_int,
+    new: *const Limit,
+    old: *mut Limit,
+) -> SyscallResult {
+    let own = pid == 0 || pid == raw_syscall::pid();
+    let Some(kind) = kind(resource).filter(|_| own && address_space::is_active()) else {
         return kernel(pid, resource, new, old);
     };
-    let free = space::hold().map.free();
-    let _quiet = raw::Quiet::new();
-    let mut set = SET[counted as usize].lock();
-    let mut before = Limit { now: 0, most: 0 };
+    let free = address_space::lock().map.free();
+    let _blocked = SignalsBlocked::new();
+    let mut set = SET[kind as usize].lock();
+    let mut before = Limit { soft: 0, hard: 0 };
     let answer = kernel(0, resource, std::ptr::null(), &mut before);
-    if raw::failed(answer) {
+    if is_error(answer) {
         return answer;
     }
-    let told = set.filter(|set| set.given == before);
-    let told = told.map_or(before, |set| set.asked);
+    let visible = set.filter(|set| set.effective == before);
+    let visible = visible.map_or(before, |set| set.requested);
     // SAFETY: the caller's.
-    if let Some(asked) = unsafe { new.as_ref() }.copied() {
-        let reserve = (free + OWN[counted as usize].load(Ordering::Relaxed)) as u64;
-        let given = Limit {
-            now: asked
-                .now
+    if let Some(requested) = unsafe { new.as_ref() }.copied() {
+        let reserve = (free + OWN[kind as usize].load(Ordering::Relaxed)) as u64;
+        let effective = Limit {
+            soft: requested
+                .soft
                 .saturating_add(reserve)
-                .min(before.most.max(asked.now)),
-            most: asked
-                .most
+                .min(before.hard.max(requested.soft)),
+            hard: requested
+                .hard
                 .saturating_add(reserve)
-                .min(before.most.max(asked.most)),
+                .min(before.hard.max(requested.hard)),
         };
-        let answer = kernel(0, resource, &given, std::ptr::null_mut());
-        if raw::failed(answer) {
+        let answer = kernel(0, resource, &effective, std::ptr::null_mut());
+        if is_error(answer) {
             return answer;
         }
-        *set = Some(Set { asked, given });
+        *set = Some(LimitPair {
+            requested,
+            effective,
+        });
     }
     // SAFETY: the caller's.
     if let Some(old) = unsafe { old.as_mut() } {
-        *old = told;
+        *old = visible;
     }
     0
 }
 
 /// The program's own limits, while it begins another image; put back where that fails.
-pub struct ForExec([Option<Set>; 2]);
+pub struct ExecLimits([Option<LimitPair>; 2]);
 
 /// Gives the kernel the limits as the program set them. Safe between vfork and exec.
-pub fn for_exec() -> ForExec {
+pub fn for_exec() -> ExecLimits {
     const RESOURCES: [u32; 2] = [libc::RLIMIT_AS, libc::RLIMIT_DATA];
-    ForExec([0, 1].map(|n| {
+    ExecLimits([0, 1].map(|n| {
         let set = (*SET[n].try_lock()?)?;
         let now = Limit {
-            now: set.asked.now,
-            most: set.given.most,
+            soft: set.requested.soft,
+            hard: set.effective.hard,
         };
         kernel(0, RESOURCES[n] as c_int, &now, std::ptr::null_mut());
         Some(set)
     }))
 }
 
-impl Drop for ForExec {
+impl Drop for ExecLimits {
     fn drop(&mut self) {
         for (resource, set) in [libc::RLIMIT_AS, libc::RLIMIT_DATA].into_iter().zip(self.0) {
             if let Some(set) = set {
-                kernel(0, resource as c_int, &set.given, std::ptr::null_mut());
+                kernel(0, resource as c_int, &set.effective, std::ptr::null_mut());
             }
         }
     }
 }
 
 mod exports {
-    use super::{Limit, c_int, give, prlimit};
+    use super::{Limit, c_int, c_result, prlimit};
 
     /// Defines the C library's functions of one meaning under both of their names.
     macro_rules! both {
@@ -170,13 +178,13 @@ mod exports {
             #[cfg_attr(not(test), unsafe(export_name = $name))]
             unsafe extern "C" fn $a($($arg: $ty),*) -> c_int {
                 // SAFETY: the caller's: as in C.
-                give(unsafe { $call }) as c_int
+                c_result(unsafe { $call }) as c_int
             }
 
             #[cfg_attr(not(test), unsafe(export_name = $name64))]
             unsafe extern "C" fn $b($($arg: $ty),*) -> c_int {
                 // SAFETY: the caller's: as in C.
-                give(unsafe { $call }) as c_int
+                c_result(unsafe { $call }) as c_int
             }
         )*};
     }

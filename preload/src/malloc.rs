@@ -2,15 +2,14 @@
 //!
 //! The C library's own allocator grows the heap by internal calls, which cannot be interposed.
 
-use crate::bootstrap;
-use crate::raw;
+use crate::{early_alloc, raw_syscall};
 use libmimalloc_sys as mi;
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wired::PAGE;
 
-/// Set by the constructor; before it, blocks come from the bootstrap pool.
+/// Set by the constructor; before it, blocks come from the early pool.
 static READY: AtomicBool = AtomicBool::new(false);
 
 /// Milliseconds before freed memory is given back: long enough that a loop which frees
@@ -46,7 +45,7 @@ unsafe extern "C" {
 /// # Safety
 /// Called once, by the constructor, while there is one thread; `heap` is the caller's,
 /// zero, and stays mapped.
-pub unsafe fn start(heap: Option<std::ops::Range<usize>>) {
+pub unsafe fn init(heap: Option<std::ops::Range<usize>>) {
     // SAFETY: mimalloc is not started; one thread.
     unsafe {
         // At exit mimalloc visits every free block to give all memory back, which would
@@ -72,7 +71,7 @@ fn early() -> bool {
 
 fn filled(ptr: *mut c_void) -> *mut c_void {
     if ptr.is_null() {
-        raw::set_errno(libc::ENOMEM);
+        raw_syscall::set_errno(libc::ENOMEM);
     }
     ptr
 }
@@ -80,7 +79,7 @@ fn filled(ptr: *mut c_void) -> *mut c_void {
 /// An aligned block; `align` is a power of two.
 fn aligned(size: usize, align: usize) -> *mut c_void {
     match early() {
-        true => bootstrap::allocate(size, align).cast(),
+        true => early_alloc::allocate(size, align).cast(),
         // SAFETY: the alignment is a power of two, as the callers checked.
         false => unsafe { mi::mi_malloc_aligned(size, align) },
     }
@@ -90,7 +89,7 @@ fn aligned(size: usize, align: usize) -> *mut c_void {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn malloc(size: usize) -> *mut c_void {
     match early() {
-        true => bootstrap::allocate(size, 16).cast(),
+        true => early_alloc::allocate(size, 16).cast(),
         // SAFETY: any size will do.
         false => filled(unsafe { mi::mi_malloc(size) }),
     }
@@ -102,7 +101,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match early() {
         true => count
             .checked_mul(size)
-            .map_or(null_mut(), |all| bootstrap::allocate(all, 16).cast()),
+            .map_or(null_mut(), |all| early_alloc::allocate(all, 16).cast()),
         // SAFETY: any sizes will do.
         false => filled(unsafe { mi_calloc(count, size) }),
     }
@@ -114,7 +113,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn free(ptr: *mut c_void) {
-    if !bootstrap::owns(ptr.cast()) {
+    if !early_alloc::owns(ptr.cast()) {
         // SAFETY: the caller's.
         unsafe { mi::mi_free(ptr) };
     }
@@ -139,7 +138,7 @@ unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     if ptr.is_null() {
         return malloc(size);
     }
-    if !bootstrap::owns(ptr.cast()) {
+    if !early_alloc::owns(ptr.cast()) {
         if size == 0 {
             // As glibc does: mimalloc would give a new block.
             // SAFETY: the caller's.
@@ -153,7 +152,7 @@ unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     if !fresh.is_null() {
         // SAFETY: the old block is that long, and the new one at least as long as copied.
         unsafe {
-            let old = bootstrap::size(ptr.cast());
+            let old = early_alloc::size(ptr.cast());
             std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), fresh.cast(), old.min(size));
         }
     }
@@ -200,7 +199,7 @@ extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     {
         Some(align) => filled(aligned(size, align)),
         None => {
-            raw::set_errno(libc::EINVAL);
+            raw_syscall::set_errno(libc::EINVAL);
             null_mut()
         }
     }
@@ -233,9 +232,9 @@ extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn malloc_usable_size(ptr: *const c_void) -> usize {
-    match bootstrap::owns(ptr.cast()) {
+    match early_alloc::owns(ptr.cast()) {
         // SAFETY: the caller's.
-        true => unsafe { bootstrap::size(ptr.cast()) },
+        true => unsafe { early_alloc::size(ptr.cast()) },
         // SAFETY: the caller's.
         false => unsafe { mi_usable_size(ptr) },
     }

@@ -22,36 +22,36 @@ mod lifeline;
 mod program;
 mod threads;
 
-use crate::notice;
-use crate::pager::{self, Gate};
-use crate::raw::{self, Answer};
-use ::link::client::Connection;
+use crate::process_pager::ForkGate;
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
+use crate::{diagnostics, process_pager, raw_syscall};
 use lifeline::Lifeline;
+use link::client::Connection;
 use program::Program;
 use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
-use threads::Task;
+use threads::ThreadRole;
 use wired::{Lock, futex};
 
 pub use threads::{HANDLERS, is_pager, thread_pointer};
 
-/// How a process joins the tree: handshake and engine. Runs in the pager process, whose
+/// How a process joins the tree: handshake and pager. Runs in the pager process, whose
 /// program is `above` generations up.
-pub type Join = fn(Option<Gate>, above: u8) -> Result<Option<Connection>, String>;
+pub type AttachFn = fn(Option<ForkGate>, above: u8) -> Result<Option<Connection>, String>;
 
 /// The arguments of the pager process.
-struct Order {
-    join: Join,
-    gate: Option<Gate>,
+struct StartArgs {
+    join: AttachFn,
+    gate: Option<ForkGate>,
 }
 
 // SAFETY: a fork's gate is held by the process, not by the thread that closed it: that
 // thread waits for the pager process.
-unsafe impl Send for Order {}
+unsafe impl Send for StartArgs {}
 
-static ORDER: Lock<Option<Order>> = Lock::new(None);
+static START_ARGS: Lock<Option<StartArgs>> = Lock::new(None);
 
 /// The reason that the pager process could not start.
 static FAILURE: Lock<Option<String>> = Lock::new(None);
@@ -63,7 +63,7 @@ static STAGE: AtomicU32 = AtomicU32::new(STARTING);
 const STARTING: u32 = 0;
 /// It serves, or has failed.
 const SERVING: u32 = 1;
-/// The program has the handler of the signals that pace its faults on files.
+/// The program has the handler of the signals that throttle its faults on files.
 const HANDLED: u32 = 2;
 /// These faults are counted.
 const COUNTED: u32 = 3;
@@ -83,52 +83,52 @@ const CHILD: usize = 1;
 const GRANDCHILD: usize = 2;
 
 /// Interval at which a process that waits for a stage checks that the other is alive.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Interval at which the pager process checks conditions without an event: whether the program has
 /// replaced its image, and the fault limits.
-const TICK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the pager process; returns when it serves. In the constructor, or in the child of a
 /// fork: the program has one thread.
 ///
 /// The pager process does all the work, in a descriptor table of its own: the program's table
 /// never holds a descriptor of ours, not even for a moment, and may be full.
-pub fn start(join: Join, gate: Option<Gate>) -> Result<(), String> {
+pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
     threads::prepare()?;
     STAGE.store(STARTING, Ordering::Release);
-    PROGRAM.store(raw::pid(), Ordering::Release);
+    PROGRAM.store(raw_syscall::pid(), Ordering::Release);
     PROGRAM_STORAGE.store(thread_pointer(), Ordering::Release);
-    *ORDER.lock() = Some(Order { join, gate });
-    let _quiet = raw::Quiet::new();
-    if raw::pid() == 1 {
-        let clone = threads::spawn(Task::Leader, BESIDE, CHILD);
+    *START_ARGS.lock() = Some(StartArgs { join, gate });
+    let _blocked = SignalsBlocked::new();
+    if raw_syscall::pid() == 1 {
+        let clone = threads::spawn(ThreadRole::Leader, BESIDE, CHILD);
         await_ready(started(clone)?)?;
     } else {
-        let _subreaper = NoSubreaper::new();
+        let _subreaper = SubreaperGuard::new();
         let trampoline = started(clone_trampoline())?;
         await_ready(trampoline)?;
         reap(trampoline, 0);
     }
     FAILURE.lock().take().map_or(Ok(()), Err)?;
-    if pager::handle_fault_signals() {
-        reach(HANDLED);
+    if process_pager::handle_fault_signals() {
+        set_stage(HANDLED);
         while STAGE.load(Ordering::Acquire) == HANDLED {
-            futex::wait(&STAGE, HANDLED, Some(LOOK));
+            futex::wait(&STAGE, HANDLED, Some(POLL_INTERVAL));
         }
     }
     Ok(())
 }
 
 /// Advances the start to the next stage.
-fn reach(stage: u32) {
+fn set_stage(stage: u32) {
     STAGE.store(stage, Ordering::Release);
     futex::wake_all(&STAGE);
 }
 
 /// The number of a clone, or the error.
-fn started(clone: Answer) -> Result<i32, String> {
-    if !raw::failed(clone) {
+fn started(clone: SyscallResult) -> Result<i32, String> {
+    if !is_error(clone) {
         return Ok(clone as i32);
     }
     let why = std::io::Error::from_raw_os_error(-clone as i32);
@@ -141,7 +141,7 @@ fn started(clone: Answer) -> Result<i32, String> {
 /// fails.
 fn await_ready(clone: i32) -> Result<(), String> {
     while STAGE.load(Ordering::Acquire) == STARTING {
-        futex::wait(&STAGE, STARTING, Some(LOOK));
+        futex::wait(&STAGE, STARTING, Some(POLL_INTERVAL));
         if STAGE.load(Ordering::Acquire) == STARTING && reap(clone, libc::WNOHANG) {
             return Err("the pager process ended while it started".into());
         }
@@ -156,8 +156,8 @@ fn reap(clone: i32, flags: i32) -> bool {
     let flags = (flags | libc::__WCLONE) as usize;
     loop {
         // SAFETY: a child of this process and a local word.
-        let answer = unsafe { raw::call(libc::SYS_wait4, [clone as usize, at, flags, 0, 0, 0]) };
-        if answer != raw::error(libc::EINTR) {
+        let answer = unsafe { syscall6(libc::SYS_wait4, [clone as usize, at, flags, 0, 0, 0]) };
+        if answer != error(libc::EINTR) {
             return answer != 0;
         }
     }
@@ -165,15 +165,15 @@ fn reap(clone: i32, flags: i32) -> bool {
 
 /// Puts the program's subreaper flag aside while it lives: the pager process would become a
 /// child that a subreaper waits for, whose end waits for the subreaper's.
-struct NoSubreaper(bool);
+struct SubreaperGuard(bool);
 
-impl NoSubreaper {
+impl SubreaperGuard {
     fn new() -> Self {
         let mut flag = 0i32;
         let at = std::ptr::from_mut(&mut flag) as usize;
         // SAFETY: a local word.
         unsafe {
-            raw::call3(
+            syscall3(
                 libc::SYS_prctl,
                 libc::PR_GET_CHILD_SUBREAPER as usize,
                 at,
@@ -187,7 +187,7 @@ impl NoSubreaper {
     }
 }
 
-impl Drop for NoSubreaper {
+impl Drop for SubreaperGuard {
     fn drop(&mut self) {
         if self.0 {
             set_subreaper(1);
@@ -198,7 +198,7 @@ impl Drop for NoSubreaper {
 fn set_subreaper(flag: usize) {
     // SAFETY: a flag of this process.
     unsafe {
-        raw::call3(
+        syscall3(
             libc::SYS_prctl,
             libc::PR_SET_CHILD_SUBREAPER as usize,
             flag,
@@ -210,13 +210,13 @@ fn set_subreaper(flag: usize) {
 /// The trampoline's stack: it makes a few system calls, on the thread storage of the thread
 /// that waits for it.
 #[repr(C, align(16))]
-struct Stack(UnsafeCell<[u8; 16 << 10]>);
+struct TrampolineStack(UnsafeCell<[u8; 16 << 10]>);
 // SAFETY: used by one trampoline at a time; its process waits for it.
-unsafe impl Sync for Stack {}
-static TRAMPOLINE: Stack = Stack(UnsafeCell::new([0; 16 << 10]));
+unsafe impl Sync for TrampolineStack {}
+static TRAMPOLINE_STACK: TrampolineStack = TrampolineStack(UnsafeCell::new([0; 16 << 10]));
 
-fn clone_trampoline() -> Answer {
-    let top = TRAMPOLINE.0.get() as usize + size_of::<Stack>();
+fn clone_trampoline() -> SyscallResult {
+    let top = TRAMPOLINE_STACK.0.get() as usize + size_of::<TrampolineStack>();
     // The program's descriptors: the trampoline opens and closes none.
     let flags = BESIDE | libc::CLONE_FILES as usize;
     // SAFETY: a stack of its own; `trampoline` never returns.
@@ -224,25 +224,25 @@ fn clone_trampoline() -> Answer {
 }
 
 extern "C" fn trampoline(_: usize) -> ! {
-    match started(threads::spawn(Task::Leader, BESIDE, GRANDCHILD)).and_then(await_ready) {
+    match started(threads::spawn(ThreadRole::Leader, BESIDE, GRANDCHILD)).and_then(await_ready) {
         Ok(()) => {}
         Err(why) => fail(why),
     }
     loop {
         // SAFETY: ends the trampoline.
-        unsafe { raw::call3(libc::SYS_exit, 0, 0, 0) };
+        unsafe { syscall3(libc::SYS_exit, 0, 0, 0) };
     }
 }
 
 /// Passes the program the reason that it has no pager.
 fn fail(why: String) {
     FAILURE.lock().get_or_insert(why);
-    reach(SERVING);
+    set_stage(SERVING);
 }
 
 /// The pager process's first thread: joins the tree, starts the others, then watches for the
 /// end of the program and of the supervisor.
-fn lead(above: usize) -> ! {
+fn run_leader(above: usize) -> ! {
     confine::leave_program();
     let mut watch = match join(above) {
         Ok(watch) => watch,
@@ -252,12 +252,12 @@ fn lead(above: usize) -> ! {
         }
     };
     // The program continues meanwhile: its requests to the evictor wait for that.
-    pager::threads_run();
-    reach(SERVING);
+    process_pager::threads_run();
+    set_stage(SERVING);
     confine::give_up_rights();
-    if watch.urgent {
+    if watch.realtime {
         watch.start_handlers();
-        threads::end_urgency();
+        threads::clear_rt_priority();
     }
     if let Err(why) = threads::start_evictor() {
         end_program(&why);
@@ -267,81 +267,81 @@ fn lead(above: usize) -> ! {
 
 /// Ends the program, whose pager process cannot have the threads that it needs.
 fn end_program(why: &str) -> ! {
-    notice::say(format_args!(
+    diagnostics::log(format_args!(
         "the program ends, since its pager process cannot serve it: {why}"
     ));
     // The lifeline.
     exit()
 }
 
-fn join(above: usize) -> Result<Watch, String> {
+fn join(above: usize) -> Result<ProgramWatch, String> {
     let text = |errno: rustix::io::Errno| format!("the pager process cannot start: {errno}");
     let program = Program::new(PROGRAM.load(Ordering::Acquire)).map_err(text)?;
-    let order = ORDER
+    let args = START_ARGS
         .lock()
         .take()
-        .ok_or("the pager process has no order")?;
-    let connection = (order.join)(order.gate, above as u8)?;
+        .ok_or("the pager process has no args")?;
+    let connection = (args.join)(args.gate, above as u8)?;
     let lifeline = match &connection {
         Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
         None => None,
     };
-    let paced = pager::Paced::begin(program.pid());
+    let throttle = process_pager::KernelFaultThrottle::begin(program.pid());
     // Steps that need rights come before these are dropped.
-    let urgent = threads::take_urgency(program.pid());
-    let prepared = urgent || pager::entries_need_rights();
+    let realtime = threads::set_rt_priority(program.pid());
+    let prepared = realtime || process_pager::entries_need_rights();
     if prepared {
         threads::prepare_handlers()?;
     }
-    Ok(Watch {
+    Ok(ProgramWatch {
         program,
         connection: connection.map(Connection::into_fd),
         lifeline,
-        paced,
+        throttle,
         handlers: if prepared {
-            Handlers::Prepared
+            HandlerState::Prepared
         } else {
-            Handlers::None
+            HandlerState::None
         },
-        urgent,
+        realtime,
     })
 }
 
 /// The events that the pager process's first thread waits for.
-struct Watch {
+struct ProgramWatch {
     program: Program,
     connection: Option<std::os::fd::OwnedFd>,
     lifeline: Option<Lifeline>,
-    paced: pager::Paced,
-    handlers: Handlers,
+    throttle: process_pager::KernelFaultThrottle,
+    handlers: HandlerState,
     /// The calling thread has the class of those that read faults, which cannot be had later.
-    urgent: bool,
+    realtime: bool,
 }
 
 /// The state of the threads that read faults.
 #[derive(PartialEq)]
-enum Handlers {
+enum HandlerState {
     None,
     Prepared,
     Run,
 }
 
-impl Watch {
+impl ProgramWatch {
     fn start_handlers(&mut self) {
         let prepared = match self.handlers {
-            Handlers::None => threads::prepare_handlers(),
-            Handlers::Prepared | Handlers::Run => Ok(()),
+            HandlerState::None => threads::prepare_handlers(),
+            HandlerState::Prepared | HandlerState::Run => Ok(()),
         };
         if let Err(why) = prepared.and_then(|()| threads::start_handlers()) {
             end_program(&why);
         }
-        self.handlers = Handlers::Run;
+        self.handlers = HandlerState::Run;
     }
 
     fn run(mut self) -> ! {
         threads::trim_stack();
         // A program that waits for its faults to be counted (below) may fault meanwhile.
-        if self.paced.is_any() && self.handlers != Handlers::Run {
+        if self.throttle.is_any() && self.handlers != HandlerState::Run {
             self.start_handlers();
         }
         let entry = |fd: RawFd| libc::pollfd {
@@ -350,37 +350,44 @@ impl Watch {
             revents: 0,
         };
         let connection = self.connection.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        let first_fault = pager::userfault().filter(|_| self.handlers != Handlers::Run);
+        let first_fault = process_pager::userfault().filter(|_| self.handlers != HandlerState::Run);
         let first_fault = first_fault.map_or(-1, |fd| fd.as_raw_fd());
         let mut fds = [
             entry(self.program.pidfd().as_raw_fd()),
             entry(connection),
             entry(first_fault),
         ];
-        if self.paced.is_any() {
+        if self.throttle.is_any() {
             // The program waits for this; its end is found below.
-            futex::wait(&STAGE, SERVING, Some(TICK));
+            futex::wait(&STAGE, SERVING, Some(CHECK_INTERVAL));
             if STAGE.load(Ordering::Acquire) == HANDLED {
-                self.paced.follow();
-                reach(COUNTED);
+                self.throttle.follow();
+                set_stage(COUNTED);
             }
         }
         loop {
             let at = fds.as_mut_ptr() as usize;
             // SAFETY: three entries that live through the call.
-            unsafe { raw::call3(libc::SYS_poll, at, fds.len(), TICK.as_millis() as usize) };
+            unsafe {
+                syscall3(
+                    libc::SYS_poll,
+                    at,
+                    fds.len(),
+                    CHECK_INTERVAL.as_millis() as usize,
+                )
+            };
             if fds[0].revents != 0 {
                 exit();
             }
             if fds[1].revents != 0 {
                 // The kernel has killed the program with the connection's end.
-                notice::gone();
+                kill_program();
             }
             if fds[2].revents != 0 {
                 fds[2].fd = -1;
                 self.start_handlers();
             }
-            self.paced.follow();
+            self.throttle.follow();
             if self.program.has_replaced_its_image() {
                 if let Some(lifeline) = &self.lifeline {
                     lifeline.cut();
@@ -393,14 +400,14 @@ impl Watch {
 
 /// Ends the pager process.
 fn exit() -> ! {
-    crate::start::exit(0)
+    crate::init::exit_group(0)
 }
 
 /// Ends the program at once, by a signal that it cannot catch, and the pager process with it.
-pub fn die() -> ! {
+pub fn kill_program() -> ! {
     if is_pager() {
         // The lifeline: the end of the pager process kills the program.
         exit();
     }
-    raw::die()
+    raw_syscall::kill_self()
 }

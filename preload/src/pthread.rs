@@ -6,9 +6,9 @@
 //! joins hang, and waiters never learn that the owner died. So the control block is
 //! nailed where the program supplied the stack, and held robust mutexes at the end.
 
-use crate::mappings::Span;
-use crate::raw::{self, Quiet};
-use crate::{pager, pager_process, processors, space};
+use crate::raw_syscall::{SignalsBlocked, error, is_error, syscall3};
+use crate::vma_map::AddrRange;
+use crate::{address_space, paged_memory, pager_process, raw_syscall, rseq};
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,33 +19,33 @@ use wired::{Lock, PAGE};
 const CONTROL: usize = 2304;
 
 /// Most robust mutexes visited, as many as the kernel itself visits.
-const ROBUST: usize = 2048;
+const MAX_ROBUST: usize = 2048;
 
 /// Rounds of destructors the C library runs: others may lock in theirs.
 const ROUNDS: usize = 3;
 
-type Start = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type StartRoutine = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-/// A thread as it starts: two words, read as such by `begins`.
+/// A thread as it starts: two words, read as such by `thread_entry`.
 #[repr(C)]
-struct Begin {
-    start: Start,
+struct ThreadStart {
+    start: StartRoutine,
     arg: *mut c_void,
 }
 
 /// Pages kept for a thread until the kernel has forgotten it.
-struct Nail {
+struct NailedRange {
     tid: i32,
-    span: Span,
+    span: AddrRange,
 }
 
-struct Known {
+struct ThreadRecord {
     /// Threads that run, with their control blocks.
     live: Vec<(i32, usize)>,
-    nails: Vec<Nail>,
+    nails: Vec<NailedRange>,
 }
 
-static KNOWN: Lock<Known> = Lock::new(Known {
+static THREADS: Lock<ThreadRecord> = Lock::new(ThreadRecord {
     live: Vec::new(),
     nails: Vec::new(),
 });
@@ -55,41 +55,41 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 static ROBUST_USED: AtomicBool = AtomicBool::new(false);
 
 /// Makes the key whose destructor reports a thread's end. In the constructor.
-pub fn start() {
+pub fn init() {
     let mut key = 0;
     // SAFETY: a fresh key; the destructor lives as long as the process.
-    if unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0 {
+    if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
         KEY.store(key, Ordering::Release);
     }
-    processors::start();
+    rseq::init();
 }
 
-fn with_known<R>(f: impl FnOnce(&mut Known) -> R) -> R {
-    let _quiet = Quiet::new();
-    f(&mut KNOWN.lock())
+fn with_record<R>(f: impl FnOnce(&mut ThreadRecord) -> R) -> R {
+    let _blocked = SignalsBlocked::new();
+    f(&mut THREADS.lock())
 }
 
-fn whole_pages(from: usize, to: usize) -> Span {
+fn whole_pages(from: usize, to: usize) -> AddrRange {
     from & !(PAGE - 1)..to.next_multiple_of(PAGE)
 }
 
 /// Nails what lies in an arena, until thread `tid` is gone.
-fn nail(span: Span, tid: i32) {
-    let space = space::hold();
+fn nail(span: AddrRange, tid: i32) {
+    let space = address_space::lock();
     for span in space.nailable(&span) {
-        if pager::nail(&span).is_ok() {
-            with_known(|known| known.nails.push(Nail { tid, span }));
+        if paged_memory::nail(&span).is_ok() {
+            with_record(|record| record.nails.push(NailedRange { tid, span }));
         }
     }
 }
 
 /// Takes back the nails of threads that are gone.
-fn sweep() {
-    with_known(|known| {
-        known.nails.retain(|nail| {
+fn release_dead_nails() {
+    with_record(|record| {
+        record.nails.retain(|nail| {
             let gone = is_gone(nail.tid);
             if gone {
-                pager::unnail(&nail.span);
+                paged_memory::unnail(&nail.span);
             }
             !gone
         });
@@ -99,17 +99,24 @@ fn sweep() {
 /// Returns true if a thread of the process has ended.
 fn is_gone(tid: i32) -> bool {
     // SAFETY: signal 0 only asks.
-    let answer = unsafe { raw::call3(libc::SYS_tgkill, raw::pid() as usize, tid as usize, 0) };
-    answer == raw::error(libc::ESRCH)
+    let answer = unsafe {
+        syscall3(
+            libc::SYS_tgkill,
+            raw_syscall::pid() as usize,
+            tid as usize,
+            0,
+        )
+    };
+    answer == error(libc::ESRCH)
 }
 
 /// Drops the nails in memory that is being unmapped. The caller holds the space.
-pub fn forget_nails(span: &Span) {
-    with_known(|known| {
-        known.nails.retain(|nail| {
+pub fn forget_nails(span: &AddrRange) {
+    with_record(|record| {
+        record.nails.retain(|nail| {
             let overlaps = nail.span.start < span.end && span.start < nail.span.end;
             if overlaps {
-                pager::unnail(&nail.span);
+                paged_memory::unnail(&nail.span);
             }
             !overlaps
         });
@@ -120,53 +127,56 @@ pub fn forget_nails(span: &Span) {
 pub fn forget_others() {
     // SAFETY: the only thread; the lock's holder was in the parent. Its value is whole
     // enough: it is made new.
-    unsafe { KNOWN.reset() };
+    unsafe { THREADS.reset() };
     let own = pager_process::thread_pointer();
-    let mut known = KNOWN.lock();
+    let mut record = THREADS.lock();
     // The vectors may have been under change by a thread that is gone: leave them be.
     std::mem::forget(std::mem::replace(
-        &mut *known,
-        Known {
-            live: vec![(raw::tid(), own)],
+        &mut *record,
+        ThreadRecord {
+            live: vec![(raw_syscall::tid(), own)],
             nails: Vec::new(),
         },
     ));
-    drop(known);
-    processors::forget_others();
+    drop(record);
+    rseq::forget_others();
 }
 
 /// Calls `look` for the control block of each thread that runs. None of them ends
 /// meanwhile: a thread's last step is to leave the list. What `look` waits for must not wait
 /// for the list; the space's lock is taken before.
-pub fn each_control_block(mut look: impl FnMut(Span)) {
+pub fn each_control_block(mut look: impl FnMut(AddrRange)) {
     let own = pager_process::thread_pointer();
-    with_known(|known| {
+    with_record(|record| {
         // A thread that ended by the system call alone has not left the list.
-        known.live.retain(|(tid, _)| !is_gone(*tid));
-        for (_, at) in known.live.iter().filter(|(_, at)| *at != own) {
+        record.live.retain(|(tid, _)| !is_gone(*tid));
+        for (_, at) in record.live.iter().filter(|(_, at)| *at != own) {
             look(*at..*at + CONTROL);
         }
     });
     look(own..own + CONTROL);
 }
 
-crate::next::next! {
+crate::dlsym::next! {
     /// The C library's own `pthread_create`.
     fn pthread_create(
         thread: *mut libc::pthread_t,
         attributes: *const libc::pthread_attr_t,
-        start: Start,
+        start: StartRoutine,
         arg: *mut c_void
     ) -> c_int
 }
 
-crate::next::next! {
+crate::dlsym::next! {
     /// The C library's own `pthread_mutexattr_setrobust`.
     fn pthread_mutexattr_setrobust(attributes: *mut libc::pthread_mutexattr_t, robust: c_int) -> c_int
 }
 
 mod exports {
-    use super::{Begin, Ordering, ROBUST_USED, Start, begins, c_int, c_void, space, sweep};
+    use super::{
+        Ordering, ROBUST_USED, StartRoutine, ThreadStart, address_space, c_int, c_void,
+        release_dead_nails, thread_entry,
+    };
 
     /// `pthread_create`.
     ///
@@ -176,17 +186,18 @@ mod exports {
     unsafe extern "C" fn pthread_create(
         thread: *mut libc::pthread_t,
         attributes: *const libc::pthread_attr_t,
-        start: Start,
+        start: StartRoutine,
         arg: *mut c_void,
     ) -> c_int {
-        if !space::active() {
+        if !address_space::is_active() {
             // SAFETY: the caller's.
             return unsafe { super::pthread_create(thread, attributes, start, arg) };
         }
-        sweep();
-        let begin = Box::into_raw(Box::new(Begin { start, arg }));
+        release_dead_nails();
+        let begin = Box::into_raw(Box::new(ThreadStart { start, arg }));
         // SAFETY: the caller's; `begin` is the new thread's to free.
-        let answer = unsafe { super::pthread_create(thread, attributes, begins, begin.cast()) };
+        let answer =
+            unsafe { super::pthread_create(thread, attributes, thread_entry, begin.cast()) };
         if answer != 0 {
             // SAFETY: no thread has it.
             drop(unsafe { Box::from_raw(begin) });
@@ -213,30 +224,30 @@ mod exports {
 /// a frame of ours below: `pthread_exit` and cancellation unwind the stack, and must
 /// not meet one.
 #[unsafe(naked)]
-unsafe extern "C-unwind" fn begins(begin: *mut c_void) -> *mut c_void {
+unsafe extern "C-unwind" fn thread_entry(begin: *mut c_void) -> *mut c_void {
     naked_asm!(
         "sub rsp, 24",
         "mov rsi, rsp",
-        "call {begun}",
+        "call {on_thread_start}",
         "pop rax",
         "pop rdi",
         "add rsp, 8",
         "jmp rax",
-        begun = sym begun,
+        on_thread_start = sym on_thread_start,
     )
 }
 
 /// The thread's first steps; leaves the program's function and argument in `to`.
-unsafe extern "C" fn begun(begin: *mut Begin, to: *mut Begin) {
+unsafe extern "C" fn on_thread_start(begin: *mut ThreadStart, to: *mut ThreadStart) {
     // SAFETY: made by `pthread_create` for this thread alone; `to` has room.
     unsafe { to.write(*Box::from_raw(begin)) };
-    let (tid, own) = (raw::tid(), pager_process::thread_pointer());
-    with_known(|known| {
+    let (tid, own) = (raw_syscall::tid(), pager_process::thread_pointer());
+    with_record(|record| {
         // One that ended by the system call alone may have had the number before.
-        known.live.retain(|(live, _)| *live != tid);
-        known.live.push((tid, own));
+        record.live.retain(|(live, _)| *live != tid);
+        record.live.push((tid, own));
     });
-    processors::begins();
+    rseq::register();
     nail(whole_pages(own, own + CONTROL), tid);
     let key = KEY.load(Ordering::Acquire);
     if key != u32::MAX {
@@ -245,11 +256,11 @@ unsafe extern "C" fn begun(begin: *mut Begin, to: *mut Begin) {
     }
 }
 
-/// A thread of the program's ends, by returning, by `pthread_exit` or cancelled.
-unsafe extern "C" fn ends(round: *mut c_void) {
+/// A thread of the program's on_thread_exit, by returning, by `pthread_exit` or cancelled.
+unsafe extern "C" fn on_thread_exit(round: *mut c_void) {
     let round = round as usize;
     if ROBUST_USED.load(Ordering::Acquire) {
-        keep_robust();
+        nail_robust_mutexes();
     }
     if round > 1 {
         let key = KEY.load(Ordering::Acquire);
@@ -257,22 +268,22 @@ unsafe extern "C" fn ends(round: *mut c_void) {
         unsafe { libc::pthread_setspecific(key, (round - 1) as *const c_void) };
         return;
     }
-    let tid = raw::tid();
-    processors::ends();
-    with_known(|known| known.live.retain(|(live, _)| *live != tid));
-    sweep();
+    let tid = raw_syscall::tid();
+    rseq::unregister();
+    with_record(|record| record.live.retain(|(live, _)| *live != tid));
+    release_dead_nails();
 }
 
 /// The head of a thread's list of robust mutexes, as the kernel defines it.
 #[repr(C)]
-struct Head {
+struct RobustListHead {
     next: usize,
     futex_offset: isize,
     pending: usize,
 }
 
 /// Makes the robust mutexes this thread holds resident, and keeps them so.
-fn keep_robust() {
+fn nail_robust_mutexes() {
     let (mut head, mut len) = (0usize, 0usize);
     // SAFETY: two words that live through the call.
     let answer = unsafe {
@@ -280,17 +291,17 @@ fn keep_robust() {
             std::ptr::from_mut(&mut head) as usize,
             std::ptr::from_mut(&mut len) as usize,
         );
-        raw::call3(libc::SYS_get_robust_list, 0, head, len)
+        syscall3(libc::SYS_get_robust_list, 0, head, len)
     };
-    if raw::failed(answer) || head == 0 {
+    if is_error(answer) || head == 0 {
         return;
     }
-    let tid = raw::tid();
+    let tid = raw_syscall::tid();
     // SAFETY: the list the C library keeps for this thread; only this thread changes it.
     unsafe {
-        let list = &*(head as *const Head);
+        let list = &*(head as *const RobustListHead);
         let mut entry = list.next;
-        for _ in 0..ROBUST {
+        for _ in 0..MAX_ROBUST {
             // The lowest bit tells the kind of mutex.
             let at = entry & !1;
             if at == 0 || at == head {

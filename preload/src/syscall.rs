@@ -4,8 +4,8 @@
 //! may lie between the instruction and the return; so the function is written in
 //! assembly and branches off only for the calls that are emulated.
 
-use crate::raw::{self, Answer, give};
-use crate::{advise, brk, descriptors, exec, fork, limits, map, pager_process};
+use crate::raw_syscall::{SyscallResult, c_result, syscall3, syscall6};
+use crate::{brk, exec, fd_guard, fork, limits, madvise, map, mlock, pager_process};
 use host::seccomp::RING_OF_PAGER;
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int, c_long};
@@ -76,8 +76,8 @@ unsafe extern "C" fn syscall() -> c_long {
     )
 }
 
-extern "C" fn fail(answer: Answer) -> c_long {
-    give(answer) as c_long
+extern "C" fn fail(answer: SyscallResult) -> c_long {
+    c_result(answer) as c_long
 }
 
 extern "C" fn route(
@@ -96,19 +96,19 @@ extern "C" fn route(
         libc::SYS_mremap => map::mremap(a, b, c, flags, e),
         libc::SYS_mprotect => map::mprotect(a, b, c as c_int, -1),
         libc::SYS_pkey_mprotect => map::mprotect(a, b, c as c_int, flags),
-        libc::SYS_madvise => advise::madvise(a, b, c as c_int),
-        libc::SYS_mlock => advise::mlock(a, b, false),
-        libc::SYS_mlock2 if c <= 1 => advise::mlock(a, b, c == 1),
-        libc::SYS_munlock => advise::munlock(a, b),
-        libc::SYS_mlockall => advise::mlockall(a as c_int),
-        libc::SYS_munlockall => advise::munlockall(),
-        libc::SYS_mincore => advise::mincore(a, b, c),
-        libc::SYS_msync => match advise::msync(a, b, c as c_int) {
+        libc::SYS_madvise => madvise::madvise(a, b, c as c_int),
+        libc::SYS_mlock => mlock::mlock(a, b, false),
+        libc::SYS_mlock2 if c <= 1 => mlock::mlock(a, b, c == 1),
+        libc::SYS_munlock => mlock::munlock(a, b),
+        libc::SYS_mlockall => mlock::mlockall(a as c_int),
+        libc::SYS_munlockall => mlock::munlockall(),
+        libc::SYS_mincore => madvise::mincore(a, b, c),
+        libc::SYS_msync => match madvise::msync(a, b, c as c_int) {
             Some(answer) => answer,
             // SAFETY: the program asked for exactly this.
-            None => unsafe { raw::call3(number, a, b, c) },
+            None => unsafe { syscall3(number, a, b, c) },
         },
-        libc::SYS_process_madvise => advise::process_madvise(a as c_int, b, c, flags, e as u32),
+        libc::SYS_process_madvise => madvise::process_madvise(a as c_int, b, c, flags, e as u32),
         libc::SYS_brk => brk::brk(a),
         // Only those that copy memory come here.
         libc::SYS_fork => fork::raw_fork(libc::SIGCHLD as usize, [0; 4]),
@@ -128,17 +128,17 @@ extern "C" fn route(
         },
         // SAFETY: as above.
         libc::SYS_getrlimit => unsafe { limits::prlimit(0, a as c_int, std::ptr::null(), b as _) },
-        libc::SYS_close => descriptors::close(fd),
-        libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as c_int),
-        libc::SYS_dup2 => descriptors::dup2(fd, b as c_int),
-        libc::SYS_recvmsg => descriptors::raw_recvmsg(fd, b, c as c_int),
-        libc::SYS_dup3 => descriptors::dup3(fd, b as c_int, c as c_int),
+        libc::SYS_close => fd_guard::close(fd),
+        libc::SYS_close_range => fd_guard::close_range(a as u32, b as u32, c as c_int),
+        libc::SYS_dup2 => fd_guard::dup2(fd, b as c_int),
+        libc::SYS_recvmsg => fd_guard::raw_recvmsg(fd, b, c as c_int),
+        libc::SYS_dup3 => fd_guard::dup3(fd, b as c_int, c as c_int),
         libc::SYS_io_uring_setup if pager_process::is_pager() => {
             // SAFETY: the pager's own call.
-            unsafe { raw::call(number, [a, b, 0, 0, 0, RING_OF_PAGER as usize]) }
+            unsafe { syscall6(number, [a, b, 0, 0, 0, RING_OF_PAGER as usize]) }
         }
         // SAFETY: the program asked for exactly this.
-        _ => unsafe { raw::call(number, [a, b, c, d, e, f]) },
+        _ => unsafe { syscall6(number, [a, b, c, d, e, f]) },
     };
-    give(answer) as c_long
+    c_result(answer) as c_long
 }

@@ -34,7 +34,7 @@ const GO: &[u8] = b"Go\0\0";
 pub fn start() {
     let mut first = true;
     // SAFETY: the callback fits, and the flag lives through the call.
-    unsafe { crate::next::dl_iterate_phdr(look, std::ptr::from_mut(&mut first).cast()) };
+    unsafe { crate::dlsym::dl_iterate_phdr(look, std::ptr::from_mut(&mut first).cast()) };
 }
 
 /// The text of this library.

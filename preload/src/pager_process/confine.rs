@@ -7,9 +7,8 @@
 //! pages. None of these opens a file, makes a socket that leads anywhere, signals, or starts a
 //! program; so what the program itself changes later (user, root directory, capabilities,
 //! filters, namespaces) has nothing to follow here.
-
-use crate::raw::{self, Answer};
-use crate::{link, pager_process::threads};
+use crate::raw_syscall::{SyscallResult, is_error, syscall6};
+use crate::supervisor;
 
 /// The first of the numbers from which a user and a group are drawn that own no file and run no
 /// other process. The user of number 65534 does run some: its processes could trace this one, and
@@ -18,16 +17,16 @@ const UNUSED: u32 = 0x6000_0000;
 /// Count of these numbers.
 const UNUSED_COUNT: u32 = 0x1000_0000;
 
-fn call(number: std::ffi::c_long, args: [usize; 5]) -> Answer {
+fn call(number: std::ffi::c_long, args: [usize; 5]) -> SyscallResult {
     let [a, b, c, d, e] = args;
     // SAFETY: called below with arguments that live through the call.
-    unsafe { raw::call(number, [a, b, c, d, e, 0]) }
+    unsafe { syscall6(number, [a, b, c, d, e, 0]) }
 }
 
 /// Leaves what a new process shares with the program or has a copy of. The port stays:
 /// messages go through it.
 pub fn leave_program() {
-    threads::name(c"selfpage-pager");
+    super::threads::name(c"selfpage-pager");
     // Its core dump would hold the program's memory.
     let none = libc::rlimit {
         rlim_cur: 0,
@@ -47,7 +46,7 @@ pub fn leave_program() {
             [first as usize, last as usize, 0, 0, 0],
         );
     };
-    match link::guarded_fd().map(|fd| fd as u32) {
+    match supervisor::guarded_fd().map(|fd| fd as u32) {
         Some(port) => {
             if port > 0 {
                 close(0, port - 1);
@@ -65,7 +64,7 @@ fn occupy_standard_streams() {
     for stream in 0..=2 {
         let flags = libc::EFD_NONBLOCK as usize;
         let fd = call(libc::SYS_eventfd2, [0, flags, 0, 0, 0]);
-        if raw::failed(fd) || fd > stream {
+        if is_error(fd) || fd > stream {
             call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
         }
     }
@@ -102,7 +101,7 @@ fn unused_number() -> Option<usize> {
     let mut random = 0u32;
     let at = std::ptr::from_mut(&mut random) as usize;
     let drawn = call(libc::SYS_getrandom, [at, size_of::<u32>(), 0, 0, 0]);
-    (drawn == size_of::<u32>() as Answer).then(|| (UNUSED + random % UNUSED_COUNT) as usize)
+    (drawn == size_of::<u32>() as SyscallResult).then(|| (UNUSED + random % UNUSED_COUNT) as usize)
 }
 
 fn drop_capabilities() {

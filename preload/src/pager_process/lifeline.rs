@@ -16,8 +16,9 @@
 //! the pair the supervisor holds a copy of the userfaultfd, which is closed when the
 //! supervisor finds the pager process gone: by then the signal is sent.
 
-use crate::{pager, raw};
-use ::link::client::Connection;
+use crate::process_pager;
+use crate::raw_syscall::{is_error, syscall3};
+use link::client::Connection;
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -44,7 +45,7 @@ impl Lifeline {
         let connection_copy = rustix::io::fcntl_dupfd_cloexec(connection.fd(), 0)?;
         own(end.as_fd(), program)?;
         own(connection_copy.as_fd(), program)?;
-        let userfault = pager::userfault();
+        let userfault = process_pager::userfault();
         connection.send_lifeline(end.as_fd(), userfault)?;
         Ok(Self {
             end,
@@ -65,8 +66,8 @@ fn own(socket: BorrowedFd<'_>, program: i32) -> Result<()> {
     let fcntl = |command: i32, argument: usize| {
         let fd = socket.as_raw_fd() as usize;
         // SAFETY: changes the socket alone, no memory.
-        let answer = unsafe { raw::call3(libc::SYS_fcntl, fd, command as usize, argument) };
-        match raw::failed(answer) {
+        let answer = unsafe { syscall3(libc::SYS_fcntl, fd, command as usize, argument) };
+        match is_error(answer) {
             true => Err(Errno::from_raw_os_error(-answer as i32)),
             false => Ok(answer as usize),
         }

@@ -6,7 +6,7 @@
 //! which the kernel clears the first thread's number does: at exec, too, since the memory has
 //! another user.
 
-use crate::raw;
+use crate::raw_syscall::{error, is_error, syscall3, syscall6};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, Result};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -29,8 +29,8 @@ impl Program {
     /// The program with process number `pid`, whose one thread waits for the caller.
     pub fn new(pid: i32) -> Result<Self> {
         // SAFETY: makes a descriptor.
-        let answer = unsafe { raw::call3(libc::SYS_pidfd_open, pid as usize, 0, 0) };
-        if raw::failed(answer) {
+        let answer = unsafe { syscall3(libc::SYS_pidfd_open, pid as usize, 0, 0) };
+        if is_error(answer) {
             return Err(Errno::from_raw_os_error(-answer as i32));
         }
         // SAFETY: a fresh descriptor.
@@ -100,6 +100,6 @@ fn is_cleared(at: usize, pid: i32) -> bool {
     let timeout = std::ptr::from_ref(&now) as usize;
     let wait = libc::FUTEX_WAIT as usize;
     // SAFETY: the kernel reads the word and the time.
-    let answer = unsafe { raw::call(libc::SYS_futex, [at, wait, pid as usize, timeout, 0, 0]) };
-    answer == raw::error(libc::EAGAIN)
+    let answer = unsafe { syscall6(libc::SYS_futex, [at, wait, pid as usize, timeout, 0, 0]) };
+    answer == error(libc::EAGAIN)
 }

@@ -4,9 +4,9 @@
 //! They are raw clones with every signal blocked, on stacks and thread-local storage that are
 //! never paged.
 
-use super::lead;
-use crate::raw::{self, Answer};
-use crate::{next, pager};
+use super::run_leader;
+use crate::raw_syscall::{SyscallResult, is_error, syscall3};
+use crate::{dlsym, process_pager};
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -20,10 +20,10 @@ pub const HANDLERS: usize = 8;
 /// builds need the room, and the first thread runs the handshake.
 const STACK: usize = 512 << 10;
 
-/// The task of a thread.
+/// The role of a thread.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-pub enum Task {
+pub enum ThreadRole {
     /// Joins the tree, starts the others, watches.
     Leader = 0,
     /// Evicts.
@@ -32,11 +32,11 @@ pub enum Task {
     Handler = 2,
 }
 
-const TASKS: usize = Task::Handler as usize + HANDLERS;
+const ROLES: usize = ThreadRole::Handler as usize + HANDLERS;
 
 /// Stacks and thread control blocks, made once and used again in children of forks.
-static STACKS: [AtomicUsize; TASKS] = [const { AtomicUsize::new(0) }; TASKS];
-static STORAGE: [AtomicUsize; TASKS] = [const { AtomicUsize::new(0) }; TASKS];
+static STACKS: [AtomicUsize; ROLES] = [const { AtomicUsize::new(0) }; ROLES];
+static STORAGE: [AtomicUsize; ROLES] = [const { AtomicUsize::new(0) }; ROLES];
 static PROCESSORS: [AtomicU32; HANDLERS] = [const { AtomicU32::new(0) }; HANDLERS];
 static HANDLER_COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -63,19 +63,19 @@ pub fn prepare() -> Result<(), String> {
         HANDLER_COUNT.store(count.max(1), Ordering::Release);
     }
     if STORAGE[0].load(Ordering::Acquire) == 0 {
-        make_storage(&STORAGE[..Task::Handler as usize + handlers()])
+        make_storage(&STORAGE[..ThreadRole::Handler as usize + handlers()])
             .ok_or("the C library gives the pager's threads no storage")?;
     }
-    make_stack(Task::Leader as usize)
+    make_stack(ThreadRole::Leader as usize)
 }
 
 /// Makes a thread's stack, once.
-fn make_stack(task: usize) -> Result<(), String> {
+fn make_stack(role: usize) -> Result<(), String> {
     let memory = |_| "no memory for the stacks of the pager's threads".to_string();
-    if STACKS[task].load(Ordering::Acquire) == 0 {
+    if STACKS[role].load(Ordering::Acquire) == 0 {
         let stack = WiredMemory::private(PAGE + STACK).map_err(memory)?.leak() as usize;
-        crate::space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
-        STACKS[task].store(stack, Ordering::Release);
+        crate::address_space::protect(&(stack..stack + PAGE), libc::PROT_NONE);
+        STACKS[role].store(stack, Ordering::Release);
     }
     Ok(())
 }
@@ -85,12 +85,12 @@ fn make_stack(task: usize) -> Result<(), String> {
 pub fn trim_stack() {
     let here = 0u8;
     let used = std::ptr::from_ref(&here).addr() & !(PAGE - 1);
-    let bottom = STACKS[Task::Leader as usize].load(Ordering::Acquire) + PAGE;
+    let bottom = STACKS[ThreadRole::Leader as usize].load(Ordering::Acquire) + PAGE;
     // The page below is the next call's.
     let length = used.saturating_sub(PAGE + bottom);
     let advice = libc::MADV_DONTNEED as usize;
     // SAFETY: below every frame of this thread, the only one on this stack.
-    unsafe { raw::call3(libc::SYS_madvise, bottom, length, advice) };
+    unsafe { syscall3(libc::SYS_madvise, bottom, length, advice) };
 }
 
 fn handlers() -> usize {
@@ -100,25 +100,25 @@ fn handlers() -> usize {
 /// Creates the resources of the threads that read faults.
 pub fn prepare_handlers() -> Result<(), String> {
     for (n, processor) in PROCESSORS[..handlers()].iter().enumerate() {
-        pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
+        process_pager::prepare_entry(n, processor.load(Ordering::Acquire) as usize)?;
     }
     Ok(())
 }
 
 /// Starts the threads that read faults: as urgent as the caller.
 pub fn start_handlers() -> Result<(), String> {
-    let first = Task::Handler as usize;
+    let first = ThreadRole::Handler as usize;
     (first..first + handlers()).try_for_each(start)
 }
 
 /// Starts the thread that evicts.
 pub fn start_evictor() -> Result<(), String> {
-    start(Task::Evictor as usize)
+    start(ThreadRole::Evictor as usize)
 }
 
-fn start(task: usize) -> Result<(), String> {
-    make_stack(task)?;
-    super::started(spawn_thread(task)).map(|_| ())
+fn start(role: usize) -> Result<(), String> {
+    make_stack(role)?;
+    super::started(spawn_thread(role)).map(|_| ())
 }
 
 type InitialiseTls = unsafe extern "C" fn(*mut c_void, bool) -> *mut c_void;
@@ -149,8 +149,8 @@ type Entry = [usize; 2];
 fn make_storage(blocks: &[AtomicUsize]) -> Option<()> {
     static INITIALISE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    let initialise = next::find(&INITIALISE, "_dl_allocate_tls_init\0");
-    let sizes = next::find(&SIZE, "_dl_get_tls_static_info\0");
+    let initialise = dlsym::find(&INITIALISE, "_dl_allocate_tls_init\0");
+    let sizes = dlsym::find(&SIZE, "_dl_get_tls_static_info\0");
     if initialise.is_null() || sizes.is_null() {
         return None;
     }
@@ -203,26 +203,26 @@ pub fn thread_pointer() -> usize {
     own
 }
 
-/// Clones a process with this task, which runs on its own stack and storage.
-pub fn spawn(task: Task, flags: usize, argument: usize) -> Answer {
-    let (stack, storage) = (&STACKS[task as usize], &STORAGE[task as usize]);
+/// Clones a process with this role, which runs on its own stack and storage.
+pub fn spawn(role: ThreadRole, flags: usize, argument: usize) -> SyscallResult {
+    let (stack, storage) = (&STACKS[role as usize], &STORAGE[role as usize]);
     let top = stack.load(Ordering::Acquire) + PAGE + STACK;
     let storage = storage.load(Ordering::Acquire);
     let flags = flags | libc::CLONE_SETTLS as usize;
-    // SAFETY: a stack and storage of its own; `lead` never returns.
+    // SAFETY: a stack and storage of its own; `run_leader` never returns.
     unsafe { clone_onto(flags, top, storage, lead_process, argument) }
 }
 
 extern "C" fn lead_process(above: usize) -> ! {
-    lead(above)
+    run_leader(above)
 }
 
-fn spawn_thread(task: usize) -> Answer {
-    let top = STACKS[task].load(Ordering::Acquire) + PAGE + STACK;
-    let storage = STORAGE[task].load(Ordering::Acquire);
+fn spawn_thread(role: usize) -> SyscallResult {
+    let top = STACKS[role].load(Ordering::Acquire) + PAGE + STACK;
+    let storage = STORAGE[role].load(Ordering::Acquire);
     let flags = THREAD | libc::CLONE_SETTLS as usize;
     // SAFETY: a stack and storage of its own; `run` never returns.
-    unsafe { clone_onto(flags, top, storage, run, task) }
+    unsafe { clone_onto(flags, top, storage, run, role) }
 }
 
 /// A raw clone onto another stack, where `entry(argument)` runs.
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn clone_onto(
     tls: usize,
     entry: extern "C" fn(usize) -> !,
     argument: usize,
-) -> Answer {
+) -> SyscallResult {
     naked_asm!(
         "and rsi, -16",
         "sub rsi, 16",
@@ -259,19 +259,19 @@ pub unsafe extern "C" fn clone_onto(
     )
 }
 
-extern "C" fn run(task: usize) -> ! {
-    if task == Task::Evictor as usize {
+extern "C" fn run(role: usize) -> ! {
+    if role == ThreadRole::Evictor as usize {
         name(c"selfpage-evict");
-        pager::evictor_main()
+        process_pager::evictor_main()
     }
     name(c"selfpage-entry");
-    let n = task - Task::Handler as usize;
+    let n = role - ThreadRole::Handler as usize;
     let cpu = PROCESSORS[n].load(Ordering::Acquire) as usize;
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     // A processor taken away since: unpinned is slower, not wrong.
     let _ = rustix::thread::sched_setaffinity(None, &set);
-    pager::entry_main(n)
+    process_pager::entry_main(n)
 }
 
 /// Names the calling thread.
@@ -283,16 +283,16 @@ pub fn name(name: &CStr) {
 /// which pinned threads cannot have) run before all ordinary work, else its faults would wait
 /// for that. There is at most one fault of each of its threads at a time. The calling thread
 /// takes that class for those that it starts. Returns true where it has it.
-pub fn take_urgency(program: i32) -> bool {
+pub fn set_rt_priority(program: i32) -> bool {
     // SAFETY: a query without effect.
-    let answer = unsafe { raw::call3(libc::SYS_sched_getscheduler, program as usize, 0, 0) };
+    let answer = unsafe { syscall3(libc::SYS_sched_getscheduler, program as usize, 0, 0) };
     let policy = answer as i32 & !libc::SCHED_RESET_ON_FORK;
     // Without the right to it the threads are ordinary ones.
-    !raw::failed(answer) && policy == libc::SCHED_DEADLINE && set_policy(libc::SCHED_FIFO, 1)
+    !is_error(answer) && policy == libc::SCHED_DEADLINE && set_policy(libc::SCHED_FIFO, 1)
 }
 
 /// The calling thread is an ordinary one again.
-pub fn end_urgency() {
+pub fn clear_rt_priority() {
     set_policy(libc::SCHED_OTHER, 0);
 }
 
@@ -300,5 +300,5 @@ fn set_policy(policy: i32, sched_priority: i32) -> bool {
     let parameters = libc::sched_param { sched_priority };
     let at = std::ptr::from_ref(&parameters) as usize;
     // SAFETY: a structure that the kernel reads.
-    !raw::failed(unsafe { raw::call3(libc::SYS_sched_setscheduler, 0, policy as usize, at) })
+    !is_error(unsafe { syscall3(libc::SYS_sched_setscheduler, 0, policy as usize, at) })
 }

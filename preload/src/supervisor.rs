@@ -1,17 +1,19 @@
-//! This process's connection to the system domain.
+//! This process's connection to the supervisor of its tree.
 
-use ::link::client::SupervisorPort;
-use ::link::handshake::RawDomainId;
+pub mod disk;
+
+use link::client::SupervisorPort;
+use link::handshake::{RawDomainId, Welcome};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static PORT: OnceLock<SupervisorPort> = OnceLock::new();
 static DOMAIN: AtomicU32 = AtomicU32::new(0);
 static ALLOW_UNPAGED: AtomicBool = AtomicBool::new(false);
-static PACED: AtomicBool = AtomicBool::new(false);
+static FAULT_LIMITS: AtomicBool = AtomicBool::new(false);
 
 /// Stores the port, once, in the constructor.
-pub fn keep(port: SupervisorPort) {
+pub fn set_port(port: SupervisorPort) {
     let _ = PORT.set(port);
 }
 
@@ -30,27 +32,19 @@ pub fn domain() -> RawDomainId {
     DOMAIN.load(Ordering::Acquire)
 }
 
-/// Sets the process's domain.
-pub fn set_domain(domain: RawDomainId) {
-    DOMAIN.store(domain, Ordering::Release);
+/// Stores what the supervisor sent when the process joined.
+pub fn on_welcome(welcome: &Welcome) {
+    DOMAIN.store(welcome.domain, Ordering::Release);
+    ALLOW_UNPAGED.store(welcome.options.allow_unpaged, Ordering::Release);
+    FAULT_LIMITS.store(welcome.options.paced, Ordering::Release);
 }
 
 /// Returns true if programs that cannot be paged may run unpaged.
-pub fn allow_unpaged() -> bool {
+pub fn allows_unpaged() -> bool {
     ALLOW_UNPAGED.load(Ordering::Acquire)
 }
 
 /// Returns true if the tree may have fault limits.
-pub fn is_paced() -> bool {
-    PACED.load(Ordering::Acquire)
-}
-
-/// Sets it, from the welcome message.
-pub fn set_paced(paced: bool) {
-    PACED.store(paced, Ordering::Release);
-}
-
-/// Sets it, from the welcome message.
-pub fn set_allow_unpaged(allow: bool) {
-    ALLOW_UNPAGED.store(allow, Ordering::Release);
+pub fn may_have_fault_limits() -> bool {
+    FAULT_LIMITS.load(Ordering::Acquire)
 }

@@ -7,8 +7,9 @@
 //! Per 2 MiB there is one byte, none, all or mixed, and bits only for the mixed: a
 //! reservation of a terabyte costs half a megabyte, not thirty-two.
 
-use crate::mappings::Span;
-use crate::{raw, space};
+use crate::address_space;
+use crate::raw_syscall::{is_error, syscall3};
+use crate::vma_map::AddrRange;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, HUGE_RANGE_PAGES, PAGE, WiredMemory};
 
@@ -23,22 +24,23 @@ const MIXED: u8 = 2;
 const WORDS: usize = HUGE_RANGE_PAGES / 64;
 
 /// Readers find an arena here by its addresses; entries are only added.
-static TABLE: [AtomicPtr<Marks>; ARENAS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS];
+static TABLE: [AtomicPtr<MappedBitmap>; ARENAS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; ARENAS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Threads that are closing a page now.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
 /// One arena's marks.
-struct Marks {
-    span: Span,
+struct MappedBitmap {
+    span: AddrRange,
     coarse: WiredMemory,
     mapped: WiredMemory,
     closed: WiredMemory,
     any_closed: AtomicBool,
 }
 
-impl Marks {
+impl MappedBitmap {
     fn ranges(&self) -> usize {
         self.span.len().div_ceil(HUGE_RANGE)
     }
@@ -67,7 +69,7 @@ impl Marks {
         }
     }
 
-    fn mark(&self, span: &Span, mapped: bool) {
+    fn mark(&self, span: &AddrRange, mapped: bool) {
         let (first, end) = (self.page(span.start), self.page(span.end - 1) + 1);
         let mut page = first;
         while page < end {
@@ -77,7 +79,7 @@ impl Marks {
             if stop - page == HUGE_RANGE_PAGES {
                 coarse.store(if mapped { ALL } else { NONE }, Ordering::Release);
             } else {
-                self.spell_out(range);
+                self.expand(range);
                 for page in page..stop {
                     let (word, bit) = (&self.mapped()[page / 64], 1u64 << (page % 64));
                     match mapped {
@@ -91,7 +93,7 @@ impl Marks {
     }
 
     /// Gives a range bits of its own, set as its byte was.
-    fn spell_out(&self, range: usize) {
+    fn expand(&self, range: usize) {
         let coarse = &self.coarse()[range];
         let bits = match coarse.load(Ordering::Acquire) {
             MIXED => return,
@@ -105,7 +107,7 @@ impl Marks {
     }
 }
 
-fn find(addr: usize) -> Option<&'static Marks> {
+fn find(addr: usize) -> Option<&'static MappedBitmap> {
     TABLE[..COUNT.load(Ordering::Acquire).min(ARENAS)]
         .iter()
         // SAFETY: entries point to leaked values.
@@ -114,13 +116,13 @@ fn find(addr: usize) -> Option<&'static Marks> {
 }
 
 /// A new arena, nothing in it mapped. The caller holds the map's lock.
-pub fn add(span: &Span) -> rustix::io::Result<()> {
+pub fn add(span: &AddrRange) -> rustix::io::Result<()> {
     let at = COUNT.load(Ordering::Relaxed);
     if at == ARENAS {
         return Ok(());
     }
     let ranges = span.len().div_ceil(HUGE_RANGE);
-    let marks = Box::new(Marks {
+    let marks = Box::new(MappedBitmap {
         span: span.clone(),
         coarse: WiredMemory::private(ranges)?,
         mapped: WiredMemory::private(ranges * WORDS * 8)?,
@@ -133,7 +135,7 @@ pub fn add(span: &Span) -> rustix::io::Result<()> {
 }
 
 /// Parts of a span, each in one arena, with the arena's marks, up to the first without marks.
-fn parts(span: &Span) -> impl Iterator<Item = (&'static Marks, Span)> {
+fn parts(span: &AddrRange) -> impl Iterator<Item = (&'static MappedBitmap, AddrRange)> {
     let (mut at, end) = (span.start, span.end);
     std::iter::from_fn(move || {
         let start = at;
@@ -144,7 +146,7 @@ fn parts(span: &Span) -> impl Iterator<Item = (&'static Marks, Span)> {
 }
 
 /// Pages became mapped or free. The caller holds the map's lock.
-pub fn mark(span: &Span, mapped: bool) {
+pub fn mark(span: &AddrRange, mapped: bool) {
     for (marks, part) in parts(span) {
         marks.mark(&part, mapped);
     }
@@ -152,7 +154,7 @@ pub fn mark(span: &Span, mapped: bool) {
 
 /// Returns true if the program has mapped the page at `addr`. For the threads that resolve
 /// faults: no lock, no allocation, wired memory only.
-pub fn allocated(addr: usize) -> bool {
+pub fn is_mapped(addr: usize) -> bool {
     find(addr).is_none_or(|marks| marks.is_mapped(marks.page(addr)))
 }
 
@@ -165,7 +167,7 @@ pub fn close(addr: usize) {
     CLOSING.fetch_add(1, Ordering::SeqCst);
     if !marks.is_mapped(page) {
         let start = marks.span.start + page * PAGE;
-        shut(start);
+        close_page(start);
         marks.closed()[page / 64].fetch_or(1 << (page % 64), Ordering::SeqCst);
         marks.any_closed.store(true, Ordering::SeqCst);
     }
@@ -177,36 +179,36 @@ pub fn close(addr: usize) {
 const GUARD_INSTALL: usize = 102;
 const GUARD_REMOVE: usize = 103;
 
-fn advise(page: usize, advice: usize) -> bool {
+fn advise_page(page: usize, advice: usize) -> bool {
     // SAFETY: a free page of an arena: it has no contents.
-    !raw::failed(unsafe { raw::call3(libc::SYS_madvise, page, PAGE, advice) })
+    !is_error(unsafe { syscall3(libc::SYS_madvise, page, PAGE, advice) })
 }
 
 /// True once a page was closed by its access rights, since the kernel refused to mark it.
 static PROTECTED: AtomicBool = AtomicBool::new(false);
 
-fn shut(page: usize) {
-    if !advise(page, GUARD_INSTALL) {
+fn close_page(page: usize) {
+    if !advise_page(page, GUARD_INSTALL) {
         PROTECTED.store(true, Ordering::SeqCst);
-        space::protect(&(page..page + PAGE), libc::PROT_NONE);
+        address_space::protect(&(page..page + PAGE), libc::PROT_NONE);
     }
 }
 
-fn unshut(page: usize) {
-    advise(page, GUARD_REMOVE);
+fn open_page(page: usize) {
+    advise_page(page, GUARD_REMOVE);
     if PROTECTED.load(Ordering::SeqCst) {
-        space::protect(&(page..page + PAGE), space::RW);
+        address_space::protect(&(page..page + PAGE), address_space::RW);
     }
 }
 
 /// Opens every page of `span` that was closed. The caller has marked them mapped.
-pub fn reopen(span: &Span) {
+pub fn reopen(span: &AddrRange) {
     for (marks, part) in parts(span) {
         reopen_in(marks, &part);
     }
 }
 
-fn reopen_in(marks: &Marks, span: &Span) {
+fn reopen_in(marks: &MappedBitmap, span: &AddrRange) {
     // A thread that closes pages does not wait for this one.
     while CLOSING.load(Ordering::SeqCst) != 0 {
         std::hint::spin_loop();
@@ -217,7 +219,7 @@ fn reopen_in(marks: &Marks, span: &Span) {
     for page in marks.page(span.start)..=marks.page(span.end - 1) {
         let (word, bit) = (&marks.closed()[page / 64], 1u64 << (page % 64));
         if word.load(Ordering::SeqCst) & bit != 0 {
-            unshut(marks.span.start + page * PAGE);
+            open_page(marks.span.start + page * PAGE);
             word.fetch_and(!bit, Ordering::SeqCst);
         }
     }
@@ -226,12 +228,13 @@ fn reopen_in(marks: &Marks, span: &Span) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw_syscall::error;
     use std::sync::{Mutex, PoisonError};
 
     /// Stands for the map's lock, which a thread that adds an arena holds.
     static MAP: Mutex<()> = Mutex::new(());
 
-    fn add_one(span: &Span) {
+    fn add_one(span: &AddrRange) {
         let _alone = MAP.lock().unwrap_or_else(PoisonError::into_inner);
         add(span).unwrap();
     }
@@ -241,57 +244,57 @@ mod tests {
         let base = 0x5000_0000_0000;
         add_one(&(base..base + 4 * HUGE_RANGE));
         let page = |n: usize| base + n * PAGE;
-        assert!(!allocated(page(0)) && allocated(base - PAGE));
+        assert!(!is_mapped(page(0)) && is_mapped(base - PAGE));
         mark(&(page(3)..page(700)), true);
         assert!(
-            !allocated(page(2))
-                && allocated(page(3))
-                && allocated(page(699))
-                && !allocated(page(700))
+            !is_mapped(page(2))
+                && is_mapped(page(3))
+                && is_mapped(page(699))
+                && !is_mapped(page(700))
         );
         mark(&(page(0)..page(512)), false);
-        assert!(!allocated(page(511)) && allocated(page(512)));
+        assert!(!is_mapped(page(511)) && is_mapped(page(512)));
         mark(&(page(512)..page(2048)), true);
-        assert!(allocated(page(2047)));
+        assert!(is_mapped(page(2047)));
         mark(&(page(513)..page(514)), false);
-        assert!(allocated(page(512)) && !allocated(page(513)) && allocated(page(514)));
+        assert!(is_mapped(page(512)) && !is_mapped(page(513)) && is_mapped(page(514)));
     }
 
     /// Returns true if the kernel lets a page be accessed.
     fn usable(page: usize) -> bool {
-        advise(page, libc::MADV_POPULATE_READ as usize)
+        advise_page(page, libc::MADV_POPULATE_READ as usize)
     }
 
     #[test]
     fn a_closed_page_keeps_its_place_until_it_is_mapped_again() {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let base = space::map(0, HUGE_RANGE, space::RW, flags, -1, 0) as usize;
+        let base = address_space::map(0, HUGE_RANGE, address_space::RW, flags, -1, 0) as usize;
         let span = base..base + HUGE_RANGE;
         add_one(&span);
         close(base + PAGE + 8);
         assert!(usable(base) && !usable(base + PAGE) && usable(base + 2 * PAGE));
         let fixed = flags | libc::MAP_FIXED_NOREPLACE;
-        let there = space::map(base + PAGE, PAGE, space::RW, fixed, -1, 0);
-        assert_eq!(there, raw::error(libc::EEXIST));
+        let there = address_space::map(base + PAGE, PAGE, address_space::RW, fixed, -1, 0);
+        assert_eq!(there, error(libc::EEXIST));
         mark(&span, true);
         reopen(&span);
         assert!(usable(base + PAGE));
         close(base);
         assert!(usable(base), "a mapped page is not closed");
-        space::unmap(&span);
+        address_space::unmap(&span);
     }
 
     #[test]
     fn a_kernel_without_guards_closes_pages_by_their_access() {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_LOCKED;
         // Guards are refused where memory is locked.
-        let page = space::map(0, PAGE, space::RW, flags, -1, 0) as usize;
-        assert!(!advise(page, GUARD_INSTALL));
-        shut(page);
+        let page = address_space::map(0, PAGE, address_space::RW, flags, -1, 0) as usize;
+        assert!(!advise_page(page, GUARD_INSTALL));
+        close_page(page);
         assert!(!usable(page));
-        unshut(page);
+        open_page(page);
         assert!(usable(page));
-        space::unmap(&(page..page + PAGE));
+        address_space::unmap(&(page..page + PAGE));
     }
 
     #[test]
@@ -301,8 +304,8 @@ mod tests {
         add_one(&(base + HUGE_RANGE..base + 2 * HUGE_RANGE));
         mark(&(base + PAGE..base + 2 * HUGE_RANGE - PAGE), true);
         assert!(
-            !allocated(base) && allocated(base + HUGE_RANGE - PAGE) && allocated(base + HUGE_RANGE)
+            !is_mapped(base) && is_mapped(base + HUGE_RANGE - PAGE) && is_mapped(base + HUGE_RANGE)
         );
-        assert!(!allocated(base + 2 * HUGE_RANGE - PAGE));
+        assert!(!is_mapped(base + 2 * HUGE_RANGE - PAGE));
     }
 }

@@ -1,8 +1,8 @@
 //! Lines for the user, from places that may not allocate.
 
-use crate::link;
-use crate::{pager_process, raw};
-use ::link::handshake::ChildMessage;
+use crate::raw_syscall::syscall3;
+use crate::{pager_process, supervisor};
+use link::handshake::ChildMessage;
 use std::fmt::{Arguments, Write};
 
 /// Longest line, in bytes; longer ones are cut.
@@ -33,9 +33,9 @@ fn line(text: Arguments<'_>) -> Line {
 
 /// Prints a line once by way of `run`, which has the user's terminal; on this process's
 /// standard error where `run` cannot be reached.
-pub fn say(text: Arguments<'_>) {
+pub fn log(text: Arguments<'_>) {
     let line = line(text);
-    let port = link::port();
+    let port = supervisor::port();
     if port.is_none_or(|port| {
         port.say(ChildMessage::Notice(&line.bytes[..line.len]))
             .is_err()
@@ -45,9 +45,9 @@ pub fn say(text: Arguments<'_>) {
 }
 
 /// Prints the reason of a refusal.
-pub fn refuse(text: Arguments<'_>) {
+pub fn log_refusal(text: Arguments<'_>) {
     let line = line(text);
-    let port = link::port();
+    let port = supervisor::port();
     if port.is_none_or(|port| {
         port.say(ChildMessage::Refused(&line.bytes[..line.len]))
             .is_err()
@@ -64,17 +64,12 @@ fn write(mut line: Line) {
         (line.bytes.as_ptr(), line.len + 1),
     ] {
         // SAFETY: bytes that live through the call.
-        unsafe { raw::call3(libc::SYS_write, 2, start as usize, len) };
+        unsafe { syscall3(libc::SYS_write, 2, start as usize, len) };
     }
 }
 
 /// Prints why the process cannot continue, and ends it: it would read wrong data otherwise.
-pub fn die(text: Arguments<'_>) -> ! {
-    refuse(text);
-    pager_process::die()
-}
-
-/// Reports that the system domain has ended: every process of its tree ends with it.
-pub fn gone() -> ! {
-    pager_process::die()
+pub fn abort(text: Arguments<'_>) -> ! {
+    log_refusal(text);
+    pager_process::kill_program()
 }

@@ -6,20 +6,20 @@
 //! the kernel keeps the thread's processor. So the query is one load.
 //!
 //! Threads that the C library did not make have no area here, nor those beyond
-//! [`THREADS`]: their processor is unknown.
+//! [`MAX_THREADS`]: their processor is unknown.
 //!
 //! Rule: an area is read only while its thread waits for a page, which is before it ends,
 //! and under the place's lock, which the thread takes to forget it. Control blocks are never
 //! paged while their threads run (see [`pthread`](crate::pthread)).
 
-use crate::raw::Quiet;
-use crate::{next, pager_process, raw};
+use crate::raw_syscall::SignalsBlocked;
+use crate::{dlsym, pager_process, raw_syscall};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU32, Ordering};
 use wired::Lock;
 
 /// Most threads recorded: a query scans them all, which takes 10 ns.
-const THREADS: usize = 64;
+const MAX_THREADS: usize = 64;
 
 /// Where the word lies in an area: `cpu_id` of the kernel's `struct rseq`.
 const PROCESSOR: isize = 4;
@@ -28,35 +28,35 @@ const PROCESSOR: isize = 4;
 static OFFSET: AtomicIsize = AtomicIsize::new(0);
 
 /// The threads, by number; 0 in a free place.
-static NUMBERS: [AtomicU32; THREADS] = [const { AtomicU32::new(0) }; THREADS];
+static NUMBERS: [AtomicU32; MAX_THREADS] = [const { AtomicU32::new(0) }; MAX_THREADS];
 
 /// The addresses of their words.
-static WORDS: [Lock<usize>; THREADS] = [const { Lock::new(0) }; THREADS];
+static WORDS: [Lock<usize>; MAX_THREADS] = [const { Lock::new(0) }; MAX_THREADS];
 
 /// Finds the areas, and begins with the calling thread's. In the constructor.
-pub fn start() {
+pub fn init() {
     static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     static SIZE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    let at = next::find(&AT, "__rseq_offset\0").cast::<isize>();
-    let size = next::find(&SIZE, "__rseq_size\0").cast::<u32>();
+    let at = dlsym::find(&AT, "__rseq_offset\0").cast::<isize>();
+    let size = dlsym::find(&SIZE, "__rseq_size\0").cast::<u32>();
     // SAFETY: constants of the C library's of these types, where it has them.
     if let (Some(at), Some(size)) = unsafe { (at.as_ref(), size.as_ref()) }
         && *size > 0
     {
         OFFSET.store(*at + PROCESSOR, Ordering::Release);
     }
-    begins();
+    register();
 }
 
 /// The calling thread begins.
-pub fn begins() {
+pub fn register() {
     let offset = OFFSET.load(Ordering::Acquire);
     if offset == 0 {
         return;
     }
-    let _quiet = Quiet::new();
+    let _blocked = SignalsBlocked::new();
     let free = NUMBERS.iter().position(|number| {
-        let mine = raw::tid() as u32;
+        let mine = raw_syscall::tid() as u32;
         number
             .compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -67,9 +67,9 @@ pub fn begins() {
 }
 
 /// The calling thread ends: its area may go.
-pub fn ends() {
-    let _quiet = Quiet::new();
-    if let Some(place) = place_of(raw::tid() as u32) {
+pub fn unregister() {
+    let _blocked = SignalsBlocked::new();
+    if let Some(place) = place_of(raw_syscall::tid() as u32) {
         *WORDS[place].lock() = 0;
         NUMBERS[place].store(0, Ordering::Release);
     }
@@ -83,7 +83,7 @@ pub fn forget_others() {
         unsafe { word.reset() };
         *word.lock() = 0;
     }
-    begins();
+    register();
 }
 
 fn place_of(thread: u32) -> Option<usize> {
@@ -93,7 +93,7 @@ fn place_of(thread: u32) -> Option<usize> {
 }
 
 /// The processor of a thread that waits for a page.
-pub fn of(thread: u32) -> Option<u32> {
+pub fn cpu_of(thread: u32) -> Option<u32> {
     let place = place_of(thread).filter(|_| thread != 0)?;
     let word = WORDS[place].try_lock()?;
     // SAFETY: the word of a thread that has not ended, which would wait for the lock; the
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_found_where_it_runs_until_it_ends() {
-        start();
+        init();
         if OFFSET.load(Ordering::Acquire) == 0 {
             eprintln!("skipped: the C library has no rseq areas");
             return;
@@ -119,13 +119,13 @@ mod tests {
             let cpu = rustix::thread::sched_getcpu();
             here.set(cpu);
             rustix::thread::sched_setaffinity(None, &here).unwrap();
-            let mine = raw::tid() as u32;
-            begins();
-            assert_eq!(of(mine), Some(cpu as u32));
-            ends();
-            assert_eq!(of(mine), None);
+            let mine = raw_syscall::tid() as u32;
+            register();
+            assert_eq!(cpu_of(mine), Some(cpu as u32));
+            unregister();
+            assert_eq!(cpu_of(mine), None);
         });
         thread.join().unwrap();
-        assert_eq!(of(0), None);
+        assert_eq!(cpu_of(0), None);
     }
 }

@@ -12,11 +12,11 @@ use std::ops::Range;
 use wired::{HUGE_RANGE, PAGE};
 
 /// Addresses, both ends page aligned.
-pub type Span = Range<usize>;
+pub type AddrRange = Range<usize>;
 
 /// The kind of mapping at a used address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum MappingKind {
     /// Private anonymous memory of ours: a stretch.
     Paged,
     /// Another mapping that the program made there with MAP_FIXED (a file, shared memory).
@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// The lock that `mlock` requested. It does not nest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Locked {
+pub enum MlockState {
     /// Nothing.
     No,
     /// Pages stay once brought in: locked in the program's view, and not nailed.
@@ -36,29 +36,29 @@ pub enum Locked {
 
 /// The state of used addresses, as far as the program can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Traits {
+pub struct MappingAttrs {
     /// The kind of mapping.
-    pub kind: Kind,
+    pub kind: MappingKind,
     /// PROT_READ | PROT_WRITE | PROT_EXEC as the program set them.
     pub prot: i32,
     /// Has a memory protection key other than the default one.
     pub keyed: bool,
     /// By `mlock`.
-    pub locked: Locked,
+    pub locked: MlockState,
     /// MADV_DONTFORK: not there in the child of a fork.
     pub dont_fork: bool,
     /// MADV_WIPEONFORK: zero in the child of a fork.
     pub wipe_on_fork: bool,
 }
 
-impl Traits {
+impl MappingAttrs {
     /// Fresh paged memory with access `prot`.
     pub const fn paged(prot: i32) -> Self {
         Self {
-            kind: Kind::Paged,
+            kind: MappingKind::Paged,
             prot,
             keyed: false,
-            locked: Locked::No,
+            locked: MlockState::No,
             dont_fork: false,
             wipe_on_fork: false,
         }
@@ -66,14 +66,14 @@ impl Traits {
 
     /// A mapping that is not ours.
     pub const FOREIGN: Self = Self {
-        kind: Kind::Foreign,
+        kind: MappingKind::Foreign,
         ..Self::paged(0)
     };
 }
 
 /// The origin of an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ArenaOrigin {
     /// Reserved by us: free addresses in it are handed out.
     Reserved,
     /// The program's own mapping, adopted: what it unmaps is the kernel's again.
@@ -82,22 +82,22 @@ pub enum Origin {
 
 /// The map's record of some addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Lookup {
     /// No arena: ask the kernel.
     Outside,
     /// Inside an arena, not mapped in the program's view.
     Free,
     /// Mapped.
-    Used(Traits, Origin),
+    Used(MappingAttrs, ArenaOrigin),
 }
 
 /// A run of addresses of one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct MappedRange {
     /// Which.
-    pub span: Span,
+    pub span: AddrRange,
     /// What is there.
-    pub what: What,
+    pub state: Lookup,
 }
 
 /// Some tries are enough to find an aligned place; a list of thousands of small gaps is
@@ -106,16 +106,16 @@ const PLACE_TRIES: usize = 64;
 
 /// The map.
 #[derive(Debug, Default)]
-pub struct Mappings {
-    arenas: BTreeMap<usize, (usize, Origin)>,
-    used: BTreeMap<usize, (usize, Traits)>,
+pub struct VmaMap {
+    arenas: BTreeMap<usize, (usize, ArenaOrigin)>,
+    used: BTreeMap<usize, (usize, MappingAttrs)>,
     /// Free addresses of reserved arenas, by address.
     free: BTreeMap<usize, usize>,
     /// The same by (length, address).
     sizes: BTreeSet<(usize, usize)>,
 }
 
-impl Mappings {
+impl VmaMap {
     /// An empty map.
     pub const fn new() -> Self {
         Self {
@@ -127,27 +127,29 @@ impl Mappings {
     }
 
     /// Adds an arena of free addresses.
-    pub fn add_reserved(&mut self, span: Span) {
-        self.arenas.insert(span.start, (span.end, Origin::Reserved));
+    pub fn add_reserved(&mut self, span: AddrRange) {
+        self.arenas
+            .insert(span.start, (span.end, ArenaOrigin::Reserved));
         self.add_free(span);
     }
 
     /// A mapping of the program's that became ours; with those that it touches it is one
     /// arena, so that their state may be one piece.
-    pub fn add_adopted(&mut self, span: Span, traits: Traits) {
+    pub fn add_adopted(&mut self, span: AddrRange, attrs: MappingAttrs) {
         let mut arena = span.clone();
-        if let Some((start, (end, Origin::Adopted))) = self.arenas.range(..span.start).next_back()
+        if let Some((start, (end, ArenaOrigin::Adopted))) =
+            self.arenas.range(..span.start).next_back()
             && *end == span.start
         {
             arena.start = *start;
         }
-        if let Some((end, Origin::Adopted)) = self.arenas.get(&span.end).copied() {
+        if let Some((end, ArenaOrigin::Adopted)) = self.arenas.get(&span.end).copied() {
             self.arenas.remove(&span.end);
             arena.end = end;
         }
         self.arenas
-            .insert(arena.start, (arena.end, Origin::Adopted));
-        self.put_used(span, traits);
+            .insert(arena.start, (arena.end, ArenaOrigin::Adopted));
+        self.put_used(span, attrs);
     }
 
     /// Returns true if an address lies in an arena.
@@ -156,7 +158,7 @@ impl Mappings {
     }
 
     /// Returns true if some address of a span lies in an arena.
-    pub fn touches(&self, span: &Span) -> bool {
+    pub fn touches(&self, span: &AddrRange) -> bool {
         self.arenas
             .range(..span.end)
             .next_back()
@@ -180,27 +182,27 @@ impl Mappings {
     }
 
     /// Sets the state of addresses inside arenas, used or free.
-    pub fn set(&mut self, span: Span, traits: Traits) {
+    pub fn set(&mut self, span: AddrRange, attrs: MappingAttrs) {
         self.cut_used(&span);
         self.cut_free(&span);
-        self.put_used(span, traits);
+        self.put_used(span, attrs);
     }
 
     /// Changes the state of every used address of `span`.
-    pub fn change(&mut self, span: &Span, change: impl Fn(&mut Traits)) {
-        for piece in self.pieces(span) {
-            if let What::Used(mut traits, _) = piece.what {
-                change(&mut traits);
+    pub fn change(&mut self, span: &AddrRange, change: impl Fn(&mut MappingAttrs)) {
+        for piece in self.lookup(span) {
+            if let Lookup::Used(mut attrs, _) = piece.state {
+                change(&mut attrs);
                 self.cut_used(&piece.span);
-                self.put_used(piece.span, traits);
+                self.put_used(piece.span, attrs);
             }
         }
     }
 
     /// Makes addresses of reserved arenas free.
-    pub fn clear(&mut self, span: &Span) {
-        for piece in self.pieces(span) {
-            if matches!(piece.what, What::Used(_, Origin::Reserved)) {
+    pub fn clear(&mut self, span: &AddrRange) {
+        for piece in self.lookup(span) {
+            if matches!(piece.state, Lookup::Used(_, ArenaOrigin::Reserved)) {
                 self.cut_used(&piece.span);
                 self.add_free(piece.span);
             }
@@ -208,7 +210,7 @@ impl Mappings {
     }
 
     /// Takes addresses out of their arenas: they are the kernel's.
-    pub fn forget(&mut self, span: &Span) {
+    pub fn forget(&mut self, span: &AddrRange) {
         self.cut_used(span);
         self.cut_free(span);
         let cut: Vec<_> = self
@@ -230,15 +232,15 @@ impl Mappings {
     }
 
     /// What lies in `span`, in order, without gaps.
-    pub fn pieces(&self, span: &Span) -> Vec<Piece> {
+    pub fn lookup(&self, span: &AddrRange) -> Vec<MappedRange> {
         let mut pieces = Vec::new();
         let mut at = span.start;
         while at < span.end {
-            let (end, what) = self.at(at);
+            let (end, state) = self.at(at);
             let end = end.min(span.end);
-            pieces.push(Piece {
+            pieces.push(MappedRange {
                 span: at..end,
-                what,
+                state,
             });
             at = end;
         }
@@ -248,7 +250,7 @@ impl Mappings {
     /// Bytes of reserved arenas.
     pub fn reserved(&self) -> usize {
         let reserved = self.arenas.iter();
-        let reserved = reserved.filter(|(_, (_, origin))| *origin == Origin::Reserved);
+        let reserved = reserved.filter(|(_, (_, origin))| *origin == ArenaOrigin::Reserved);
         reserved.map(|(start, (end, _))| end - start).sum()
     }
 
@@ -258,25 +260,25 @@ impl Mappings {
     }
 
     /// All that is mapped.
-    pub fn used(&self) -> impl Iterator<Item = (Span, Traits)> + '_ {
+    pub fn used(&self) -> impl Iterator<Item = (AddrRange, MappingAttrs)> + '_ {
         self.used
             .iter()
-            .map(|(start, (end, traits))| (*start..*end, *traits))
+            .map(|(start, (end, attrs))| (*start..*end, *attrs))
     }
 
     /// Where the state at `addr` ends, and what it is.
-    fn at(&self, addr: usize) -> (usize, What) {
+    fn at(&self, addr: usize) -> (usize, Lookup) {
         let Some((arena_end, origin)) = self.arena_at(addr) else {
             let next = self
                 .arenas
                 .range(addr..)
                 .next()
                 .map_or(usize::MAX, |(start, _)| *start);
-            return (next, What::Outside);
+            return (next, Lookup::Outside);
         };
         match self.used.range(..=addr).next_back() {
-            Some((_, (end, traits))) if *end > addr => {
-                ((*end).min(arena_end), What::Used(*traits, origin))
+            Some((_, (end, attrs))) if *end > addr => {
+                ((*end).min(arena_end), Lookup::Used(*attrs, origin))
             }
             _ => {
                 let next = self
@@ -284,61 +286,61 @@ impl Mappings {
                     .range(addr..)
                     .next()
                     .map_or(usize::MAX, |(start, _)| *start);
-                (next.min(arena_end), What::Free)
+                (next.min(arena_end), Lookup::Free)
             }
         }
     }
 
-    fn arena_at(&self, addr: usize) -> Option<(usize, Origin)> {
+    fn arena_at(&self, addr: usize) -> Option<(usize, ArenaOrigin)> {
         let (_, (end, origin)) = self.arenas.range(..=addr).next_back()?;
         (*end > addr).then_some((*end, *origin))
     }
 
     /// Puts used addresses in, joined with neighbours of the same state, as the kernel
     /// joins mappings.
-    fn put_used(&mut self, span: Span, traits: Traits) {
+    fn put_used(&mut self, span: AddrRange, attrs: MappingAttrs) {
         let mut span = span;
         if let Some((start, (end, before))) = self.used.range(..span.start).next_back()
             && *end == span.start
-            && *before == traits
+            && *before == attrs
         {
             span.start = *start;
         }
         if let Some((end, after)) = self.used.get(&span.end).copied()
-            && after == traits
+            && after == attrs
         {
             self.used.remove(&span.end);
             span.end = end;
         }
-        self.used.insert(span.start, (span.end, traits));
+        self.used.insert(span.start, (span.end, attrs));
     }
 
-    fn cut_used(&mut self, span: &Span) {
-        if let Some((start, (end, traits))) = self
+    fn cut_used(&mut self, span: &AddrRange) {
+        if let Some((start, (end, attrs))) = self
             .used
             .range(..span.start)
             .next_back()
             .map(|(s, e)| (*s, *e))
             && end > span.start
         {
-            self.used.insert(start, (span.start, traits));
+            self.used.insert(start, (span.start, attrs));
             if end > span.end {
-                self.used.insert(span.end, (end, traits));
+                self.used.insert(span.end, (end, attrs));
             }
         }
-        while let Some((start, (end, traits))) =
+        while let Some((start, (end, attrs))) =
             self.used.range(span.clone()).next().map(|(s, e)| (*s, *e))
         {
             self.used.remove(&start);
             if end > span.end {
-                self.used.insert(span.end, (end, traits));
+                self.used.insert(span.end, (end, attrs));
             }
         }
     }
 
     /// Addresses that become free. A gap does not go from one arena into the next, though they
     /// may touch: what is placed in it lies in one.
-    fn add_free(&mut self, span: Span) {
+    fn add_free(&mut self, span: AddrRange) {
         let mut start = span.start;
         while start < span.end {
             let next = self.arenas.range(start + 1..span.end).next();
@@ -348,7 +350,7 @@ impl Mappings {
         }
     }
 
-    fn add_gap(&mut self, span: Span) {
+    fn add_gap(&mut self, span: AddrRange) {
         let mut span = span;
         let begins_arena = self.arenas.contains_key(&span.start);
         if let Some((start, end)) = self
@@ -371,7 +373,7 @@ impl Mappings {
         self.put_gap(span.start, span.end);
     }
 
-    fn cut_free(&mut self, span: &Span) {
+    fn cut_free(&mut self, span: &AddrRange) {
         let cut: Vec<_> = self
             .free
             .range(..span.end)
@@ -449,9 +451,9 @@ mod tests {
         Used(i32),
     }
 
-    fn check(map: &Mappings, pages: &[Plain]) {
+    fn check(map: &VmaMap, pages: &[Plain]) {
         let whole = page(0)..page(PAGES);
-        let pieces = map.pieces(&whole);
+        let pieces = map.lookup(&whole);
         assert_eq!(pieces.first().map(|p| p.span.start), Some(whole.start));
         assert_eq!(pieces.last().map(|p| p.span.end), Some(whole.end));
         for pair in pieces.windows(2) {
@@ -461,15 +463,15 @@ mod tests {
             );
         }
         for piece in &pieces {
-            let what = match piece.what {
-                What::Outside => Plain::Outside,
-                What::Free => Plain::Free,
-                What::Used(traits, _) => Plain::Used(traits.prot),
+            let state = match piece.state {
+                Lookup::Outside => Plain::Outside,
+                Lookup::Free => Plain::Free,
+                Lookup::Used(attrs, _) => Plain::Used(attrs.prot),
             };
             for addr in piece.span.clone().step_by(PAGE) {
                 assert_eq!(
                     pages[(addr - BASE) / PAGE],
-                    what,
+                    state,
                     "page {}",
                     (addr - BASE) / PAGE
                 );
@@ -501,12 +503,12 @@ mod tests {
 
     #[test]
     fn what_is_placed_lies_in_one_arena() {
-        let mut map = Mappings::new();
+        let mut map = VmaMap::new();
         map.add_reserved(page(0)..page(8));
         map.add_reserved(page(8)..page(16));
         assert_eq!(map.place(9 * PAGE, PAGE), None);
         // Used and freed as one, they are two still.
-        map.set(page(0)..page(16), Traits::paged(3));
+        map.set(page(0)..page(16), MappingAttrs::paged(3));
         map.clear(&(page(0)..page(16)));
         assert_eq!(map.place(9 * PAGE, PAGE), None);
         assert!(map.place(8 * PAGE, PAGE).is_some());
@@ -515,7 +517,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_map_says_of_every_page_what_a_plain_list_says(steps in prop::collection::vec(step(), 1..60)) {
-            let mut map = Mappings::new();
+            let mut map = VmaMap::new();
             map.add_reserved(page(0)..page(PAGES));
             let mut pages = vec![Plain::Free; PAGES];
             for step in steps {
@@ -525,7 +527,7 @@ mod tests {
                         if pages[range.clone()].contains(&Plain::Outside) {
                             continue;
                         }
-                        map.set(page(range.start)..page(range.end), Traits::paged(prot));
+                        map.set(page(range.start)..page(range.end), MappingAttrs::paged(prot));
                         pages[range].fill(Plain::Used(prot));
                     }
                     Step::Clear(range) => {
@@ -534,7 +536,7 @@ mod tests {
                         pages[range].iter_mut().filter(used).for_each(|p| *p = Plain::Free);
                     }
                     Step::Change(range, prot) => {
-                        map.change(&(page(range.start)..page(range.end)), |traits| traits.prot = prot);
+                        map.change(&(page(range.start)..page(range.end)), |attrs| attrs.prot = prot);
                         let used = |p: &&mut Plain| matches!(p, Plain::Used(_));
                         pages[range].iter_mut().filter(used).for_each(|p| *p = Plain::Used(prot));
                     }
@@ -550,10 +552,13 @@ mod tests {
 
     #[test]
     fn a_place_is_aligned_where_that_can_be_had() {
-        let mut map = Mappings::new();
+        let mut map = VmaMap::new();
         map.add_reserved(BASE + PAGE..BASE + 8 * HUGE_RANGE);
         assert_eq!(map.place(HUGE_RANGE, HUGE_RANGE), Some(BASE + HUGE_RANGE));
-        map.set(BASE + PAGE..BASE + 7 * HUGE_RANGE + PAGE, Traits::paged(3));
+        map.set(
+            BASE + PAGE..BASE + 7 * HUGE_RANGE + PAGE,
+            MappingAttrs::paged(3),
+        );
         assert_eq!(
             map.place(HUGE_RANGE - PAGE, HUGE_RANGE),
             Some(BASE + 7 * HUGE_RANGE + PAGE)
@@ -562,19 +567,19 @@ mod tests {
 
     #[test]
     fn neighbours_of_one_state_are_one_mapping_as_in_the_kernel() {
-        let mut map = Mappings::new();
+        let mut map = VmaMap::new();
         map.add_reserved(page(0)..page(8));
-        map.set(page(0)..page(2), Traits::paged(3));
-        map.set(page(2)..page(4), Traits::paged(3));
-        map.set(page(4)..page(5), Traits::paged(1));
+        map.set(page(0)..page(2), MappingAttrs::paged(3));
+        map.set(page(2)..page(4), MappingAttrs::paged(3));
+        map.set(page(4)..page(5), MappingAttrs::paged(1));
         let spans: Vec<_> = map.used().map(|(span, _)| span).collect();
         assert_eq!(spans, [page(0)..page(4), page(4)..page(5)]);
     }
 
     #[test]
     fn what_was_adopted_is_the_kernels_again_when_it_is_forgotten() {
-        let mut map = Mappings::new();
-        map.add_adopted(page(0)..page(4), Traits::paged(3));
+        let mut map = VmaMap::new();
+        map.add_adopted(page(0)..page(4), MappingAttrs::paged(3));
         map.forget(&(page(1)..page(2)));
         assert!(map.contains(page(0)) && !map.contains(page(1)) && map.contains(page(3)));
         assert_eq!(
@@ -586,12 +591,12 @@ mod tests {
 
     #[test]
     fn adopted_neighbours_of_one_state_are_one_piece() {
-        let mut map = Mappings::new();
-        let traits = Traits::paged(3);
+        let mut map = VmaMap::new();
+        let attrs = MappingAttrs::paged(3);
         for part in [4..8, 12..16, 8..12] {
-            map.add_adopted(page(part.start)..page(part.end), traits);
+            map.add_adopted(page(part.start)..page(part.end), attrs);
         }
-        let pieces = map.pieces(&(page(4)..page(16)));
+        let pieces = map.lookup(&(page(4)..page(16)));
         assert_eq!(pieces.len(), 1, "{pieces:?}");
         map.forget(&(page(6)..page(10)));
         assert!(map.contains(page(5)) && !map.contains(page(6)) && map.contains(page(10)));

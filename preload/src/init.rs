@@ -1,11 +1,14 @@
 //! The constructor: a new image joins the tree; and again in the child of a fork.
 
-use crate::mappings::What;
+use crate::process_pager::ForkGate;
+use crate::raw_syscall::syscall3;
+use crate::vma_map::Lookup;
 use crate::{
-    adopt, exec, fork, limits, link, malloc, notice, pager, pager_process, pthread, space, traps,
+    address_space, adopt, diagnostics, exec, fork, limits, malloc, paged_memory, pager_process,
+    process_pager, pthread, supervisor, traps,
 };
-use ::link::client::{Connection, SupervisorPort};
-use ::link::handshake::Hello;
+use link::client::{Connection, SupervisorPort};
+use link::handshake::Hello;
 use rustix::process::{Resource, getrlimit};
 use std::ffi::{CStr, c_char, c_int};
 use wired::HUGE_RANGE;
@@ -18,55 +21,55 @@ const HEAP: usize = 8 << 30;
 const SEGMENT: usize = 32 << 20;
 
 /// The status of a process that could not be given a pager, as `run`'s own failures.
-pub const FAILED: c_int = 125;
+pub const EXIT_FAILED: c_int = 125;
 
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array.00099")]
-static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = first;
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = constructor;
 
 /// The loader calls this before any other constructor. It passes the environment: the C
 /// library's `environ` is not set yet.
-extern "C" fn first(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
-    let candidates = adopt::look();
+extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *const c_char) {
+    let candidates = adopt::find_candidates();
     // SAFETY: the loader's array.
-    match unsafe { Door::from(environ) } {
-        Door::None => {
+    match unsafe { SupervisorEndpoint::from(environ) } {
+        SupervisorEndpoint::None => {
             // SAFETY: the constructor, one thread.
-            unsafe { malloc::start(None) };
+            unsafe { malloc::init(None) };
             return;
         }
-        Door::Plain => pager::start_plain(),
-        Door::SupervisorPort(port) => link::keep(port),
+        SupervisorEndpoint::Plain => paged_memory::start_plain(),
+        SupervisorEndpoint::Attached(port) => supervisor::set_port(port),
     }
     // SAFETY: the loader's array.
-    unsafe { exec::remember(environ) };
+    unsafe { exec::save_environment(environ) };
     let before = limits::mapped();
-    fit();
+    fit_arenas();
     traps::start();
-    if let Err(why) = pager_process::start(come_in, None) {
-        notice::refuse(format_args!("{why}"));
-        exit(FAILED);
+    if let Err(why) = pager_process::start(attach, None) {
+        diagnostics::log_refusal(format_args!("{why}"));
+        exit_group(EXIT_FAILED);
     }
-    pager::let_signals_through();
+    process_pager::unblock_signals();
     let heap = first_arena();
     // SAFETY: the constructor, one thread; the heap is fresh.
-    unsafe { malloc::start(heap) };
-    adopt::take(&candidates);
-    pthread::start();
-    fork::register();
-    limits::start(before);
-    space::activate();
+    unsafe { malloc::init(heap) };
+    adopt::adopt_all(&candidates);
+    pthread::init();
+    fork::init();
+    limits::init(before);
+    address_space::activate();
 }
 
 /// The mode that the environment selects.
-enum Door {
+enum SupervisorEndpoint {
     None,
     Plain,
-    SupervisorPort(SupervisorPort),
+    Attached(SupervisorPort),
 }
 
-impl Door {
+impl SupervisorEndpoint {
     /// # Safety
     /// `environ` is an array of C strings ended by null, or null.
     unsafe fn from(environ: *const *const c_char) -> Self {
@@ -80,59 +83,57 @@ impl Door {
             at = at.wrapping_add(1);
         }
         // SAFETY: the caller's.
-        unsafe { SupervisorPort::from_environ(environ) }.map_or(Self::None, Self::SupervisorPort)
+        unsafe { SupervisorPort::from_environ(environ) }.map_or(Self::None, Self::Attached)
     }
 }
 
 /// Starts the child of a fork, before other code runs in it.
-pub fn again(gate: pager::Gate) {
-    if let Err(why) = pager_process::start(come_in, Some(gate)) {
-        notice::die(format_args!(
+pub fn attach_child(gate: ForkGate) {
+    if let Err(why) = pager_process::start(attach, Some(gate)) {
+        diagnostics::abort(format_args!(
             "the child of a fork cannot be given a pager and ends: {why}"
         ));
     }
 }
 
-/// Handshake and engine, in a pager process whose program is `above` generations up.
-fn come_in(gate: Option<pager::Gate>, above: u8) -> Result<Option<Connection>, String> {
+/// Handshake and pager, in a pager process whose program is `above` generations up.
+fn attach(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String> {
     let forked = gate.is_some();
     let connection = join(gate, above)?;
     if forked {
         fork::lose_unforked();
-        pager::inherited();
+        process_pager::signal_inherited();
     }
     Ok(connection)
 }
 
-fn join(gate: Option<pager::Gate>, above: u8) -> Result<Option<Connection>, String> {
-    let Some(port) = link::port() else {
+fn join(gate: Option<ForkGate>, above: u8) -> Result<Option<Connection>, String> {
+    let Some(port) = supervisor::port() else {
         return Ok(None);
     };
     let hello = match &gate {
         Some(gate) => Hello::Fork {
-            parent: link::domain(),
+            parent: supervisor::domain(),
             child: gate.child(),
             above,
         },
         None => Hello::Exec { above },
     };
     let joined = port.join(hello).map_err(|why| why.to_string())?;
-    link::set_domain(joined.welcome.domain);
-    link::set_allow_unpaged(joined.welcome.options.allow_unpaged);
-    link::set_paced(joined.welcome.options.paced);
-    pager::come_in(gate, joined).map(Some)
+    supervisor::on_welcome(&joined.welcome);
+    process_pager::attach(gate, joined).map(Some)
 }
 
 /// Ends the process, all its threads, without any handlers.
-pub fn exit(status: c_int) -> ! {
+pub fn exit_group(status: c_int) -> ! {
     loop {
         // SAFETY: ends the process.
-        unsafe { crate::raw::call3(libc::SYS_exit_group, status as usize, 0, 0) };
+        unsafe { syscall3(libc::SYS_exit_group, status as usize, 0, 0) };
     }
 }
 
 /// Arenas as large as the process's limits allow.
-fn fit() {
+fn fit_arenas() {
     let limit = getrlimit(Resource::As).current.map(|limit| limit as usize);
     let mut mode = [0u8; 1];
     let strict = rustix::fs::open(
@@ -141,13 +142,13 @@ fn fit() {
         rustix::fs::Mode::empty(),
     )
     .is_ok_and(|file| rustix::io::read(&file, &mut mode[..]).is_ok() && mode[0] == b'2');
-    space::fit_arenas(limit, strict);
+    address_space::fit_arenas(limit, strict);
 }
 
 /// The first arena, and mimalloc's part of it.
 fn first_arena() -> Option<std::ops::Range<usize>> {
-    let space = &mut space::hold();
-    space.grow(HUGE_RANGE)?;
+    let space = &mut address_space::lock();
+    space.add_arena(HUGE_RANGE)?;
     let mut size = HEAP;
     while size >= 2 * SEGMENT {
         // Only what is there: no further arena for this.
@@ -157,8 +158,14 @@ fn first_arena() -> Option<std::ops::Range<usize>> {
             .filter(|at| at.is_multiple_of(SEGMENT))
         {
             let heap = start..start + size;
-            debug_assert!(space.map.pieces(&heap).iter().all(|p| p.what == What::Free));
-            space.open(&heap, space::RW);
+            debug_assert!(
+                space
+                    .map
+                    .lookup(&heap)
+                    .iter()
+                    .all(|p| p.state == Lookup::Free)
+            );
+            space.open(&heap, address_space::RW);
             return Some(heap);
         }
         size /= 2;

@@ -1,16 +1,16 @@
 //! This process's IO channels to the daemon's disk, which the keeper opens for it.
 
-use crate::{link, notice};
-use ::link::handshake::RawDomainId;
+use crate::{diagnostics, supervisor};
 use iochannel::ChannelClient;
+use link::handshake::RawDomainId;
 use rustix::io::Errno;
 
 /// For the process with this domain.
-pub struct Outlet(pub RawDomainId);
+pub struct SupervisorDisk(pub RawDomainId);
 
-impl store::DiskTransport for Outlet {
+impl store::DiskTransport for SupervisorDisk {
     fn open(&self, depth: usize) -> Result<ChannelClient, Errno> {
-        let port = link::port().ok_or(Errno::NOTCONN)?;
+        let port = supervisor::port().ok_or(Errno::NOTCONN)?;
         let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         let opened = port
             .open_channel(self.0, depth)
@@ -19,7 +19,7 @@ impl store::DiskTransport for Outlet {
             ChannelClient::attach(memory, doorbell, bell).map_err(|why| why.to_string())
         });
         attached.map_err(|why| {
-            notice::say(format_args!("no channel to the system's disk: {why}"));
+            diagnostics::log(format_args!("no channel to the system's disk: {why}"));
             Errno::IO
         })
     }

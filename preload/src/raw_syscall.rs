@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_long};
 compile_error!("the preloaded library knows the system calls of Linux on x86-64 only");
 
 /// What the kernel returns: a value, or minus an error number.
-pub type Answer = isize;
+pub type SyscallResult = isize;
 
 /// The largest error number the kernel returns.
 const MAX_ERRNO: isize = 4095;
@@ -20,7 +20,7 @@ const MAX_ERRNO: isize = 4095;
 ///
 /// # Safety
 /// As the call itself.
-pub unsafe fn call(number: c_long, args: [usize; 6]) -> Answer {
+pub unsafe fn syscall6(number: c_long, args: [usize; 6]) -> SyscallResult {
     let answer: isize;
     // SAFETY: the caller's; the kernel clobbers only rcx and r11.
     unsafe {
@@ -41,28 +41,28 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Answer {
     answer
 }
 
-/// [`call`] with three arguments.
+/// [`syscall6`] with three arguments.
 ///
 /// # Safety
 /// As the call itself.
-pub unsafe fn call3(number: c_long, a: usize, b: usize, c: usize) -> Answer {
+pub unsafe fn syscall3(number: c_long, a: usize, b: usize, c: usize) -> SyscallResult {
     // SAFETY: the caller's.
-    unsafe { call(number, [a, b, c, 0, 0, 0]) }
+    unsafe { syscall6(number, [a, b, c, 0, 0, 0]) }
 }
 
 /// Returns true if a result is an error.
-pub fn failed(answer: Answer) -> bool {
+pub fn is_error(answer: SyscallResult) -> bool {
     (-MAX_ERRNO..0).contains(&answer)
 }
 
 /// The result for `errno`.
-pub const fn error(errno: c_int) -> Answer {
+pub const fn error(errno: c_int) -> SyscallResult {
     -(errno as isize)
 }
 
 /// The result as a C function returns it: -1 and `errno`, or the value.
-pub fn give(answer: Answer) -> isize {
-    if failed(answer) {
+pub fn c_result(answer: SyscallResult) -> isize {
+    if is_error(answer) {
         set_errno(-answer as c_int);
         -1
     } else {
@@ -84,16 +84,16 @@ pub fn errno() -> c_int {
 
 /// While it lives no signal handler runs on this thread: a handler that calls `mmap` or
 /// allocates must not enter the same code again.
-pub struct Quiet(u64);
+pub struct SignalsBlocked(u64);
 
-impl Quiet {
+impl SignalsBlocked {
     /// Blocks every signal, the C library's own included.
     pub fn new() -> Self {
         Self(set_mask(!0))
     }
 }
 
-impl Drop for Quiet {
+impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         set_mask(self.0);
     }
@@ -104,7 +104,7 @@ pub fn set_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: both words live through the call; 8 is the kernel's size of a mask.
     unsafe {
-        call(
+        syscall6(
             libc::SYS_rt_sigprocmask,
             [
                 libc::SIG_SETMASK as usize,
@@ -126,7 +126,7 @@ pub fn is_readable(addr: usize, len: usize) -> bool {
     const WORD: usize = size_of::<u64>();
     let readable = |at: usize| {
         // SAFETY: the kernel reads eight bytes, and changes nothing.
-        let answer = unsafe { call(libc::SYS_rt_sigprocmask, [HOW, at, 0, WORD, 0, 0]) };
+        let answer = unsafe { syscall6(libc::SYS_rt_sigprocmask, [HOW, at, 0, WORD, 0, 0]) };
         at != 0 && answer != error(libc::EFAULT)
     };
     readable(addr) && readable(addr.wrapping_add(len - WORD))
@@ -135,19 +135,19 @@ pub fn is_readable(addr: usize, len: usize) -> bool {
 /// The calling thread's number. Not cached: right in the child of a fork, too.
 pub fn tid() -> i32 {
     // SAFETY: takes nothing, changes nothing.
-    unsafe { call3(libc::SYS_gettid, 0, 0, 0) as i32 }
+    unsafe { syscall3(libc::SYS_gettid, 0, 0, 0) as i32 }
 }
 
 /// The process's number.
 pub fn pid() -> i32 {
     // SAFETY: takes nothing, changes nothing.
-    unsafe { call3(libc::SYS_getpid, 0, 0, 0) as i32 }
+    unsafe { syscall3(libc::SYS_getpid, 0, 0, 0) as i32 }
 }
 
 /// Ends the process at once, by a signal that it cannot catch.
-pub fn die() -> ! {
+pub fn kill_self() -> ! {
     loop {
         // SAFETY: signals only this process.
-        unsafe { call3(libc::SYS_kill, pid() as usize, libc::SIGKILL as usize, 0) };
+        unsafe { syscall3(libc::SYS_kill, pid() as usize, libc::SIGKILL as usize, 0) };
     }
 }

@@ -1,24 +1,28 @@
 //! This process's pager: created in the constructor, and again in the child of a fork.
+//!
+//! In plain mode (see [`crate::paged_memory`]) there is none.
 
-use crate::outlet::Outlet;
+mod fork_gate;
+
+use crate::supervisor::disk::SupervisorDisk;
 use crate::traps::{self, Traps};
-use crate::{allocated, link, notice, pager_process, processors};
-use ::link::client::{Connection, Joined};
-use ::link::handshake::slot_of;
-use ::link::stats_page::Metric;
-use ::link::stats_page::StatsPage;
+use crate::{diagnostics, mapped_bitmap, pager_process, rseq, supervisor};
 use frames::{Contract, DomainFrames, DomainId, Ledger};
-use selfpage::embedding::{Config, EntryThread, ForkError, ForkGuard, ProcessPager};
+use link::client::{Connection, Joined};
+use link::handshake::slot_of;
+use link::stats_page::{Metric, StatsPage};
+use selfpage::embedding::{Config, EntryThread, ForkGuard, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
-use store::{SharedStore, Store};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault};
 use wired::futex;
 
+pub use fork_gate::ForkGate;
+
 /// State that lives as long as the process, and continues in its children.
-pub struct Engine {
+pub struct AttachedPager {
     /// The pager.
     pub process: &'static ProcessPager,
     ledger: &'static Ledger,
@@ -26,13 +30,13 @@ pub struct Engine {
     board: &'static StatsPage,
     capabilities: Capabilities,
     contract: Contract,
-    disk: Disk,
+    disk: StoreKind,
     entries: [AtomicPtr<EntryThread>; pager_process::HANDLERS],
 }
 
 /// The disk behind a store's compressed RAM.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Disk {
+enum StoreKind {
     /// No disk.
     None,
     /// A file, whose descriptor comes last.
@@ -41,17 +45,11 @@ enum Disk {
     System,
 }
 
-/// Longest wait of a parent for its child: a child that dies first sends no message.
-const CHILD: Duration = Duration::from_secs(2);
+static PAGER: OnceLock<AttachedPager> = OnceLock::new();
 
-/// Interval at which the parent checks that the child's domain still exists.
-const LOOK: Duration = Duration::from_millis(10);
-
-static ENGINE: OnceLock<Engine> = OnceLock::new();
-
-/// The engine; none before it starts, and none in plain mode.
-pub fn get() -> Option<&'static Engine> {
-    ENGINE.get()
+/// The pager; none before it starts, and none in plain mode.
+pub fn get() -> Option<&'static AttachedPager> {
+    PAGER.get()
 }
 
 /// The pager's callbacks.
@@ -59,19 +57,19 @@ struct Hooks;
 
 impl selfpage::Hooks for Hooks {
     fn allocated(&self, addr: usize) -> bool {
-        allocated::allocated(addr)
+        mapped_bitmap::is_mapped(addr)
     }
 
     fn close(&self, page: usize) {
-        allocated::close(page);
+        mapped_bitmap::close(page);
     }
 
     fn processor_of(&self, thread: u32) -> Option<u32> {
-        processors::of(thread)
+        rseq::cpu_of(thread)
     }
 
     fn notice(&self, text: &str) {
-        notice::say(format_args!("{}", text.trim_end()));
+        diagnostics::log(format_args!("{}", text.trim_end()));
     }
 }
 
@@ -79,13 +77,13 @@ fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// The engine of a new image. Returns the connection that the process joined by.
-pub fn start(joined: Joined) -> Result<Connection, String> {
+/// The pager of a new image. Returns the connection that the process joined by.
+fn start(joined: Joined) -> Result<Connection, String> {
     let welcome = joined.welcome;
     let without = Capabilities::from_bits(welcome.options.without as u32);
     let probed = Capabilities::probe_fast();
     let capabilities = Capabilities::from_bits(probed.bits() & !without.bits());
-    let userfault = userfault(&joined, &capabilities)?;
+    let userfault = open_userfault(&joined, &capabilities)?;
     let ledger = leak(Ledger::attach(&joined.ledger).map_err(text)?);
     let board: &'static StatsPage = leak(joined.map_board().map_err(text)?);
     let slot = slot_of(welcome.domain);
@@ -96,13 +94,13 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
     let last = fds.last().map(AsRawFd::as_raw_fd);
     let store = leak(SharedStore::attach(fds, slot).map_err(text)?);
     let disk = match joined.hunger {
-        Some(_) => Disk::System,
+        Some(_) => StoreKind::System,
         // A store with a file keeps the last of its descriptors.
-        None if last.is_some_and(is_open) => Disk::File,
-        None => Disk::None,
+        None if last.is_some_and(is_open) => StoreKind::File,
+        None => StoreKind::None,
     };
     if let Some(hunger) = joined.hunger {
-        store.set_transport(Box::new(Outlet(welcome.domain)));
+        store.set_transport(Box::new(SupervisorDisk(welcome.domain)));
         ledger.set_bell(hunger);
     }
     let contract = Contract {
@@ -122,7 +120,7 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
         hooks: &Hooks,
     })
     .map_err(text)?;
-    let engine = Engine {
+    let pager = AttachedPager {
         process,
         ledger,
         store,
@@ -132,40 +130,40 @@ pub fn start(joined: Joined) -> Result<Connection, String> {
         disk,
         entries: [const { AtomicPtr::new(std::ptr::null_mut()) }; pager_process::HANDLERS],
     };
-    let _ = ENGINE.set(engine);
+    let _ = PAGER.set(pager);
     Ok(joined.connection)
 }
 
-/// The engine of a fork's child: every arena is registered again.
-pub fn again(fork: ForkGuard, joined: Joined) -> Result<Connection, String> {
-    let Some(engine) = get() else {
+/// The pager of a fork's child: every arena is registered again.
+fn start_in_child(fork: ForkGuard, joined: Joined) -> Result<Connection, String> {
+    let Some(pager) = get() else {
         return start(joined);
     };
-    let userfault = userfault(&joined, &engine.capabilities)?;
+    let userfault = open_userfault(&joined, &pager.capabilities)?;
     let domain = joined.welcome.domain;
     let slot = slot_of(domain);
-    match engine.disk {
-        Disk::None => {}
-        Disk::File => {
+    match pager.disk {
+        StoreKind::None => {}
+        StoreKind::File => {
             let swap = joined.store.into_iter().flatten().last();
-            engine
+            pager
                 .store
                 .reopen(swap.ok_or("the store's file did not come with the answer")?);
         }
-        Disk::System => {
+        StoreKind::System => {
             let hunger = joined
                 .hunger
                 .ok_or("the bell did not come with the answer")?;
-            engine.store.set_transport(Box::new(Outlet(domain)));
-            engine.ledger.set_bell(hunger);
+            pager.store.set_transport(Box::new(SupervisorDisk(domain)));
+            pager.ledger.set_bell(hunger);
         }
     }
-    let frames = adopt(engine.ledger, domain)?;
-    let block = engine.board.block(slot);
+    let frames = adopt(pager.ledger, domain)?;
+    let block = pager.board.block(slot);
     let (counters, seen) = (block.counters(), block.careful_seen());
     // SAFETY: the child's only thread, and its descriptor table has none of the pager's.
     unsafe {
-        engine
+        pager
             .process
             .become_child(fork, userfault, frames, slot, counters, seen)
     }
@@ -184,7 +182,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-fn userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, String> {
+fn open_userfault(joined: &Joined, capabilities: &Capabilities) -> Result<Userfault, String> {
     match &joined.userfaultfd {
         Some(device) => Userfault::from_device(device.as_fd(), EntryKind::Thread, capabilities),
         None => Userfault::open(EntryKind::Thread, capabilities),
@@ -199,44 +197,42 @@ fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, 
         .map_err(text)
 }
 
-/// The domain of a fork's child.
-pub fn child_of(fork: &ForkGuard) -> u32 {
-    ProcessPager::child_of(fork).raw()
-}
-
 /// True if the kernel lets the pager process count the faults that the kernel handles by itself.
 static COUNTS_KERNEL_FAULTS: AtomicBool = AtomicBool::new(false);
 
-/// Puts the handler of the signals in place that pace faults which the kernel handles by
+/// Puts the handler of the signals in place that throttle faults which the kernel handles by
 /// itself, where these are counted. In the program: its signal handlers are its own. Returns
 /// true where it is in place.
 pub fn handle_fault_signals() -> bool {
-    let Some(engine) = get().filter(|_| COUNTS_KERNEL_FAULTS.load(Ordering::Acquire)) else {
+    let Some(pager) = get().filter(|_| COUNTS_KERNEL_FAULTS.load(Ordering::Acquire)) else {
         return false;
     };
-    engine.process.throttle_kernel_faults(traps::code()).is_ok()
+    pager.process.throttle_kernel_faults(traps::code()).is_ok()
 }
 
 /// The pacing of faults that the kernel handles by itself.
-pub struct Paced(Option<Traps>);
+pub struct KernelFaultThrottle(Option<Traps>);
 
-impl Paced {
+impl KernelFaultThrottle {
     /// Of a program that has one thread, `first`, in a tree that may have fault limits.
     pub fn begin(first: i32) -> Self {
-        let Some(engine) = get().filter(|_| link::is_paced()) else {
+        let Some(pager) = get().filter(|_| supervisor::may_have_fault_limits()) else {
             return Self(None);
         };
-        let traps = Traps::begin(engine.process, first);
+        let traps = Traps::begin(pager.process, first);
         COUNTS_KERNEL_FAULTS.store(traps.is_some(), Ordering::Release);
         let figure = match traps {
             Some(_) => Metric::KernelCounted,
             None => Metric::KernelUncounted,
         };
-        engine.board.block(slot_of(link::domain())).add(figure, 1);
+        pager
+            .board
+            .block(slot_of(supervisor::domain()))
+            .add(figure, 1);
         Self(traps)
     }
 
-    /// Returns true if such faults can be paced.
+    /// Returns true if such faults can be throttled.
     pub fn is_any(&self) -> bool {
         self.0.is_some()
     }
@@ -249,67 +245,75 @@ impl Paced {
     }
 }
 
-impl Engine {
-    /// Stops the pager for a fork.
-    pub fn close(&self) -> Result<ForkGuard, ForkError> {
-        let process = self.process;
-        let fork = process.close_for_fork(self.contract)?;
-        let child = slot_of(child_of(&fork));
-        self.store.adopt_fork(self.store.holder(), child);
-        self.board
-            .block(child)
-            .inherited()
-            .store(0, Ordering::Release);
-        Ok(fork)
+/// Joins the tree: the pager of a new image, or, with a gate, of a fork's child.
+pub fn attach(gate: Option<ForkGate>, joined: Joined) -> Result<Connection, String> {
+    match gate.and_then(ForkGate::into_fork) {
+        Some(fork) => start_in_child(fork, joined),
+        None => start(joined),
     }
+}
 
-    /// Restarts the pager of a fork's parent. Where a child was `born`, the parent waits until
-    /// the child has what it inherits: until then the child's domain is its parent's, and would
-    /// end with it, and its memory is not yet what the parent may read and write there
-    /// (`process_vm_readv`).
-    pub fn open(&self, fork: ForkGuard, born: bool) {
-        let child = ProcessPager::child_of(&fork);
-        self.process.open_after_fork(fork);
-        if !born {
-            return;
-        }
-        let inherited = self.board.block(slot_of(child.raw())).inherited();
-        let since = Instant::now();
-        while inherited.load(Ordering::Acquire) == 0
-            && since.elapsed() < CHILD
-            && self.ledger.stats(child).is_some()
-        {
-            futex::wait(inherited, 0, Some(LOOK));
-        }
-    }
-
-    /// Signals that the child of a fork has what it inherits.
-    pub fn inherited(&self) {
-        let inherited = self.board.block(slot_of(link::domain())).inherited();
+/// Signals that the child of a fork has what it inherits.
+pub fn signal_inherited() {
+    if let Some(pager) = get() {
+        let inherited = pager.board.block(slot_of(supervisor::domain())).inherited();
         inherited.store(1, Ordering::Release);
         futex::wake_all(inherited);
     }
+}
 
-    /// Returns true if creating the threads that read faults needs rights of the pager process's:
-    /// those to receive descriptors of IO channels.
-    pub fn entries_need_rights(&self) -> bool {
-        self.disk == Disk::System
+/// Unblocks the signals that throttle the calling thread's faults; its parent may have blocked them.
+pub fn unblock_signals() {
+    if get().is_some() {
+        ProcessPager::unblock_signals();
     }
+}
 
-    /// Makes what the `n`th thread that reads faults needs.
-    pub fn prepare_entry(&self, n: usize, cpu: usize) -> Result<(), String> {
-        let entry = Box::new(self.process.entry(cpu).map_err(text)?);
-        // A parent's is not dropped in its child: its descriptors are not in this table.
-        self.entries[n].store(Box::into_raw(entry), Ordering::Release);
-        Ok(())
+/// The userfaultfd, of the pager process's own table.
+pub fn userfault() -> Option<BorrowedFd<'static>> {
+    get().map(|pager| pager.process.userfault())
+}
+
+/// Returns true if [`prepare_entry`] must be called before the pager process gives up its rights:
+/// the entry threads need those to receive descriptors of IO channels.
+pub fn entries_need_rights() -> bool {
+    get().is_some_and(|pager| pager.disk == StoreKind::System)
+}
+
+/// Creates the resources of the `n`th entry thread, before it runs.
+pub fn prepare_entry(n: usize, cpu: usize) -> Result<(), String> {
+    let Some(pager) = get() else { return Ok(()) };
+    let entry = Box::new(pager.process.entry(cpu).map_err(text)?);
+    // A parent's is not dropped in its child: its descriptors are not in this table.
+    pager.entries[n].store(Box::into_raw(entry), Ordering::Release);
+    Ok(())
+}
+
+/// All threads run: the descriptors are theirs alone from now on.
+pub fn threads_run() {
+    if let Some(pager) = get() {
+        pager.process.threads_run();
     }
+}
 
-    /// The `n`th thread that reads faults.
-    pub fn entry_main(&self, n: usize) -> ! {
-        // SAFETY: made for this thread alone, and never freed.
-        let entry = unsafe { &mut *self.entries[n].load(Ordering::Acquire) };
-        loop {
-            self.process.entry_main(entry, None, &mut || false);
-        }
+/// The `n`th entry thread.
+pub fn entry_main(n: usize) -> ! {
+    let Some(pager) = get() else { sleep() };
+    // SAFETY: made for this thread alone, and never freed.
+    let entry = unsafe { &mut *pager.entries[n].load(Ordering::Acquire) };
+    loop {
+        pager.process.entry_main(entry, None, &mut || false);
+    }
+}
+
+/// The thread that evicts.
+pub fn evictor_main() -> ! {
+    get().map_or_else(|| sleep(), |pager| pager.process.evictor_main())
+}
+
+fn sleep() -> ! {
+    static NEVER: AtomicU32 = AtomicU32::new(0);
+    loop {
+        futex::wait(&NEVER, 0, None);
     }
 }

@@ -4,9 +4,9 @@
 //! The pager's other descriptors are in a table of its own. The port stays open when
 //! the program closes all descriptors: `close` gets EBADF for it, `close_range` skips it.
 
-use crate::link::guarded_fd;
-use crate::raw::{self, Answer, error, give};
-use crate::space;
+use crate::address_space;
+use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3};
+use crate::supervisor::guarded_fd;
 use std::ffi::{c_int, c_uint};
 
 /// The last descriptor of a `close_range` over all.
@@ -17,37 +17,37 @@ fn ours(fd: c_int) -> bool {
 }
 
 /// `close`.
-pub fn close(fd: c_int) -> Answer {
+pub fn close(fd: c_int) -> SyscallResult {
     match ours(fd) {
         true => error(libc::EBADF),
         // SAFETY: the program closes a descriptor of its own.
-        false => unsafe { raw::call3(libc::SYS_close, fd as usize, 0, 0) },
+        false => unsafe { syscall3(libc::SYS_close, fd as usize, 0, 0) },
     }
 }
 
 /// `dup2`.
-pub fn dup2(from: c_int, to: c_int) -> Answer {
+pub fn dup2(from: c_int, to: c_int) -> SyscallResult {
     match ours(to) {
         true => error(libc::EBADF),
         // SAFETY: the program replaces a descriptor of its own.
-        false => unsafe { raw::call3(libc::SYS_dup2, from as usize, to as usize, 0) },
+        false => unsafe { syscall3(libc::SYS_dup2, from as usize, to as usize, 0) },
     }
 }
 
 /// `dup3`.
-pub fn dup3(from: c_int, to: c_int, flags: c_int) -> Answer {
+pub fn dup3(from: c_int, to: c_int, flags: c_int) -> SyscallResult {
     match ours(to) {
         true => error(libc::EBADF),
         // SAFETY: as above.
-        false => unsafe { raw::call3(libc::SYS_dup3, from as usize, to as usize, flags as usize) },
+        false => unsafe { syscall3(libc::SYS_dup3, from as usize, to as usize, flags as usize) },
     }
 }
 
 /// `close_range`, around the port.
-pub fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
+pub fn close_range(first: u32, last: u32, flags: c_int) -> SyscallResult {
     // SAFETY: the program closes descriptors of its own.
     let range = |first: u32, last: u32| unsafe {
-        raw::call3(
+        syscall3(
             libc::SYS_close_range,
             first as usize,
             last as usize,
@@ -60,7 +60,7 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
             if first < port {
                 answer = range(first, port - 1);
             }
-            if !raw::failed(answer) && port < last {
+            if !is_error(answer) && port < last {
                 answer = range(port + 1, last);
             }
             answer
@@ -69,12 +69,12 @@ pub fn close_range(first: u32, last: u32, flags: c_int) -> Answer {
     }
 }
 
-crate::next::next! {
+crate::dlsym::next! {
     /// The C library's own `recvmsg`.
     fn recvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> isize
 }
 
-crate::next::next! {
+crate::dlsym::next! {
     /// The C library's own `recvmmsg`.
     fn recvmmsg(
         socket: c_int,
@@ -86,10 +86,10 @@ crate::next::next! {
 }
 
 /// The system call `recvmsg`.
-pub fn raw_recvmsg(socket: c_int, message: usize, flags: c_int) -> Answer {
+pub fn raw_recvmsg(socket: c_int, message: usize, flags: c_int) -> SyscallResult {
     // SAFETY: the program asked for exactly this.
-    let answer = unsafe { raw::call3(libc::SYS_recvmsg, socket as usize, message, flags as usize) };
-    if !raw::failed(answer) {
+    let answer = unsafe { syscall3(libc::SYS_recvmsg, socket as usize, message, flags as usize) };
+    if !is_error(answer) {
         // SAFETY: the kernel has just filled it.
         unsafe { received(message as *const libc::msghdr) };
     }
@@ -111,9 +111,9 @@ unsafe fn received(message: *const libc::msghdr) {
                 let fds = libc::CMSG_DATA(part).cast::<c_int>();
                 let len = head.cmsg_len - libc::CMSG_LEN(0) as usize;
                 let mut all = (0..len / size_of::<c_int>()).map(|n| fds.add(n).read_unaligned());
-                if space::active() && all.any(host::direct_io::received_may_hold_pages) {
+                if address_space::is_active() && all.any(host::direct_io::received_may_hold_pages) {
                     // It stops at the filter until every pager is notified; then it fails.
-                    raw::call3(libc::SYS_io_setup, 0, 0, 0);
+                    syscall3(libc::SYS_io_setup, 0, 0, 0);
                     return;
                 }
             }
@@ -123,8 +123,8 @@ unsafe fn received(message: *const libc::msghdr) {
 }
 
 mod exports {
-    use super::{LAST, c_int, c_uint, give, ours, received};
-    use crate::space;
+    use super::{LAST, c_int, c_result, c_uint, ours, received};
+    use crate::address_space;
 
     /// `recvmsg`.
     ///
@@ -173,8 +173,8 @@ mod exports {
     extern "C" fn close(fd: c_int) -> c_int {
         // The library's own calls come here, too, from the pager's threads and before the program
         // runs: the C library's function may be the program's by then.
-        if !space::active() || ours(fd) {
-            return give(super::close(fd)) as c_int;
+        if !address_space::is_active() || ours(fd) {
+            return c_result(super::close(fd)) as c_int;
         }
         // SAFETY: the program closes a descriptor of its own.
         unsafe { __close(fd) }
@@ -182,17 +182,17 @@ mod exports {
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-        give(super::dup2(from, to)) as c_int
+        c_result(super::dup2(from, to)) as c_int
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-        give(super::dup3(from, to, flags)) as c_int
+        c_result(super::dup3(from, to, flags)) as c_int
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]
     extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-        give(super::close_range(first, last, flags)) as c_int
+        c_result(super::close_range(first, last, flags)) as c_int
     }
 
     #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -27,7 +27,7 @@ macro_rules! next {
         $vis unsafe fn $name($($arg: $ty),*) -> $ret {
             static SLOT: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
                 std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-            let found = $crate::next::find(&SLOT, concat!(stringify!($name), "\0"));
+            let found = $crate::dlsym::find(&SLOT, concat!(stringify!($name), "\0"));
             // SAFETY: the C library's function of that name has this type.
             let real: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { std::mem::transmute(found) };
             // SAFETY: the caller's.

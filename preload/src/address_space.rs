@@ -2,10 +2,14 @@
 //!
 //! Rule: map and memory change together under one lock, with signals blocked: a handler
 //! that calls `mmap` must not meet its own thread's lock. Threads that resolve faults
-//! never take it (see [`crate::allocated`]).
+//! never take it (see [`crate::mapped_bitmap`]).
 
-use crate::mappings::{Kind, Locked, Mappings, Origin, Piece, Span, Traits, What, alignment};
-use crate::{allocated, pager, pager_process, raw};
+use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
+use crate::vma_map::{
+    AddrRange, ArenaOrigin, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState, VmaMap,
+    alignment,
+};
+use crate::{mapped_bitmap, paged_memory, pager_process};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use wired::{HUGE_RANGE, PAGE, PiGuard, PiLock};
@@ -18,11 +22,11 @@ pub const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const ARENA: usize = 4 << 30;
 
 /// The least worth reserving.
-const SMALLEST_ARENA: usize = 1 << 20;
+const MIN_ARENA: usize = 1 << 20;
 
 /// Reservations larger than this are left to the kernel: their page table of words alone
 /// would be 64 GiB of address space.
-const LARGEST: usize = 32 << 40;
+const MAX_MAPPING: usize = 32 << 40;
 
 /// A mapping elsewhere than in an arena is adopted from this size on. Smaller ones
 /// would cost more in bookkeeping than paging them gives back.
@@ -34,51 +38,51 @@ const PASSIVE: u8 = 0;
 const ACTIVE: u8 = 1;
 
 static STAGE: AtomicU8 = AtomicU8::new(PASSIVE);
-static SPACE: PiLock<Space> = PiLock::new(Space::new());
+static SPACE: PiLock<AddressSpace> = PiLock::new(AddressSpace::new());
 static ARENA_SIZE: AtomicUsize = AtomicUsize::new(ARENA);
 
 /// Bytes of private anonymous memory that went to the kernel unpaged, ever.
 pub static UNPAGED: AtomicU64 = AtomicU64::new(0);
 
 /// Map and memory together.
-pub struct Space {
+pub struct AddressSpace {
     /// The program's mappings.
-    pub map: Mappings,
+    pub map: VmaMap,
     /// The emulated program break.
-    pub brk: crate::brk::Break,
+    pub brk: crate::brk::ProgramBreak,
 }
 
 /// Exclusive use of the space.
-pub struct Held {
-    space: PiGuard<'static, Space>,
+pub struct AddressSpaceGuard {
+    space: PiGuard<'static, AddressSpace>,
     // After the guard: fields are dropped in order.
-    _quiet: raw::Quiet,
+    _signals: SignalsBlocked,
 }
 
-impl std::ops::Deref for Held {
-    type Target = Space;
-    fn deref(&self) -> &Space {
+impl std::ops::Deref for AddressSpaceGuard {
+    type Target = AddressSpace;
+    fn deref(&self) -> &AddressSpace {
         &self.space
     }
 }
 
-impl std::ops::DerefMut for Held {
-    fn deref_mut(&mut self) -> &mut Space {
+impl std::ops::DerefMut for AddressSpaceGuard {
+    fn deref_mut(&mut self) -> &mut AddressSpace {
         &mut self.space
     }
 }
 
 /// Returns true if memory is emulated.
-pub fn active() -> bool {
+pub fn is_active() -> bool {
     // What libraries map for the pager's own threads is the pager's: those run while a fork
     // holds the space.
     STAGE.load(Ordering::Acquire) == ACTIVE && !pager_process::is_pager()
 }
 
-/// [`active`], for the functions of local.c.
+/// [`is_active`], for the functions of local.c.
 #[unsafe(no_mangle)]
 extern "C" fn selfpage_in_program() -> std::ffi::c_int {
-    active().into()
+    is_active().into()
 }
 
 /// Starts the emulation of memory.
@@ -87,11 +91,11 @@ pub fn activate() {
 }
 
 /// The space, for one caller at a time.
-pub fn hold() -> Held {
-    let quiet = raw::Quiet::new();
-    Held {
+pub fn lock() -> AddressSpaceGuard {
+    let signals = SignalsBlocked::new();
+    AddressSpaceGuard {
         space: SPACE.lock(),
-        _quiet: quiet,
+        _signals: signals,
     }
 }
 
@@ -106,38 +110,38 @@ pub fn fit_arenas(limit: Option<usize>, strict_overcommit: bool) {
         // MAP_NORESERVE does not count there: every reserved byte is committed.
         size = size.min(64 << 20);
     }
-    ARENA_SIZE.store(size.max(SMALLEST_ARENA), Ordering::Relaxed);
+    ARENA_SIZE.store(size.max(MIN_ARENA), Ordering::Relaxed);
 }
 
-impl Space {
+impl AddressSpace {
     const fn new() -> Self {
         Self {
-            map: Mappings::new(),
-            brk: crate::brk::Break::new(),
+            map: VmaMap::new(),
+            brk: crate::brk::ProgramBreak::new(),
         }
     }
 
     /// Free addresses for `len` bytes, in a further arena if need be.
-    pub fn place(&mut self, len: usize) -> Option<usize> {
-        if len > LARGEST {
+    pub fn find_free(&mut self, len: usize) -> Option<usize> {
+        if len > MAX_MAPPING {
             return None;
         }
         let align = alignment(len);
         self.map.place(len, align).or_else(|| {
-            self.grow(len)?;
+            self.add_arena(len)?;
             self.map.place(len, align)
         })
     }
 
     /// A further arena that holds `len` bytes.
-    pub fn grow(&mut self, len: usize) -> Option<()> {
+    pub fn add_arena(&mut self, len: usize) -> Option<()> {
         let least = len
             .checked_add(HUGE_RANGE)?
             .checked_next_multiple_of(HUGE_RANGE)?;
         let mut size = ARENA_SIZE.load(Ordering::Relaxed).max(least);
         loop {
-            if let Ok(span) = pager::reserve(size)
-                && allocated::add(&span).is_ok()
+            if let Ok(span) = paged_memory::reserve(size)
+                && mapped_bitmap::add(&span).is_ok()
             {
                 self.map.add_reserved(span);
                 return Some(());
@@ -150,45 +154,45 @@ impl Space {
     }
 
     /// Makes free or given-up addresses of arenas mapped with access `prot`.
-    pub fn open(&mut self, span: &Span, prot: c_int) {
-        allocated::mark(span, true);
-        allocated::reopen(span);
-        if pager::plain() {
+    pub fn open(&mut self, span: &AddrRange, prot: c_int) {
+        mapped_bitmap::mark(span, true);
+        mapped_bitmap::reopen(span);
+        if paged_memory::is_plain() {
             protect(span, RW);
         }
         if prot != RW {
             protect_paged(span, prot);
         }
-        self.map.set(span.clone(), Traits::paged(prot));
+        self.map.set(span.clone(), MappingAttrs::paged(prot));
     }
 
     /// Empties a piece of an arena and makes it plain and free, or gives it back to the
     /// kernel where it was the program's before.
-    pub fn release(&mut self, piece: &Piece) {
+    pub fn release(&mut self, piece: &MappedRange) {
         let span = &piece.span;
-        match piece.what {
-            What::Outside => {
+        match piece.state {
+            Lookup::Outside => {
                 unmap(span);
             }
-            What::Free => {}
-            What::Used(traits, Origin::Adopted) => {
-                if traits.kind == Kind::Paged {
-                    self.loosen(span, traits);
-                    pager::surrender(span);
+            Lookup::Free => {}
+            Lookup::Used(attrs, ArenaOrigin::Adopted) => {
+                if attrs.kind == MappingKind::Paged {
+                    self.unlock_pages(span, attrs);
+                    paged_memory::surrender(span);
                 }
                 unmap(span);
                 self.map.forget(span);
             }
-            What::Used(
-                Traits {
-                    kind: Kind::Foreign,
+            Lookup::Used(
+                MappingAttrs {
+                    kind: MappingKind::Foreign,
                     ..
                 },
-                Origin::Reserved,
-            ) => match take_back(span) {
+                ArenaOrigin::Reserved,
+            ) => match reclaim(span) {
                 true => {
-                    allocated::mark(span, false);
-                    if pager::plain() {
+                    mapped_bitmap::mark(span, false);
+                    if paged_memory::is_plain() {
                         protect(span, libc::PROT_NONE);
                     }
                     self.map.clear(span);
@@ -198,12 +202,12 @@ impl Space {
                     self.map.forget(span);
                 }
             },
-            What::Used(traits, Origin::Reserved) => {
-                self.loosen(span, traits);
-                allocated::mark(span, false);
-                pager::discard(span);
-                self.plain_access(span, traits);
-                if pager::plain() {
+            Lookup::Used(attrs, ArenaOrigin::Reserved) => {
+                self.unlock_pages(span, attrs);
+                mapped_bitmap::mark(span, false);
+                paged_memory::discard(span);
+                self.reset_access(span, attrs);
+                if paged_memory::is_plain() {
                     // No pager closes a free page when it is touched.
                     protect(span, libc::PROT_NONE);
                 }
@@ -214,20 +218,20 @@ impl Space {
 
     /// Empties mapped addresses and gives them access `prot`, as a new mapping over an
     /// old one does.
-    pub fn renew(&mut self, piece: &Piece, prot: c_int) -> raw::Answer {
+    pub fn renew(&mut self, piece: &MappedRange, prot: c_int) -> SyscallResult {
         let span = &piece.span;
-        match piece.what {
-            What::Outside => return 0,
-            What::Free => self.open(span, prot),
-            What::Used(traits, _) => {
-                match traits.kind {
-                    Kind::Paged => {
-                        self.loosen(span, traits);
-                        pager::discard(span);
-                        self.plain_access(span, traits);
+        match piece.state {
+            Lookup::Outside => return 0,
+            Lookup::Free => self.open(span, prot),
+            Lookup::Used(attrs, _) => {
+                match attrs.kind {
+                    MappingKind::Paged => {
+                        self.unlock_pages(span, attrs);
+                        paged_memory::discard(span);
+                        self.reset_access(span, attrs);
                     }
-                    Kind::Foreign if !take_back(span) => return raw::error(libc::ENOMEM),
-                    Kind::Foreign => {}
+                    MappingKind::Foreign if !reclaim(span) => return error(libc::ENOMEM),
+                    MappingKind::Foreign => {}
                 }
                 self.open(span, prot);
             }
@@ -236,14 +240,14 @@ impl Space {
     }
 
     /// The parts of `span` that are paged memory and can be read: what may be nailed.
-    pub fn nailable(&self, span: &Span) -> impl Iterator<Item = Span> + use<> {
+    pub fn nailable(&self, span: &AddrRange) -> impl Iterator<Item = AddrRange> + use<> {
         self.map
-            .pieces(span)
+            .lookup(span)
             .into_iter()
-            .filter_map(|piece| match piece.what {
-                What::Used(
-                    Traits {
-                        kind: Kind::Paged,
+            .filter_map(|piece| match piece.state {
+                Lookup::Used(
+                    MappingAttrs {
+                        kind: MappingKind::Paged,
                         prot,
                         ..
                     },
@@ -255,51 +259,51 @@ impl Space {
 
     /// Nails for `mlock`. Not all frames: with none left for anything else the program would
     /// stop at its next fault.
-    pub fn lock(&mut self, span: &Span) -> bool {
-        span.len() <= pager::lockable() && pager::nail(span).is_ok()
+    pub fn lock(&mut self, span: &AddrRange) -> bool {
+        span.len() <= paged_memory::lockable() && paged_memory::nail(span).is_ok()
     }
 
-    /// Undoes [`Space::lock`].
-    pub fn unlock(&mut self, span: &Span) {
-        pager::unnail(span);
+    /// Undoes [`AddressSpace::lock`].
+    pub fn unlock(&mut self, span: &AddrRange) {
+        paged_memory::unnail(span);
     }
 
-    fn loosen(&mut self, span: &Span, traits: Traits) {
-        if traits.locked == Locked::Nailed {
+    fn unlock_pages(&mut self, span: &AddrRange, attrs: MappingAttrs) {
+        if attrs.locked == MlockState::Nailed {
             self.unlock(span);
         }
         crate::pthread::forget_nails(span);
     }
 
-    fn plain_access(&self, span: &Span, traits: Traits) {
-        if traits.keyed {
-            pager::access_changed(span);
+    fn reset_access(&self, span: &AddrRange, attrs: MappingAttrs) {
+        if attrs.keyed {
+            paged_memory::access_changed(span);
             let args = [span.start, span.len(), RW as usize, 0, 0, 0];
             // SAFETY: the contents are discarded; only the kernel's record changes.
-            unsafe { raw::call(libc::SYS_pkey_mprotect, args) };
-        } else if traits.prot != RW {
+            unsafe { syscall6(libc::SYS_pkey_mprotect, args) };
+        } else if attrs.prot != RW {
             protect_paged(span, RW);
         }
     }
 }
 
 /// The kernel's mprotect.
-pub fn protect(span: &Span, prot: c_int) -> raw::Answer {
+pub fn protect(span: &AddrRange, prot: c_int) -> SyscallResult {
     // SAFETY: the caller changes the access of memory it was asked to change.
-    unsafe { raw::call3(libc::SYS_mprotect, span.start, span.len(), prot as usize) }
+    unsafe { syscall3(libc::SYS_mprotect, span.start, span.len(), prot as usize) }
 }
 
 /// The kernel's mprotect over paged memory. The evictor learns of it first: it reads what it
 /// takes right after this.
-pub fn protect_paged(span: &Span, prot: c_int) -> raw::Answer {
-    pager::access_changed(span);
+pub fn protect_paged(span: &AddrRange, prot: c_int) -> SyscallResult {
+    paged_memory::access_changed(span);
     protect(span, prot)
 }
 
 /// The kernel's munmap.
-pub fn unmap(span: &Span) -> raw::Answer {
+pub fn unmap(span: &AddrRange) -> SyscallResult {
     // SAFETY: the program asked for exactly this.
-    unsafe { raw::call3(libc::SYS_munmap, span.start, span.len(), 0) }
+    unsafe { syscall3(libc::SYS_munmap, span.start, span.len(), 0) }
 }
 
 /// The kernel's mmap.
@@ -310,7 +314,7 @@ pub fn map(
     flags: c_int,
     fd: c_int,
     offset: i64,
-) -> raw::Answer {
+) -> SyscallResult {
     let args = [
         addr,
         len,
@@ -320,17 +324,17 @@ pub fn map(
         offset as usize,
     ];
     // SAFETY: the program asked for exactly this.
-    unsafe { raw::call(libc::SYS_mmap, args) }
+    unsafe { syscall6(libc::SYS_mmap, args) }
 }
 
 /// Puts plain memory where something else lay, and makes it a stretch again.
-fn take_back(span: &Span) -> bool {
+fn reclaim(span: &AddrRange) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    !raw::failed(map(span.start, span.len(), RW, flags, -1, 0)) && pager::adopt(span).is_ok()
+    !is_error(map(span.start, span.len(), RW, flags, -1, 0)) && paged_memory::adopt(span).is_ok()
 }
 
 /// `addr` and `len` as a span of whole pages; `None` where it does not fit.
-pub fn span(addr: usize, len: usize) -> Option<Span> {
+pub fn page_range(addr: usize, len: usize) -> Option<AddrRange> {
     let end = addr.checked_add(len.checked_next_multiple_of(PAGE)?)?;
     Some(addr..end)
 }

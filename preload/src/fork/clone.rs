@@ -1,0 +1,158 @@
+//! The clones that a program makes by itself: `clone`, and the system calls. Those that copy memory
+//! are forks.
+
+use super::{ForkKind, after_in_child, after_in_parent, check_refusal, stop_for_clone, to_result};
+use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3, syscall6};
+use crate::vma_map::AddrRange;
+use crate::{address_space, diagnostics, init, raw_syscall};
+use std::ffi::{c_int, c_void};
+use wired::PAGE;
+
+unsafe extern "C" {
+    fn __clone(
+        entry: extern "C" fn(*mut c_void) -> c_int,
+        stack: *mut c_void,
+        flags: c_int,
+        arg: *mut c_void,
+        ptid: *mut c_void,
+        tls: *mut c_void,
+        ctid: *mut c_void,
+    ) -> c_int;
+}
+
+/// Words the kernel writes for a clone: pages they lie in.
+fn written_words(addresses: [usize; 2]) -> [AddrRange; 2] {
+    addresses.map(|addr| addr..addr + usize::from(addr != 0) * 4)
+}
+
+/// The system call `clone` (or `fork`) without shared memory: flags, and stack, parent's
+/// and child's word, thread storage.
+pub fn raw_fork(flags: usize, rest: [usize; 4]) -> SyscallResult {
+    let [stack, ptid, ctid, tls] = rest;
+    let call = || {
+        // SAFETY: the program asked for exactly this; the child returns on its copy of
+        // this stack.
+        unsafe { syscall6(libc::SYS_clone, [flags, stack, ptid, ctid, tls, 0]) }
+    };
+    if !address_space::is_active() {
+        return call();
+    }
+    if stack != 0 {
+        return refuse_stack();
+    }
+    stop_for_clone(ForkKind::Bare, &written_words([ptid, ctid]));
+    finish_clone(call())
+}
+
+fn refuse_stack() -> SyscallResult {
+    diagnostics::log_refusal(format_args!(
+        "syscall(SYS_clone) with a copy of memory and another stack refused: use clone(), or no stack"
+    ));
+    error(libc::ENOSYS)
+}
+
+fn finish_clone(answer: SyscallResult) -> SyscallResult {
+    match answer {
+        0 => after_in_child(),
+        _ => after_in_parent(!is_error(answer)),
+    }
+    check_refusal(answer)
+}
+
+/// Words of the structure of `clone3`, as of Linux 6.18.
+const WORDS: usize = 11;
+
+/// Bytes of its first version.
+const FIRST_VERSION: usize = 64;
+
+/// Whether `clone3` with these arguments is the kernel's alone: it shares memory, or cannot
+/// succeed.
+pub extern "C" fn is_kernels_clone3(args: usize, size: usize) -> bool {
+    if !(FIRST_VERSION..=PAGE).contains(&size) || !raw_syscall::is_readable(args, size) {
+        return true;
+    }
+    // SAFETY: readable.
+    let flags = unsafe { (args as *const u64).read_unaligned() };
+    flags & libc::CLONE_VM as u64 != 0
+}
+
+/// The system call `clone3` without shared memory.
+pub fn raw_clone3(args: usize, size: usize) -> SyscallResult {
+    const PIDFD: usize = 1;
+    const CHILD_TID: usize = 2;
+    const PARENT_TID: usize = 3;
+    const STACK: usize = 5;
+    if !address_space::is_active() {
+        // SAFETY: the program asked for exactly this.
+        return unsafe { syscall3(libc::SYS_clone3, args, size, 0) };
+    }
+    let mut copy = [0usize; WORDS];
+    let known = size.min(size_of_val(&copy));
+    // SAFETY: the program's structure, `size` bytes, seen to be readable.
+    let unknown = unsafe {
+        // On this stack, which is resident, not where the program has it.
+        std::ptr::copy_nonoverlapping(args as *const u8, copy.as_mut_ptr().cast(), known);
+        std::slice::from_raw_parts((args + known) as *const u8, size - known)
+    };
+    if unknown.iter().any(|byte| *byte != 0) {
+        return error(libc::E2BIG);
+    }
+    if copy[STACK] != 0 {
+        return refuse_stack();
+    }
+    let [child_tid, parent_tid] = written_words([copy[CHILD_TID], copy[PARENT_TID]]);
+    let [pidfd, _] = written_words([copy[PIDFD], 0]);
+    stop_for_clone(ForkKind::Bare, &[child_tid, parent_tid, pidfd]);
+    let at = std::ptr::from_ref(&copy) as usize;
+    // SAFETY: the program's arguments.
+    finish_clone(unsafe { syscall3(libc::SYS_clone3, at, known, 0) })
+}
+
+/// The arguments of the child of `clone`.
+struct Cloned {
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+}
+
+extern "C" fn cloned(arg: *mut c_void) -> c_int {
+    // SAFETY: passed below; the child has a copy of the stack it lies on.
+    let it = unsafe { &*arg.cast::<Cloned>() };
+    after_in_child();
+    let status = (it.entry)(it.arg);
+    // The C library would end this thread alone, and the pager's would live on.
+    init::exit_group(status)
+}
+
+/// The C library's `clone`: one that copies memory is a fork.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn clone(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    ptid: *mut c_void,
+    tls: *mut c_void,
+    ctid: *mut c_void,
+) -> c_int {
+    if !address_space::is_active() || flags & libc::CLONE_VM != 0 || stack.is_null() {
+        // SAFETY: the program's own call.
+        return unsafe { __clone(entry, stack, flags, arg, ptid, tls, ctid) };
+    }
+    let it = Cloned { entry, arg };
+    let top = stack as usize;
+    // The C library's `clone` writes there first. Where that is a SIGSEGV, it is one before
+    // anything is held.
+    // SAFETY: the program's own stack for its child; nothing changes.
+    unsafe { wired::rewrite(((top & !15) - 16) as *mut u64) };
+    let used = |flag: c_int, at: *mut c_void| if flags & flag != 0 { at as usize } else { 0 };
+    let [parent, child] = written_words([
+        used(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD, ptid),
+        used(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID, ctid),
+    ]);
+    stop_for_clone(ForkKind::Bare, &[top - 2 * PAGE..top, parent, child]);
+    let arg = std::ptr::from_ref(&it).cast_mut().cast();
+    // SAFETY: the program's own call, entered by way of ours.
+    let pid = to_result(unsafe { __clone(cloned, stack, flags, arg, ptid, tls, ctid) });
+    after_in_parent(!is_error(pid));
+    c_result(check_refusal(pid)) as c_int
+}

@@ -1,0 +1,253 @@
+//! `madvise`, `mlock`, `mincore` and `msync` over arenas.
+//!
+//! The pager carries out advice that discards contents. Advice about the kernel's own
+//! paging (cold, huge, mergeable) succeeds without effect: the kernel would split mappings that
+//! the pager must be able to move in one piece.
+
+use crate::address_space::{AddressSpace, page_range};
+use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
+use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MappingKind, MlockState};
+use crate::{address_space, paged_memory, raw_syscall};
+use std::ffi::c_int;
+use wired::PAGE;
+
+/// The effect of advice on a piece of paged memory.
+enum AdviceAction {
+    /// Contents become zero.
+    Discard,
+    /// Only the map changes.
+    Note(fn(&mut MappingAttrs)),
+    /// The kernel carries it out; the pager resolves its faults.
+    Kernel,
+    /// The pages are brought in.
+    Fetch,
+    /// Nothing, of memory that is not locked.
+    Cool,
+    /// Nothing.
+    Nothing,
+    /// The kernel's answer for private anonymous memory.
+    Refuse(c_int),
+}
+
+/// The effect of `advice`; `None` for unknown advice.
+fn action_of(advice: c_int) -> Option<AdviceAction> {
+    Some(match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => AdviceAction::Discard,
+        libc::MADV_WILLNEED => AdviceAction::Fetch,
+        libc::MADV_DONTFORK => AdviceAction::Note(|t| t.dont_fork = true),
+        libc::MADV_DOFORK => AdviceAction::Note(|t| t.dont_fork = false),
+        libc::MADV_WIPEONFORK => AdviceAction::Note(|t| t.wipe_on_fork = true),
+        libc::MADV_KEEPONFORK => AdviceAction::Note(|t| t.wipe_on_fork = false),
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => AdviceAction::Kernel,
+        libc::MADV_HWPOISON | libc::MADV_SOFT_OFFLINE => AdviceAction::Kernel,
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP => AdviceAction::Nothing,
+        libc::MADV_COLD | libc::MADV_PAGEOUT => AdviceAction::Cool,
+        // A hole can only be punched in shared memory.
+        libc::MADV_REMOVE => AdviceAction::Refuse(libc::EINVAL),
+        // Guard pages (102, 103) among them, as before 6.13: callers then use mprotect.
+        _ => return None,
+    })
+}
+
+/// `madvise`.
+pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
+    let kernel = |s: &AddrRange| {
+        // SAFETY: the program asked for exactly this.
+        unsafe { syscall3(libc::SYS_madvise, s.start, s.len(), advice as usize) }
+    };
+    let Some(target) = page_range(addr, len)
+        .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE) && len > 0)
+    else {
+        // SAFETY: as above.
+        return unsafe { syscall3(libc::SYS_madvise, addr, len, advice as usize) };
+    };
+    let space = &mut address_space::lock();
+    if !space.map.touches(&target) {
+        return kernel(&target);
+    }
+    let Some(action) = action_of(advice) else {
+        return error(libc::EINVAL);
+    };
+    let mut hole = false;
+    for piece in space.map.lookup(&target) {
+        let answer = match piece.state {
+            Lookup::Outside
+            | Lookup::Used(
+                MappingAttrs {
+                    kind: MappingKind::Foreign,
+                    ..
+                },
+                _,
+            ) => kernel(&piece.span),
+            Lookup::Free => error(libc::ENOMEM),
+            Lookup::Used(attrs, _) => on_paged(space, &piece.span, attrs, &action, advice, kernel),
+        };
+        match -answer as c_int {
+            // Populating stops at a hole. Other advice continues past it, and the kernel reports
+            // it at the end.
+            libc::ENOMEM if is_error(answer) && !matches!(action, AdviceAction::Kernel) => {
+                hole = true
+            }
+            _ if is_error(answer) => return answer,
+            _ => {}
+        }
+    }
+    if hole { error(libc::ENOMEM) } else { 0 }
+}
+
+fn on_paged(
+    space: &mut AddressSpace,
+    span: &AddrRange,
+    attrs: MappingAttrs,
+    action: &AdviceAction,
+    advice: c_int,
+    kernel: impl Fn(&AddrRange) -> SyscallResult,
+) -> SyscallResult {
+    match action {
+        AdviceAction::Discard
+            if attrs.locked != MlockState::No && advice != libc::MADV_DONTNEED_LOCKED =>
+        {
+            return error(libc::EINVAL);
+        }
+        AdviceAction::Cool if attrs.locked != MlockState::No => return error(libc::EINVAL),
+        AdviceAction::Discard => paged_memory::discard(span),
+        AdviceAction::Note(change) => space.map.change(span, *change),
+        AdviceAction::Kernel => return kernel(span),
+        AdviceAction::Fetch if attrs.prot & libc::PROT_READ != 0 => paged_memory::will_need(span),
+        AdviceAction::Fetch | AdviceAction::Cool | AdviceAction::Nothing => {}
+        AdviceAction::Refuse(errno) => return error(*errno),
+    }
+    0
+}
+
+/// `mincore`: addresses that the program has not mapped are not there.
+pub fn mincore(addr: usize, len: usize, to: usize) -> SyscallResult {
+    // SAFETY: the program asked for exactly this.
+    let kernel = |len: usize| unsafe { syscall3(libc::SYS_mincore, addr, len, to) };
+    let Some(target) =
+        page_range(addr, len).filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE))
+    else {
+        return kernel(len);
+    };
+    let space = &mut address_space::lock();
+    let pieces = space.map.lookup(&target);
+    match pieces.iter().find(|piece| piece.state == Lookup::Free) {
+        None => kernel(len),
+        Some(hole) => match kernel(hole.span.start - addr) {
+            answer if is_error(answer) => answer,
+            _ => error(libc::ENOMEM),
+        },
+    }
+}
+
+/// `msync` over addresses that the program has not mapped or has locked, of which the kernel
+/// has no record; elsewhere it is the kernel's.
+pub fn msync(addr: usize, len: usize, flags: c_int) -> Option<SyscallResult> {
+    let kernel = |addr: usize, len: usize| {
+        // SAFETY: the program asked for exactly this.
+        unsafe { syscall3(libc::SYS_msync, addr, len, flags as usize) }
+    };
+    let target = page_range(addr, len)
+        .filter(|_| address_space::is_active() && addr.is_multiple_of(PAGE))?;
+    let space = &mut address_space::lock();
+    let locked = |state: Lookup| match state {
+        Lookup::Used(attrs, _) => {
+            attrs.locked != MlockState::No && flags & libc::MS_INVALIDATE != 0
+        }
+        _ => false,
+    };
+    let pieces = space.map.lookup(&target);
+    if !pieces
+        .iter()
+        .any(|piece| piece.state == Lookup::Free || locked(piece.state))
+    {
+        return None;
+    }
+    let valid = kernel(addr, 0);
+    if is_error(valid) {
+        return Some(valid);
+    }
+    let mut hole = false;
+    for piece in pieces {
+        let answer = match piece.state {
+            Lookup::Free => error(libc::ENOMEM),
+            state if locked(state) => error(libc::EBUSY),
+            _ => kernel(piece.span.start, piece.span.len()),
+        };
+        match -answer as c_int {
+            // The kernel continues past a hole and reports it at the end.
+            libc::ENOMEM if is_error(answer) => hole = true,
+            _ if is_error(answer) => return Some(answer),
+            _ => {}
+        }
+    }
+    Some(if hole { error(libc::ENOMEM) } else { 0 })
+}
+
+/// `process_madvise`: of this process, advice like any other. Of another it can only be advice
+/// that keeps contents.
+pub fn process_madvise(
+    process: c_int,
+    parts: usize,
+    count: usize,
+    advice: c_int,
+    flags: u32,
+) -> SyscallResult {
+    const MAX_PARTS: usize = 1024;
+    let kernel = |count: usize| {
+        let args = [
+            process as usize,
+            parts,
+            count,
+            advice as usize,
+            flags as usize,
+            0,
+        ];
+        // SAFETY: the program asked for exactly this.
+        unsafe { syscall6(libc::SYS_process_madvise, args) }
+    };
+    // Without parts the kernel checks the other arguments.
+    let valid = kernel(0);
+    if !address_space::is_active() || count > MAX_PARTS || is_error(valid) || !is_own(process) {
+        return kernel(count);
+    }
+    let mut done = 0;
+    for n in 0..count {
+        let at = parts.wrapping_add(n * size_of::<libc::iovec>());
+        if !raw_syscall::is_readable(at, size_of::<libc::iovec>()) {
+            return error(libc::EFAULT);
+        }
+        // SAFETY: readable.
+        let part = unsafe { (at as *const libc::iovec).read_unaligned() };
+        let answer = madvise(part.iov_base as usize, part.iov_len, advice);
+        if is_error(answer) {
+            return if done > 0 {
+                done as SyscallResult
+            } else {
+                answer
+            };
+        }
+        done += part.iov_len;
+    }
+    done as SyscallResult
+}
+
+/// Returns true if a pidfd is of this process.
+fn is_own(process: c_int) -> bool {
+    /// linux/pidfd.h: this thread, this process.
+    const SELF: [c_int; 2] = [-10_000, -10_001];
+    let of_table = || {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{process}")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        line.trim().parse().ok()
+    };
+    SELF.contains(&process) || of_table() == Some(raw_syscall::pid())
+}

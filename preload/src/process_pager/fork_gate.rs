@@ -1,0 +1,68 @@
+//! The pager's pause across a fork.
+
+use super::get;
+use link::handshake::{RawDomainId, slot_of};
+use selfpage::embedding::{ForkError, ForkGuard, ProcessPager};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use store::Store;
+use wired::futex;
+
+/// Longest wait of a parent for its child: a child that dies first sends no message.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Interval at which the parent checks that the child's domain still exists.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A fork in progress: the pager is paused.
+pub struct ForkGate(Option<ForkGuard>);
+
+impl ForkGate {
+    /// Stops the pager for a fork, or returns the reason that the child has no room.
+    pub fn close() -> Result<Self, ForkError> {
+        let Some(pager) = get() else {
+            return Ok(Self(None));
+        };
+        let fork = pager.process.close_for_fork(pager.contract)?;
+        let child = slot_of(ProcessPager::child_of(&fork).raw());
+        pager.store.adopt_fork(pager.store.holder(), child);
+        let inherited = pager.board.block(child).inherited();
+        inherited.store(0, Ordering::Release);
+        Ok(Self(Some(fork)))
+    }
+
+    /// The child's domain; 0 in plain mode.
+    pub fn child(&self) -> RawDomainId {
+        let fork = self.0.as_ref();
+        fork.map_or(0, |fork| ProcessPager::child_of(fork).raw())
+    }
+
+    /// The pager's state for the child.
+    pub fn into_fork(self) -> Option<ForkGuard> {
+        self.0
+    }
+
+    /// Restarts the pager of a fork's parent. Returns the child's domain, which is the caller's to
+    /// release where no child was `born`. Where one was, the parent waits until the child has what
+    /// it inherits: until then the child's domain is its parent's, and would end with it, and its
+    /// memory is not yet what the parent may read and write there (`process_vm_readv`).
+    pub fn open(self, born: bool) -> RawDomainId {
+        let domain = self.child();
+        let (Some(pager), Some(fork)) = (get(), self.0) else {
+            return domain;
+        };
+        let child = ProcessPager::child_of(&fork);
+        pager.process.open_after_fork(fork);
+        if born {
+            let inherited = pager.board.block(slot_of(domain)).inherited();
+            let since = Instant::now();
+            while inherited.load(Ordering::Acquire) == 0
+                && since.elapsed() < CHILD_TIMEOUT
+                && pager.ledger.stats(child).is_some()
+            {
+                futex::wait(inherited, 0, Some(POLL_INTERVAL));
+            }
+        }
+        domain
+    }
+}
