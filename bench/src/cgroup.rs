@@ -1,8 +1,8 @@
 //! A memory cgroup of either version, for the alternatives' share of memory.
 
 use crate::ExperimentError;
+use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
 use crate::error::while_doing;
-use crate::keeper::{Debt, Keeper, Owed};
 use std::path::{Path, PathBuf};
 
 /// Where this machine keeps a controller.
@@ -70,20 +70,20 @@ impl Hierarchy {
 /// A cgroup with a limit; removed when dropped.
 pub struct Cgroup {
     path: PathBuf,
-    _owed: Owed,
+    _guard: UndoGuard,
 }
 
 impl Cgroup {
     /// A fresh one at the root of the hierarchy: under our own it would share our limits,
     /// and version 2 allows no processes beside it.
-    pub fn new(keeper: &Keeper, name: &str, limit: u64) -> Result<Self, ExperimentError> {
+    pub fn new(cleanup: &CleanupProcess, name: &str, limit: u64) -> Result<Self, ExperimentError> {
         let hierarchy = Hierarchy::find()?;
         let (root, file) = match &hierarchy {
             Hierarchy::One(root) => (root, "memory.limit_in_bytes"),
             Hierarchy::Two(root) => (root, "memory.max"),
         };
         let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
-        let owed = keeper.owe(Debt::Cgroup(path.clone()))?;
+        let guard = cleanup.register(UndoAction::Cgroup(path.clone()))?;
         std::fs::create_dir(&path).map_err(while_doing(format!(
             "make the cgroup {} (root can)",
             path.display()
@@ -96,7 +96,10 @@ impl Cgroup {
             "limit {} to {limit} bytes",
             path.display()
         )))?;
-        Ok(Self { path, _owed: owed })
+        Ok(Self {
+            path,
+            _guard: guard,
+        })
     }
 
     /// Its folder.

@@ -31,12 +31,20 @@ pub enum ExperimentError {
     /// A worker process ended without figures.
     #[error("the worker failed: {0}")]
     Worker(String),
+    /// A signal killed a program that the benchmark did not send: the kernel's OOM killer does that.
+    #[error("it was killed (SIGKILL)")]
+    Killed,
     /// The options do not make an experiment.
     #[error("{0}")]
     Options(String),
 }
 
-/// Something of a worker's or of the system domain's that failed.
+/// Refuses options.
+pub fn refuse<T>(why: impl Into<String>) -> Result<T, ExperimentError> {
+    Err(ExperimentError::Options(why.into()))
+}
+
+/// A failure of a worker or of the daemon.
 pub fn failed(why: impl std::fmt::Display) -> ExperimentError {
     ExperimentError::Worker(why.to_string())
 }

@@ -75,6 +75,15 @@ impl Machine {
     }
 }
 
+/// What the kernel counts of this process or its children.
+pub fn usage(of: libc::c_int) -> libc::rusage {
+    // SAFETY: all zeros is a value of this plain structure.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is there to be written.
+    unsafe { libc::getrusage(of, &mut usage) };
+    usage
+}
+
 /// The load average over a minute, now.
 pub fn load() -> String {
     let text = read("/proc/loadavg");

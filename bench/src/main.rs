@@ -2,55 +2,49 @@
 //!
 //! A user moves off kernel swap only if ours costs less on the same work, so every figure
 //! is taken beside what it competes with: same contents, same accesses, same memory, arms
-//! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`trial`],
-//! [`worker`]) is apart from judging it ([`report`], [`target`], [`real::goal`]).
+//! interleaved and repeated, medians of the repeats, ratios first. Taking data ([`worker`])
+//! is apart from judging it ([`report`]).
 //!
 //! Rules: an arm that cannot run here prints the reason; the configuration in force is printed
 //! with the figures; contents are verified while they are read, because a fast pager that
 //! loses a page has no figure at all; whatever is switched on (swap, zram, cgroups, files) is
-//! switched off by a [`keeper`] that outlives this process.
+//! switched off by a [`cleanup`] process that outlives this process.
 //!
 //! This is the binary `selfpage-bench`, which `selfpage bench` starts. [`Bench`] is the set of
 //! its subcommands.
 
-mod access;
-mod arm;
 mod cgroup;
-mod choice;
-mod contents;
-mod device;
+mod cleanup;
+mod cli_parse;
+mod daemon_fixture;
+mod env;
 mod error;
 mod faults;
-mod ground;
-mod keeper;
 mod launch;
 mod machine;
 mod memory;
 mod micro;
-mod order;
-mod output;
+mod page_pattern;
 mod paging;
-mod pass;
 mod plot;
 mod process;
+mod programs;
 mod qos;
-mod real;
 mod report;
 mod statistics;
 mod swap;
-mod system;
-mod target;
-mod text;
-mod trial;
+mod table;
 mod worker;
 mod zipf;
 
 use error::ExperimentError;
 
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use worker::WorkerPlan;
 
 /// The benchmarks, as subcommands.
 #[derive(Debug, Subcommand)]
@@ -62,47 +56,32 @@ pub enum Bench {
     /// What single operations cost, the kernel's own beside them.
     Faults(faults::Options),
     /// Real programs: ours beside kernel swap, and beside themselves where memory suffices.
-    Programs(real::Options),
+    Programs(programs::Options),
     /// Contracts beside each other: Nemesis's figures 7, 8 and 9, and the kernel's answers.
     Qos(qos::Options),
     /// A launch beside a player: the paper of RAPHA's experiment, ours beside stock Linux.
     Launch(launch::Options),
-    /// One measurement of `faults` in a process of its own.
+    /// A part of a benchmark in a process of its own.
     #[command(hide = true)]
-    Fault(faults::Plan),
-    /// PageRank in a process of its own.
-    #[command(hide = true)]
-    Pagerank(real::pagerank::Plan),
-    /// One arm's work in a process of its own.
-    #[command(hide = true)]
-    Worker(worker::Plan),
-    /// The application of Nemesis's section 7.2 in a process of its own.
-    #[command(hide = true)]
-    Pager(qos::pager::Plan),
-    /// The client of section 7.3, which reads a file, in a process of its own.
-    #[command(hide = true)]
-    Reader(qos::reader::Plan),
-    /// A program that `qos` has beside another, in a process of its own.
-    #[command(hide = true)]
-    Guest(qos::guest::Plan),
-    /// The player's screen, in a process of its own.
-    #[command(hide = true)]
-    Sink(launch::sink::Plan),
-    /// A constant load, in a process of its own.
-    #[command(hide = true)]
-    Spin(launch::spin::Plan),
+    Worker {
+        /// What it is to do, as JSON.
+        plan: String,
+        /// What it starts itself.
+        #[arg(last = true)]
+        program: Vec<OsString>,
+    },
     /// Undoes what a benchmark switched on, also when it was killed.
     #[command(hide = true)]
-    Keeper,
+    Cleanup,
 }
 
-/// How this program starts itself again as a worker or a keeper.
+/// How this program starts itself again as a worker or as the cleanup process.
 #[derive(Clone, Debug)]
-pub struct Myself {
+pub struct SelfExe {
     program: PathBuf,
 }
 
-impl Myself {
+impl SelfExe {
     /// The running program.
     fn new() -> Result<Self, ExperimentError> {
         let program = std::env::current_exe();
@@ -111,11 +90,19 @@ impl Myself {
         })
     }
 
-    /// A command that runs one of [`Bench`]'s subcommands.
-    pub fn command(&self, subcommand: &str) -> Command {
+    /// Runs the cleanup process.
+    pub fn cleanup(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg(subcommand);
+        command.arg("cleanup");
         command
+    }
+
+    /// A worker; what follows `--` is for it to start.
+    pub fn worker(&self, plan: &WorkerPlan) -> Result<Command, ExperimentError> {
+        let mut command = Command::new(&self.program);
+        let plan = serde_json::to_string(plan).map_err(error::failed)?;
+        command.args(["worker", &plan]);
+        Ok(command)
     }
 }
 
@@ -143,7 +130,7 @@ fn main() -> ExitCode {
         let is_error = message.use_stderr();
         std::process::exit(if is_error { OWN_FAILURE.into() } else { 0 })
     });
-    let outcome = Myself::new().and_then(|myself| run(&arguments.bench, &myself));
+    let outcome = SelfExe::new().and_then(|exe| run(&arguments.bench, &exe));
     outcome.unwrap_or_else(|failure| {
         let _ = writeln!(std::io::stderr(), "selfpage bench: {failure}");
         OWN_FAILURE.into()
@@ -151,24 +138,20 @@ fn main() -> ExitCode {
 }
 
 /// Runs a benchmark, or the part of one this process was started for.
-fn run(bench: &Bench, myself: &Myself) -> Result<ExitCode, ExperimentError> {
+fn run(bench: &Bench, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
     match bench {
-        Bench::Paging(options) => paging::run(options, myself),
+        Bench::Paging(options) => paging::run(options, exe),
         Bench::Micro(options) => micro::run(options),
-        Bench::Faults(options) => faults::run(options, myself),
-        Bench::Programs(options) => real::run(options, myself),
-        Bench::Qos(options) => qos::run(options, myself),
-        Bench::Launch(options) => launch::run(options, myself),
-        Bench::Pager(plan) => qos::pager::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Reader(plan) => qos::reader::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Guest(plan) => qos::guest::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Sink(plan) => launch::sink::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Spin(plan) => launch::spin::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Fault(plan) => faults::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Pagerank(plan) => real::pagerank::serve(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Worker(plan) => worker::run(plan).map(|()| ExitCode::SUCCESS),
-        Bench::Keeper => {
-            keeper::serve();
+        Bench::Faults(options) => faults::run(options, exe),
+        Bench::Programs(options) => programs::run(options, exe),
+        Bench::Qos(options) => qos::run(options, exe),
+        Bench::Launch(options) => launch::run(options, exe),
+        Bench::Worker { plan, program } => {
+            let plan = serde_json::from_str(plan).map_err(error::failed)?;
+            worker::serve(&plan, program).map(|()| ExitCode::SUCCESS)
+        }
+        Bench::Cleanup => {
+            cleanup::serve();
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -53,7 +53,7 @@ pub struct Row {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Writes the rows here as JSON.
-    #[arg(long, value_parser = crate::output::file)]
+    #[arg(long, value_parser = crate::cli_parse::output_file)]
     pub json: Option<std::path::PathBuf>,
 }
 

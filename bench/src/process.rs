@@ -1,24 +1,78 @@
-//! A worker process: it receives orders and sends answers as lines. It is killed when it is
-//! dropped before its end, and when the benchmark ends for any reason.
+//! A worker process: it receives orders and sends answers as lines, values as JSON. It is killed
+//! when it is dropped before its end, and when the benchmark ends for any reason.
 
 use crate::ExperimentError;
-use crate::error::while_doing;
-use crate::real::launch::{ends_with_us, last_words};
+use crate::error::{failed, while_doing};
 use crate::worker::READY;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::{BufRead, BufReader, Lines, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// A worker, from its start to its end.
-pub struct Process {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: Lines<BufReader<ChildStdout>>,
+/// Has a program killed when the benchmark dies, however it does.
+pub fn ends_with_us(command: &mut Command) {
+    let kill =
+        || rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(Into::into);
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(kill) };
 }
 
-impl Process {
-    /// Starts a worker, and waits for its ready line.
-    pub fn start(mut command: Command) -> Result<Self, ExperimentError> {
+/// The end of a program's standard error, in one line.
+pub fn last_words(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let mut last: Vec<&str> = said.trim().lines().rev().take(3).collect();
+    last.reverse();
+    last.join("; ")
+}
+
+/// A program that prints a ready line, waits for a line, and only then executes `command`.
+pub fn gated(command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    let script = format!("echo {READY}; read _ && exec \"$@\"");
+    shell.args(["-c", &script, "sh"]);
+    within(shell, command)
+}
+
+/// `outer` with a program, its arguments and its environment behind what it has.
+pub fn within(mut outer: Command, program: &Command) -> Command {
+    outer.arg(program.get_program()).args(program.get_args());
+    let set = program.get_envs();
+    outer.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    outer
+}
+
+/// The standard output of a program that ends well.
+pub fn output(mut command: Command, stdin: impl Into<Stdio>) -> Result<Vec<u8>, ExperimentError> {
+    ends_with_us(&mut command);
+    let program = command.get_program().to_owned();
+    let done = command.stdin(stdin).output();
+    let done = done.map_err(while_doing(format!("start {}", program.display())))?;
+    match done.status.success() {
+        true => Ok(done.stdout),
+        false => Err(failed(format_args!(
+            "{}: {}: {}",
+            program.display(),
+            done.status,
+            last_words(&done.stderr)
+        ))),
+    }
+}
+
+/// A worker, from its start to its end.
+pub struct Worker {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts a program.
+    pub fn spawn(mut command: Command) -> Result<Self, ExperimentError> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -28,17 +82,20 @@ impl Process {
             .spawn()
             .map_err(while_doing(format!("start {:?}", command.get_program())))?;
         let orders = child.stdin.take();
-        let Some(answers) = child.stdout.take() else {
-            return Err(ExperimentError::Worker("it has no pipes".into()));
-        };
-        let mut process = Self {
+        let answers = child.stdout.take();
+        Ok(Self {
             child,
             orders,
-            answers: BufReader::new(answers).lines(),
-        };
-        match process.hear()?.as_str() {
-            READY => Ok(process),
-            other => Err(ExperimentError::Worker(format!(
+            answers: BufReader::new(answers.ok_or_else(|| failed("it has no pipes"))?),
+        })
+    }
+
+    /// Starts a worker, and waits for its ready line.
+    pub fn start(command: Command) -> Result<Self, ExperimentError> {
+        let mut worker = Self::spawn(command)?;
+        match worker.recv_line()?.as_str() {
+            READY => Ok(worker),
+            other => Err(failed(format_args!(
                 "expected the ready line, got {other:?}"
             ))),
         }
@@ -49,14 +106,20 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends it a line.
-    pub fn tell(&mut self, order: &str) -> Result<(), ExperimentError> {
-        let told = match &mut self.orders {
-            Some(orders) => orders.write_all(format!("{order}\n").as_bytes()),
+    /// Sends it an order.
+    pub fn send(&mut self, order: &impl Serialize) -> Result<(), ExperimentError> {
+        let line = serde_json::to_string(order).map_err(failed)?;
+        let sent = match &mut self.orders {
+            Some(orders) => orders.write_all(format!("{line}\n").as_bytes()),
             None => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
         // EPIPE: the worker exited; its last message may explain.
-        told.map_err(|_| self.failure())
+        sent.map_err(|_| self.failure())
+    }
+
+    /// Has it begin its work.
+    pub fn go(&mut self) -> Result<(), ExperimentError> {
+        self.send(&"go")
     }
 
     /// Returns true if it has ended by itself, or was killed.
@@ -65,50 +128,147 @@ impl Process {
     }
 
     /// Its next line.
-    pub fn hear(&mut self) -> Result<String, ExperimentError> {
-        match self.answers.next() {
-            Some(Ok(line)) => Ok(line),
+    pub fn recv_line(&mut self) -> Result<String, ExperimentError> {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(1..) => Ok(line.trim_end_matches('\n').to_owned()),
             _ => Err(self.failure()),
         }
     }
 
     /// Its next line, as a value.
-    pub fn hear_as<T: DeserializeOwned>(&mut self) -> Result<T, ExperimentError> {
-        let line = self.hear()?;
+    pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T, ExperimentError> {
+        let line = self.recv_line()?;
         serde_json::from_str(&line)
-            .map_err(|why| ExperimentError::Worker(format!("invalid answer {line:?}: {why}")))
+            .map_err(|why| failed(format_args!("invalid answer {line:?}: {why}")))
+    }
+
+    /// Its answer to an order.
+    pub fn call<T: DeserializeOwned>(
+        &mut self,
+        order: &impl Serialize,
+    ) -> Result<T, ExperimentError> {
+        self.send(order)?;
+        self.recv()
+    }
+
+    /// Closes its standard input.
+    pub fn close(&mut self) {
+        self.orders = None;
+    }
+
+    /// Its output next; nothing at its end.
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, ExperimentError> {
+        self.answers
+            .read(into)
+            .map_err(while_doing("read the program's output"))
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Result<ExitStatus, ExperimentError> {
+        self.child
+            .wait()
+            .map_err(while_doing("wait for the program"))
     }
 
     /// Its output until it ends, and its exit status. The status is part of the check, since a
     /// pager may fail at the very end.
     pub fn end(mut self) -> Result<Vec<String>, ExperimentError> {
-        self.orders = None;
-        let rest = self.answers.by_ref().map_while(Result::ok).collect();
-        let status = self
-            .child
-            .wait()
-            .map_err(while_doing("wait for the worker"))?;
-        match status.success() {
+        self.close();
+        let answers = self.answers.by_ref().lines();
+        let rest = answers.map_while(Result::ok).collect();
+        match self.wait()?.success() {
             true => Ok(rest),
             false => Err(self.failure()),
         }
     }
 
-    fn failure(&mut self) -> ExperimentError {
-        self.orders = None;
+    /// Why it failed, in its own words, once it has ended.
+    pub fn failure(&mut self) -> ExperimentError {
+        self.close();
         let status = self.child.wait();
         let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
         let mut said = Vec::new();
         if let Some(mut pipe) = self.child.stderr.take() {
             let _ = pipe.read_to_end(&mut said);
         }
-        ExperimentError::Worker(format!("{status}: {}", last_words(&said)))
+        failed(format_args!("{status}: {}", last_words(&said)))
+    }
+
+    /// Ends it, and why it failed.
+    pub fn stop(&mut self) -> ExperimentError {
+        let _ = self.child.kill();
+        self.failure()
     }
 }
 
-impl Drop for Process {
+impl Drop for Worker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Kills processes that take too long.
+pub struct Watchdog {
+    limit: Duration,
+    cancel: Sender<()>,
+    thread: JoinHandle<bool>,
+}
+
+impl Watchdog {
+    /// Over the processes with these pids, from now on.
+    pub fn start(limit: Duration, pids: &[u32]) -> Self {
+        // A pidfd of a process, which a process that reuses the pid does not have.
+        let open = |pid: &u32| pidfd_open(Pid::from_raw(*pid as i32)?, PidfdFlags::empty()).ok();
+        let all: Vec<_> = pids.iter().filter_map(open).collect();
+        let (cancel, cancelled) = channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let is_late = cancelled.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            for process in all.iter().filter(|_| is_late) {
+                // ESRCH: the process has exited already.
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+            is_late
+        });
+        Self {
+            limit,
+            cancel,
+            thread,
+        }
+    }
+
+    /// Lets them live, unless they took too long already.
+    pub fn stop(self) -> Result<(), ExperimentError> {
+        drop(self.cancel);
+        match self.thread.join() {
+            Ok(false) => Ok(()),
+            _ => Err(failed(format_args!(
+                "not done after {} s (--limit)",
+                self.limit.as_secs()
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_spares_a_process_that_ends_in_time() {
+        let watchdog = Watchdog::start(Duration::from_secs(60), &[std::process::id()]);
+        assert!(watchdog.stop().is_ok());
+    }
+
+    #[test]
+    fn a_watchdog_ends_a_process_that_takes_too_long() {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("60");
+        let mut worker = Worker::spawn(sleep).unwrap();
+        let watchdog = Watchdog::start(Duration::ZERO, &[worker.id()]);
+        assert!(!worker.wait().unwrap().success());
+        let late = watchdog.stop().unwrap_err().to_string();
+        assert!(late.contains("--limit"), "{late}");
     }
 }

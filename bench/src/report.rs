@@ -1,367 +1,391 @@
-//! Judging the figures: medians of the repeats with their intervals, ratios of medians,
-//! targets. How they are printed and drawn is elsewhere ([`crate::text`],
-//! [`crate::plot`]).
+//! Reports: figures with their intervals, what each must be, and whether it is.
+//!
+//! Each row is one figure: ours over what stands beside it, or ours alone, with the interval
+//! it lies in ([`crate::statistics`]). Taking data is apart from judging it.
 
 use crate::ExperimentError;
-use crate::access::Figure;
-use crate::arm::Arm;
 use crate::error::while_doing;
 use crate::machine::Machine;
-use crate::pass::Pass;
-use crate::statistics::{self, Estimate};
-use crate::target::{Outcome, Per, Target, Verdict};
-use crate::worker::Figures;
+use crate::statistics::{self, Estimate, median};
+use crate::table::{Table, digits};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
+use std::process::ExitCode;
 
-/// One arm's runs with one number of threads.
-pub struct Series {
-    /// Which arm.
-    pub arm: Arm,
-    /// How many threads.
-    pub threads: u64,
-    /// What each run did.
-    pub passes: Vec<Pass>,
-    /// Its runs, in order.
-    pub runs: Vec<Figures>,
-    /// The failure that ended the runs.
+/// What a value must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Bound {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+    /// Anything: a figure to know, of which nothing was promised.
+    #[default]
+    Open,
+}
+
+impl Bound {
+    /// Returns true if a value is as it must be.
+    pub fn holds(self, value: f64) -> bool {
+        match self {
+            Self::AtMost(most) => value <= most,
+            Self::AtLeast(least) => value >= least,
+            Self::Open => true,
+        }
+    }
+
+    /// In words: whether an estimate is as it must be, and whether its interval leaves doubt.
+    fn verdict(self, estimate: Estimate) -> &'static str {
+        let doubtful = self.holds(estimate.low) != self.holds(estimate.high);
+        match (self, self.holds(estimate.median), doubtful) {
+            (Self::Open, ..) => "",
+            (_, true, false) => "met",
+            (_, true, true) => "met, in doubt",
+            (_, false, false) => "MISSED",
+            (_, false, true) => "missed, in doubt",
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(most) => write!(f, "<= {most}"),
+            Self::AtLeast(least) => write!(f, ">= {least}"),
+            Self::Open => Ok(()),
+        }
+    }
+}
+
+/// One repeat of a measurement.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// Of ours.
+    pub ours: f64,
+    /// Of what stands beside it, where something does.
+    pub beside: Option<f64>,
+    /// What else was seen, by name.
+    pub notes: BTreeMap<String, f64>,
+}
+
+impl Sample {
+    /// Of ours and of what stands beside it.
+    pub fn new(ours: f64, beside: impl Into<Option<f64>>) -> Self {
+        Self {
+            ours,
+            beside: beside.into(),
+            notes: BTreeMap::new(),
+        }
+    }
+
+    /// With more that was seen.
+    pub fn notes<N: Into<String>>(mut self, notes: impl IntoIterator<Item = (N, f64)>) -> Self {
+        let notes = notes.into_iter();
+        self.notes.extend(notes.map(|(n, value)| (n.into(), value)));
+        self
+    }
+}
+
+/// A figure with its repeats.
+#[derive(Debug, Default)]
+pub struct Row {
+    /// What is measured.
+    pub what: String,
+    /// What stands beside it.
+    pub beside: Option<String>,
+    /// The unit of a sample, or of a rate.
+    pub unit: &'static str,
+    /// What the value must be.
+    pub bound: Bound,
+    /// The samples are times, and the value is a rate: this many over a time.
+    pub rate: Option<f64>,
+    /// What else describes the figure, for the data.
+    pub details: Map<String, Value>,
+    /// The repeats.
+    pub samples: Vec<Sample>,
+    /// The failure that ended the repeats.
     pub failure: Option<ExperimentError>,
 }
 
-impl Series {
-    /// Of an arm that has not run.
-    pub fn new(arm: Arm, threads: u64, passes: Vec<Pass>) -> Self {
+impl Row {
+    /// Without a figure yet.
+    pub fn new(what: impl Into<String>, unit: &'static str, bound: Bound) -> Self {
         Self {
-            arm,
-            threads,
-            passes,
-            runs: Vec::new(),
-            failure: None,
+            what: what.into(),
+            unit,
+            bound,
+            ..Self::default()
         }
     }
 
-    /// What each run has of a pass; nothing of an arm that failed.
-    fn each(&self, pass: Pass, value: impl Fn(&Figure) -> f64) -> Vec<f64> {
-        if self.failure.is_some() {
-            return Vec::new();
+    /// Of one figure alone, without a unit.
+    pub fn fact(what: impl Into<String>, bound: Bound, value: f64) -> Self {
+        Self::new(what, "", bound).samples([Sample::new(value, None)])
+    }
+
+    /// Without a figure, for a reason.
+    pub fn lacking(what: impl Into<String>, failure: ExperimentError) -> Self {
+        Self {
+            failure: Some(failure),
+            ..Self::new(what, "", Bound::Open)
         }
-        let of = |run: &Figures| run.passes.iter().find(|f| f.pass == pass).map(&value);
-        self.runs.iter().filter_map(of).collect()
     }
 
-    /// Nanoseconds a page.
-    pub fn time(&self, pass: Pass) -> Option<Estimate> {
-        statistics::of_median(&self.each(pass, Figure::ns_per_page))
+    /// Over something else.
+    pub fn beside(mut self, beside: impl Into<String>) -> Self {
+        self.beside = Some(beside.into());
+        self
     }
 
-    /// Nanoseconds of the median access and of the 99th percentile, medians over the runs;
-    /// of a pass out of order.
-    pub fn latency(&self, pass: Pass) -> Option<(f64, f64)> {
-        if pass.in_order() {
-            return None;
+    /// With repeats.
+    pub fn samples(mut self, samples: impl IntoIterator<Item = Sample>) -> Self {
+        self.samples.extend(samples);
+        self
+    }
+
+    /// With notes in the first repeat.
+    pub fn notes<N: Into<String>>(mut self, notes: impl IntoIterator<Item = (N, f64)>) -> Self {
+        if let Some(first) = self.samples.first_mut() {
+            *first = std::mem::take(first).notes(notes);
         }
-        let median =
-            |value: fn(&Figure) -> u64| statistics::median(&self.each(pass, |f| value(f) as f64));
-        Some((median(|f| f.p50_ns)?, median(|f| f.p99_ns)?))
+        self
     }
 
-    /// The part of the accesses that found their page in memory, the median over the runs.
-    pub fn hit_rate(&self, pass: Pass) -> Option<f64> {
-        let rates = self.each(pass, |f| f.hit_rate().unwrap_or(f64::NAN));
-        statistics::median(&rates).filter(|rate| !rate.is_nan())
-    }
-
-    /// The reason that a pass has no figures, if it has no figures.
-    fn lack(&self, pass: Pass) -> Option<String> {
-        if let Some(failure) = &self.failure {
-            return Some(format!("{}: {failure}", self.arm.name()));
-        }
-        if !self.passes.contains(&pass) || self.runs.is_empty() {
-            return Some(format!("{}: {} was not run", self.arm.name(), pass.name()));
-        }
-        None
-    }
-
-    fn json(&self) -> Value {
-        let mut medians = Map::new();
-        for pass in &self.passes {
-            let latency = self.latency(*pass);
-            medians.insert(
-                pass.name().to_owned(),
-                json!({
-                    "ns_per_page": self.time(*pass),
-                    "p50_ns": latency.map(|(p50, _)| p50),
-                    "p99_ns": latency.map(|(_, p99)| p99),
-                    "hit_rate": self.hit_rate(*pass),
-                }),
-            );
-        }
-        json!({
-            "arm": self.arm.name(),
-            "about": self.arm.about(),
-            "threads": self.threads,
-            "medians": medians,
-            "runs": self.runs,
-            "failure": self.failure.as_ref().map(ToString::to_string),
-        })
-    }
-}
-
-/// All arms' runs and what they were taken on.
-pub struct Report {
-    /// The configuration in force.
-    pub machine: Machine,
-    /// Load average when the last run had ended.
-    pub load_at_end: String,
-    /// Bytes of data.
-    pub data_bytes: u64,
-    /// Bytes of memory.
-    pub frames_bytes: u64,
-    /// Accesses of a pass that is not in order.
-    pub accesses: u64,
-    /// Runs of each arm.
-    pub repeats: u64,
-    /// The arms, by numbers of threads.
-    pub series: Vec<Series>,
-}
-
-impl Report {
-    /// Returns true if there was wrong data, or an arm of ours failed though this machine has what
-    /// it needs. What an alternative lacks is said in its row.
-    pub fn failed(&self) -> bool {
-        self.series.iter().any(|series| match &series.failure {
-            None | Some(ExperimentError::Unavailable(_)) => false,
-            Some(ExperimentError::WrongData { .. }) => true,
-            Some(_) => series.arm.ours(),
-        })
-    }
-
-    /// An arm's runs.
-    pub fn series(&self, arm: Arm, threads: u64) -> Option<&Series> {
-        let same = |series: &&Series| series.arm == arm && series.threads == threads;
-        self.series.iter().find(same)
-    }
-
-    /// The numbers of threads that were run, rising.
-    pub fn threads(&self) -> Vec<u64> {
-        let mut all: Vec<_> = self.series.iter().map(|series| series.threads).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-
-    /// The passes that were run with so many threads, in their order.
-    pub fn passes(&self, threads: u64) -> Vec<Pass> {
-        let run = |pass: &Pass| {
-            let mut with = self.series.iter().filter(|s| s.threads == threads);
-            with.any(|s| s.passes.contains(pass))
+    /// The estimate over the repeats.
+    pub fn estimate(&self) -> Option<Estimate> {
+        let (ours, beside) = self.figures();
+        let (estimate, over) = match beside.is_empty() {
+            true => (statistics::of_median(&ours)?, self.rate),
+            false => (
+                statistics::of_ratio(&ours, &beside)?,
+                self.rate.and(Some(1.0)),
+            ),
         };
-        Pass::ALL.into_iter().filter(run).collect()
+        Some(over.map_or(estimate, |over| estimate.inverted(over)))
     }
 
-    /// Time of an arm over time of a rival.
-    pub fn ratio(&self, arm: Arm, rival: Arm, threads: u64, pass: Pass) -> Option<Estimate> {
-        let times = |arm| {
-            let series = self.series(arm, threads)?;
-            Some(series.each(pass, Figure::ns_per_page))
-        };
-        statistics::of_ratio(&times(arm)?, &times(rival)?)
+    fn figures(&self) -> (Vec<f64>, Vec<f64>) {
+        (
+            self.samples.iter().map(|s| s.ours).collect(),
+            self.samples.iter().filter_map(|s| s.beside).collect(),
+        )
     }
 
-    /// The verdict on every target that concerns the runs.
-    pub fn verdicts(&self) -> Vec<Verdict> {
-        let asked = |target: &&Target| {
-            let ours = self.series(target.ours, target.threads);
-            ours.is_some_and(|series| series.passes.contains(&target.pass))
-                && self.series(target.theirs, target.threads).is_some()
-        };
-        Target::ALL
-            .iter()
-            .filter(asked)
-            .map(|target| Verdict {
-                target: *target,
-                outcome: self.judged(target),
+    /// In words: whether the value is as it must be, and whether the interval leaves doubt.
+    pub fn verdict(&self) -> &'static str {
+        self.estimate()
+            .map_or("no figure", |estimate| self.bound.verdict(estimate))
+    }
+
+    fn medians(&self) -> Option<(f64, Option<f64>)> {
+        let (ours, beside) = self.figures();
+        let shown = |median: f64| self.rate.map_or(median, |over| over / median);
+        Some((shown(median(&ours)?), median(&beside).map(shown)))
+    }
+
+    fn median_notes(&self) -> BTreeMap<&str, f64> {
+        let names = self.samples.iter().flat_map(|s| s.notes.keys());
+        names
+            .filter_map(|name| {
+                let of_name = |s: &Sample| s.notes.get(name).copied();
+                let all: Vec<_> = self.samples.iter().filter_map(of_name).collect();
+                Some((name.as_str(), median(&all)?))
             })
             .collect()
     }
 
-    fn judged(&self, target: &Target) -> Result<Outcome, String> {
-        let times = |arm: Arm| {
-            let series = self
-                .series(arm, target.threads)
-                .ok_or_else(|| format!("{} was not run", arm.name()))?;
-            match series.lack(target.pass) {
-                Some(why) => Err(why),
-                None => Ok(series.each(target.pass, |figure: &Figure| Per::of(target.per, figure))),
+    fn must_be(&self) -> String {
+        let rate = self.rate.map_or("", |_| "rate ");
+        format!("{rate}{}", self.bound)
+    }
+
+    /// As data.
+    pub fn json(&self) -> Value {
+        let medians = self.medians();
+        let mut value = json!({
+            "what": self.what,
+            "beside": self.beside,
+            "unit": self.unit,
+            "must_be": self.must_be(),
+            "estimate": self.estimate(),
+            "verdict": self.verdict(),
+            "median_ours": medians.map(|m| m.0),
+            "median_beside": medians.and_then(|m| m.1),
+            "samples": self.samples,
+            "failure": self.failure.as_ref().map(ToString::to_string),
+        });
+        if let Value::Object(value) = &mut value {
+            value.extend(self.details.clone());
+        }
+        value
+    }
+
+    /// The figures behind the value.
+    fn behind(&self) -> String {
+        let mut line = String::new();
+        if let Some((ours, beside)) = self.medians() {
+            line += &format!("{} {}", digits(ours), self.unit);
+            if let Some(beside) = beside {
+                line += &format!(", beside it {} {}", digits(beside), self.unit);
             }
-        };
-        let (ours, theirs) = (times(target.ours)?, times(target.theirs)?);
-        let of = |median: Option<Estimate>| median.ok_or_else(|| "there are no figures".to_owned());
-        Ok(Outcome::new(
-            target.bound,
-            of(statistics::of_median(&ours))?,
-            of(statistics::of_median(&theirs))?,
-            of(statistics::of_ratio(&ours, &theirs))?,
-        ))
+            for (name, value) in self.median_notes() {
+                line += &format!("; {name} {}", digits(value));
+            }
+        }
+        if let Some(failure) = &self.failure {
+            line += &format!("  cannot: {failure}");
+        }
+        line
+    }
+}
+
+/// All rows and what they were taken on.
+pub struct Report {
+    /// The experiment's name.
+    pub experiment: &'static str,
+    /// The machine as it was.
+    pub machine: Machine,
+    /// The experiment's own settings, in words.
+    pub settings: Vec<String>,
+    /// The figures.
+    pub rows: Vec<Row>,
+    /// What follows them.
+    pub tables: Vec<Table>,
+    /// Data beside the rows.
+    pub data: Map<String, Value>,
+}
+
+impl Report {
+    /// Without figures yet.
+    pub fn new(experiment: &'static str, machine: Machine, settings: Vec<String>) -> Self {
+        Self {
+            experiment,
+            machine,
+            settings,
+            rows: Vec::new(),
+            tables: Vec::new(),
+            data: Map::new(),
+        }
+    }
+
+    /// Returns true if a row has no figure though this machine has what it needs. A target that was
+    /// missed is a figure.
+    fn failed(&self) -> bool {
+        self.rows
+            .iter()
+            .any(|row| !matches!(row.failure, None | Some(ExperimentError::Unavailable(_))))
+    }
+
+    /// Prints it, writes it as JSON on request, and returns the exit status.
+    pub fn publish(&self, json: Option<&Path>) -> Result<ExitCode, ExperimentError> {
+        print!("{self}");
+        if let Some(path) = json {
+            write_json(&self.json(), path)?;
+            println!("all figures: {}", path.display());
+        }
+        Ok(match self.failed() {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        })
     }
 
     /// Everything, as data.
     pub fn json(&self) -> Value {
-        let verdicts: Vec<_> = self.verdicts().iter().map(Verdict::json).collect();
-        let ratios: Vec<_> = self
-            .series
-            .iter()
-            .flat_map(|s| self.beside_rivals(s))
-            .collect();
-        let arms: Vec<_> = self.series.iter().map(Series::json).collect();
-        json!({
-            "experiment": "paging",
+        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+        let mut all = json!({
+            "experiment": self.experiment,
             "machine": self.machine,
-            "load_at_end": self.load_at_end,
-            "data_bytes": self.data_bytes,
-            "frames_bytes": self.frames_bytes,
-            "accesses": self.accesses,
-            "repeats": self.repeats,
-            "targets": verdicts,
-            "ratios": ratios,
-            "arms": arms,
-        })
-    }
-
-    /// A series beside each of its rivals, as data.
-    fn beside_rivals(&self, series: &Series) -> Vec<Value> {
-        let mut all = Vec::new();
-        for rival in series.arm.rivals() {
-            for pass in &series.passes {
-                if let Some(time) = self.ratio(series.arm, *rival, series.threads, *pass) {
-                    all.push(json!({
-                        "ours": series.arm.name(),
-                        "theirs": rival.name(),
-                        "threads": series.threads,
-                        "pass": pass,
-                        "time": time,
-                    }));
-                }
-            }
+            "settings": self.settings,
+            "rows": rows,
+        });
+        if let Value::Object(all) = &mut all {
+            all.extend(self.data.clone());
         }
         all
     }
 
-    /// Writes [`Report::json`] to a file.
-    pub fn save(&self, path: &Path) -> Result<(), ExperimentError> {
-        std::fs::write(path, format!("{:#}\n", self.json()))
-            .map_err(while_doing(format!("write {}", path.display())))
+    fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = ["value", "95 % interval", "must be"];
+        let mut values = Table::new("ours / beside it", columns);
+        let mut medians = Table::new::<&str>("medians", []);
+        for row in &self.rows {
+            let beside = row.beside.as_ref().map(|b| format!(" / {b}"));
+            let name = format!("{}{}", row.what, beside.unwrap_or_default());
+            match row.estimate() {
+                Some(Estimate { median, low, high }) => {
+                    let interval = format!("{} - {}", digits(low), digits(high));
+                    let cells = [digits(median), interval, row.must_be()];
+                    values.row(name, cells, row.verdict());
+                }
+                None => values.row(name, ["-", "-", &row.must_be()], row.verdict()),
+            }
+            medians.row::<&str>(&row.what, [], &row.behind());
+        }
+        write!(f, "\n{values}\n{medians}")
     }
 }
 
-/// Reports made up for tests.
-#[cfg(test)]
-pub mod made_up {
-    use super::*;
+/// Writes data to a file.
+pub fn write_json(value: &Value, path: &Path) -> Result<(), ExperimentError> {
+    std::fs::write(path, format!("{value:#}\n"))
+        .map_err(while_doing(format!("write {}", path.display())))
+}
 
-    /// An arm with one thread whose every pass took so many nanoseconds a page.
-    pub fn series(arm: Arm, ns: &[u64]) -> Series {
-        let figure = |pass, ns: u64| Figure {
-            pass,
-            pages: 10,
-            elapsed_ns: ns * 10,
-            p50_ns: ns,
-            p99_ns: 2 * ns,
-            misses: Some(1),
-            device_bytes: Some(10 * 4096),
-        };
-        let run = |ns: &u64| Figures {
-            passes: Pass::ALL.iter().map(|p| figure(*p, *ns)).collect(),
-            major_faults: 0,
-            minor_faults: 0,
-            resident: 0,
-        };
-        Series {
-            runs: ns.iter().map(run).collect(),
-            ..Series::new(arm, 1, Pass::ALL.to_vec())
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in self.machine.lines().iter().chain(&self.settings) {
+            writeln!(f, "{line}")?;
         }
-    }
-
-    /// Of some arms.
-    pub fn report(series: Vec<Series>) -> Report {
-        Report {
-            machine: Machine::now(Path::new("/")),
-            load_at_end: "0.00".into(),
-            data_bytes: 1 << 29,
-            frames_bytes: 1 << 26,
-            accesses: 1,
-            repeats: 3,
-            series,
+        if !self.rows.is_empty() {
+            self.rows(f)?;
         }
+        self.tables
+            .iter()
+            .try_for_each(|table| write!(f, "\n{table}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::made_up::{report, series};
     use super::*;
 
-    #[test]
-    fn a_ratio_is_of_medians_and_an_outlier_does_not_move_it() {
-        let report = report(vec![
-            series(Arm::RunRam, &[10, 1000, 12]),
-            series(Arm::SwapZram, &[24, 23, 25]),
-        ]);
-        let ratio = report.ratio(Arm::RunRam, Arm::SwapZram, 1, Pass::Fill);
-        assert_eq!(ratio.map(|r| r.median), Some(0.5));
-        let other_threads = report.ratio(Arm::RunRam, Arm::SwapZram, 2, Pass::Fill);
-        assert_eq!(other_threads, None);
-        assert!(!report.failed());
+    fn row(bound: Bound, pairs: &[(f64, Option<f64>)]) -> Row {
+        let samples = pairs
+            .iter()
+            .map(|(ours, beside)| Sample::new(*ours, *beside));
+        Row::new("fault", "us", bound).samples(samples)
     }
 
     #[test]
-    fn a_target_has_a_verdict_once_both_its_arms_were_asked_for() {
-        let mut report = report(vec![
-            series(Arm::LinkedRam, &[10, 11, 12]),
-            series(Arm::SwapZram, &[24, 23, 25]),
-        ]);
-        let verdicts = report.verdicts();
-        let met = verdicts.iter().map(|v| v.outcome.as_ref().unwrap().met);
-        assert_eq!(met.collect::<Vec<_>>(), [true, true]);
-        assert_eq!(report.json()["targets"][0]["met"], true);
-        report.series[1].failure = Some(ExperimentError::Unavailable("no zram".into()));
-        let verdicts = report.verdicts();
+    fn the_value_is_the_ratio_of_medians_and_lies_in_its_interval() {
+        let of_pairs = [(2.0, Some(1.0)), (4.0, Some(2.0)), (90.0, Some(2.0))];
+        let row = row(Bound::AtMost(4.0), &of_pairs);
+        let Estimate { median, low, high } = row.estimate().unwrap();
+        assert!(median == 2.0 && low <= median && median <= high && high > 4.0);
+        assert_eq!(row.verdict(), "met, in doubt");
+    }
+
+    #[test]
+    fn a_bound_is_met_or_missed_and_nothing_is_neither() {
+        let alone = [(0.9, None); 3];
+        assert_eq!(row(Bound::AtLeast(0.9), &alone).verdict(), "met");
+        assert_eq!(row(Bound::AtLeast(0.91), &alone).verdict(), "MISSED");
+        assert_eq!(row(Bound::AtMost(1.0), &[]).verdict(), "no figure");
+    }
+
+    #[test]
+    fn a_rate_is_judged_upside_down() {
+        let mut row = row(Bound::AtLeast(1.5), &[(5.0, Some(10.0))]);
+        row.rate = Some(1e3);
+        assert_eq!(row.estimate().map(|e| e.median), Some(2.0));
         assert_eq!(
-            verdicts[0].outcome,
-            Err("swap-zram: no zram".to_owned()),
-            "a row whose arm cannot run says why"
+            (row.verdict(), row.medians()),
+            ("met", Some((200.0, Some(100.0))))
         );
-    }
-
-    #[test]
-    fn wrong_data_and_a_failure_of_ours_fail_and_what_an_alternative_lacks_does_not() {
-        let failing = |arm, failure| {
-            let mut series = series(arm, &[1]);
-            series.failure = Some(failure);
-            report(vec![series]).failed()
-        };
-        let unavailable = || ExperimentError::Unavailable("no root".into());
-        let worker = || ExperimentError::Worker("killed".into());
-        let wrong = || ExperimentError::WrongData {
-            page: 1,
-            word: 2,
-            found: 3,
-            expected: 4,
-        };
-        assert!(!failing(Arm::SwapFile, unavailable()));
-        assert!(!failing(Arm::RunRam, unavailable()));
-        assert!(!failing(Arm::SwapFile, worker()));
-        assert!(failing(Arm::RunRam, worker()));
-        assert!(failing(Arm::Mmap, wrong()));
-    }
-
-    #[test]
-    fn latencies_and_hit_rates_are_in_the_data() {
-        let report = report(vec![series(Arm::LinkedRam, &[10, 12, 14])]);
-        let medians = &report.json()["arms"][0]["medians"]["zipf"];
-        assert_eq!(medians["p50_ns"], 12.0);
-        assert_eq!(medians["p99_ns"], 24.0);
-        assert!((medians["hit_rate"].as_f64().unwrap() - 0.9).abs() < 1e-9);
-        assert!(report.json()["arms"][0]["medians"]["fill"]["p50_ns"].is_null());
+        row.bound = Bound::AtLeast(3.0);
+        assert_eq!(row.verdict(), "MISSED");
     }
 }

@@ -1,9 +1,9 @@
 //! The kernel's own swap, for the time of one arm: on a file, or on zram with lz4.
 
 use crate::ExperimentError;
-use crate::contents::PAGE;
+use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
 use crate::error::while_doing;
-use crate::keeper::{Debt, Keeper, Owed};
+use crate::page_pattern::PAGE;
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -13,26 +13,30 @@ use std::path::{Path, PathBuf};
 /// Swap that is on; switched off, and its file or device removed, when dropped.
 pub struct Swap {
     // In this order: a device is removed after its swap is off.
-    _on: Owed,
-    _under: Owed,
+    _on: UndoGuard,
+    _under: UndoGuard,
 }
 
 impl Swap {
     /// On a file without holes in `folder`.
-    pub fn on_file(keeper: &Keeper, folder: &Path, bytes: u64) -> Result<Self, ExperimentError> {
+    pub fn on_file(
+        cleanup: &CleanupProcess,
+        folder: &Path,
+        bytes: u64,
+    ) -> Result<Self, ExperimentError> {
         refuse_others()?;
         let path = folder.join(format!("selfpage-bench-{}.swap", std::process::id()));
-        let under = keeper.owe(Debt::File(path.clone()))?;
+        let under = cleanup.register(UndoAction::File(path.clone()))?;
         let file = preallocated(&path, bytes)?;
         sign(&file, bytes)?;
         Ok(Self {
-            _on: on(keeper, &path)?,
+            _on: on(cleanup, &path)?,
             _under: under,
         })
     }
 
     /// On a new zram device with lz4.
-    pub fn on_zram(keeper: &Keeper, bytes: u64) -> Result<Self, ExperimentError> {
+    pub fn on_zram(cleanup: &CleanupProcess, bytes: u64) -> Result<Self, ExperimentError> {
         refuse_others()?;
         let number = std::fs::read_to_string("/sys/class/zram-control/hot_add").map_err(|e| {
             ExperimentError::Unavailable(format!(
@@ -42,7 +46,7 @@ impl Swap {
         let number: u32 = number.trim().parse().map_err(|_| {
             ExperimentError::Unavailable(format!("zram-control returned {number:?}"))
         })?;
-        let under = keeper.owe(Debt::Zram(number))?;
+        let under = cleanup.register(UndoAction::Zram(number))?;
         let set = |name: &str, value: String| {
             std::fs::write(format!("/sys/block/zram{number}/{name}"), &value)
                 .map_err(while_doing(format!("set zram{number}'s {name} to {value}")))
@@ -57,7 +61,7 @@ impl Swap {
         sign(&device, bytes)?;
         drop(device);
         Ok(Self {
-            _on: on(keeper, &path)?,
+            _on: on(cleanup, &path)?,
             _under: under,
         })
     }
@@ -66,21 +70,21 @@ impl Swap {
 /// vm.page-cluster set for one arm; put back when dropped. The kernel reads 2 to this power
 /// pages of swap at once.
 pub struct PageCluster {
-    _owed: Owed,
+    _guard: UndoGuard,
 }
 
 impl PageCluster {
     /// Sets it.
-    pub fn set(keeper: &Keeper, cluster: u32) -> Result<Self, ExperimentError> {
+    pub fn set(cleanup: &CleanupProcess, cluster: u32) -> Result<Self, ExperimentError> {
         let path = PathBuf::from("/proc/sys/vm/page-cluster");
         let doing = || while_doing(format!("set {} to {cluster} (root can)", path.display()));
         let value = std::fs::read_to_string(&path).map_err(doing())?;
-        let owed = keeper.owe(Debt::Setting {
+        let guard = cleanup.register(UndoAction::Setting {
             path: path.clone(),
             value,
         })?;
         std::fs::write(&path, cluster.to_string()).map_err(doing())?;
-        Ok(Self { _owed: owed })
+        Ok(Self { _guard: guard })
     }
 }
 
@@ -114,6 +118,14 @@ pub fn preallocated(path: &Path, bytes: u64) -> Result<File, ExperimentError> {
     Ok(file)
 }
 
+/// Has what was written to a file on the disk, and none of it in the page cache.
+pub fn write_out(file: &File, path: &Path) -> Result<(), ExperimentError> {
+    let dropped = || rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    file.sync_all()
+        .and_then(|()| Ok(dropped()?))
+        .map_err(while_doing(format!("write out {}", path.display())))
+}
+
 /// Writes the swap header that mkswap(8) writes: version 1, the last page, the magic at the
 /// end of the first page (include/linux/swap.h).
 fn sign(area: &File, bytes: u64) -> Result<(), ExperimentError> {
@@ -129,13 +141,13 @@ fn sign(area: &File, bytes: u64) -> Result<(), ExperimentError> {
         .map_err(while_doing("write the swap header"))
 }
 
-fn on(keeper: &Keeper, path: &Path) -> Result<Owed, ExperimentError> {
-    let owed = keeper.owe(Debt::Swap(path.into()))?;
+fn on(cleanup: &CleanupProcess, path: &Path) -> Result<UndoGuard, ExperimentError> {
+    let guard = cleanup.register(UndoAction::Swap(path.into()))?;
     let name = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| ExperimentError::Options("a path with a zero byte".into()))?;
     // SAFETY: a terminated string.
     if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 {
-        return Ok(owed);
+        return Ok(guard);
     }
     Err(while_doing(format!(
         "switch on swap on {} (root can)",

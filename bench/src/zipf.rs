@@ -5,7 +5,10 @@
 //! variates from monotone discrete distributions*, 1996): a point under the hat
 //! x^-exponent is inverted, rounded to a rank, and taken if it is under the rank's bar.
 
-use crate::contents::mix;
+use crate::page_pattern::mix;
+
+/// YCSB's exponent, which the field's key-value benchmarks use.
+pub const EXPONENT: f64 = 0.99;
 
 /// Ranks 1 to n, rank k with a probability in proportion to k^-exponent.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,10 @@
 //! is what its stored copy says. Another thread runs meanwhile, so that taking pages from
 //! the program interrupts a second processor.
 
-use super::{Plan, figure, first_touch, paged, percentile, sample};
+use super::{FaultPlan, figure, first_touch, paged, percentile};
 use crate::ExperimentError;
-use crate::contents::{PAGE, PageAt, WORDS};
-use crate::real::goal::Sample;
+use crate::page_pattern::{PAGE, PageAt, WORDS};
+use crate::report::Sample;
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -30,7 +30,7 @@ pub enum Pages {
 }
 
 /// Time to evict a page: the median of pieces.
-pub fn of(pages: Pages, plan: &Plan) -> Result<Sample, ExperimentError> {
+pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let present = RANGES * PRESENT;
     let data = (present * PAGE) as u64;
     // More frames than are used: nothing is evicted before it is asked for.
@@ -59,18 +59,14 @@ pub fn of(pages: Pages, plan: &Plan) -> Result<Sample, ExperimentError> {
         worked
     })?;
     each_ns.sort_unstable();
-    Ok(sample(
-        percentile(&each_ns, 50) / 1000.0,
-        None,
-        [
-            ("p90", percentile(&each_ns, 90) / 1000.0),
-            ("pieces", each_ns.len() as f64),
-            (
-                "pages written",
-                (figure(&domain, Counter::written) - written) as f64,
-            ),
-        ],
-    ))
+    Ok(Sample::new(percentile(&each_ns, 50) / 1000.0, None).notes([
+        ("p90", percentile(&each_ns, 90) / 1000.0),
+        ("pieces", each_ns.len() as f64),
+        (
+            "pages written",
+            (figure(&domain, Counter::written) - written) as f64,
+        ),
+    ]))
 }
 
 /// The pages that are present: some of each range, in order.

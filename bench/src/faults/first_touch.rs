@@ -1,10 +1,10 @@
 //! First touches: a page of zeros by upcall beside one of the kernel's.
 
-use super::{Plan, figure, paged, percentile, sample};
+use super::{FaultPlan, figure, paged, percentile};
 use crate::ExperimentError;
-use crate::contents::{PAGE, mix};
-use crate::memory::{Kind, Memory};
-use crate::real::goal::Sample;
+use crate::memory::{Memory, MemoryKind};
+use crate::page_pattern::{PAGE, mix};
+use crate::report::Sample;
 use selfpage::Counter;
 use std::time::Instant;
 
@@ -19,9 +19,9 @@ const AT_RANDOM: usize = 8_192;
 const TURN: usize = 256;
 
 /// One fault a page, in no order, so that no stream can be seen in it.
-pub fn at_random(plan: &Plan) -> Result<Sample, ExperimentError> {
+pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let (domain, stretch) = paged(AT_RANDOM * 2, 0, AT_RANDOM)?;
-    let native = Memory::new(&Kind::Anonymous, AT_RANDOM as u64, 0)?;
+    let native = Memory::new(&MemoryKind::Anonymous, AT_RANDOM as u64, 0)?;
     let order = shuffled(AT_RANDOM, plan.seed);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for turn in order.chunks(TURN) {
@@ -31,25 +31,21 @@ pub fn at_random(plan: &Plan) -> Result<Sample, ExperimentError> {
     ours.sort_unstable();
     theirs.sort_unstable();
     let us = |sorted: &[u64], percent| percentile(sorted, percent) / 1000.0;
-    Ok(sample(
-        us(&ours, 50),
-        Some(us(&theirs, 50)),
-        [
-            ("p99", us(&ours, 99)),
-            ("native p99", us(&theirs, 99)),
-            (
-                "faults a page",
-                figure(&domain, Counter::faults) as f64 / AT_RANDOM as f64,
-            ),
-        ],
-    ))
+    Ok(Sample::new(us(&ours, 50), us(&theirs, 50)).notes([
+        ("p99", us(&ours, 99)),
+        ("native p99", us(&theirs, 99)),
+        (
+            "faults a page",
+            figure(&domain, Counter::faults) as f64 / AT_RANDOM as f64,
+        ),
+    ]))
 }
 
 /// Pages in order, the whole stretch within frames: the median of pieces, so that what else
 /// the machine does shows in few of them.
-pub fn in_order(_: &Plan) -> Result<Sample, ExperimentError> {
+pub fn in_order(_: &FaultPlan) -> Result<Sample, ExperimentError> {
     let (domain, stretch) = paged(IN_ORDER * 5 / 4, 0, IN_ORDER)?;
-    let native = Memory::new(&Kind::Anonymous, IN_ORDER as u64, 0)?;
+    let native = Memory::new(&MemoryKind::Anonymous, IN_ORDER as u64, 0)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for piece in (0..IN_ORDER).step_by(PIECE) {
         let pages = piece..piece + PIECE;
@@ -59,14 +55,10 @@ pub fn in_order(_: &Plan) -> Result<Sample, ExperimentError> {
     ours.sort_unstable();
     theirs.sort_unstable();
     let us = |sorted: &[u64]| percentile(sorted, 50) / 1000.0 / PIECE as f64;
-    Ok(sample(
-        us(&ours),
-        Some(us(&theirs)),
-        [(
-            "faults a page",
-            figure(&domain, Counter::faults) as f64 / IN_ORDER as f64,
-        )],
-    ))
+    Ok(Sample::new(us(&ours), us(&theirs)).notes([(
+        "faults a page",
+        figure(&domain, Counter::faults) as f64 / IN_ORDER as f64,
+    )]))
 }
 
 fn touch(base: *mut u8, page: usize) {

@@ -1,10 +1,11 @@
 //! What a fault costs while pages are being evicted: two threads read pages at random,
 //! eight times as many as there are frames.
 
-use super::{Plan, figure, paged, percentile, sample};
+use super::{FaultPlan, figure, paged, percentile};
 use crate::ExperimentError;
-use crate::contents::{PAGE, PageAt, mix};
-use crate::real::goal::Sample;
+use crate::error::failed;
+use crate::page_pattern::{PAGE, PageAt, mix};
+use crate::report::Sample;
 use selfpage::{Counter, Stretch};
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ const THREADS: u64 = 2;
 const FOUND_NS: u64 = 1_000;
 
 /// p99 over p50 of the accesses that faulted, by both threads.
-pub fn of_two_threads(plan: &Plan) -> Result<Sample, ExperimentError> {
+pub fn of_two_threads(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let pages = plan.data / PAGE as u64;
     let (domain, stretch) = paged(plan.frames as usize / PAGE, plan.data, pages as usize)?;
     for page in 0..pages {
@@ -34,7 +35,7 @@ pub fn of_two_threads(plan: &Plan) -> Result<Sample, ExperimentError> {
             .map(|thread| {
                 thread
                     .join()
-                    .unwrap_or_else(|_| Err(ExperimentError::Worker("a thread panicked".into())))
+                    .unwrap_or_else(|_| Err(failed("a thread panicked")))
             })
             .collect::<Result<Vec<_>, _>>()
     })?
@@ -44,38 +45,30 @@ pub fn of_two_threads(plan: &Plan) -> Result<Sample, ExperimentError> {
     faulted.sort_unstable();
     let us = |percent| percentile(&faulted, percent) / 1000.0;
     let faults = figure(&domain, Counter::faults) - before;
-    Ok(sample(
-        us(99),
-        Some(us(50)),
-        [
-            (
-                "longest",
-                faulted.last().copied().unwrap_or(0) as f64 / 1000.0,
-            ),
-            (
-                "us a fault, aggregate",
-                elapsed.as_secs_f64() * 1e6 / faults.max(1) as f64,
-            ),
-            (
-                "preempted, of faults",
-                (preemptions() - preempted) as f64 / faults.max(1) as f64,
-            ),
-            (
-                "starved, of faults",
-                figure(&domain, Counter::starved) as f64 / faults.max(1) as f64,
-            ),
-        ],
-    ))
+    Ok(Sample::new(us(99), us(50)).notes([
+        (
+            "longest",
+            faulted.last().copied().unwrap_or(0) as f64 / 1000.0,
+        ),
+        (
+            "us a fault, aggregate",
+            elapsed.as_secs_f64() * 1e6 / faults.max(1) as f64,
+        ),
+        (
+            "preempted, of faults",
+            (preemptions() - preempted) as f64 / faults.max(1) as f64,
+        ),
+        (
+            "starved, of faults",
+            figure(&domain, Counter::starved) as f64 / faults.max(1) as f64,
+        ),
+    ]))
 }
 
 /// How often a thread of this process had to make way for another: other work on the
 /// machine shows in the last percentile, and here.
 fn preemptions() -> u64 {
-    // SAFETY: all zeros is a value of this plain structure.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is there to be written.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    usage.ru_nivcsw as u64
+    crate::machine::usage(libc::RUSAGE_SELF).ru_nivcsw as u64
 }
 
 /// One thread's accesses: the pages whose number leaves its own remainder. Times of the

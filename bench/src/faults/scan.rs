@@ -2,18 +2,17 @@
 //! reads other pages in order, once each. A hit is an access that
 //! needs no read from the store: its page was there, or on the standby list.
 
-use super::{Plan, figure, paged, sample};
+use super::{FaultPlan, figure, paged};
 use crate::ExperimentError;
-use crate::contents::{PAGE, PageAt, mix};
-use crate::real::goal::Sample;
+use crate::error::failed;
+use crate::page_pattern::{PAGE, PageAt, mix};
+use crate::report::Sample;
+use crate::zipf::{EXPONENT, Zipf};
 use selfpage::{Counter, Domain, Stretch};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The exponent that the field's key-value benchmarks use.
-const SKEW: f64 = 0.99;
-
 /// Hit rate with a scan, beside that without.
-pub fn beside_zipf(plan: &Plan) -> Result<Sample, ExperimentError> {
+pub fn beside_zipf(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let pages = plan.data / PAGE as u64;
     let frames = plan.frames as usize / PAGE;
     // The scan reads as much again.
@@ -22,10 +21,11 @@ pub fn beside_zipf(plan: &Plan) -> Result<Sample, ExperimentError> {
         // SAFETY: a page of the stretch, which only this thread uses so far.
         unsafe { PageAt::new(stretch.as_ptr(), page) }.write(1);
     }
-    let zipf = Zipf {
+    let zipf = HotSet {
         domain: &domain,
         stretch: &stretch,
-        law: law(pages),
+        pages,
+        law: Zipf::new(pages, EXPONENT),
         accesses: plan.accesses,
         seed: plan.seed,
         done: AtomicU64::new(0),
@@ -39,31 +39,27 @@ pub fn beside_zipf(plan: &Plan) -> Result<Sample, ExperimentError> {
         ended.store(true, Ordering::Relaxed);
         let scanned = scan
             .join()
-            .unwrap_or_else(|_| Err(ExperimentError::Worker("the scan panicked".into())));
+            .unwrap_or_else(|_| Err(failed("the scan panicked")));
         Ok::<_, ExperimentError>((rate?, scanned?))
     })?;
-    Ok(sample(
-        beside,
-        Some(alone),
-        [(
-            "pages scanned an access",
-            scanned as f64 / (2 * plan.accesses) as f64,
-        )],
-    ))
+    Ok(Sample::new(beside, alone).notes([(
+        "pages scanned an access",
+        scanned as f64 / (2 * plan.accesses) as f64,
+    )]))
 }
 
-struct Zipf<'a> {
+struct HotSet<'a> {
     domain: &'a Domain,
     stretch: &'a Stretch,
-    /// The part of accesses that goes to the first pages by rank.
-    law: Vec<f64>,
+    pages: u64,
+    law: Zipf,
     accesses: u64,
     seed: u64,
     /// Accesses so far, for the scan to keep step with.
     done: AtomicU64,
 }
 
-impl Zipf<'_> {
+impl HotSet<'_> {
     /// Over as many accesses as are wanted, after as many more to come to the steady state.
     fn hit_rate(&self) -> Result<f64, ExperimentError> {
         let mut hits = 0;
@@ -77,9 +73,7 @@ impl Zipf<'_> {
 
     /// Ranks are strewn over all pages: those used often do not lie together.
     fn page(&self, i: u64) -> u64 {
-        let at = mix(self.seed << 32 ^ i) as f64 / u64::MAX as f64;
-        let rank = self.law.partition_point(|below| *below < at) as u64;
-        mix(rank) % self.law.len() as u64
+        mix(self.law.rank(mix(self.seed << 32 ^ i))) % self.pages
     }
 
     fn access(&self, page: u64) -> Result<bool, ExperimentError> {
@@ -92,18 +86,6 @@ impl Zipf<'_> {
         unsafe { PageAt::new(self.stretch.as_ptr(), page) }.probe(1)?;
         Ok(there || figure(self.domain, Counter::from_standby) > before)
     }
-}
-
-fn law(pages: u64) -> Vec<f64> {
-    let weight = |rank: u64| 1.0 / (rank as f64 + 1.0).powf(SKEW);
-    let total: f64 = (0..pages).map(weight).sum();
-    let mut sum = 0.0;
-    (0..pages)
-        .map(|rank| {
-            sum += weight(rank) / total;
-            sum
-        })
-        .collect()
 }
 
 /// Reads the second half of the stretch in order, a page for each access of the other
@@ -126,17 +108,4 @@ fn scan(
         scanned += 1;
     }
     Ok(scanned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_law_is_zipfs() {
-        let law = law(1000);
-        let part = |rank: usize| law[rank] - law[rank - 1];
-        assert!((law[999] - 1.0).abs() < 1e-9);
-        assert!((part(1) / part(9) - 5f64.powf(SKEW)).abs() < 1e-6);
-    }
 }

@@ -6,11 +6,12 @@
 //! ledger of frames is shared memory and counted by its name. The store's catalogue lies
 //! with the store's pages, and is noted, as the kernel's page tables are.
 
-use super::{Plan, paged, sample};
+use super::{FaultPlan, paged};
 use crate::ExperimentError;
-use crate::contents::{PAGE, PageAt, mix};
-use crate::error::while_doing;
-use crate::real::goal::Sample;
+use crate::error::{failed, while_doing};
+use crate::machine::field;
+use crate::page_pattern::{PAGE, PageAt, mix};
+use crate::report::Sample;
 use selfpage::Domain;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -18,24 +19,24 @@ const MIB: f64 = 1024.0 * 1024.0;
 const SPARSE: u64 = 16 << 30;
 
 /// After every page was written once.
-pub fn of_a_filled_stretch(plan: &Plan) -> Result<Sample, ExperimentError> {
+pub fn of_a_filled_stretch(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let pages = plan.data / PAGE as u64;
     measure(plan, plan.data, 0..pages)
 }
 
 /// After as many pages as there are in twice the frames were written, anywhere.
-pub fn of_a_sparse_stretch(plan: &Plan) -> Result<Sample, ExperimentError> {
+pub fn of_a_sparse_stretch(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let touched = 2 * plan.frames / PAGE as u64;
     let page = |i| mix(plan.seed ^ i << 8) % (SPARSE / PAGE as u64);
     measure(plan, SPARSE, (0..touched).map(page))
 }
 
 fn measure(
-    plan: &Plan,
+    plan: &FaultPlan,
     bytes: u64,
     pages: impl Iterator<Item = u64>,
 ) -> Result<Sample, ExperimentError> {
-    let before = Memory::now()?;
+    let before = ProcessMemory::now()?;
     let frames = plan.frames as usize / PAGE;
     let (domain, stretch) = paged(frames, plan.data, bytes as usize / PAGE)?;
     for page in pages {
@@ -44,25 +45,21 @@ fn measure(
     }
     domain.relinquish(domain.n());
     if domain.in_use() > 0 {
-        return Err(ExperimentError::Worker(format!(
+        return Err(failed(format_args!(
             "{} frames stayed in use when all were to be given up",
             domain.in_use()
         )));
     }
-    let after = Memory::now()?;
+    let after = ProcessMemory::now()?;
     let tables = after.private.saturating_sub(before.private) + after.ledger;
-    Ok(sample(
-        tables as f64 / MIB,
-        Some(bytes as f64 / MIB),
-        [
-            ("MiB of the ledger", after.ledger as f64 / MIB),
-            ("of the store's catalogue", catalogue(&domain) / MIB),
-            (
-                "of the kernel's page tables",
-                after.page_tables.saturating_sub(before.page_tables) as f64 / MIB,
-            ),
-        ],
-    ))
+    Ok(Sample::new(tables as f64 / MIB, bytes as f64 / MIB).notes([
+        ("MiB of the ledger", after.ledger as f64 / MIB),
+        ("of the store's catalogue", catalogue(&domain) / MIB),
+        (
+            "of the kernel's page tables",
+            after.page_tables.saturating_sub(before.page_tables) as f64 / MIB,
+        ),
+    ]))
 }
 
 fn catalogue(domain: &Domain) -> f64 {
@@ -73,7 +70,7 @@ fn catalogue(domain: &Domain) -> f64 {
 
 /// Bytes of this process by what they are for.
 #[derive(Debug, PartialEq, Eq)]
-struct Memory {
+struct ProcessMemory {
     /// Private and anonymous.
     private: u64,
     /// Of the ledger of frames.
@@ -82,7 +79,7 @@ struct Memory {
     page_tables: u64,
 }
 
-impl Memory {
+impl ProcessMemory {
     fn now() -> Result<Self, ExperimentError> {
         let read =
             |path: &str| std::fs::read_to_string(path).map_err(while_doing(format!("read {path}")));
@@ -115,9 +112,7 @@ impl Memory {
 
 /// Bytes of the line with this name; 0 without one.
 fn kib(text: &str, name: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    number.unwrap_or(0) * 1024
+    field(text, name).unwrap_or(0) * 1024
 }
 
 #[cfg(test)]
@@ -129,8 +124,8 @@ mod tests {
         let smaps = "7f00-7f10 rw-p 00000000 00:00 0 \nRss: 12 kB\nAnonymous: 8 kB\n\
                      7f10-7f20 rw-s 00000000 00:01 9 /memfd:selfpage-ledger (deleted)\nRss: 16 kB\nAnonymous: 0 kB\n\
                      7f20-7f30 rw-s 00000000 00:01 9 /memfd:selfpage-store (deleted)\nRss: 99 kB\nAnonymous: 0 kB\n";
-        let found = Memory::of(smaps, "VmPeak: 1 kB\nVmPTE:\t 4 kB\n");
-        let expected = Memory {
+        let found = ProcessMemory::of(smaps, "VmPeak: 1 kB\nVmPTE:\t 4 kB\n");
+        let expected = ProcessMemory {
             private: 8 << 10,
             ledger: 16 << 10,
             page_tables: 4 << 10,

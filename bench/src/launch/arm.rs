@@ -1,7 +1,7 @@
 //! The arms: the resources of the player and the neighbour. The options of `selfpage run`
 //! for each are in one place, here.
 
-use crate::choice::name;
+use crate::cli_parse::name;
 use clap::ValueEnum;
 use std::time::Duration;
 

@@ -18,26 +18,26 @@ const TRIES: usize = 7;
 const TIMES: usize = 3;
 
 /// The highest load that is tried, in parts of all processors: no player runs beyond it.
-pub const MOST: f64 = 1.25;
+pub const MAX_LOAD: f64 = 1.25;
 
 /// The search.
 #[derive(Clone, Debug)]
 pub struct Search {
     low: f64,
     high: f64,
-    tried: Vec<Tried>,
+    tried: Vec<Attempt>,
 }
 
 /// A load and what it did.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tried {
+pub struct Attempt {
     /// In processors.
     pub load: f64,
     /// Percent of deadlines, each time.
     samples: Vec<f64>,
 }
 
-impl Tried {
+impl Attempt {
     /// Percent of deadlines: the median.
     pub fn missed(&self) -> f64 {
         median(&self.samples).unwrap_or(0.0)
@@ -82,10 +82,10 @@ impl Search {
     }
 
     /// Records the misses of the load, in percent of deadlines.
-    pub fn tell(&mut self, load: f64, missed: f64) {
+    pub fn record(&mut self, load: f64, missed: f64) {
         match self.tried.last_mut().filter(|last| last.is_open()) {
             Some(last) => last.samples.push(missed),
-            None => self.tried.push(Tried {
+            None => self.tried.push(Attempt {
                 load,
                 samples: vec![missed],
             }),
@@ -101,9 +101,9 @@ impl Search {
     }
 
     /// The best that was tried: nearest to the middle of what is wanted.
-    pub fn best(&self) -> Option<&Tried> {
+    pub fn best(&self) -> Option<&Attempt> {
         let middle = (WANTED.start() + WANTED.end()) / 2.0;
-        let off = |tried: &Tried| (tried.missed() - middle).abs();
+        let off = |tried: &Attempt| (tried.missed() - middle).abs();
         // Of equals the last: where none misses any, the most that was tried.
         let all = self.tried.iter().rev();
         all.min_by(|a, b| off(a).total_cmp(&off(b)))
@@ -118,7 +118,7 @@ mod tests {
     fn searched(most: f64, machine: impl Fn(f64) -> f64) -> Search {
         let mut search = Search::up_to(most);
         while let Some(load) = search.next() {
-            search.tell(load, machine(load));
+            search.record(load, machine(load));
         }
         search
     }
@@ -139,10 +139,10 @@ mod tests {
     #[test]
     fn one_lucky_round_is_not_believed() {
         let mut search = Search::up_to(4.0);
-        search.tell(2.0, 20.0);
+        search.record(2.0, 20.0);
         assert_eq!(search.next(), Some(2.0));
-        search.tell(2.0, 0.0);
-        search.tell(2.0, 1.0);
+        search.record(2.0, 0.0);
+        search.record(2.0, 1.0);
         assert_eq!(search.next(), Some(3.0));
         assert_eq!(search.best().unwrap().missed(), 1.0);
     }
@@ -167,7 +167,7 @@ mod tests {
                     prop_assert!(before.missed() > *WANTED.end() || load > before.load);
                     prop_assert!(before.missed() < *WANTED.start() || load < before.load);
                 }
-                search.tell(load, missed);
+                search.record(load, missed);
             }
             prop_assert_eq!(search.next(), None);
             prop_assert!(search.tried.len() <= TRIES);

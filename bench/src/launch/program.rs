@@ -13,20 +13,21 @@
 
 use super::image::Image;
 use crate::ExperimentError;
-use crate::contents::{PAGE, mix};
+use crate::cleanup::UndoGuard;
+use crate::env::{TestEnv, find_program};
 use crate::error::while_doing;
-use crate::keeper::Owed;
-use crate::real::ground::{Grounds, found};
+use crate::page_pattern::{PAGE, mix};
+use crate::process::output;
 use clap::ValueEnum;
 use rustix::fs::{Advice, fadvise};
 use std::fmt::Write;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Which neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum Name {
+pub enum NeighbourKind {
     /// CPython imports many modules and fills a dict.
     Python,
     /// Node.js loads its modules and fills a map.
@@ -37,10 +38,10 @@ pub enum Name {
     Build,
 }
 
-impl Name {
+impl NeighbourKind {
     /// The default neighbours: Python, one of the two with a JIT compiler, and the build.
     pub fn usual() -> Vec<Self> {
-        let second = match found("node", "nodejs") {
+        let second = match find_program("node", "nodejs") {
             Ok(_) => Self::Node,
             Err(_) => Self::Java,
         };
@@ -77,7 +78,7 @@ impl Name {
 /// A neighbour, ready to be started many times.
 pub struct Neighbour {
     /// Which.
-    pub name: Name,
+    pub name: NeighbourKind,
     /// Bytes of its contract.
     pub frames: u64,
     /// What its executable is made of.
@@ -86,14 +87,14 @@ pub struct Neighbour {
     arguments: Vec<String>,
     /// What it comes from.
     files: Vec<PathBuf>,
-    _owed: Vec<Owed>,
+    _guard: Vec<UndoGuard>,
 }
 
 impl Neighbour {
     /// One that fills so many MiB, about.
-    pub fn new(name: Name, grounds: &Grounds<'_>, mib: u64) -> Result<Self, ExperimentError> {
+    pub fn new(name: NeighbourKind, env: &TestEnv<'_>, mib: u64) -> Result<Self, ExperimentError> {
         let (executable, package) = name.executable();
-        let program = found(executable, package)?;
+        let program = find_program(executable, package)?;
         let program = program
             .canonicalize()
             .map_err(while_doing(format!("find {}", program.display())))?;
@@ -104,13 +105,13 @@ impl Neighbour {
             files: vec![program.clone()],
             program,
             arguments: Vec::new(),
-            _owed: Vec::new(),
+            _guard: Vec::new(),
         };
         match name {
-            Name::Python => neighbour.python(mib)?,
-            Name::Node => neighbour.node(mib),
-            Name::Java => neighbour.java(grounds, mib)?,
-            Name::Build => neighbour.build(grounds, mib)?,
+            NeighbourKind::Python => neighbour.python(mib)?,
+            NeighbourKind::Node => neighbour.node(mib),
+            NeighbourKind::Java => neighbour.java(env, mib)?,
+            NeighbourKind::Build => neighbour.build(env, mib)?,
         }
         Ok(neighbour)
     }
@@ -131,23 +132,23 @@ impl Neighbour {
 
     fn python(&mut self, mib: u64) -> Result<(), ExperimentError> {
         let script = include_str!("heap.py");
-        self.say(&["-I", "-c", script, &mib.to_string()]);
+        self.set_arguments(&["-I", "-c", script, &mib.to_string()]);
         let mut ask = Command::new(&self.program);
         ask.args(["-I", "-c", "import os; print(os.path.dirname(os.__file__))"]);
-        self.files.push(answer(ask, "ask python3 for its library")?);
+        self.files.push(answer(ask)?);
         Ok(())
     }
 
     fn node(&mut self, mib: u64) {
-        self.say(&["-e", include_str!("heap.js"), &mib.to_string()]);
+        self.set_arguments(&["-e", include_str!("heap.js"), &mib.to_string()]);
     }
 
-    fn java(&mut self, grounds: &Grounds<'_>, mib: u64) -> Result<(), ExperimentError> {
-        let (path, owed) = grounds.base.file("Heap.java")?;
+    fn java(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<(), ExperimentError> {
+        let (path, guard) = env.file("Heap.java")?;
         write(&path, include_str!("Heap.java"))?;
-        self._owed.push(owed);
+        self._guard.push(guard);
         let most = format!("-Xmx{}m", 2 * mib.max(64));
-        self.say(&[&most, &path.to_string_lossy(), &mib.to_string()]);
+        self.set_arguments(&[&most, &path.to_string_lossy(), &mib.to_string()]);
         // .../bin/java: beside it is the library, which is the virtual machine.
         if let Some(home) = self.program.parent().and_then(Path::parent) {
             self.image = Image::of(&home.join("lib/server/libjvm.so"))?;
@@ -157,14 +158,13 @@ impl Neighbour {
     }
 
     /// A shell that compiles: its contract, its cgroup and its figures are the whole tree's.
-    fn build(&mut self, grounds: &Grounds<'_>, mib: u64) -> Result<(), ExperimentError> {
-        let [(source, a), (object, b)] =
-            [grounds.base.file("large.c")?, grounds.base.file("large.o")?];
-        self._owed.extend([a, b]);
+    fn build(&mut self, env: &TestEnv<'_>, mib: u64) -> Result<(), ExperimentError> {
+        let [(source, a), (object, b)] = [env.file("large.c")?, env.file("large.o")?];
+        self._guard.extend([a, b]);
         write(&source, &c_source(mib))?;
         let mut ask = Command::new(&self.program);
         ask.arg("-print-prog-name=cc1");
-        let compiler = answer(ask, "ask gcc for its compiler")?;
+        let compiler = answer(ask)?;
         if !compiler.is_absolute() {
             return Err(ExperimentError::Unavailable(
                 "gcc has no compiler for C here: apt-get install gcc".into(),
@@ -174,27 +174,20 @@ impl Neighbour {
         self.files.push(compiler);
         let script = "\"$1\" -O2 -w -pipe -frandom-seed=1 -c \"$2\" -o \"$3\" && \
                       set -- $(cksum < \"$3\") && echo ready $1 && read _; true";
-        let gcc = std::mem::replace(&mut self.program, found("sh", "dash")?);
+        let gcc = std::mem::replace(&mut self.program, find_program("sh", "dash")?);
         let words = [&gcc, &source, &object].map(|path| path.to_string_lossy().into_owned());
-        self.say(&["-c", script, "sh", &words[0], &words[1], &words[2]]);
+        self.set_arguments(&["-c", script, "sh", &words[0], &words[1], &words[2]]);
         Ok(())
     }
 
-    fn say(&mut self, arguments: &[&str]) {
+    fn set_arguments(&mut self, arguments: &[&str]) {
         self.arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
     }
 }
 
-fn answer(mut command: Command, doing: &str) -> Result<PathBuf, ExperimentError> {
-    let output = command.output().map_err(while_doing(doing))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    match output.status.success() {
-        true => Ok(said.trim().into()),
-        false => Err(ExperimentError::Worker(format!(
-            "could not {doing}: {}",
-            output.status
-        ))),
-    }
+fn answer(command: Command) -> Result<PathBuf, ExperimentError> {
+    let said = output(command, Stdio::null())?;
+    Ok(String::from_utf8_lossy(&said).trim().into())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), ExperimentError> {
@@ -255,7 +248,7 @@ mod tests {
 
     #[test]
     fn every_contract_is_less_than_what_is_filled() {
-        for name in Name::value_variants() {
+        for name in NeighbourKind::value_variants() {
             assert!((1..100).contains(&name.part()), "{name:?}");
         }
     }

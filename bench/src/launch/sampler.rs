@@ -1,7 +1,7 @@
 //! Samples a neighbour's processes while it starts: faults, memory and processor, the
 //! ordinates of the paper's figures 2 to 4 and 8 to 10.
 
-use super::tree::{self, Usage};
+use super::tree::{self, TreeUsage};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -13,7 +13,7 @@ pub const EVERY: Duration = Duration::from_millis(50);
 
 /// The difference between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Seen {
+pub struct UsageSample {
     /// Seconds since the clip began.
     pub at: f64,
     /// Faults a second that needed no I/O.
@@ -30,17 +30,17 @@ pub struct Seen {
 
 /// One sample.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct UsageCounts {
     at: Duration,
-    tree: Usage,
+    tree: TreeUsage,
     machine: (Duration, Duration),
 }
 
-impl Look {
+impl UsageCounts {
     fn now(root: u32, begin: Instant) -> Self {
         Self {
             at: begin.elapsed(),
-            tree: Usage::of(root),
+            tree: TreeUsage::of(root),
             machine: tree::machine(),
         }
     }
@@ -49,7 +49,7 @@ impl Look {
 /// A thread that samples, until it is stopped.
 pub struct Sampler<'scope> {
     over: &'scope AtomicBool,
-    thread: ScopedJoinHandle<'scope, Vec<Look>>,
+    thread: ScopedJoinHandle<'scope, Vec<UsageCounts>>,
 }
 
 impl<'scope> Sampler<'scope> {
@@ -63,7 +63,7 @@ impl<'scope> Sampler<'scope> {
         let look = move || {
             let mut looks = Vec::new();
             while !over.load(Ordering::Relaxed) {
-                looks.push(Look::now(root, begin));
+                looks.push(UsageCounts::now(root, begin));
                 thread::sleep(EVERY);
             }
             looks
@@ -75,13 +75,13 @@ impl<'scope> Sampler<'scope> {
     }
 
     /// The samples.
-    pub fn stop(self) -> Vec<Seen> {
+    pub fn stop(self) -> Vec<UsageSample> {
         self.over.store(true, Ordering::Relaxed);
         seen(&self.thread.join().unwrap_or_default())
     }
 }
 
-fn seen(looks: &[Look]) -> Vec<Seen> {
+fn seen(looks: &[UsageCounts]) -> Vec<UsageSample> {
     looks
         .windows(2)
         .map(|two| between(two[0], two[1]))
@@ -89,7 +89,7 @@ fn seen(looks: &[Look]) -> Vec<Seen> {
 }
 
 /// Counts fall when a process ends before its parent reaps it: the difference is then 0.
-fn between(before: Look, now: Look) -> Seen {
+fn between(before: UsageCounts, now: UsageCounts) -> UsageSample {
     let seconds = (now.at - before.at).as_secs_f64().max(f64::EPSILON);
     let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
     let spent = now.tree.processor.saturating_sub(before.tree.processor);
@@ -97,7 +97,7 @@ fn between(before: Look, now: Look) -> Seen {
         now.machine.0.saturating_sub(before.machine.0),
         now.machine.1.saturating_sub(before.machine.1),
     ];
-    Seen {
+    UsageSample {
         at: now.at.as_secs_f64(),
         minor: rate(before.tree.minor, now.tree.minor),
         major: rate(before.tree.major, now.tree.major),
@@ -111,11 +111,11 @@ fn between(before: Look, now: Look) -> Seen {
 mod tests {
     use super::*;
 
-    fn look(ms: u64, major: u64, spent: u64) -> Look {
+    fn look(ms: u64, major: u64, spent: u64) -> UsageCounts {
         let time = Duration::from_millis;
-        Look {
+        UsageCounts {
             at: time(ms),
-            tree: Usage {
+            tree: TreeUsage {
                 minor: 10,
                 major,
                 processor: time(spent),

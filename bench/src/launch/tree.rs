@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Of a tree, until now. Those that ended and were waited for are in their parents' figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Usage {
+pub struct TreeUsage {
     /// Faults that needed no I/O.
     pub minor: u64,
     /// Faults that needed some.
@@ -17,7 +17,7 @@ pub struct Usage {
     pub resident_kib: u64,
 }
 
-impl Usage {
+impl TreeUsage {
     /// Of a process and its descendants.
     pub fn of(root: u32) -> Self {
         let tick = ticks();
@@ -55,13 +55,13 @@ pub fn family(root: u32) -> Vec<u32> {
 }
 
 /// Faults and time of a line of /proc/PID/stat, children that were waited for included.
-fn counted(stat: &str, tick: Duration) -> Option<Usage> {
+fn counted(stat: &str, tick: Duration) -> Option<TreeUsage> {
     // Counted from the word after the name, which may have blanks and brackets.
     let words: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |n: usize| words.get(n).and_then(|word| word.parse::<u64>().ok());
     let sum = |places: &[usize]| places.iter().map(|n| number(*n)).sum::<Option<u64>>();
     let spent = sum(&[11, 12, 13, 14])?;
-    Some(Usage {
+    Some(TreeUsage {
         minor: sum(&[7, 8])?,
         major: sum(&[9, 10])?,
         processor: tick * u32::try_from(spent).ok()?,
@@ -117,8 +117,8 @@ mod tests {
     fn this_process_is_in_its_own_family_and_has_faulted() {
         let own = std::process::id();
         assert!(family(own).contains(&own));
-        let usage = Usage::of(own);
+        let usage = TreeUsage::of(own);
         assert!(usage.minor > 0 && usage.resident_kib > 0);
-        assert_eq!(Usage::of(u32::MAX).minor, 0);
+        assert_eq!(TreeUsage::of(u32::MAX).minor, 0);
     }
 }

@@ -2,54 +2,64 @@
 //! domain.
 
 use crate::ExperimentError;
-use crate::contents::PAGE;
-use protocol::contract_spec::{DiskSpec, FrameSpec};
+use crate::error::failed;
+use crate::page_pattern::PAGE;
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use tenant::{ContractRequest, LinkedTenant, Revocation, RevocationPolicy};
+use protocol::contract_spec::{DiskSpec, FrameSpec};
+use tenant::{LinkedTenant, RevocationPolicy, Revocation, ContractRequest};
 
 /// Either of the two.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Backing {
     /// A store of its own, written as `selfpage run` takes it.
-    #[arg(long, conflicts_with = "system")]
-    pub store: Option<StoreConfig>,
-    /// The system domain's socket.
-    #[arg(long)]
+    pub store: Option<String>,
+    /// The daemon's socket.
     pub system: Option<PathBuf>,
     /// The worker's name there.
-    #[arg(long, default_value = "worker")]
     pub name: String,
-    /// Disk time there.
-    #[arg(long)]
-    pub disk: Option<DiskSpec>,
+    /// Disk time there, as `--disk` takes it.
+    pub disk: Option<String>,
     /// MiB of swap there.
-    #[arg(long, default_value_t = 16)]
     pub swap: u64,
     /// KiB of frames.
-    #[arg(long, default_value_t = 16)]
     pub frames: u64,
     /// KiB of frames on top that are not guaranteed.
-    #[arg(long, default_value_t = 0)]
     pub extra: u64,
     /// It ignores revocations.
-    #[arg(long)]
     pub refuses: bool,
     /// It always requests more frames.
-    #[arg(long)]
     pub greedy: bool,
 }
 
+impl Default for Backing {
+    fn default() -> Self {
+        Self {
+            store: None,
+            system: None,
+            name: "worker".into(),
+            disk: None,
+            swap: 16,
+            frames: 16,
+            extra: 0,
+            refuses: false,
+            greedy: false,
+        }
+    }
+}
+
 /// A domain, and the contract it has from elsewhere. Dropped from the top.
-pub struct Housed {
+pub struct DomainWithContract {
     /// The domain.
     pub domain: Domain,
     tenant: Option<LinkedTenant>,
 }
 
-impl Housed {
+impl DomainWithContract {
     /// Number of revocations.
-    pub fn asked(&self) -> u64 {
+    pub fn revocations(&self) -> u64 {
         self.tenant.as_ref().map_or(0, LinkedTenant::revocations)
     }
 
@@ -57,9 +67,7 @@ impl Housed {
     pub fn leave(self) -> Result<(), ExperimentError> {
         drop(self.domain);
         match self.tenant {
-            Some(mut tenant) => tenant
-                .leave()
-                .map_err(|why| ExperimentError::Worker(why.to_string())),
+            Some(mut tenant) => tenant.leave().map_err(failed),
             None => Ok(()),
         }
     }
@@ -72,12 +80,11 @@ impl Backing {
     }
 
     /// A domain over it. The worker does no direct I/O, and declares that.
-    pub fn domain(&self) -> Result<Housed, ExperimentError> {
+    pub fn domain(&self) -> Result<DomainWithContract, ExperimentError> {
         let terms = FrameSpec {
             g: count(self.frames)?,
             x: count(self.frames + self.extra)?,
         };
-        let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
         let mut builder = Domain::builder().direct_io(DirectIo::PinnedOnly);
         let mut contract = Contract {
             g: FEWEST_FRAMES.min(terms.g),
@@ -85,10 +92,12 @@ impl Backing {
         };
         let mut tenant = None;
         if let Some(path) = &self.system {
+            let disk = self.disk.as_ref().map(|terms| terms.parse());
+            let disk: Option<DiskSpec> = disk.transpose().map_err(failed)?;
             let wanted = ContractRequest {
                 name: self.name.clone(),
                 frames: Some(terms),
-                disk: self.disk,
+                disk,
                 swap: Some(self.swap << 20),
                 place: None,
             };
@@ -97,16 +106,16 @@ impl Backing {
                 on_revocation: self.refuses.then(|| Box::new(refuse) as _),
             };
             let joined = LinkedTenant::join_with(path, &wanted, manners);
-            let (joined, share) = joined.map_err(|why| failed(&why))?;
+            let (joined, share) = joined.map_err(failed)?;
             builder = builder.ledger(share.ledger).shared_store(share.store);
             (contract, tenant) = (share.contract, Some(joined));
         }
         if let Some(store) = &self.store {
-            builder = builder.store(store.clone());
+            builder = builder.store(store.parse::<StoreConfig>().map_err(failed)?);
         }
         let domain = builder.frames(contract).build();
-        Ok(Housed {
-            domain: domain.map_err(|why| failed(&why))?,
+        Ok(DomainWithContract {
+            domain: domain.map_err(failed)?,
             tenant,
         })
     }

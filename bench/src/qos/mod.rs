@@ -7,34 +7,35 @@
 //! neighbour, revocation ten thousand times, and what the daemon costs.
 
 mod backing;
+mod direct_disk;
 mod figure;
-mod forgetful;
-pub mod guest;
-pub mod neighbour;
+mod neighbour;
 mod overhead;
 pub mod pager;
-pub mod picture;
-pub mod progress;
+mod plot;
+mod progress;
 pub mod reader;
 mod revocation;
 mod saturation;
-pub mod schedule;
-pub mod shares;
+mod schedule;
+mod shares;
+pub mod subject;
+mod write_only_driver;
 
-mod unscheduled;
+pub use pager::PagerPlan;
+pub use reader::ReaderPlan;
+pub use subject::SubjectPlan;
 
-use crate::contents::mix;
-use crate::error::while_doing;
-use crate::ground::{Ground, GroundOptions};
-use crate::keeper::Owed;
+use crate::cleanup::UndoGuard;
+use crate::daemon_fixture::DaemonDisk;
+use crate::env::{EnvOptions, TestEnv, progress};
+use crate::error::{refuse, while_doing};
 use crate::machine::Machine;
-use crate::real::goal::{Bound, Report, Row, Sample};
-use crate::swap::preallocated;
-use crate::system::Disk;
-use crate::{ExperimentError, Myself};
+use crate::page_pattern::mix;
+use crate::report::Report;
+use crate::swap::{preallocated, write_out};
+use crate::{ExperimentError, SelfExe};
 use clap::ValueEnum;
-use rustix::fs::{Advice, fadvise};
-use std::io::{IsTerminal, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ use std::process::ExitCode;
 pub struct Options {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub only: Vec<Part>,
+    pub only: Vec<Experiment>,
     /// Seconds of each of the paper's experiments.
     #[arg(long, default_value_t = 60.0)]
     pub seconds: f64,
@@ -81,15 +82,15 @@ pub struct Options {
     pub refusals: u64,
     /// Where it works, and where its figures go.
     #[command(flatten)]
-    pub ground: GroundOptions,
+    pub env: EnvOptions,
     /// Draws the paper's figures in this folder, as SVG.
-    #[arg(long, value_parser = crate::output::folder)]
+    #[arg(long, value_parser = crate::cli_parse::output_folder)]
     pub svg: Option<PathBuf>,
 }
 
-/// A part of the benchmark.
+/// An experiment of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub enum Experiment {
     /// Three applications that page in.
     Figure7,
     /// Three applications that page out.
@@ -106,40 +107,30 @@ pub enum Part {
     Overhead,
 }
 
-/// What all parts share.
-pub struct Grounds<'a> {
-    base: Ground<'a>,
-    disk: Disk,
-}
-
 /// Measures and prints.
-pub fn run(options: &Options, myself: &Myself) -> Result<ExitCode, ExperimentError> {
+pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError> {
     check(options)?;
-    let base = Ground::new(myself, &options.ground)?;
-    let disk = Disk::new(&base, swap(options))?;
-    let grounds = Grounds { base, disk };
-    let machine = Machine::now(&grounds.base.folder);
-    let asked = |part: Part| options.only.is_empty() || options.only.contains(&part);
-    let mut rows = Vec::new();
-    for part in Part::value_variants().iter().filter(|part| asked(**part)) {
-        rows.extend(match part {
-            Part::Figure7 => figure::paging(&grounds, options, false),
-            Part::Figure8 => figure::paging(&grounds, options, true),
-            Part::Figure9 => figure::file_system(&grounds, options),
-            Part::Saturation => saturation::rows(&grounds, options),
-            Part::Neighbour => neighbour::rows(&grounds, options),
-            Part::Revocation => revocation::rows(&grounds, options),
-            Part::Overhead => overhead::rows(&grounds, options),
+    let mut env = TestEnv::new(exe, &options.env)?;
+    env.disk = Some(DaemonDisk::new(&env, swap(options))?);
+    let asked = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
+    let machine = Machine::now(&env.folder);
+    let mut report = Report::new("qos", machine, settings(options, asked));
+    for one in Experiment::value_variants()
+        .iter()
+        .filter(|one| asked(**one))
+    {
+        report.rows.extend(match one {
+            Experiment::Figure7 => figure::paging(&env, options, false),
+            Experiment::Figure8 => figure::paging(&env, options, true),
+            Experiment::Figure9 => figure::file_system(&env, options),
+            Experiment::Saturation => saturation::rows(&env, options),
+            Experiment::Neighbour => neighbour::rows(&env, options),
+            Experiment::Revocation => revocation::rows(&env, options),
+            Experiment::Overhead => overhead::rows(&env, options),
         });
     }
-    say("");
-    Report {
-        experiment: "qos",
-        machine,
-        settings: settings(options, asked),
-        rows,
-    }
-    .publish(options.ground.json.as_deref())
+    progress("");
+    report.publish(options.env.json.as_deref())
 }
 
 /// MiB of swap for whatever part wants most of it, calibration's own file included.
@@ -150,8 +141,8 @@ fn swap(options: &Options) -> u64 {
 
 /// A file of so many MiB that is all there, to be read: noise, and none of it in the page
 /// cache.
-fn data(grounds: &Grounds<'_>, mib: u64) -> Result<(PathBuf, Owed), ExperimentError> {
-    let (path, owed) = grounds.base.file("data")?;
+fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard), ExperimentError> {
+    let (path, guard) = env.file("data")?;
     let file = preallocated(&path, mib << 20)?;
     let mut part = vec![0; 1 << 20];
     for n in 0..mib {
@@ -161,66 +152,11 @@ fn data(grounds: &Grounds<'_>, mib: u64) -> Result<(PathBuf, Owed), ExperimentEr
         file.write_all_at(&part, n << 20)
             .map_err(while_doing(format!("write {}", path.display())))?;
     }
-    file.sync_all()
-        .and_then(|()| Ok(fadvise(&file, 0, None, Advice::DontNeed)?))
-        .map_err(while_doing(format!("write out {}", path.display())))?;
-    Ok((path, owed))
+    write_out(&file, &path)?;
+    Ok((path, guard))
 }
 
-/// A row of one figure alone.
-fn fact(what: String, bound: Bound, value: f64) -> Row {
-    Row {
-        what,
-        beside: None,
-        unit: "",
-        bound,
-        samples: vec![sample(value, None, &[])],
-        failure: None,
-    }
-}
-
-/// A row of one figure over another.
-fn ratio(
-    what: &str,
-    beside: &str,
-    unit: &'static str,
-    bound: Bound,
-    (ours, theirs): (f64, f64),
-) -> Row {
-    Row {
-        what: what.to_owned(),
-        beside: Some(beside.to_owned()),
-        unit,
-        bound,
-        samples: vec![sample(ours, Some(theirs), &[])],
-        failure: None,
-    }
-}
-
-/// A row without a figure.
-fn lacking(what: String, failure: ExperimentError) -> Row {
-    Row {
-        what,
-        beside: None,
-        unit: "",
-        bound: Bound::Open,
-        samples: Vec::new(),
-        failure: Some(failure),
-    }
-}
-
-fn sample(ours: f64, beside: Option<f64>, notes: &[(&str, f64)]) -> Sample {
-    let notes = notes
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), *value));
-    Sample {
-        ours,
-        beside,
-        notes: notes.collect(),
-    }
-}
-
-fn settings(options: &Options, asked: impl Fn(Part) -> bool) -> Vec<String> {
+fn settings(options: &Options, asked: impl Fn(Experiment) -> bool) -> Vec<String> {
     let of_paper = format!(
         "figures: {} s each, {} request(s) at a time, the disk's thread spins for {} us; contracts of 250 ms, laxity 10 ms",
         options.seconds, options.depth, options.spin
@@ -233,13 +169,17 @@ fn settings(options: &Options, asked: impl Fn(Part) -> bool) -> Vec<String> {
         "revocation: until frames were asked back {} times, {} holders that refuse among them",
         options.rounds, options.refusals
     );
-    let figures = [Part::Figure7, Part::Figure8, Part::Figure9]
-        .map(&asked)
-        .contains(&true);
+    let figures = [
+        Experiment::Figure7,
+        Experiment::Figure8,
+        Experiment::Figure9,
+    ]
+    .map(&asked)
+    .contains(&true);
     [
         (figures, of_paper),
-        (asked(Part::Neighbour), of_neighbours),
-        (asked(Part::Revocation), of_revocation),
+        (asked(Experiment::Neighbour), of_neighbours),
+        (asked(Experiment::Revocation), of_revocation),
     ]
     .into_iter()
     .filter_map(|(asked, line)| asked.then_some(line))
@@ -247,24 +187,14 @@ fn settings(options: &Options, asked: impl Fn(Part) -> bool) -> Vec<String> {
 }
 
 fn check(options: &Options) -> Result<(), ExperimentError> {
-    let absurd = |what: &str| Err(ExperimentError::Options(what.to_owned()));
     if options.victim < 32 || options.neighbour < 32 {
-        return absurd("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
+        return refuse("--victim and --neighbour are at least 32 MiB: an eighth is their memory");
     }
     let positive = [options.rate, options.phase]
         .iter()
         .all(|x| *x > 0.0 && x.is_finite());
     if !positive || options.repeats == 0 {
-        return absurd("--rate, --phase, --seconds, --every and --repeats must be more than 0");
+        return refuse("--rate, --phase, --seconds, --every and --repeats must be more than 0");
     }
     Ok(())
-}
-
-/// Prints the progress on one line of a terminal; nothing where stderr is no terminal.
-fn say(what: &str) {
-    let mut err = std::io::stderr();
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{what}");
-        let _ = err.flush();
-    }
 }

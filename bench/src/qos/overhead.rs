@@ -1,12 +1,16 @@
 //! What the system domain costs: a page read through it beside one from a store of the
 //! program's own, the processor time it burns for that, and its scheduler by itself.
 
-use super::guest::{Done, Order};
-use super::{Grounds, Options, fact, lacking, sample};
+use super::backing::Backing;
+use super::subject::{Done, Order, SubjectPlan};
+use super::{Options, progress};
 use crate::ExperimentError;
-use crate::process::Process;
-use crate::real::goal::{Bound, Row};
-use crate::system::{Setup, System};
+use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
+use crate::env::TestEnv;
+use crate::memory::MemoryKind;
+use crate::process::Worker;
+use crate::report::{Bound, Row, Sample};
+use crate::worker::WorkerPlan;
 use disk::atropos::{Atropos, Decision, DiskContract, Dispatch, TransactionDesc, Utilization};
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
@@ -29,7 +33,7 @@ const SLEEPERS: u64 = 500;
 
 /// How long the disk's thread looks for more: always, as it does by default, never. What each
 /// is called, and what its reads may take of those from a store of one's own.
-const LOOKS: [(Option<Duration>, &str, f64); 3] = [
+const POLLS: [(Option<Duration>, &str, f64); 3] = [
     (
         Some(Duration::from_millis(100)),
         "the disk's thread spins",
@@ -40,72 +44,69 @@ const LOOKS: [(Option<Duration>, &str, f64); 3] = [
 ];
 
 /// All of it.
-pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
-    let mut rows = reads(grounds, options).unwrap_or_else(|failure| {
-        vec![lacking("a read through the system domain".into(), failure)]
-    });
-    rows.push(
-        idle(grounds, options).unwrap_or_else(|failure| lacking("idle contracts".into(), failure)),
-    );
+pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
+    let mut rows = reads(env, options)
+        .unwrap_or_else(|failure| vec![Row::lacking("a read through the system domain", failure)]);
+    rows.push(idle(env, options).unwrap_or_else(|failure| Row::lacking("idle contracts", failure)));
     rows.extend(scheduler(options));
     rows
 }
 
-fn reads(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
-    let mut rows = LOOKS.map(|(_, how, most)| {
-        let mut row = fact(
-            format!("a random read through the system domain, {how}"),
-            Bound::AtMost(most),
-            0.0,
-        );
-        row.beside = Some("a store of its own".into());
-        row.unit = "us";
-        row.samples.clear();
-        row
+fn reads(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
+    let mut rows = POLLS.map(|(_, how, most)| {
+        let what = format!("a random read through the system domain, {how}");
+        Row::new(what, "us", Bound::AtMost(most)).beside("a store of its own")
     });
     for repeat in 0..options.repeats {
-        super::say(&format!("overhead, repeat {}", repeat + 1));
-        let own = own(grounds, options)?;
-        for (row, (spin, ..)) in rows.iter_mut().zip(LOOKS) {
-            let (each, burned) = through(grounds, options, spin)?;
+        progress(&format!("overhead, repeat {}", repeat + 1));
+        let own = own(env, options)?;
+        for (row, (spin, ..)) in rows.iter_mut().zip(POLLS) {
+            let (each, burned) = through(env, options, spin)?;
             let burned = [("processor us of the system domain's", burned)];
-            row.samples.push(sample(each, Some(own), &burned));
+            row.samples.push(Sample::new(each, own).notes(burned));
         }
     }
     Ok(rows.into())
 }
 
 /// Microseconds of a read from a store of the program's own.
-fn own(grounds: &Grounds<'_>, options: &Options) -> Result<f64, ExperimentError> {
-    let (path, _owed) = grounds.base.file("store")?;
+fn own(env: &TestEnv<'_>, options: &Options) -> Result<f64, ExperimentError> {
+    let (path, _guard) = env.file("store")?;
     let store = format!("disk:{},size={}M", path.display(), DATA * 2);
-    let mut guest = start(grounds, &["--store", &store])?;
-    let done = read(&mut guest, options)?;
-    guest.end()?;
+    let backing = Backing {
+        store: Some(store),
+        frames: FRAMES << 10,
+        ..Backing::default()
+    };
+    let mut subject = start(env, DATA, backing)?;
+    let done = read(&mut subject, options)?;
+    subject.end()?;
     Ok(1e6 / done.rate())
 }
 
 /// Microseconds of a read through the system domain, and processor time of its own for it.
 fn through(
-    grounds: &Grounds<'_>,
+    env: &TestEnv<'_>,
     options: &Options,
     spin: Option<Duration>,
 ) -> Result<(f64, f64), ExperimentError> {
-    let setup = Setup {
+    let config = DaemonConfig {
         spin,
-        ..Setup::of(FRAMES * 2)
+        ..DaemonConfig::of(FRAMES * 2)
     };
-    let system = System::start(&grounds.base, &grounds.disk, setup)?;
-    let socket = system.socket().to_string_lossy().into_owned();
-    let swap = (DATA * 2).to_string();
-    let mut guest = start(
-        grounds,
-        &["--system", &socket, "--swap", &swap, "--disk", SHARE],
-    )?;
+    let system = DaemonFixture::start(env, config)?;
+    let backing = Backing {
+        system: Some(system.socket().to_owned()),
+        disk: Some(SHARE.into()),
+        swap: DATA * 2,
+        frames: FRAMES << 10,
+        ..Backing::default()
+    };
+    let mut subject = start(env, DATA, backing)?;
     let before = system.processor();
-    let done = read(&mut guest, options)?;
+    let done = read(&mut subject, options)?;
     let burned = system.processor() - before;
-    guest.end()?;
+    subject.end()?;
     Ok((
         1e6 / done.rate(),
         burned.as_secs_f64() * 1e6 / done.accesses as f64,
@@ -115,81 +116,63 @@ fn through(
 /// More than one reader at a time can use.
 const SHARE: &str = "200ms/250ms,extra,laxity=10ms";
 
-fn start(grounds: &Grounds<'_>, extra: &[&str]) -> Result<Process, ExperimentError> {
-    let mut command = grounds.base.myself.command("guest");
-    command.args(["--mib", &DATA.to_string()]);
-    command.args(["--frames", &(FRAMES << 10).to_string()]);
-    command.args(extra);
-    Process::start(command)
+fn start(env: &TestEnv<'_>, mib: u64, backing: Backing) -> Result<Worker, ExperimentError> {
+    Worker::start(env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
+        memory: MemoryKind::Anonymous,
+        mib,
+        backing,
+    }))?)
 }
 
-fn read(guest: &mut Process, options: &Options) -> Result<Done, ExperimentError> {
-    for (order, counts) in [
-        (Order::Fill, false),
-        (Order::Closed(Duration::from_millis(300)), false),
-        (Order::Closed(Duration::from_secs_f64(options.phase)), true),
-    ] {
-        guest.tell(&order.to_string())?;
-        let done: Done = guest.hear_as()?;
-        if counts {
-            return Ok(done);
-        }
-    }
-    Err(ExperimentError::Worker("nothing was read".into()))
+/// The last of the reads counts.
+fn read(subject: &mut Worker, options: &Options) -> Result<Done, ExperimentError> {
+    subject.call::<Done>(&Order::Fill)?;
+    subject.call::<Done>(&Order::Closed(Duration::from_millis(300)))?;
+    subject.call(&Order::Closed(Duration::from_secs_f64(options.phase)))
 }
 
 /// Processor time that idle contracts cost.
-fn idle(grounds: &Grounds<'_>, options: &Options) -> Result<Row, ExperimentError> {
-    let system = System::start(&grounds.base, &grounds.disk, Setup::of(FRAMES * 2))?;
-    let socket = system.socket().to_string_lossy().into_owned();
-    let part = |system: &System| {
+fn idle(env: &TestEnv<'_>, options: &Options) -> Result<Row, ExperimentError> {
+    let system = DaemonFixture::start(env, DaemonConfig::of(FRAMES * 2))?;
+    let part = |system: &DaemonFixture| {
         let before = system.processor();
         let time = Duration::from_secs_f64(options.phase.max(1.0));
         std::thread::sleep(time);
         (system.processor() - before).as_secs_f64() / time.as_secs_f64()
     };
     let none = part(&system);
-    let mut guests = Vec::new();
+    let mut subjects = Vec::new();
     for _ in 0..IDLE {
-        let mut command = grounds.base.myself.command("guest");
-        command.args(["--mib", "1", "--frames", "64", "--swap", "1"]);
-        command.args(["--system", &socket, "--disk", "5ms/250ms"]);
-        guests.push(Process::start(command)?);
+        let backing = Backing {
+            system: Some(system.socket().to_owned()),
+            disk: Some("5ms/250ms".into()),
+            swap: 1,
+            frames: 64,
+            ..Backing::default()
+        };
+        subjects.push(start(env, 1, backing)?);
     }
     let all = part(&system);
-    for guest in guests {
-        guest.end()?;
+    for subject in subjects {
+        subject.end()?;
     }
-    let mut row = fact(
-        format!("part of a processor for each of {IDLE} idle contracts"),
-        Bound::AtMost(0.001),
-        (all - none) / IDLE as f64,
-    );
-    row.samples[0].notes.insert("with none".into(), none);
-    Ok(row)
+    let what = format!("part of a processor for each of {IDLE} idle contracts");
+    let row = Row::fact(what, Bound::AtMost(0.001), (all - none) / IDLE as f64);
+    Ok(row.notes([("with none", none)]))
 }
 
 /// The scheduler by itself, with its trace on.
 fn scheduler(options: &Options) -> [Row; 2] {
-    let mut alone = fact(
-        "the scheduler's own time for a transaction".into(),
-        Bound::AtMost(2.0),
-        0.0,
-    );
-    let mut beside = fact(
-        format!("the same with {SLEEPERS} idle contracts"),
-        Bound::AtMost(1.05),
-        0.0,
-    );
-    (alone.unit, beside.unit) = ("us", "us");
-    beside.beside = Some("with none".into());
-    (alone.samples, beside.samples) = (Vec::new(), Vec::new());
+    let what = "the scheduler's own time for a transaction";
+    let mut alone = Row::new(what, "us", Bound::AtMost(2.0));
+    let what = format!("the same with {SLEEPERS} idle contracts");
+    let mut beside = Row::new(what, "us", Bound::AtMost(1.05)).beside("with none");
     for _ in 0..options.repeats {
         let (Some(none), Some(many)) = (transaction(0), transaction(SLEEPERS)) else {
             break;
         };
-        alone.samples.push(sample(none, None, &[]));
-        beside.samples.push(sample(many, Some(none), &[]));
+        alone.samples.push(Sample::new(none, None));
+        beside.samples.push(Sample::new(many, none));
     }
     [alone, beside]
 }

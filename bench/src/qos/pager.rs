@@ -7,83 +7,79 @@
 //! with 4 of them has none: windows are a 64th of the frames (`selfpage`'s pager). What is
 //! read is checked, so that a page that was lost is no progress.
 
-use super::backing::{Backing, Housed};
-use super::forgetful::Forgetful;
-use super::progress::{Span, Watched};
+use super::backing::{Backing, DomainWithContract};
+use super::progress::{ProgressCounter, ReportedRun};
+use super::write_only_driver::WriteOnlyDriver;
 use crate::ExperimentError;
-use crate::contents::{PAGE, PageAt};
+use crate::error::failed;
+use crate::page_pattern::{PAGE, PageAt};
 use crate::worker;
 use selfpage::{Paged, Stretch};
+use serde::{Deserialize, Serialize};
 
-/// The options of the application.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Plan {
+/// What the application does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PagerPlan {
     /// Where its pages go.
-    #[command(flatten)]
     pub backing: Backing,
     /// KiB of the stretch.
-    #[arg(long, default_value_t = 4096)]
     pub stretch: u64,
     /// Its driver forgets its copies on disk: pages go out only.
-    #[arg(long)]
     pub forgets: bool,
     /// Times that it does its work and leaves its contract first, to ask for another.
-    #[arg(long, default_value_t = 0)]
     pub leaves: u32,
     /// How long.
-    #[command(flatten)]
-    pub span: Span,
+    pub run: ReportedRun,
 }
 
 /// The main function of the application.
-pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &PagerPlan) -> Result<(), ExperimentError> {
     for _ in 0..plan.leaves {
-        let (housed, application) = plan.begin()?;
+        let (owner, application) = plan.begin()?;
         application.go_through(2)?;
         drop(application);
-        housed.leave()?;
+        owner.leave()?;
     }
-    let (_housed, application) = plan.begin()?;
+    let (_owner, application) = plan.begin()?;
     worker::ready()?;
-    plan.span.watch(|watched| application.process(watched))?;
+    plan.run.watch(|watched| application.process(watched))?;
     // The daemon reports the charged time only while the contract is active.
     worker::linger();
     Ok(())
 }
 
-impl Plan {
+impl PagerPlan {
     /// The application under a contract of its own, its data written once. It is to be
     /// dropped first.
-    fn begin(&self) -> Result<(Housed, Application), ExperimentError> {
-        let housed = self.backing.domain()?;
-        let application = Application {
-            stretch: self.stretch(&housed)?,
+    fn begin(&self) -> Result<(DomainWithContract, PagingClient), ExperimentError> {
+        let owner = self.backing.domain()?;
+        let application = PagingClient {
+            stretch: self.stretch(&owner)?,
             forgets: self.forgets,
         };
         application.begin();
-        Ok((housed, application))
+        Ok((owner, application))
     }
 
     /// Its data.
-    fn stretch(&self, housed: &Housed) -> Result<Stretch, ExperimentError> {
-        let failed = |why: &dyn std::fmt::Display| ExperimentError::Worker(why.to_string());
-        let stretch = housed.domain.allocate((self.stretch as usize) << 10);
-        let stretch = stretch.map_err(|why| failed(&why))?;
+    fn stretch(&self, owner: &DomainWithContract) -> Result<Stretch, ExperimentError> {
+        let stretch = owner.domain.allocate((self.stretch as usize) << 10);
+        let stretch = stretch.map_err(failed)?;
         let bound = match self.forgets {
-            true => stretch.bind(Forgetful),
+            true => stretch.bind(WriteOnlyDriver),
             false => stretch.bind(Paged),
         };
-        bound.map_err(|why| failed(&why))?;
+        bound.map_err(failed)?;
         Ok(stretch)
     }
 }
 
-struct Application {
+struct PagingClient {
     stretch: Stretch,
     forgets: bool,
 }
 
-impl Application {
+impl PagingClient {
     fn page(&self, number: usize) -> PageAt {
         // SAFETY: one of the stretch's pages, which only the main thread uses.
         unsafe { PageAt::new(self.stretch.as_ptr(), number as u64) }
@@ -115,7 +111,7 @@ impl Application {
         (0..self.stretch.pages()).try_for_each(|page| self.step(page, version))
     }
 
-    fn process(&self, watched: &Watched) -> Result<(), ExperimentError> {
+    fn process(&self, watched: &ProgressCounter) -> Result<(), ExperimentError> {
         let mut version = 1;
         loop {
             // What the last round wrote must differ, or its pages need not go out.

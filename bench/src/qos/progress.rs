@@ -1,6 +1,7 @@
 //! The paper's watch thread: it "wakes up every 5 seconds and logs the number of bytes
 //! processed" (section 7.2.1).
 
+use crate::worker::reply;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,25 +16,23 @@ pub struct Progress {
 }
 
 /// How long an application runs, and how often the watch thread reports.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Span {
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct ReportedRun {
     /// Seconds to go on.
-    #[arg(long)]
     pub seconds: f64,
     /// Seconds between two reports of the watch thread.
-    #[arg(long, default_value_t = 5.0)]
     pub every: f64,
 }
 
 /// An application's count, and when it is to end.
-pub struct Watched {
+pub struct ProgressCounter {
     began: Instant,
     end: Duration,
     bytes: AtomicU64,
     over: AtomicBool,
 }
 
-impl Watched {
+impl ProgressCounter {
     /// Counts more. False when the application is to end.
     pub fn processed(&self, bytes: u64) -> bool {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -41,10 +40,10 @@ impl Watched {
     }
 }
 
-impl Span {
-    /// Does the work, which ends when [`Watched::processed`] says so, beside a watch thread.
-    pub fn watch<T>(&self, work: impl FnOnce(&Watched) -> T) -> T {
-        let watched = Watched {
+impl ReportedRun {
+    /// Does the work, which ends when [`ProgressCounter::processed`] says so, beside a watch thread.
+    pub fn watch<T>(&self, work: impl FnOnce(&ProgressCounter) -> T) -> T {
+        let watched = ProgressCounter {
             began: Instant::now(),
             end: Duration::from_secs_f64(self.seconds),
             bytes: AtomicU64::new(0),
@@ -61,7 +60,7 @@ impl Span {
     }
 }
 
-fn log(watched: &Watched, every: Duration) {
+fn log(watched: &ProgressCounter, every: Duration) {
     for tick in 1u32.. {
         let due = watched.began + every * tick;
         while !watched.over.load(Ordering::Relaxed) && Instant::now() < due {
@@ -71,9 +70,7 @@ fn log(watched: &Watched, every: Duration) {
             ns: watched.began.elapsed().as_nanos() as u64,
             bytes: watched.bytes.load(Ordering::Relaxed),
         };
-        if let Ok(line) = serde_json::to_string(&progress) {
-            println!("{line}");
-        }
+        let _ = reply(&progress);
         if watched.over.load(Ordering::Relaxed) {
             return;
         }
@@ -117,7 +114,7 @@ mod tests {
 
     #[test]
     fn work_is_ended_by_its_time() {
-        let span = Span {
+        let span = ReportedRun {
             seconds: 0.01,
             every: 5.0,
         };

@@ -6,65 +6,58 @@
 //! With a pause it is the opposite: a client that sends one request now and then; its latency
 //! is measured from the submission.
 
-use super::guest::{Latency, latencies};
-use super::progress::{Span, Watched};
+use super::progress::{ProgressCounter, ReportedRun};
+use super::subject::{Latency, latencies};
 use crate::ExperimentError;
-use crate::contents::{PAGE, mix};
 use crate::error::{failed, while_doing};
+use crate::page_pattern::{PAGE, mix};
 use crate::worker;
-use protocol::contract_spec::DiskSpec;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tenant::file::ReservedFile;
 
-/// The options of the client.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Plan {
+/// What the client does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReaderPlan {
     /// The file, of whole pages.
-    #[arg(long)]
     pub file: PathBuf,
-    /// The system domain's socket.
-    #[arg(long)]
+    /// The daemon's socket.
     pub system: PathBuf,
     /// The client's name there.
-    #[arg(long, default_value = "reader")]
     pub name: String,
-    /// Disk time there.
-    #[arg(long)]
-    pub disk: DiskSpec,
+    /// Disk time there, as `--disk` takes it.
+    pub disk: String,
     /// Requests outstanding at once.
-    #[arg(long, default_value_t = 16)]
     pub depth: usize,
     /// Reads pages at random, not in order.
-    #[arg(long)]
     pub random: bool,
-    /// Milliseconds between an answer and the next request, one at a time; its latencies are
-    /// said at the end.
-    #[arg(long)]
-    pub pause: Option<f64>,
+    /// Time between an answer and the next request, one at a time; its latencies are
+    /// sent at the end.
+    pub pause: Option<Duration>,
     /// How long.
-    #[command(flatten)]
-    pub span: Span,
+    pub run: ReportedRun,
 }
 
 /// The main function of the client.
-pub fn serve(plan: &Plan) -> Result<(), ExperimentError> {
+pub fn serve(plan: &ReaderPlan) -> Result<(), ExperimentError> {
     let file =
         File::open(&plan.file).map_err(while_doing(format!("open {}", plan.file.display())))?;
+    let disk = plan.disk.parse().map_err(failed)?;
     let mut reading = Reading {
-        file: ReservedFile::open(&plan.system, &plan.name, &file, plan.disk, plan.depth, 1)
+        file: ReservedFile::open(&plan.system, &plan.name, &file, disk, plan.depth, 1)
             .map_err(failed)?,
         random: plan.random,
         next: 0,
     };
     worker::ready()?;
     match plan.pause {
-        None => plan.span.watch(|watched| reading.pipeline(watched))?,
+        None => plan.run.watch(|watched| reading.pipeline(watched))?,
         Some(pause) => {
-            let during = Duration::from_secs_f64(plan.span.seconds);
-            let latency = reading.now_and_then(during, Duration::from_secs_f64(pause / 1e3))?;
-            println!("{}", serde_json::to_string(&latency).map_err(failed)?);
+            let during = Duration::from_secs_f64(plan.run.seconds);
+            let latency = reading.now_and_then(during, pause)?;
+            worker::reply(&latency)?;
         }
     }
     // The daemon reports the charged time only while the contract is active.
@@ -93,7 +86,7 @@ impl Reading {
     fn answer(&mut self) -> Result<usize, ExperimentError> {
         match self.file.wait() {
             Some(Ok(over)) if over.data.len() == PAGE => Ok(over.slot),
-            Some(Ok(over)) => Err(failed(format!(
+            Some(Ok(over)) => Err(failed(format_args!(
                 "was given {} bytes of a page",
                 over.data.len()
             ))),
@@ -102,7 +95,7 @@ impl Reading {
         }
     }
 
-    fn pipeline(&mut self, watched: &Watched) -> Result<(), ExperimentError> {
+    fn pipeline(&mut self, watched: &ProgressCounter) -> Result<(), ExperimentError> {
         (0..self.file.depth()).for_each(|slot| self.begin(slot));
         while watched.processed(0) {
             let slot = self.answer()?;

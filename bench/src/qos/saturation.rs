@@ -5,12 +5,16 @@
 //! its share as if it had a slower disk of its own, the total is hardly less than the
 //! unscheduled device gives, and a client that was idle is served at once when it returns.
 
-use super::progress::Progress;
-use super::{Grounds, Options, fact, sample, shares, unscheduled};
+use super::progress::{Progress, ReportedRun};
+use super::reader::ReaderPlan;
+use super::{Options, direct_disk, progress, shares};
 use crate::ExperimentError;
-use crate::process::Process;
-use crate::real::goal::{Bound, Row};
-use crate::system::{Setup, System};
+use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
+use crate::env::TestEnv;
+use crate::error::failed;
+use crate::process::Worker;
+use crate::report::{Bound, Row, Sample};
+use crate::worker::WorkerPlan;
 use disk::cost_model::CostModel;
 use protocol::TenantInfo;
 use std::path::Path;
@@ -39,62 +43,47 @@ const WATCHED: f64 = 0.95;
 const FILE: u64 = 256;
 
 /// The figures of the clients.
-struct Shared {
+struct SharedDisk {
     charged: Vec<f64>,
     bytes: Vec<f64>,
     /// The newcomer's first requests, each.
-    first: super::guest::Latency,
+    first: super::subject::Latency,
 }
 
 /// Measures the saturated device, with contracts and unscheduled.
-pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
-    match take(grounds, options) {
+pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
+    match take(env, options) {
         Ok(rows) => rows,
-        Err(failure) => vec![super::lacking("saturation".into(), failure)],
+        Err(failure) => vec![Row::lacking("saturation", failure)],
     }
 }
 
-fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
-    let (file, _owed) = super::data(grounds, FILE)?;
+fn take(env: &TestEnv<'_>, options: &Options) -> Result<Vec<Row>, ExperimentError> {
+    let (file, _guard) = super::data(env, FILE)?;
     // The first measures the disk.
-    drop(System::start(&grounds.base, &grounds.disk, Setup::of(16))?);
-    let model = grounds.disk.model()?;
+    drop(DaemonFixture::start(env, DaemonConfig::of(16))?);
+    let disk = env.disk.as_ref();
+    let model = disk.ok_or_else(|| failed("there is no disk"))?.model()?;
     let depth = DEPTH * PARTS.len() as u32;
     let seconds = options.seconds / f64::from(2 * options.repeats as u32);
     let during = Duration::from_secs_f64(seconds);
     let (mut plays, mut samples) = (Vec::new(), Vec::new());
     // In turn, so that what else the machine does is in both.
     for repeat in 0..options.repeats {
-        super::say(&format!("saturation, repeat {}", repeat + 1));
-        let free = unscheduled::read(&file, FILE << 20, depth, during)?;
-        let shared = share(grounds, options, (&file, &model), seconds)?;
+        progress(&format!("saturation, repeat {}", repeat + 1));
+        let free = direct_disk::read(&file, FILE << 20, depth, during)?;
+        let shared = share(env, options, (&file, &model), seconds)?;
         let rate = shared.bytes.iter().sum::<f64>() / 4096.0 / seconds;
         samples.push((rate, free.rate()));
         plays.push(shared);
     }
     let promised = PARTS.map(|part| part as f64);
-    let sum = |of: fn(&Shared) -> &Vec<f64>| -> Vec<f64> {
+    let sum = |of: fn(&SharedDisk) -> &Vec<f64>| -> Vec<f64> {
         let each = |k: usize| plays.iter().map(|play| of(play)[k]).sum();
         (0..PARTS.len()).map(each).collect()
     };
     let (charged, bytes) = (sum(|play| &play.charged), sum(|play| &play.bytes));
-    let row = |what: &str, bound, value| fact(format!("saturation: {what}"), bound, value);
-    let mut throughput = super::ratio(
-        "saturation: reads a second, contracts for all of the device",
-        "unscheduled",
-        "1/s",
-        Bound::AtLeast(0.85),
-        samples[0],
-    );
-    throughput.samples = samples
-        .iter()
-        .map(|(o, f)| sample(*o, Some(*f), &[]))
-        .collect();
-    let mut far = row(
-        "charged time, farthest from the shares",
-        Bound::AtMost(0.02),
-        shares::worst(&charged, &promised),
-    );
+    let row = |what, bound, value| Row::fact(format!("saturation: {what}"), bound, value);
     let whole = seconds * WATCHED * options.repeats as f64 * f64::from(model.capacity);
     let of_promised = charged.iter().zip(PARTS).map(|(charged, part)| {
         let promise = whole * part as f64 / 100.0;
@@ -103,51 +92,50 @@ fn take(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<Row>, Experiment
             charged / promise,
         )
     });
-    far.samples[0].notes.extend(of_promised);
-    let capacity = ("capacity".to_owned(), f64::from(model.capacity));
-    far.samples[0].notes.extend([capacity]);
+    let far = shares::worst(&charged, &promised);
+    let jain = shares::jain(&charged, &promised);
+    let bytes = shares::worst(&bytes, &promised);
+    let throughput = Row::new(
+        "saturation: reads a second, contracts for all of the device",
+        "1/s",
+        Bound::AtLeast(0.85),
+    );
+    let rates = samples.iter().map(|(o, f)| Sample::new(*o, *f));
     Ok(vec![
-        far,
         row(
-            "charged time, Jain's index",
-            Bound::AtLeast(0.999),
-            shares::jain(&charged, &promised),
-        ),
+            "charged time, farthest from the shares",
+            Bound::AtMost(0.02),
+            far,
+        )
+        .notes(of_promised)
+        .notes([("capacity", f64::from(model.capacity))]),
+        row("charged time, Jain's index", Bound::AtLeast(0.999), jain),
         row(
             "bytes, farthest from the shares",
             Bound::AtMost(0.05),
-            shares::worst(&bytes, &promised),
+            bytes,
         ),
-        throughput,
+        throughput.beside("unscheduled").samples(rates),
         first(&plays, &samples, &model),
     ])
 }
 
 /// What a newly active client's first request takes beside what it may: the cost that may be
 /// in flight before it, and what a transaction takes at that depth.
-fn first(plays: &[Shared], samples: &[(f64, f64)], model: &CostModel) -> Row {
+fn first(plays: &[SharedDisk], samples: &[(f64, f64)], model: &CostModel) -> Row {
     let us = |ns: u64| ns as f64 / 1e3;
-    let one = |(play, (_, free)): (&Shared, &(f64, f64))| {
+    let one = |(play, (_, free)): (&SharedDisk, &(f64, f64))| {
         let device = f64::from(DEPTH * PARTS.len() as u32) * 1e6 / free;
-        sample(
-            us(play.first.p50_ns),
-            Some(us(model.bound.0) + device),
-            &[
-                ("bound us", us(model.bound.0)),
-                ("p99 us", us(play.first.p99_ns)),
-                ("most us", us(play.first.most_ns)),
-                ("requests", play.first.due as f64),
-            ],
-        )
+        Sample::new(us(play.first.p50_ns), us(model.bound.0) + device).notes([
+            ("bound us", us(model.bound.0)),
+            ("p99 us", us(play.first.p99_ns)),
+            ("most us", us(play.first.most_ns)),
+            ("requests", play.first.due as f64),
+        ])
     };
-    Row {
-        what: "saturation: a newly active client's first request".into(),
-        beside: Some("the bound and a transaction".into()),
-        unit: "us",
-        bound: Bound::AtMost(1.0),
-        samples: plays.iter().zip(samples).map(one).collect(),
-        failure: None,
-    }
+    let what = "saturation: a newly active client's first request";
+    let row = Row::new(what, "us", Bound::AtMost(1.0)).beside("the bound and a transaction");
+    row.samples(plays.iter().zip(samples).map(one))
 }
 
 /// The name of a client.
@@ -156,41 +144,37 @@ fn name(part: u64) -> String {
 }
 
 fn share(
-    grounds: &Grounds<'_>,
+    env: &TestEnv<'_>,
     options: &Options,
     (file, model): (&Path, &CostModel),
     seconds: f64,
-) -> Result<Shared, ExperimentError> {
-    let system = System::start(&grounds.base, &grounds.disk, Setup::of(16))?;
-    let reader = |part: u64, extra: &[&str]| {
+) -> Result<SharedDisk, ExperimentError> {
+    let system = DaemonFixture::start(env, DaemonConfig::of(16))?;
+    let reader = |part: u64, depth: usize, pause: Option<Duration>| {
         let slice = PERIOD.mul_f64(f64::from(model.capacity) * part as f64 / 100.0);
-        let disk = format!(
-            "{}us/{}us,laxity=0ms",
-            slice.as_micros(),
-            PERIOD.as_micros()
-        );
-        let mut command = grounds.base.myself.command("reader");
-        command
-            .arg("--file")
-            .arg(file)
-            .arg("--system")
-            .arg(system.socket());
-        command.args(["--name", &name(part), "--random", "--disk", &disk]);
-        command.args(["--seconds", &seconds.to_string()]);
-        command.args(["--every", &options.every.to_string()]);
-        command.args(extra);
-        Process::start(command)
+        let (slice, period) = (slice.as_micros(), PERIOD.as_micros());
+        Worker::start(env.exe.worker(&WorkerPlan::Reader(ReaderPlan {
+            file: file.to_owned(),
+            system: system.socket().to_owned(),
+            name: name(part),
+            disk: format!("{slice}us/{period}us,laxity=0ms"),
+            depth,
+            random: true,
+            pause,
+            run: ReportedRun {
+                seconds,
+                every: options.every,
+            },
+        }))?)
     };
-    let depth = DEPTH.to_string();
     let mut readers = Vec::new();
     for part in PARTS {
-        readers.push(reader(part, &["--depth", &depth])?);
+        readers.push(reader(part, DEPTH as usize, None)?);
     }
-    let pause = PAUSE.as_millis().to_string();
-    readers.push(reader(NEWCOMER, &["--depth", "1", "--pause", &pause])?);
+    readers.push(reader(NEWCOMER, 1, Some(PAUSE))?);
     let before = system.tenants()?;
     for reader in &mut readers {
-        reader.tell("go")?;
+        reader.go()?;
     }
     std::thread::sleep(Duration::from_secs_f64(seconds * WATCHED));
     let after = system.tenants()?;
@@ -214,10 +198,9 @@ fn share(
     let bytes = said
         .iter()
         .map(|lines| last(lines).map_or(0.0, |last| last.bytes as f64));
-    Ok(Shared {
+    Ok(SharedDisk {
         charged: charged.to_vec(),
         bytes: bytes.collect(),
-        first: first
-            .ok_or_else(|| ExperimentError::Worker("the newcomer sent no latencies".into()))?,
+        first: first.ok_or_else(|| failed("the newcomer sent no latencies"))?,
     })
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// A client's contract for disk time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Contract {
+pub struct DiskShare {
     /// Time in each period.
     pub slice: Duration,
     /// The period.
@@ -24,7 +24,7 @@ pub struct Contract {
 
 /// Time of a client's. All times are from the trace's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct Interval {
     /// When it began.
     pub from: Duration,
     /// When it ended.
@@ -39,23 +39,23 @@ pub struct Client {
     /// Its name.
     pub name: String,
     /// Its contract.
-    pub contract: Contract,
+    pub contract: DiskShare,
     /// Its transactions, in order.
-    pub transactions: Vec<Span>,
+    pub transactions: Vec<Interval>,
     /// When it was lax, in order.
-    pub lax: Vec<Span>,
+    pub lax: Vec<Interval>,
     /// When it received new allocations, in order.
     pub allocations: Vec<Duration>,
 }
 
-/// How a client's rules were kept.
+/// How a client's rules were stats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct ScheduleStats {
     /// Whole periods that were seen.
     pub periods: usize,
     /// The longest it was lax at a stretch.
     pub longest_lax: Duration,
-    /// The most it was charged beyond an allocation, less what it owed from before.
+    /// The most it was charged beyond an allocation, less what it debt from before.
     pub overrun: Duration,
     /// The largest charge of one transaction.
     pub transaction: Duration,
@@ -67,7 +67,7 @@ pub struct Kept {
 impl Client {
     /// The part of the trace that concerns client `number`. `events` are in the order of
     /// their recording, a transaction at its end; slack time is charged to no client.
-    pub fn of(name: &str, contract: Contract, number: u32, events: &[Event]) -> Self {
+    pub fn of(name: &str, contract: DiskShare, number: u32, events: &[Event]) -> Self {
         let mut client = Self {
             name: name.to_owned(),
             contract,
@@ -83,12 +83,12 @@ impl Client {
                     charge,
                     slack,
                     ..
-                } => client.transactions.push(Span {
+                } => client.transactions.push(Interval {
                     from: since(started),
                     to: since(started + elapsed),
                     charged: if slack { Duration::ZERO } else { charge.into() },
                 }),
-                Event::Lax { from, to, .. } => client.lax.push(Span {
+                Event::Lax { from, to, .. } => client.lax.push(Interval {
                     from: since(from),
                     to: since(to),
                     charged: (to - from).into(),
@@ -102,29 +102,29 @@ impl Client {
         client
     }
 
-    /// Whether the rules were kept.
-    pub fn kept(&self) -> Kept {
+    /// Whether the rules were stats.
+    pub fn stats(&self) -> ScheduleStats {
         let largest = self.transactions.iter().map(|s| s.charged).max();
         let transaction = largest.unwrap_or_default();
-        let mut kept = Kept {
+        let mut stats = ScheduleStats {
             periods: self.allocations.len().saturating_sub(1),
             longest_lax: longest(&self.lax),
             transaction,
-            ..Kept::default()
+            ..ScheduleStats::default()
         };
-        let mut owed = Duration::ZERO;
+        let mut debt = Duration::ZERO;
         for bounds in self.allocations.windows(2) {
             let used = self.used(bounds[0], bounds[1]);
-            owed = (used + owed).saturating_sub(self.contract.slice);
-            kept.overrun = kept.overrun.max(owed);
-            kept.broken += usize::from(owed > transaction);
+            debt = (used + debt).saturating_sub(self.contract.slice);
+            stats.overrun = stats.overrun.max(debt);
+            stats.broken += usize::from(debt > transaction);
         }
-        kept
+        stats
     }
 
     /// What it was charged for what began in `from..to`.
     fn used(&self, from: Duration, to: Duration) -> Duration {
-        let within = |spans: &[Span]| -> Duration {
+        let within = |spans: &[Interval]| -> Duration {
             let first = spans.partition_point(|span| span.from < from);
             let last = spans.partition_point(|span| span.from < to);
             spans[first..last].iter().map(|span| span.charged).sum()
@@ -138,7 +138,7 @@ fn since(time: Time) -> Duration {
 }
 
 /// The longest stretch: spans that touch are one.
-fn longest(spans: &[Span]) -> Duration {
+fn longest(spans: &[Interval]) -> Duration {
     let mut longest = Duration::ZERO;
     let mut began = None;
     let mut last = None;
@@ -156,8 +156,8 @@ fn longest(spans: &[Span]) -> Duration {
 mod tests {
     use super::*;
 
-    fn is_kept(kept: &Kept, contract: &Contract) -> bool {
-        kept.longest_lax <= contract.laxity && kept.broken == 0
+    fn is_kept(stats: &ScheduleStats, contract: &DiskShare) -> bool {
+        stats.longest_lax <= contract.laxity && stats.broken == 0
     }
 
     fn charged(client: &Client) -> Duration {
@@ -169,8 +169,8 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    fn span(from: u64, to: u64) -> Span {
-        Span {
+    fn span(from: u64, to: u64) -> Interval {
+        Interval {
             from: ms(from),
             to: ms(to),
             charged: ms(to - from),
@@ -180,7 +180,7 @@ mod tests {
     fn client(transactions: &[(u64, u64)], lax: &[(u64, u64)]) -> Client {
         Client {
             name: "a".into(),
-            contract: Contract {
+            contract: DiskShare {
                 slice: ms(25),
                 period: ms(250),
                 laxity: ms(10),
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn a_slice_in_every_period_breaks_nothing() {
         let client = client(&[(0, 20), (250, 270), (510, 535)], &[(20, 25)]);
-        let kept = client.kept();
-        assert!(is_kept(&kept, &client.contract));
-        assert_eq!((kept.periods, kept.overrun), (4, Duration::ZERO));
+        let stats = client.stats();
+        assert!(is_kept(&stats, &client.contract));
+        assert_eq!((stats.periods, stats.overrun), (4, Duration::ZERO));
         assert_eq!(charged(&client), ms(70));
     }
 
@@ -238,9 +238,9 @@ mod tests {
         // Nemesis, 7.2.2: three transactions in some periods, fewer in the one after.
         let three_then_two = [(0, 10), (10, 20), (20, 30), (250, 260), (260, 270)];
         let client = client(&three_then_two, &[]);
-        let kept = client.kept();
-        assert!(is_kept(&kept, &client.contract), "{kept:?}");
-        assert_eq!(kept.overrun, ms(5));
+        let stats = client.stats();
+        assert!(is_kept(&stats, &client.contract), "{stats:?}");
+        assert_eq!(stats.overrun, ms(5));
     }
 
     #[test]
@@ -249,22 +249,22 @@ mod tests {
             .flat_map(|k| [0, 10, 20].map(|at| (250 * k + at, 250 * k + at + 10)))
             .collect();
         let client = client(&always_three, &[]);
-        let kept = client.kept();
-        assert_eq!((kept.overrun, kept.broken), (ms(20), 2));
-        assert!(!is_kept(&kept, &client.contract));
+        let stats = client.stats();
+        assert_eq!((stats.overrun, stats.broken), (ms(20), 2));
+        assert!(!is_kept(&stats, &client.contract));
     }
 
     #[test]
     fn an_overrun_by_more_than_a_transaction_is_found_at_once() {
         let client = client(&[(0, 10), (10, 20), (20, 30), (30, 40)], &[]);
-        assert_eq!(client.kept().broken, 1);
+        assert_eq!(client.stats().broken, 1);
     }
 
     #[test]
     fn being_lax_in_pieces_is_being_lax_at_a_stretch() {
         let client = client(&[], &[(0, 6), (6, 11), (300, 309)]);
-        let kept = client.kept();
-        assert_eq!(kept.longest_lax, ms(11));
-        assert!(!is_kept(&kept, &client.contract));
+        let stats = client.stats();
+        assert_eq!(stats.longest_lax, ms(11));
+        assert!(!is_kept(&stats, &client.contract));
     }
 }

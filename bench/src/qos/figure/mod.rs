@@ -10,39 +10,49 @@
 //! Rule: what each was charged is the scheduler's own count, what each got is its own, and
 //! whether the rules were kept is computed from the trace of every transaction.
 
-use crate::system::{Setup, System};
-mod judge;
+mod analysis;
 
-use super::picture::{self, Line};
-use super::progress::{Progress, bandwidth};
-use super::schedule::{Client, Contract};
-use super::{Grounds, Options};
+use super::backing::Backing;
+use super::pager::PagerPlan;
+use super::plot::{self, GREYS};
+use super::progress::{Progress, ReportedRun, bandwidth};
+use super::reader::ReaderPlan;
+use super::schedule::{Client, DiskShare};
+use super::{Options, progress};
 use crate::ExperimentError;
-use crate::process::Process;
-use crate::real::goal::Row;
-use protocol::TenantInfo;
+use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
+use crate::env::TestEnv;
+use crate::error::failed;
+use crate::plot::Curve;
+use crate::process::Worker;
+use crate::report::Row;
+use crate::worker::WorkerPlan;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use protocol::TenantInfo;
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);
 const LAXITY: Duration = Duration::from_millis(10);
+
+/// KiB of each application's stretch.
+const STRETCH: u64 = 4096;
 
 /// MiB of swap of each application, and of the file that is read.
 const SWAP: u64 = 16;
 const FILE: u64 = 64;
 
 /// Requests of the client that reads a file, outstanding at once.
-const PIPELINE: u32 = 32;
+const PIPELINE: usize = 32;
 
 /// How often the trace is read: it holds the last of it only.
-const LOOK: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the paper shows of the schedule.
 const SAMPLE: Duration = Duration::from_secs(4);
 
-/// The part of an actor.
+/// What a participant does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Pages in.
@@ -55,15 +65,15 @@ enum Role {
 
 /// A client of the experiment.
 #[derive(Clone, Copy, Debug)]
-struct Actor {
+struct Participant {
     role: Role,
     /// Milliseconds of the disk in each period.
     slice: u64,
 }
 
-impl Actor {
-    fn contract(self) -> Contract {
-        Contract {
+impl Participant {
+    fn contract(self) -> DiskShare {
+        DiskShare {
             slice: Duration::from_millis(self.slice),
             period: PERIOD,
             laxity: LAXITY,
@@ -84,113 +94,122 @@ impl Actor {
         format!("{role} {} ms", self.slice)
     }
 
-    fn command(self, stage: &Stage<'_, '_>) -> Command {
-        let mut command = match self.role {
-            Role::Pager | Role::Forgetter => {
-                let mut command = stage.grounds.base.myself.command("pager");
-                command.args(["--swap", &SWAP.to_string()]);
-                if self.role == Role::Forgetter {
-                    command.arg("--forgets");
-                }
-                command
-            }
-            Role::Reader => {
-                let mut command = stage.grounds.base.myself.command("reader");
-                command.arg("--file").arg(&stage.file);
-                command.args(["--depth", &PIPELINE.to_string()]);
-                command
-            }
+    fn command(self, stage: &Stage<'_>) -> Result<Command, ExperimentError> {
+        let system = stage.system.socket().to_owned();
+        let (name, disk) = (self.name(), self.disk());
+        let run = ReportedRun {
+            seconds: stage.options.seconds,
+            every: stage.options.every,
         };
-        command.arg("--system").arg(stage.system.socket());
-        command.args(["--name", &self.name(), "--disk", &self.disk()]);
-        let seconds = |time: f64| time.to_string();
-        command.args(["--seconds", &seconds(stage.options.seconds)]);
-        command.args(["--every", &seconds(stage.options.every)]);
-        command
+        stage.env.exe.worker(&match self.role {
+            Role::Pager | Role::Forgetter => WorkerPlan::Pager(PagerPlan {
+                backing: Backing {
+                    system: Some(system),
+                    name,
+                    disk: Some(disk),
+                    swap: SWAP,
+                    ..Backing::default()
+                },
+                stretch: STRETCH,
+                forgets: self.role == Role::Forgetter,
+                leaves: 0,
+                run,
+            }),
+            Role::Reader => WorkerPlan::Reader(ReaderPlan {
+                file: stage.file.clone(),
+                system,
+                name,
+                disk,
+                depth: PIPELINE,
+                random: false,
+                pause: None,
+                run,
+            }),
+        })
     }
 }
 
-/// What all actors share.
-struct Stage<'a, 'b> {
-    grounds: &'a Grounds<'b>,
+/// What all participants share.
+struct Stage<'a> {
+    env: &'a TestEnv<'a>,
     options: &'a Options,
-    system: &'a System,
+    system: &'a DaemonFixture,
     /// What readers read.
     file: PathBuf,
 }
 
-/// The result of one actor.
-struct Part {
+/// The result of one participant.
+struct ClientResult {
     progress: Vec<Progress>,
     charged: Duration,
     client: Client,
 }
 
-impl Part {
+impl ClientResult {
     fn bytes(&self) -> f64 {
         self.progress.last().map_or(0.0, |last| last.bytes as f64)
     }
 }
 
-/// The result of all actors.
-struct Play {
-    parts: Vec<Part>,
+/// The result of all participants.
+struct RunResult {
+    parts: Vec<ClientResult>,
     /// Events that the trace had forgotten before they were read.
     lost: u64,
     /// When the sample of the schedule begins.
     from: Duration,
 }
 
-impl Play {
+impl RunResult {
     fn charged(&self) -> Vec<f64> {
         let each = self.parts.iter().map(|part| part.charged.as_secs_f64());
         each.collect()
     }
 
-    fn lines(&self, beside: bool) -> Vec<Line> {
-        let line = |(grey, part): (usize, &Part)| Line {
+    fn curves(&self, dashed: bool) -> Vec<Curve> {
+        let curve = |(grey, part): (usize, &ClientResult)| Curve {
             name: part.client.name.clone(),
-            grey,
-            beside,
+            colour: GREYS[grey.min(GREYS.len() - 1)],
+            dashed,
             points: bandwidth(&part.progress),
         };
-        self.parts.iter().enumerate().map(line).collect()
+        self.parts.iter().enumerate().map(curve).collect()
     }
 }
 
 /// Figure 7 or 8.
-pub fn paging(grounds: &Grounds<'_>, options: &Options, out: bool) -> Vec<Row> {
+pub fn paging(env: &TestEnv<'_>, options: &Options, out: bool) -> Vec<Row> {
     let (number, title, role) = match out {
         false => (7, "Figure 7: paging in", Role::Pager),
         true => (8, "Figure 8: paging out", Role::Forgetter),
     };
-    let actors = [25, 50, 100].map(|slice| Actor { role, slice });
-    let outcome = play(grounds, options, &actors).and_then(|play| {
-        save(options, number, title, play.lines(false), &play)?;
+    let participants = [25, 50, 100].map(|slice| Participant { role, slice });
+    let outcome = play(env, options, &participants).and_then(|play| {
+        save(options, number, title, play.curves(false), &play)?;
         Ok(play)
     });
     match outcome {
-        Ok(play) => judge::paging(number, &play, &actors),
-        Err(failure) => vec![super::lacking(format!("figure {number}"), failure)],
+        Ok(play) => analysis::paging(number, &play, &participants),
+        Err(failure) => vec![Row::lacking(format!("figure {number}"), failure)],
     }
 }
 
 /// Figure 9.
-pub fn file_system(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
-    match alternate(grounds, options) {
-        Ok(plays) => judge::file_system(&plays),
-        Err(failure) => vec![super::lacking("figure 9".into(), failure)],
+pub fn file_system(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
+    match alternate(env, options) {
+        Ok(plays) => analysis::file_system(&plays),
+        Err(failure) => vec![Row::lacking("figure 9", failure)],
     }
 }
 
 /// The file client alone and beside pagers, in turn, so that what else the machine does is in
 /// both.
-fn alternate(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<[Play; 2]>, ExperimentError> {
-    let reader = Actor {
+fn alternate(env: &TestEnv<'_>, options: &Options) -> Result<Vec<[RunResult; 2]>, ExperimentError> {
+    let reader = Participant {
         role: Role::Reader,
         slice: 125,
     };
-    let [small, large] = [25, 50].map(|slice| Actor {
+    let [small, large] = [25, 50].map(|slice| Participant {
         role: Role::Pager,
         slice,
     });
@@ -200,72 +219,72 @@ fn alternate(grounds: &Grounds<'_>, options: &Options) -> Result<Vec<[Play; 2]>,
     };
     let mut plays = Vec::new();
     for _ in 0..options.repeats {
-        let alone = play(grounds, options, &[reader])?;
-        plays.push([alone, play(grounds, options, &[small, large, reader])?]);
+        let alone = play(env, options, &[reader])?;
+        plays.push([alone, play(env, options, &[small, large, reader])?]);
     }
     if let Some([alone, beside]) = plays.last() {
-        let mut lines = beside.lines(false);
-        lines.extend(alone.lines(true).into_iter().map(|line| Line {
-            name: format!("{}, alone", line.name),
-            grey: 2,
-            ..line
+        let mut curves = beside.curves(false);
+        curves.extend(alone.curves(true).into_iter().map(|curve| Curve {
+            name: format!("{}, alone", curve.name),
+            colour: GREYS[2],
+            ..curve
         }));
         let title = "Figure 9: a file client beside pagers";
-        save(options, 9, title, lines, beside)?;
+        save(options, 9, title, curves, beside)?;
     }
     Ok(plays)
 }
 
-/// Starts all actors, releases them at the same time, and collects their figures.
+/// Starts all participants, releases them at the same time, and collects their figures.
 fn play(
-    grounds: &Grounds<'_>,
+    env: &TestEnv<'_>,
     options: &Options,
-    actors: &[Actor],
-) -> Result<Play, ExperimentError> {
-    let setup = Setup {
+    participants: &[Participant],
+) -> Result<RunResult, ExperimentError> {
+    let config = DaemonConfig {
         depth: Some(options.depth),
         spin: Some(Duration::from_micros(options.spin)),
-        ..Setup::of(16)
+        ..DaemonConfig::of(16)
     };
-    let system = System::start(&grounds.base, &grounds.disk, setup)?;
-    let (file, _owed) = super::data(grounds, FILE)?;
+    let system = DaemonFixture::start(env, config)?;
+    let (file, _guard) = super::data(env, FILE)?;
     let stage = Stage {
-        grounds,
+        env,
         options,
         system: &system,
         file,
     };
-    act(&stage, actors).map_err(|failure| system.explain(failure))
+    act(&stage, participants).map_err(|failure| system.explain(failure))
 }
 
-fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError> {
+fn act(stage: &Stage<'_>, participants: &[Participant]) -> Result<RunResult, ExperimentError> {
     let Stage {
         system, options, ..
     } = stage;
     let mut processes = Vec::new();
-    for actor in actors {
-        super::say(&format!(
+    for participant in participants {
+        progress(&format!(
             "{} of {} start: {}",
             processes.len() + 1,
-            actors.len(),
-            actor.name()
+            participants.len(),
+            participant.name()
         ));
-        processes.push(Process::start(actor.command(stage))?);
+        processes.push(Worker::start(participant.command(stage)?)?);
     }
     let before = system.tenants()?;
     let mut tracer = system.tracer()?;
     let began = Instant::now();
     for process in &mut processes {
-        process.tell("go")?;
+        process.go()?;
     }
     let (mut events, mut lost) = (Vec::new(), 0);
     let during = Duration::from_secs_f64(options.seconds);
     while began.elapsed() < during {
-        std::thread::sleep(LOOK.min(during.saturating_sub(began.elapsed())));
-        let seen = tracer.read().map_err(crate::error::failed)?;
+        std::thread::sleep(SAMPLE_INTERVAL.min(during.saturating_sub(began.elapsed())));
+        let seen = tracer.read().map_err(failed)?;
         events.extend(seen.events);
         lost += seen.lost;
-        super::say(&format!(
+        progress(&format!(
             "{:.0} of {} s",
             began.elapsed().as_secs_f64(),
             options.seconds
@@ -273,52 +292,51 @@ fn act(stage: &Stage<'_, '_>, actors: &[Actor]) -> Result<Play, ExperimentError>
     }
     let after = system.tenants()?;
     let mut parts = Vec::new();
-    for (actor, process) in actors.iter().zip(processes) {
-        let name = actor.name();
+    for (participant, process) in participants.iter().zip(processes) {
+        let name = participant.name();
         let of = |all: &[TenantInfo]| {
             all.iter()
                 .find(|tenant| tenant.name == name)
                 .cloned()
-                .ok_or_else(|| {
-                    ExperimentError::Worker(format!("the system domain has no tenant {name:?}"))
-                })
+                .ok_or_else(|| failed(format_args!("the system domain has no tenant {name:?}")))
         };
         let (before, after) = (of(&before)?, of(&after)?);
-        let client = Client::of(&name, actor.contract(), after.client, &events);
+        let client = Client::of(&name, participant.contract(), after.client, &events);
         let said = process.end()?;
         let progress = said
             .iter()
             .filter_map(|line| serde_json::from_str(line).ok());
-        parts.push(Part {
+        parts.push(ClientResult {
             progress: progress.collect(),
             charged: after.charged.saturating_sub(before.charged),
             client,
         });
     }
-    // From the middle of the run, where all actors are in a steady state.
+    // From the middle of the run, where all participants are in a steady state.
     let first = events
         .first()
         .map_or(Duration::ZERO, |e| Duration::from_nanos(e.at().0));
     let from = first + during.saturating_sub(SAMPLE) / 2;
-    Ok(Play { parts, lost, from })
+    Ok(RunResult { parts, lost, from })
 }
 
 fn save(
     options: &Options,
     number: u32,
     title: &str,
-    lines: Vec<Line>,
-    play: &Play,
+    curves: Vec<Curve>,
+    play: &RunResult,
 ) -> Result<(), ExperimentError> {
     let Some(folder) = &options.svg else {
         return Ok(());
     };
     let clients: Vec<Client> = play.parts.iter().map(|part| part.client.clone()).collect();
-    let figure = picture::Figure {
+    let figure = plot::Figure {
         title: title.to_owned(),
-        lines,
+        curves,
         clients: &clients,
         from: play.from,
     };
-    picture::save(&figure, &folder.join(format!("figure-{number}.svg")))
+    let path = folder.join(format!("figure-{number}.svg"));
+    crate::plot::save(plot::drawn(&figure), &path)
 }

@@ -1,6 +1,6 @@
 //! The arms: each is a way to have a program that must answer beside one that pages hard.
 
-use crate::choice;
+use crate::cli_parse;
 use clap::ValueEnum;
 
 /// A way to keep two programs apart; its description is what the reports say.
@@ -21,6 +21,6 @@ pub enum Arm {
 impl Arm {
     /// As a row's head, and on the command line.
     pub fn name(self) -> String {
-        choice::name(&self)
+        cli_parse::name(&self)
     }
 }

@@ -14,23 +14,25 @@
 //! | `swap-throttle` | the neighbour is held to a fifth of the requests it made alone |
 //! | `swap-bfq` | BFQ weights 500 and 100 |
 
+mod analysis;
 mod arm;
-mod judge;
 mod share;
 
-pub use arm::Arm;
-
-use super::guest::{Done, Latency, Order};
-use super::{Grounds, Options};
+use super::backing::Backing;
+use super::subject::{Done, Latency, Order, SubjectPlan};
+use super::{Options, progress};
 use crate::ExperimentError;
 use crate::cgroup::Cgroup;
-use crate::keeper::Owed;
-use crate::process::Process;
-use crate::real::goal::Row;
-use crate::real::launch::within;
+use crate::cleanup::UndoGuard;
+use crate::daemon_fixture::{DaemonConfig, DaemonFixture};
+use crate::env::TestEnv;
+use crate::memory::MemoryKind;
+use crate::process::{Worker, within};
+use crate::report::Row;
 use crate::swap::Swap;
-use crate::system::{Setup, System};
-use share::{Disk, Scheduler, Share};
+use crate::worker::WorkerPlan;
+use arm::Arm;
+use share::{DiskGroup, DiskQueue, Scheduler};
 use std::process::Command;
 use std::time::Duration;
 
@@ -56,27 +58,27 @@ const PART: u64 = 5;
 
 /// The victim's figures, alone or beside the neighbour.
 #[derive(Clone, Copy, Debug)]
-struct Phase {
+struct VictimFigures {
     closed: Done,
     open: Latency,
 }
 
 /// One run of an arm.
 #[derive(Clone, Copy, Debug)]
-struct Run {
-    alone: Phase,
-    beside: Phase,
+struct ArmRun {
+    alone: VictimFigures,
+    beside: VictimFigures,
     neighbour: Done,
 }
 
-/// A place on the machine for each of the two.
+/// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Side {
     Victim,
     Neighbour,
 }
 
-impl Who {
+impl Side {
     fn name(self) -> &'static str {
         match self {
             Self::Victim => "victim",
@@ -90,23 +92,62 @@ impl Who {
             Self::Neighbour => options.neighbour,
         }
     }
+
+    /// The program by itself, or to be run behind another command.
+    fn command(
+        self,
+        env: &TestEnv<'_>,
+        memory: MemoryKind,
+        options: &Options,
+    ) -> Result<Command, ExperimentError> {
+        env.exe.worker(&WorkerPlan::Subject(SubjectPlan {
+            memory,
+            mib: self.mib(options),
+            backing: Backing::default(),
+        }))
+    }
+
+    /// The program behind `selfpage run` with its frames and these options.
+    fn start_paged(
+        self,
+        env: &TestEnv<'_>,
+        options: &Options,
+        words: &[&str],
+    ) -> Result<Worker, ExperimentError> {
+        let mut command = Command::new(env.selfpage()?);
+        let frames = format!("{}M", self.mib(options) / OVER);
+        command
+            .args(["run", "--frames", &frames])
+            .args(words)
+            .arg("--");
+        Worker::start(within(
+            command,
+            &self.command(env, MemoryKind::Paged, options)?,
+        ))
+    }
 }
 
 /// What an arm holds while it runs. Dropped from the top: programs end before what they use.
-struct Setting {
-    victim: Process,
-    neighbour: Process,
-    throttle: Option<Share>,
-    _shares: Vec<Share>,
+struct ArmFixture {
+    /// The victim and the neighbour.
+    subjects: [Worker; 2],
+    limits: Limits,
+}
+
+/// What divides the machine between the two. Dropped from the top.
+#[derive(Default)]
+struct Limits {
+    /// The victim's and the neighbour's.
+    shares: Vec<DiskGroup>,
     _cgroups: Vec<Cgroup>,
     _scheduler: Option<Scheduler>,
     _swap: Option<Swap>,
-    _system: Option<System>,
-    _files: Vec<Owed>,
+    _system: Option<DaemonFixture>,
+    _files: Vec<UndoGuard>,
 }
 
 /// Runs every arm in turn.
-pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
+pub fn rows(env: &TestEnv<'_>, options: &Options) -> Vec<Row> {
     let arms = [
         Arm::System,
         Arm::Run,
@@ -114,7 +155,7 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
         Arm::SwapThrottle,
         Arm::SwapBfq,
     ];
-    let mut runs: Vec<(Arm, Vec<Run>, Option<ExperimentError>)> =
+    let mut runs: Vec<(Arm, Vec<ArmRun>, Option<ExperimentError>)> =
         arms.iter().map(|arm| (*arm, Vec::new(), None)).collect();
     for repeat in 0..options.repeats {
         let count = runs.len();
@@ -123,213 +164,147 @@ pub fn rows(grounds: &Grounds<'_>, options: &Options) -> Vec<Row> {
             if failure.is_some() {
                 continue;
             }
-            super::say(&format!("neighbour: {}, repeat {}", arm.name(), repeat + 1));
-            match run(grounds, options, *arm, repeat) {
+            progress(&format!("neighbour: {}, repeat {}", arm.name(), repeat + 1));
+            match run(env, options, *arm, repeat) {
                 Ok(run) => runs.push(run),
                 Err(why) => *failure = Some(why),
             }
         }
     }
-    judge::judged(runs)
+    analysis::judged(runs)
 }
 
 fn run(
-    grounds: &Grounds<'_>,
+    env: &TestEnv<'_>,
     options: &Options,
     arm: Arm,
     repeat: u64,
-) -> Result<Run, ExperimentError> {
-    let mut setting = set_up(grounds, options, arm)?;
-    for guest in [&mut setting.victim, &mut setting.neighbour] {
-        guest.tell(&Order::Fill.to_string())?;
-        guest.hear_as::<Done>()?;
-    }
+) -> Result<ArmRun, ExperimentError> {
+    let mut fixture = set_up(env, options, arm)?;
+    let [victim, neighbour] = &mut fixture.subjects;
+    victim.call::<Done>(&Order::Fill)?;
+    neighbour.call::<Done>(&Order::Fill)?;
     // What was written last goes out first, and is none of a reader's time.
-    setting.victim.tell(&Order::Closed(WARM).to_string())?;
-    setting.victim.hear_as::<Done>()?;
-    if let Some(share) = &setting.throttle {
+    victim.call::<Done>(&Order::Closed(WARM))?;
+    if let (Arm::SwapThrottle, Some(share)) = (arm, fixture.limits.shares.last()) {
         // A share of what it would do is what a throttle can be made of.
-        let disk = Disk::under(&grounds.base.folder)?;
+        let disk = DiskQueue::under(&env.folder)?;
         let before = disk.requests();
-        setting.neighbour.tell(&Order::Churn(THREADS).to_string())?;
+        neighbour.send(&Order::Churn(THREADS))?;
         std::thread::sleep(WARM);
-        let done = rest(&mut setting.neighbour)?;
+        let done: Done = neighbour.call(&Order::Rest)?;
         let requests = (disk.requests() - before) as f64 / (done.ns as f64 / 1e9);
         share.throttle(&disk, (requests as u64 / PART).max(1))?;
     }
     // What comes first has an emptier machine, or a warmer one.
-    if repeat.is_multiple_of(2) {
-        let alone = phase(&mut setting.victim, options, repeat)?;
-        let (beside, neighbour) = beside(&mut setting, options, repeat)?;
-        return end(
-            setting,
-            Run {
-                alone,
-                beside,
-                neighbour,
-            },
-        );
-    }
-    let (beside, neighbour) = beside(&mut setting, options, repeat)?;
-    let alone = phase(&mut setting.victim, options, repeat)?;
-    end(
-        setting,
-        Run {
+    let run = if repeat.is_multiple_of(2) {
+        let alone = phase(victim, options, repeat)?;
+        let (beside, neighbour) = beside(&mut fixture.subjects, options, repeat)?;
+        ArmRun {
             alone,
             beside,
             neighbour,
-        },
-    )
-}
-
-/// Both end well, or the run has no figures.
-fn end(setting: Setting, run: Run) -> Result<Run, ExperimentError> {
-    setting.victim.end()?;
-    setting.neighbour.end()?;
+        }
+    } else {
+        let (beside, neighbour) = beside(&mut fixture.subjects, options, repeat)?;
+        ArmRun {
+            alone: phase(&mut fixture.subjects[0], options, repeat)?,
+            beside,
+            neighbour,
+        }
+    };
+    // Both end well, or the run has no figures.
+    for subject in fixture.subjects {
+        subject.end()?;
+    }
     Ok(run)
 }
 
-fn phase(victim: &mut Process, options: &Options, repeat: u64) -> Result<Phase, ExperimentError> {
+fn phase(
+    victim: &mut Worker,
+    options: &Options,
+    repeat: u64,
+) -> Result<VictimFigures, ExperimentError> {
     let during = Duration::from_secs_f64(options.phase);
-    victim.tell(&Order::Closed(during).to_string())?;
-    let closed = victim.hear_as()?;
-    let open = Order::Open {
-        during,
-        rate: options.rate,
-        seed: repeat + 1,
-    };
-    victim.tell(&open.to_string())?;
-    Ok(Phase {
-        closed,
-        open: victim.hear_as()?,
+    Ok(VictimFigures {
+        closed: victim.call(&Order::Closed(during))?,
+        open: victim.call(&Order::Open {
+            during,
+            rate: options.rate,
+            seed: repeat + 1,
+        })?,
     })
 }
 
 fn beside(
-    setting: &mut Setting,
+    [victim, neighbour]: &mut [Worker; 2],
     options: &Options,
     repeat: u64,
-) -> Result<(Phase, Done), ExperimentError> {
-    setting.neighbour.tell(&Order::Churn(THREADS).to_string())?;
+) -> Result<(VictimFigures, Done), ExperimentError> {
+    neighbour.send(&Order::Churn(THREADS))?;
     std::thread::sleep(WARM);
-    let beside = phase(&mut setting.victim, options, repeat)?;
-    Ok((beside, rest(&mut setting.neighbour)?))
+    let beside = phase(victim, options, repeat)?;
+    Ok((beside, neighbour.call(&Order::Rest)?))
 }
 
-fn rest(neighbour: &mut Process) -> Result<Done, ExperimentError> {
-    neighbour.tell(&Order::Rest.to_string())?;
-    neighbour.hear_as()
-}
-
-fn set_up(grounds: &Grounds<'_>, options: &Options, arm: Arm) -> Result<Setting, ExperimentError> {
-    let both = [Who::Victim, Who::Neighbour];
+fn set_up(env: &TestEnv<'_>, options: &Options, arm: Arm) -> Result<ArmFixture, ExperimentError> {
+    let mut limits = Limits::default();
     let all = options.victim + options.neighbour;
-    let (mut files, mut cgroups, mut shares) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut swap, mut scheduler, mut system) = (None, None, None);
-    let mut guests = Vec::new();
     match arm {
         Arm::System => {
-            let started = System::start(&grounds.base, &grounds.disk, Setup::of(all / OVER + 64))?;
-            for (who, disk) in both.into_iter().zip(SHARES) {
-                let swap = format!("{}M", who.mib(options) * 3 / 2);
-                let mut command = selfpage_run(grounds, who, options)?;
-                command.arg(format!("--system={}", started.socket().display()));
-                command.args(["--disk", disk, "--swap", &swap, "--"]);
-                guests.push(Process::start(guest(
-                    grounds, command, "paged", who, options,
-                ))?);
-            }
-            system = Some(started);
+            let config = DaemonConfig::of(all / OVER + 64);
+            limits._system = Some(DaemonFixture::start(env, config)?);
         }
-        Arm::Run => {
-            for who in both {
-                let (path, owed) = grounds.base.file(who.name())?;
-                files.push(owed);
-                let size = who.mib(options) * 3 / 2;
-                let mut command = selfpage_run(grounds, who, options)?;
-                command.args([
-                    "--store",
-                    &format!("disk:{},size={size}M", path.display()),
-                    "--",
-                ]);
-                guests.push(Process::start(guest(
-                    grounds, command, "paged", who, options,
-                ))?);
-            }
-        }
+        Arm::Run => {}
         Arm::Swap | Arm::SwapThrottle | Arm::SwapBfq => {
-            let disk = Disk::under(&grounds.base.folder)?;
-            swap = Some(Swap::on_file(
-                &grounds.base.keeper,
-                &grounds.base.folder,
-                (all * 3 / 2) << 20,
-            )?);
-            if arm == Arm::SwapBfq {
-                scheduler = Some(Scheduler::bfq(&grounds.base.keeper, &disk)?);
-            }
-            for (who, weight) in both.into_iter().zip(WEIGHTS) {
-                let memory = (who.mib(options) / OVER) << 20;
-                let cgroup = Cgroup::new(&grounds.base.keeper, who.name(), memory)?;
-                let command = grounds.base.myself.command("guest");
-                let process = Process::start(told(command, "anonymous", who, options))?;
-                cgroup.add(process.id())?;
-                if arm != Arm::Swap {
-                    let share = Share::new(&grounds.base.keeper, who.name(), &cgroup)?;
-                    share.add(process.id())?;
-                    if arm == Arm::SwapBfq {
-                        share.weigh(weight)?;
-                    }
-                    shares.push(share);
-                }
-                cgroups.push(cgroup);
-                guests.push(process);
-            }
+            let bytes = (all * 3 / 2) << 20;
+            limits._swap = Some(Swap::on_file(&env.cleanup, &env.folder, bytes)?);
         }
     }
-    let (Some(neighbour), Some(victim)) = (guests.pop(), guests.pop()) else {
-        return Err(ExperimentError::Worker(
-            "two guests were not started".into(),
-        ));
-    };
-    Ok(Setting {
-        victim,
-        neighbour,
-        throttle: (arm == Arm::SwapThrottle).then(|| shares.pop()).flatten(),
-        _shares: shares,
-        _cgroups: cgroups,
-        _scheduler: scheduler,
-        _swap: swap,
-        _system: system,
-        _files: files,
-    })
+    if arm == Arm::SwapBfq {
+        let disk = DiskQueue::under(&env.folder)?;
+        limits._scheduler = Some(Scheduler::bfq(&env.cleanup, &disk)?);
+    }
+    let subjects = [
+        start(Side::Victim, arm, env, options, &mut limits)?,
+        start(Side::Neighbour, arm, env, options, &mut limits)?,
+    ];
+    Ok(ArmFixture { subjects, limits })
 }
 
-/// `selfpage run` with the frames of one of the two.
-fn selfpage_run(
-    grounds: &Grounds<'_>,
-    who: Who,
+/// Starts one of the two within its limits.
+fn start(
+    side: Side,
+    arm: Arm,
+    env: &TestEnv<'_>,
     options: &Options,
-) -> Result<Command, ExperimentError> {
-    let mut command = Command::new(grounds.base.selfpage()?);
-    let frames = format!("{}M", who.mib(options) / OVER);
-    command.args(["run", "--frames", &frames]);
-    Ok(command)
-}
-
-/// A guest behind another command.
-fn guest(
-    grounds: &Grounds<'_>,
-    outer: Command,
-    memory: &str,
-    who: Who,
-    options: &Options,
-) -> Command {
-    let guest = told(grounds.base.myself.command("guest"), memory, who, options);
-    within(outer, &guest)
-}
-
-fn told(mut command: Command, memory: &str, who: Who, options: &Options) -> Command {
-    command.args(["--memory", memory]);
-    command.args(["--mib", &who.mib(options).to_string()]);
-    command
+    limits: &mut Limits,
+) -> Result<Worker, ExperimentError> {
+    let swap = side.mib(options) * 3 / 2;
+    if let Some(system) = &limits._system {
+        let socket = format!("--system={}", system.socket().display());
+        let swap = format!("{swap}M");
+        let words = [&socket, "--disk", SHARES[side as usize], "--swap", &swap];
+        return side.start_paged(env, options, &words);
+    }
+    if arm == Arm::Run {
+        let (path, guard) = env.file(side.name())?;
+        limits._files.push(guard);
+        let store = format!("disk:{},size={swap}M", path.display());
+        return side.start_paged(env, options, &["--store", &store]);
+    }
+    let memory = (side.mib(options) / OVER) << 20;
+    let cgroup = Cgroup::new(&env.cleanup, side.name(), memory)?;
+    let process = Worker::start(side.command(env, MemoryKind::Anonymous, options)?)?;
+    cgroup.add(process.id())?;
+    if arm != Arm::Swap {
+        let share = DiskGroup::new(&env.cleanup, side.name(), &cgroup)?;
+        share.add(process.id())?;
+        if arm == Arm::SwapBfq {
+            share.weigh(WEIGHTS[side as usize])?;
+        }
+        limits.shares.push(share);
+    }
+    limits._cgroups.push(cgroup);
+    Ok(process)
 }

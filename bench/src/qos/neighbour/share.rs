@@ -3,20 +3,20 @@
 
 use crate::ExperimentError;
 use crate::cgroup::{Cgroup, Hierarchy};
+use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
 use crate::error::while_doing;
-use crate::keeper::{Debt, Keeper, Owed};
 use crate::machine::{chosen, read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The whole disk that holds a folder.
 #[derive(Clone, Debug)]
-pub struct Disk {
+pub struct DiskQueue {
     number: String,
     queue: PathBuf,
 }
 
-impl Disk {
+impl DiskQueue {
     /// Finds it.
     pub fn under(folder: &Path) -> Result<Self, ExperimentError> {
         let about = std::fs::metadata(folder)
@@ -54,12 +54,12 @@ impl Disk {
 
 /// The scheduler of a disk, set for one arm.
 pub struct Scheduler {
-    _owed: Owed,
+    _guard: UndoGuard,
 }
 
 impl Scheduler {
     /// BFQ.
-    pub fn bfq(keeper: &Keeper, disk: &Disk) -> Result<Self, ExperimentError> {
+    pub fn bfq(cleanup: &CleanupProcess, disk: &DiskQueue) -> Result<Self, ExperimentError> {
         let path = disk.queue.join("scheduler");
         let offered = read(&path.to_string_lossy());
         if !offered
@@ -70,28 +70,32 @@ impl Scheduler {
                 "the disk offers no BFQ but {offered:?} (needs CONFIG_IOSCHED_BFQ, or `modprobe bfq`)"
             )));
         }
-        let owed = keeper.owe(Debt::Setting {
+        let guard = cleanup.register(UndoAction::Setting {
             path: path.clone(),
             value: chosen(&offered),
         })?;
         std::fs::write(&path, "bfq")
             .map_err(while_doing(format!("set {} (root can)", path.display())))?;
-        Ok(Self { _owed: owed })
+        Ok(Self { _guard: guard })
     }
 }
 
 /// A program's part of a disk, by the kernel's cgroups.
-pub struct Share {
+pub struct DiskGroup {
     hierarchy: Hierarchy,
     path: PathBuf,
-    _owed: Option<Owed>,
+    _guard: Option<UndoGuard>,
 }
 
-impl Share {
+impl DiskGroup {
     /// For a program in a memory cgroup: in version 2 that is the place for the disk, too.
-    pub fn new(keeper: &Keeper, name: &str, memory: &Cgroup) -> Result<Self, ExperimentError> {
+    pub fn new(
+        cleanup: &CleanupProcess,
+        name: &str,
+        memory: &Cgroup,
+    ) -> Result<Self, ExperimentError> {
         let hierarchy = Hierarchy::of_disks()?;
-        let (path, owed) = match &hierarchy {
+        let (path, guard) = match &hierarchy {
             Hierarchy::Two(root) => {
                 // Fails where it is on already, or shows where it cannot be.
                 let _ = std::fs::write(root.join("cgroup.subtree_control"), "+io");
@@ -99,16 +103,16 @@ impl Share {
             }
             Hierarchy::One(root) => {
                 let path = root.join(format!("selfpage-bench-{}-{name}", std::process::id()));
-                let owed = keeper.owe(Debt::Cgroup(path.clone()))?;
+                let guard = cleanup.register(UndoAction::Cgroup(path.clone()))?;
                 std::fs::create_dir(&path)
                     .map_err(while_doing(format!("make the cgroup {}", path.display())))?;
-                (path, Some(owed))
+                (path, Some(guard))
             }
         };
         Ok(Self {
             hierarchy,
             path,
-            _owed: owed,
+            _guard: guard,
         })
     }
 
@@ -118,7 +122,7 @@ impl Share {
     }
 
     /// So many reads and as many writes a second, at most.
-    pub fn throttle(&self, disk: &Disk, requests: u64) -> Result<(), ExperimentError> {
+    pub fn throttle(&self, disk: &DiskQueue, requests: u64) -> Result<(), ExperimentError> {
         let number = &disk.number;
         match self.hierarchy {
             Hierarchy::One(_) => {

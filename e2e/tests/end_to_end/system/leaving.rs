@@ -5,6 +5,7 @@ use e2e::contract::{Size, Under, selfpage};
 use e2e::daemon::Settings;
 use e2e::verdict::{Doing, Verdict, ensure};
 use e2e::{Daemon, Disks, Launch, Sandbox};
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,17 @@ pub const CASES: &[(&str, Case)] = &[(
 fn member<'a>(daemon: &Daemon, sandbox: &'a Sandbox, leaves: u64) -> Verdict<Launch<'a>> {
     let go = sandbox.join("go");
     std::fs::write(&go, "go\n").at("write", &go)?;
+    let plan = json!({"pager": {
+        "backing": {
+            "system": daemon.socket(), "name": "member", "disk": "50ms/250ms,extra", "swap": 8, "frames": 1024,
+        },
+        "stretch": 4096,
+        "forgets": false,
+        "leaves": leaves,
+        "run": {"seconds": 1, "every": 1},
+    }});
     Ok(Launch::new(sandbox, selfpage()?)
-        .args(["bench", "pager", "--seconds", "1", "--every", "1"])
-        .args(["--frames", "1024", "--stretch", "4096", "--swap", "8"])
-        .args(["--disk", "50ms/250ms,extra", "--name", "member", "--system"])
-        .arg(daemon.socket())
-        .arg("--leaves")
-        .arg(leaves.to_string())
+        .args(["bench", "worker", &plan.to_string()])
         .stdin(go)
         .limit(Duration::from_secs(600)))
 }

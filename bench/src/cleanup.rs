@@ -1,0 +1,268 @@
+//! Undoes changes to the machine, such as swap that is on, also after kill -9, a panic or
+//! ctrl-C of the benchmark.
+//!
+//! A small process beside the benchmark, in a session of its own, does it. The benchmark
+//! registers each undo action before it makes the change. The cleanup process undoes a change
+//! on request, and all that are left when the benchmark's end of the pipe closes, for
+//! whatever reason.
+
+use crate::error::{failed, while_doing};
+use crate::{ExperimentError, SelfExe};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A change to undo.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UndoAction {
+    /// A swap area to be switched off.
+    Swap(PathBuf),
+    /// A zram device to be reset and removed, by its number.
+    Zram(u32),
+    /// A cgroup whose processes are to be killed, and which is then to be removed.
+    Cgroup(PathBuf),
+    /// A file to be deleted.
+    File(PathBuf),
+    /// A setting of the kernel's to be put back.
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// What it was.
+        value: String,
+    },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum CleanupMessage {
+    Register(UndoAction),
+    Undo(UndoAction),
+}
+
+/// Tries at undoing one change, and the pause between: a killed process leaves its cgroup,
+/// and swap its device, a moment later.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The main function of the cleanup process: it receives orders on standard input and answers on
+/// standard output.
+pub fn serve() {
+    // Ctrl-C reaches all processes in the terminal's session.
+    let _ = rustix::process::setsid();
+    let mut actions: Vec<UndoAction> = Vec::new();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = match serde_json::from_str(&line) {
+            Ok(CleanupMessage::Register(action)) => {
+                actions.push(action);
+                String::new()
+            }
+            Ok(CleanupMessage::Undo(action)) => match undo(&action) {
+                Ok(()) => {
+                    actions.retain(|d| *d != action);
+                    String::new()
+                }
+                Err(failure) => failure.to_string(),
+            },
+            Err(failure) => failure.to_string(),
+        };
+        if writeln!(std::io::stdout(), "{answer}").is_err() {
+            break;
+        }
+    }
+    for action in actions.iter().rev() {
+        // The parent has exited: errors have no receiver.
+        let _ = undo(action);
+    }
+}
+
+fn undo(action: &UndoAction) -> Result<(), ExperimentError> {
+    let mut tries = 0;
+    loop {
+        match attempt(action) {
+            Err(_) if tries < TRIES => std::thread::sleep(PAUSE),
+            outcome => return outcome,
+        }
+        tries += 1;
+    }
+}
+
+fn attempt(action: &UndoAction) -> Result<(), ExperimentError> {
+    match action {
+        UndoAction::Swap(path) => swap_off(path),
+        UndoAction::Zram(number) => remove_zram(*number),
+        UndoAction::Cgroup(path) => remove_cgroup(path),
+        UndoAction::Setting { path, value } => {
+            std::fs::write(path, value).map_err(while_doing(format!("set {}", path.display())))
+        }
+        UndoAction::File(path) if !path.exists() => Ok(()),
+        UndoAction::File(path) => {
+            std::fs::remove_file(path).map_err(while_doing(format!("remove {}", path.display())))
+        }
+    }
+}
+
+fn swap_off(path: &Path) -> Result<(), ExperimentError> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if !swaps.lines().any(|line| {
+        line.split_whitespace()
+            .next()
+            .is_some_and(|w| Path::new(w) == path)
+    }) {
+        return Ok(());
+    }
+    let name = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| ExperimentError::Options("a path with a zero byte".into()))?;
+    // SAFETY: a terminated string.
+    if unsafe { libc::swapoff(name.as_ptr()) } == 0 {
+        return Ok(());
+    }
+    Err(while_doing(format!(
+        "switch off swap on {}",
+        path.display()
+    ))(std::io::Error::last_os_error()))
+}
+
+fn remove_zram(number: u32) -> Result<(), ExperimentError> {
+    let folder = PathBuf::from(format!("/sys/block/zram{number}"));
+    if !folder.exists() {
+        return Ok(());
+    }
+    std::fs::write(folder.join("reset"), "1")
+        .map_err(while_doing(format!("reset zram{number}")))?;
+    std::fs::write("/sys/class/zram-control/hot_remove", number.to_string())
+        .map_err(while_doing(format!("remove zram{number}")))
+}
+
+fn remove_cgroup(path: &Path) -> Result<(), ExperimentError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    // Version 2 kills as one; for version 1, one by one.
+    if std::fs::write(path.join("cgroup.kill"), "1").is_err() {
+        let inside = std::fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+        for pid in inside
+            .lines()
+            .filter_map(|l| l.parse().ok())
+            .filter_map(rustix::process::Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    std::fs::remove_dir(path).map_err(while_doing(format!("remove the cgroup {}", path.display())))
+}
+
+/// The benchmark's end of the cleanup process. Cheap to clone.
+#[derive(Clone)]
+pub struct CleanupProcess(Rc<RefCell<CleanupPipe>>);
+
+struct CleanupPipe {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl CleanupProcess {
+    /// Starts one.
+    pub fn start(exe: &SelfExe) -> Result<Self, ExperimentError> {
+        let mut child = exe
+            .cleanup()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(while_doing("start the cleanup process"))?;
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(failed("the cleanup process has no pipes"));
+        };
+        Ok(Self(Rc::new(RefCell::new(CleanupPipe {
+            child,
+            orders: Some(orders),
+            answers: BufReader::new(answers),
+        }))))
+    }
+
+    /// Registers an undo action before the change is made. The cleanup process undoes it when the value is
+    /// dropped or the benchmark ends.
+    pub fn register(&self, action: UndoAction) -> Result<UndoGuard, ExperimentError> {
+        self.send(&CleanupMessage::Register(action.clone()))?;
+        Ok(UndoGuard {
+            cleanup: self.clone(),
+            action,
+        })
+    }
+
+    fn send(&self, order: &CleanupMessage) -> Result<(), ExperimentError> {
+        let mut line = self.0.borrow_mut();
+        let mut text = serde_json::to_string(order).map_err(failed)?;
+        text.push('\n');
+        let Some(orders) = line.orders.as_mut() else {
+            return Err(failed("the cleanup process has exited"));
+        };
+        orders
+            .write_all(text.as_bytes())
+            .map_err(while_doing("send to the cleanup process"))?;
+        let mut answer = String::new();
+        let got = line
+            .answers
+            .read_line(&mut answer)
+            .map_err(while_doing("receive from the cleanup process"))?;
+        match answer.trim() {
+            "" if got > 0 => Ok(()),
+            "" => Err(failed("the cleanup process has exited")),
+            failure => Err(ExperimentError::Worker(failure.to_owned())),
+        }
+    }
+}
+
+impl Drop for CleanupPipe {
+    fn drop(&mut self) {
+        // The closed pipe is its signal; wait, so that all is undone when we end.
+        drop(self.orders.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// A registered change: undone when dropped.
+pub struct UndoGuard {
+    cleanup: CleanupProcess,
+    action: UndoAction,
+}
+
+impl Drop for UndoGuard {
+    fn drop(&mut self) {
+        if let Err(failure) = self
+            .cleanup
+            .send(&CleanupMessage::Undo(self.action.clone()))
+        {
+            eprintln!("selfpage bench: {failure}; please undo {:?}", self.action);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_put_back_and_a_file_is_gone_once_undone() {
+        let path = std::env::temp_dir().join(format!(
+            "selfpage-bench-test-cleanup-{}",
+            std::process::id()
+        ));
+        std::fs::write(&path, "changed").unwrap();
+        let setting = UndoAction::Setting {
+            path: path.clone(),
+            value: "as it was".into(),
+        };
+        undo(&setting).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "as it was");
+        let file = UndoAction::File(path.clone());
+        undo(&file).unwrap();
+        assert!(!path.exists());
+        undo(&file).unwrap();
+    }
+}

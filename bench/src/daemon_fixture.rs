@@ -1,0 +1,249 @@
+//! The daemon as a process of the benchmark's: its configuration, its start, its
+//! end. It dies with the benchmark, and its files are removed by the cleanup process.
+
+use crate::ExperimentError;
+use crate::cleanup::UndoGuard;
+use crate::env::TestEnv;
+use crate::error::{failed, while_doing};
+use crate::machine::read;
+use crate::process::ends_with_us;
+use disk::calibrate::Calibration;
+use disk::cost_model::CostModel;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use protocol::TenantInfo;
+use tenant::list;
+use tenant::trace::Tracer;
+
+/// How long it may take to start: it makes its swap file and measures the disk.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Interval of the checks for its socket or its exit.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Lines of its log beside a failure.
+const LOG_LINES: usize = 10;
+
+/// How long it may take to end.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a daemon is configured to promise.
+#[derive(Clone, Copy, Debug)]
+pub struct DaemonConfig {
+    /// MiB of memory.
+    pub managed: u64,
+    /// Requests in flight; from the calibration without a value.
+    pub depth: Option<u32>,
+    /// How long the disk's thread polls before it sleeps; the daemon's default without a value.
+    pub spin: Option<Duration>,
+}
+
+impl DaemonConfig {
+    /// With the daemon's own choices for the disk.
+    pub fn of(managed: u64) -> Self {
+        Self {
+            managed,
+            depth: None,
+            spin: None,
+        }
+    }
+
+    fn text(&self, socket: &Path, disk: &DaemonDisk) -> String {
+        let mut text = format!(
+            "socket = {socket:?}\n\
+             [memory]\nmanaged = \"{}M\"\ngrace = \"0ms\"\nnotice = \"0ms\"\n\
+             [disk]\nswap = {:?}\nsize = \"{}M\"\ncalibration = {:?}\n\
+             capacity = 1.0\n",
+            self.managed, disk.swap, disk.mib, disk.calibration,
+        );
+        if let Some(spin) = self.spin {
+            text.push_str(&format!("spin = \"{}us\"\n", spin.as_micros()));
+        }
+        if let Some(depth) = self.depth {
+            text.push_str(&format!("depth = {depth}\n"));
+        }
+        text
+    }
+}
+
+/// The disk of all the daemons of a benchmark: measured once.
+pub struct DaemonDisk {
+    swap: PathBuf,
+    mib: u64,
+    calibration: PathBuf,
+    _files: Vec<UndoGuard>,
+}
+
+impl DaemonDisk {
+    /// With so many MiB of swap.
+    pub fn new(env: &TestEnv<'_>, mib: u64) -> Result<Self, ExperimentError> {
+        let (swap, swap_guard) = env.file("system")?;
+        let (calibration, calibration_guard) = env.file("calibration")?;
+        Ok(Self {
+            swap,
+            mib,
+            calibration,
+            _files: [swap_guard, calibration_guard].into(),
+        })
+    }
+
+    /// What was measured of it, once a daemon has started.
+    pub fn model(&self) -> Result<CostModel, ExperimentError> {
+        let text = std::fs::read_to_string(&self.calibration)
+            .map_err(while_doing(format!("read {}", self.calibration.display())))?;
+        let wrong = |why: toml::de::Error| ExperimentError::Worker(why.to_string());
+        let kept: SavedCalibration = toml::from_str(&text).map_err(wrong)?;
+        Ok(kept.figures.model)
+    }
+}
+
+/// As the daemon keeps it.
+#[derive(serde::Deserialize)]
+struct SavedCalibration {
+    figures: Calibration,
+}
+
+/// A running system domain; ended when dropped.
+pub struct DaemonFixture {
+    process: Child,
+    socket: PathBuf,
+    log: PathBuf,
+    _files: [UndoGuard; 3],
+}
+
+impl DaemonFixture {
+    /// Starts one, and waits until it listens.
+    pub fn start(env: &TestEnv<'_>, settings: DaemonConfig) -> Result<Self, ExperimentError> {
+        let disk = env
+            .disk
+            .as_ref()
+            .ok_or_else(|| failed("there is no disk for a daemon"))?;
+        let (config, config_guard) = env.file("toml")?;
+        let (socket, socket_guard) = env.file("sock")?;
+        let (log, log_guard) = env.file("log")?;
+        let said = File::create(&log).map_err(while_doing(format!("make {}", log.display())))?;
+        std::fs::write(&config, settings.text(&socket, disk))
+            .map_err(while_doing(format!("write {}", config.display())))?;
+        let mut command = Command::new(env.selfpage()?);
+        command.arg("system").arg("--config").arg(&config);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(said);
+        ends_with_us(&mut command);
+        let process = command
+            .spawn()
+            .map_err(while_doing("start selfpage system"))?;
+        let mut system = Self {
+            process,
+            socket,
+            log,
+            _files: [config_guard, socket_guard, log_guard],
+        };
+        system.wait_for_socket()?;
+        Ok(system)
+    }
+
+    fn wait_for_socket(&mut self) -> Result<(), ExperimentError> {
+        let began = Instant::now();
+        while !self.socket.exists() {
+            let ended = self
+                .process
+                .try_wait()
+                .map_err(while_doing("wait for selfpage system"))?;
+            if let Some(status) = ended {
+                return Err(failed(format_args!(
+                    "selfpage system: {status}: {}",
+                    self.last_words()
+                )));
+            }
+            if began.elapsed() > START_TIMEOUT {
+                return Err(failed("selfpage system does not listen"));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// The end of its log.
+    fn last_words(&self) -> String {
+        let log = read(&self.log.to_string_lossy());
+        let mut last: Vec<&str> = log.lines().rev().take(LOG_LINES).collect();
+        last.reverse();
+        last.join("; ")
+    }
+
+    /// A failure together with the last lines of its log, which may explain it.
+    pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
+        failed(format_args!(
+            "{failure}; selfpage system said: {}",
+            self.last_words()
+        ))
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The contracts it keeps.
+    pub fn tenants(&self) -> Result<Vec<TenantInfo>, ExperimentError> {
+        list(&self.socket).map_err(failed)
+    }
+
+    /// A way to its scheduler's trace, from now on.
+    pub fn tracer(&self) -> Result<Tracer, ExperimentError> {
+        let mut tracer = Tracer::open(&self.socket, 0).map_err(failed)?;
+        tracer.read().map_err(failed)?;
+        Ok(tracer)
+    }
+
+    /// Processor time it has used.
+    pub fn processor(&self) -> Duration {
+        let text = read(&format!("/proc/{}/stat", self.process.id()));
+        // Fields 14 and 15, counted from the one after the name's bracket; hundredths.
+        let after = text.rsplit(')').next().unwrap_or_default();
+        let field = |n| after.split_whitespace().nth(n)?.parse::<u64>().ok();
+        Duration::from_millis(10 * (field(11).unwrap_or(0) + field(12).unwrap_or(0)))
+    }
+}
+
+impl Drop for DaemonFixture {
+    fn drop(&mut self) {
+        // In its own time: it writes down what it knows.
+        if let Some(pid) = rustix::process::Pid::from_raw(self.process.id() as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let began = Instant::now();
+        while began.elapsed() < EXIT_TIMEOUT && matches!(self.process.try_wait(), Ok(None)) {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_is_one_that_the_daemon_reads() {
+        let disk = DaemonDisk {
+            swap: "/b".into(),
+            mib: 16,
+            calibration: "/c".into(),
+            _files: Vec::new(),
+        };
+        let settings = DaemonConfig {
+            depth: Some(1),
+            ..DaemonConfig::of(64)
+        };
+        let text = settings.text(Path::new("/a"), &disk);
+        let config = daemon::config::Config::parse(&text, Path::new("x.toml")).unwrap();
+        assert_eq!((config.socket, config.disk.depth), ("/a".into(), Some(1)));
+        assert_eq!(config.disk.swap, Path::new("/b"));
+    }
+}

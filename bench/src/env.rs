@@ -1,0 +1,156 @@
+//! What every experiment shares: the command under test, a folder on the disk under test, and
+//! the cleanup process, which undoes changes.
+
+use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
+use crate::daemon_fixture::DaemonDisk;
+use crate::error::while_doing;
+use crate::page_pattern::PAGE;
+use crate::process::within;
+use crate::{ExperimentError, SelfExe};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Where an experiment works, and where its figures go: the same options for each.
+#[derive(Clone, Debug, clap::Args)]
+pub struct EnvOptions {
+    /// Folder for input, swap files and stores, on the disk to be measured.
+    #[arg(long, default_value = "/var/tmp")]
+    pub folder: PathBuf,
+    /// The `selfpage` command, where it is not beside this program.
+    #[arg(long)]
+    pub selfpage: Option<PathBuf>,
+    /// Writes all figures here, as JSON.
+    #[arg(long, value_parser = crate::cli_parse::output_file)]
+    pub json: Option<PathBuf>,
+}
+
+/// The environment of an experiment.
+pub struct TestEnv<'a> {
+    /// How to start workers.
+    pub exe: &'a SelfExe,
+    /// Undoes changes.
+    pub cleanup: CleanupProcess,
+    /// The `selfpage` command, if there is one.
+    selfpage: Option<PathBuf>,
+    /// Where files go.
+    pub folder: PathBuf,
+    /// The disk of the experiment's daemons, where it has any.
+    pub disk: Option<DaemonDisk>,
+    /// The allocator's library for programs that run without us.
+    pub allocator: Option<PathBuf>,
+    /// The longest a program may take.
+    pub limit: Duration,
+}
+
+impl<'a> TestEnv<'a> {
+    /// As the options say. The folder's path is its true one: what works in another folder
+    /// names files by it, too.
+    pub fn new(exe: &'a SelfExe, options: &EnvOptions) -> Result<Self, ExperimentError> {
+        let folder = &options.folder;
+        Ok(Self {
+            exe,
+            cleanup: CleanupProcess::start(exe)?,
+            selfpage: find_selfpage(options.selfpage.as_deref()),
+            folder: folder
+                .canonicalize()
+                .map_err(while_doing(format!("find {}", folder.display())))?,
+            disk: None,
+            allocator: None,
+            limit: Duration::MAX,
+        })
+    }
+
+    /// The `selfpage` command.
+    pub fn selfpage(&self) -> Result<&Path, ExperimentError> {
+        self.selfpage.as_deref().ok_or_else(|| {
+            ExperimentError::Unavailable(
+                "there is no `selfpage` command here: name it with --selfpage or SELFPAGE".into(),
+            )
+        })
+    }
+
+    /// `selfpage run` with bytes of frames and a store, in front of a program.
+    pub fn paged(
+        &self,
+        frames: u64,
+        store: &str,
+        program: &Command,
+    ) -> Result<Command, ExperimentError> {
+        let mut command = Command::new(self.selfpage()?);
+        let frames = format!("{}K", frames.next_multiple_of(PAGE as u64) >> 10);
+        command.args(["run", "--frames", &frames, "--store", store, "--"]);
+        Ok(within(command, program))
+    }
+
+    /// A program without us, with the same allocator.
+    pub fn alone(&self, mut program: Command) -> Result<Command, ExperimentError> {
+        let Some(allocator) = &self.allocator else {
+            return Err(ExperimentError::Unavailable(
+                "the allocator that `selfpage run` brings is not here to run beside it: \
+                 apt-get install libmimalloc2.0, or name one with --allocator"
+                    .into(),
+            ));
+        };
+        program.env("LD_PRELOAD", allocator);
+        Ok(program)
+    }
+
+    /// A file of the benchmark's; the name is free again when the guard is dropped.
+    pub fn file(&self, name: &str) -> Result<(PathBuf, UndoGuard), ExperimentError> {
+        let path = self
+            .folder
+            .join(format!("selfpage-bench-{}.{name}", std::process::id()));
+        let guard = self.cleanup.register(UndoAction::File(path.clone()))?;
+        Ok((path, guard))
+    }
+}
+
+/// The `selfpage` command: named, or beside this program (a build), or in the installation.
+fn find_selfpage(named: Option<&Path>) -> Option<PathBuf> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.parent().unwrap_or(Path::new("."));
+    let mut candidates = ["selfpage", "../../bin/selfpage"]
+        .map(|path| beside.join(path))
+        .into_iter();
+    named
+        .map(Into::into)
+        .or_else(|| std::env::var_os("SELFPAGE").map(Into::into))
+        .or_else(|| candidates.find(|path| path.is_file()))
+}
+
+/// mimalloc as Debian and its kin install it.
+pub fn find_allocator(named: Option<&Path>) -> Option<PathBuf> {
+    let places = [
+        "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2",
+        "/usr/lib64/libmimalloc.so.2",
+        "/usr/lib/libmimalloc.so.2",
+    ];
+    named
+        .map(Into::into)
+        .or_else(|| places.iter().map(PathBuf::from).find(|path| path.exists()))
+}
+
+/// The path of a program, or what to install.
+pub fn find_program(program: &str, package: &str) -> Result<PathBuf, ExperimentError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths("/usr/bin")
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            ExperimentError::Unavailable(format!(
+                "there is no {program} here: apt-get install {package}"
+            ))
+        })
+}
+
+/// Prints the progress on one line of a terminal; nothing where stderr is no terminal.
+pub fn progress(what: &str) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        let _ = write!(terminal, "\r\x1b[K{what}");
+        let _ = terminal.flush();
+    }
+}

@@ -1,0 +1,98 @@
+//! The constant load, in a process of its own: threads that want a part of a processor each,
+//! in short periods. The demand is in processor time, so that the load is the same however
+//! long a thread waits for a processor; a period that got less is not made up for.
+
+use crate::ExperimentError;
+use crate::worker::{linger, ready};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::process::exit;
+use std::time::{Duration, Instant};
+
+/// Short beside a frame's time.
+pub const PERIOD: Duration = Duration::from_millis(10);
+
+/// Threads per processor. Linux divides the processor time evenly, up to the demand of each
+/// thread: the thread with the highest demand is short first. So the demand of each load
+/// thread is below the player's, at loads that leave the player enough before the launch.
+const THREADS: usize = 4;
+
+/// What the load wants.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadPlan {
+    /// Processors' worth of time.
+    pub load: f64,
+}
+
+/// Threads of the load, on this machine.
+pub fn threads() -> usize {
+    THREADS * processors()
+}
+
+/// Processors of this machine.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// The highest load that the option accepts.
+pub fn max_load() -> f64 {
+    threads() as f64
+}
+
+/// The main function of the load: it runs until the parent closes the pipe.
+pub fn serve(plan: &LoadPlan) -> Result<(), ExperimentError> {
+    let threads = threads();
+    let each = plan.load / threads as f64;
+    if !(0.0..=1.0).contains(&each) {
+        return Err(ExperimentError::Options(format!(
+            "a load of {} processors cannot be made by {threads} threads",
+            plan.load
+        )));
+    }
+    ready()?;
+    let begin = Instant::now();
+    for n in 0..threads {
+        let offset = PERIOD.mul_f64(n as f64 / threads as f64);
+        let first = begin + offset;
+        std::thread::spawn(move || spin(first, PERIOD.mul_f64(each)));
+    }
+    linger();
+    exit(0)
+}
+
+fn spin(first: Instant, wanted: Duration) {
+    let mut next = first;
+    loop {
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let from = processor_time();
+        while processor_time() - from < wanted {
+            std::hint::spin_loop();
+        }
+        next = following(next, Instant::now());
+    }
+}
+
+/// The begin of the first period that is not over: those that passed are not made up for.
+fn following(period: Instant, now: Instant) -> Instant {
+    let passed = now.saturating_duration_since(period).as_nanos() / PERIOD.as_nanos();
+    period + PERIOD * (u32::try_from(passed).unwrap_or(u32::MAX - 1) + 1)
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_that_passed_are_not_made_up_for() {
+        let first = Instant::now();
+        assert_eq!(following(first, first), first + PERIOD);
+        assert_eq!(following(first, first + PERIOD / 2), first + PERIOD);
+        assert_eq!(following(first, first + PERIOD * 7 / 2), first + PERIOD * 4);
+    }
+}

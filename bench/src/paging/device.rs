@@ -1,0 +1,148 @@
+//! The device's own limit: the same passes as direct reads and writes of a file, in
+//! requests of 1 MiB in order and of a page otherwise, as many at once as threads.
+
+use super::work::Pages;
+use crate::ExperimentError;
+use crate::error::while_doing;
+use crate::memory::{Memory, MemoryKind};
+use crate::page_pattern::{PAGE, PageAt};
+use std::fs::{File, OpenOptions};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Pages of a request in order.
+const REQUEST: u64 = 256;
+
+/// One thread's access to the device: a buffer and the range that it holds.
+pub struct Device {
+    file: File,
+    buffer: Memory,
+    /// Where requests of [`REQUEST`] pages end, in a pass in order.
+    block: Option<Range<u64>>,
+    overwrites: bool,
+    held: Range<u64>,
+    dirty: bool,
+}
+
+impl Device {
+    /// The file at `path`, whose bytes are all there.
+    pub fn open(path: &Path) -> Result<Self, ExperimentError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .map_err(while_doing(format!(
+                "open {} for direct I/O",
+                path.display()
+            )))?;
+        Ok(Self {
+            file,
+            buffer: Memory::new(&MemoryKind::Anonymous, REQUEST, 0)?,
+            block: None,
+            overwrites: false,
+            held: 0..0,
+            dirty: false,
+        })
+    }
+
+    /// Writes what is held and was changed.
+    fn put(&mut self) -> Result<(), ExperimentError> {
+        if !std::mem::take(&mut self.dirty) {
+            return Ok(());
+        }
+        let bytes = (self.held.end - self.held.start) as usize * PAGE;
+        // SAFETY: `held` is at most REQUEST pages, the buffer's; no thread writes it during
+        // the call.
+        let bytes = unsafe { std::slice::from_raw_parts(self.buffer.start(), bytes) };
+        self.file
+            .write_all_at(bytes, self.held.start * PAGE as u64)
+            .map_err(while_doing("write to the device"))
+    }
+
+    fn get(&mut self) -> Result<(), ExperimentError> {
+        let bytes = (self.held.end - self.held.start) as usize * PAGE;
+        // SAFETY: `held` is at most REQUEST pages, the buffer's; no other thread uses it
+        // during the call.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), bytes) };
+        self.file
+            .read_exact_at(bytes, self.held.start * PAGE as u64)
+            .map_err(while_doing("read from the device"))
+    }
+}
+
+impl Pages for Device {
+    fn begin(&mut self, in_order: Option<Range<u64>>, overwrites: bool) {
+        self.block = in_order;
+        self.overwrites = overwrites;
+        self.held = 0..0;
+    }
+
+    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+        // Out of order nothing is kept: each access is a request.
+        if self.block.is_none() || !self.held.contains(&page) {
+            self.put()?;
+            let end = match &self.block {
+                Some(block) => block.end.min(page + REQUEST),
+                None => page + 1,
+            };
+            self.held = page..end;
+            if !self.overwrites {
+                self.get()?;
+            }
+        }
+        let place = (page - self.held.start) as usize * PAGE;
+        // SAFETY: inside the buffer, which this thread alone uses.
+        Ok(unsafe { PageAt::at(self.buffer.start().add(place), page) })
+    }
+
+    fn leave(&mut self, wrote: bool) -> Result<(), ExperimentError> {
+        self.dirty |= wrote;
+        if self.block.is_some() {
+            return Ok(());
+        }
+        self.put()
+    }
+
+    fn end(&mut self) -> Result<(), ExperimentError> {
+        self.put()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pass::Pass;
+    use super::super::schedule::Amount;
+    use super::super::work::{CountedPages, Workload};
+    use super::*;
+
+    #[test]
+    fn what_is_written_to_the_device_is_read_from_it() {
+        let path =
+            std::env::temp_dir().join(format!("selfpage-bench-test-device-{}", std::process::id()));
+        std::fs::write(&path, vec![0; 700 * PAGE]).unwrap();
+        let amount = Amount {
+            pages: 700,
+            frames: 10,
+            accesses: 100,
+            threads: 3,
+            seed: 2,
+        };
+        let work = Workload {
+            amount,
+            passes: &Pass::ALL,
+            count: &CountedPages::default,
+        };
+        let figures = work.run(|| Device::open(&path));
+        std::fs::remove_file(&path).unwrap();
+        match figures {
+            Ok(figures) => assert_eq!(figures.len(), Pass::ALL.len()),
+            // A file system in memory has no direct I/O.
+            Err(ExperimentError::System { source, .. }) => {
+                assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The work that is timed: passes over memory that does not fit. The code is the same in
+//! every arm: what differs is where a page is ([`Pages`]).
+
+use super::pass::Pass;
+use super::schedule::{Amount, Schedule, Step};
+use crate::ExperimentError;
+use crate::error::failed;
+use crate::page_pattern::PageAt;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time limit of a pass out of order and of its warm-up, which then end early: a mapped file
+/// without advice reads ahead 128 KiB per page under a small limit, 10 ms an access [measured].
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// One thread's access to the pages.
+pub trait Pages {
+    /// A pass begins; in order it is over these pages. `overwrites` says that what they
+    /// hold does not matter.
+    fn begin(&mut self, _in_order: Option<Range<u64>>, _overwrites: bool) {}
+
+    /// Where page number `page` is, until the next call.
+    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError>;
+
+    /// The page just reached has been used, and maybe written.
+    fn leave(&mut self, _wrote: bool) -> Result<(), ExperimentError> {
+        Ok(())
+    }
+
+    /// The pass is over.
+    fn end(&mut self) -> Result<(), ExperimentError> {
+        Ok(())
+    }
+}
+
+/// Memory to work on, the pages side by side.
+pub struct Resident(*mut u8);
+
+impl Resident {
+    /// At `base`.
+    ///
+    /// # Safety
+    /// `base` points to as many pages as the work is said to have, which outlive this and
+    /// which nothing but the work uses.
+    pub unsafe fn new(base: *mut u8) -> Self {
+        Self(base)
+    }
+}
+
+impl Pages for Resident {
+    fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+        // SAFETY: below the number of pages, as `new` was promised, and in a pass that
+        // writes this thread's alone (`schedule`).
+        Ok(unsafe { PageAt::new(self.0, page) })
+    }
+}
+
+/// Counters beside the time, so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CountedPages {
+    /// Accesses that had to wait for the store.
+    pub misses: Option<u64>,
+    /// Bytes this process had read from block devices.
+    pub device_bytes: Option<u64>,
+}
+
+/// The figures of a pass.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Which pass.
+    pub pass: Pass,
+    /// Pages accessed, by all threads.
+    pub pages: u64,
+    /// From the first access to the last, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Median and 99th percentile of one access, in nanoseconds; of passes out of order.
+    pub p50_ns: u64,
+    /// See `p50_ns`.
+    pub p99_ns: u64,
+    /// Accesses that waited for the store, in arms that count them.
+    pub misses: Option<u64>,
+    /// Bytes read from block devices, where the kernel counts them.
+    pub device_bytes: Option<u64>,
+}
+
+impl Figure {
+    /// Nanoseconds a page accessed, all threads together.
+    pub fn ns_per_page(&self) -> f64 {
+        self.elapsed_ns as f64 / self.pages.max(1) as f64
+    }
+
+    /// Nanoseconds per page fetched from a block device, all threads together: the figure
+    /// to compare with a bare device, which has nothing in memory. Pages found in memory
+    /// and pages read but not accessed do not count.
+    pub fn ns_per_fetched_page(&self) -> f64 {
+        let fetched = self
+            .device_bytes
+            .map_or(self.pages, |bytes| bytes.div_ceil(4096).min(self.pages));
+        self.elapsed_ns as f64 / fetched.max(1) as f64
+    }
+
+    /// The part of the accesses that found their page in memory.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let misses = self.misses? as f64;
+        Some((1.0 - misses / self.pages.max(1) as f64).max(0.0))
+    }
+}
+
+/// The work of one process.
+pub struct Workload<'a> {
+    /// How much.
+    pub amount: Amount,
+    /// Which passes; filling is one.
+    pub passes: &'a [Pass],
+    /// Reads the counters beside the time.
+    pub count: &'a (dyn Fn() -> CountedPages + Sync),
+}
+
+impl Workload<'_> {
+    /// Does all passes, each thread with the pages that `reached` gives it, and a last
+    /// check of every page untimed.
+    pub fn run<P: Pages>(
+        &self,
+        reached: impl Fn() -> Result<P, ExperimentError> + Sync,
+    ) -> Result<Vec<Figure>, ExperimentError> {
+        let versions: Vec<AtomicU8> = (0..self.amount.pages).map(|_| AtomicU8::new(0)).collect();
+        let barrier = Barrier::new(self.amount.threads as usize);
+        let one = |thread| {
+            // A thread that fails must still come to the barriers, or the others wait for ever.
+            let pages = reached();
+            self.thread(thread, pages, &versions, &barrier)
+        };
+        let parts = std::thread::scope(|scope| {
+            let one = &one;
+            let threads: Vec<_> = (0..self.amount.threads)
+                .map(|thread| scope.spawn(move || one(thread)))
+                .collect();
+            let joined = threads.into_iter().map(|thread| {
+                let panicked = || Err(failed("a thread panicked"));
+                thread.join().unwrap_or_else(|_| panicked())
+            });
+            joined.collect::<Result<Vec<_>, _>>()
+        })?;
+        let each = self.passes.iter().enumerate();
+        Ok(each
+            .map(|(k, pass)| merge(*pass, parts.iter().map(|p| &p[k])))
+            .collect())
+    }
+
+    fn thread<P: Pages>(
+        &self,
+        thread: u64,
+        mut pages: Result<P, ExperimentError>,
+        versions: &[AtomicU8],
+        barrier: &Barrier,
+    ) -> Result<Vec<WorkerShare>, ExperimentError> {
+        let mut parts = Vec::new();
+        // The first thread counts, while all stand still.
+        let count = || {
+            barrier.wait();
+            let counted = (thread == 0).then(self.count);
+            barrier.wait();
+            counted.unwrap_or_default()
+        };
+        for pass in self.passes {
+            let order = Schedule::new(*pass, self.amount, thread);
+            pages = pages.and_then(|pages| {
+                let mut walk = PassRun::begin(pages, *pass, &order, versions);
+                walk.warm_up()?;
+                Ok(walk.pages)
+            });
+            let before = count();
+            pages = pages.and_then(|pages| {
+                let mut walk = PassRun::begin(pages, *pass, &order, versions);
+                parts.push(walk.timed()?);
+                Ok(walk.pages)
+            });
+            let after = count();
+            if let Some(part) = parts.last_mut() {
+                part.counted = between(before, after);
+            }
+        }
+        let order = Schedule::new(Pass::SequentialRead, self.amount, thread);
+        PassRun::begin(pages?, Pass::SequentialRead, &order, versions).timed()?;
+        Ok(parts)
+    }
+}
+
+fn between(before: CountedPages, after: CountedPages) -> CountedPages {
+    let of = |b: Option<u64>, a: Option<u64>| Some(a?.saturating_sub(b?));
+    CountedPages {
+        misses: of(before.misses, after.misses),
+        device_bytes: of(before.device_bytes, after.device_bytes),
+    }
+}
+
+/// One thread's part of a pass.
+struct WorkerShare {
+    begin: Instant,
+    end: Instant,
+    pages: u64,
+    each_ns: Vec<u32>,
+    counted: CountedPages,
+}
+
+fn merge<'a>(pass: Pass, parts: impl Iterator<Item = &'a WorkerShare>) -> Figure {
+    let parts: Vec<_> = parts.collect();
+    let mut each: Vec<u32> = parts
+        .iter()
+        .flat_map(|p| p.each_ns.iter().copied())
+        .collect();
+    each.sort_unstable();
+    let at = |part: usize| {
+        each.get(each.len() * part / 100)
+            .copied()
+            .map_or(0, u64::from)
+    };
+    let begin = parts.iter().map(|p| p.begin).min();
+    let end = parts.iter().map(|p| p.end).max();
+    let elapsed = begin.zip(end).map(|(b, e)| e - b).unwrap_or_default();
+    Figure {
+        pass,
+        pages: parts.iter().map(|p| p.pages).sum(),
+        elapsed_ns: elapsed.as_nanos() as u64,
+        p50_ns: at(50),
+        p99_ns: at(99),
+        misses: parts.iter().find_map(|p| p.counted.misses),
+        device_bytes: parts.iter().find_map(|p| p.counted.device_bytes),
+    }
+}
+
+/// One thread on its way through a pass.
+struct PassRun<'a, P> {
+    pages: P,
+    pass: Pass,
+    order: &'a Schedule,
+    versions: &'a [AtomicU8],
+}
+
+impl<'a, P: Pages> PassRun<'a, P> {
+    fn begin(mut pages: P, pass: Pass, order: &'a Schedule, versions: &'a [AtomicU8]) -> Self {
+        let block = pass.in_order().then(|| order.block());
+        pages.begin(block, pass == Pass::Fill);
+        Self {
+            pages,
+            pass,
+            order,
+            versions,
+        }
+    }
+
+    fn warm_up(&mut self) -> Result<(), ExperimentError> {
+        let begin = Instant::now();
+        for i in 0..self.order.warm_up() {
+            self.access(self.order.warm_step(i))?;
+            if begin.elapsed() > LIMIT {
+                break;
+            }
+        }
+        self.pages.end()
+    }
+
+    fn timed(&mut self) -> Result<WorkerShare, ExperimentError> {
+        let (count, each_timed) = (self.order.count(), !self.pass.in_order());
+        let mut each_ns = Vec::with_capacity(if each_timed { count as usize } else { 0 });
+        let begin = Instant::now();
+        let (mut last, mut pages) = (begin, 0);
+        while pages < count {
+            self.access(self.order.step(pages))?;
+            pages += 1;
+            if each_timed {
+                let now = Instant::now();
+                each_ns.push(u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX));
+                last = now;
+                if now - begin > LIMIT {
+                    break;
+                }
+            }
+        }
+        self.pages.end()?;
+        Ok(WorkerShare {
+            begin,
+            end: Instant::now(),
+            pages,
+            each_ns,
+            counted: CountedPages::default(),
+        })
+    }
+
+    fn access(&mut self, step: Step) -> Result<(), ExperimentError> {
+        let at = self.pages.reach(step.page)?;
+        let version = &self.versions[step.page as usize];
+        let known = version.load(Ordering::Relaxed);
+        match self.pass {
+            Pass::Fill => at.write(known.wrapping_add(1)),
+            Pass::SequentialRead | Pass::SequentialRmw => at.check(known)?,
+            _ => at.probe(known)?,
+        }
+        if step.write {
+            let next = known.wrapping_add(1);
+            if self.pass != Pass::Fill {
+                at.advance(next);
+            }
+            version.store(next, Ordering::Relaxed);
+        }
+        self.pages.leave(step.write)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pass_is_counted_and_verified_with_any_number_of_threads() {
+        for (pages, threads) in [(10, 1), (10, 3), (64, 16), (7, 7)] {
+            let mut memory = vec![0u64; pages * 512];
+            let base = memory.as_mut_ptr() as usize;
+            let amount = Amount {
+                pages: pages as u64,
+                frames: 4,
+                accesses: 320,
+                threads,
+                seed: 5,
+            };
+            let count = || CountedPages {
+                misses: Some(3),
+                device_bytes: None,
+            };
+            let work = Workload {
+                amount,
+                passes: &Pass::ALL,
+                count: &count,
+            };
+            // SAFETY: the vector holds that many pages, for the work alone.
+            let figures = work.run(|| Ok(unsafe { Resident::new(base as *mut u8) }));
+            for figure in figures.unwrap() {
+                let expected = if figure.pass.in_order() {
+                    pages as u64
+                } else {
+                    320 / threads * threads
+                };
+                assert_eq!(figure.pages, expected, "{:?}", figure.pass);
+                assert_eq!((figure.misses, figure.device_bytes), (Some(0), None));
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_changes_behind_the_work_is_told() {
+        struct Lossy(Vec<u64>);
+        impl Pages for Lossy {
+            fn reach(&mut self, page: u64) -> Result<PageAt, ExperimentError> {
+                // SAFETY: the vector holds one page.
+                Ok(unsafe { PageAt::at(self.0.as_mut_ptr().cast(), page) })
+            }
+        }
+        let amount = Amount {
+            pages: 2,
+            frames: 1,
+            accesses: 2,
+            threads: 2,
+            seed: 1,
+        };
+        let work = Workload {
+            amount: Amount {
+                threads: 1,
+                ..amount
+            },
+            passes: &[Pass::Fill],
+            count: &CountedPages::default,
+        };
+        let done = work.run(|| Ok(Lossy(vec![0; 512])));
+        assert!(matches!(done, Err(ExperimentError::WrongData { .. })));
+    }
+
+    #[test]
+    fn a_page_read_and_not_accessed_is_no_merit() {
+        let figure = Figure {
+            pass: Pass::RandomRead,
+            pages: 100,
+            elapsed_ns: 8000,
+            p50_ns: 0,
+            p99_ns: 0,
+            misses: Some(80),
+            device_bytes: Some(80 * 4096),
+        };
+        assert_eq!(figure.ns_per_page(), 80.0);
+        assert_eq!(figure.ns_per_fetched_page(), 100.0);
+        let ahead = Figure {
+            device_bytes: Some(800 * 4096),
+            ..figure
+        };
+        assert_eq!(ahead.ns_per_fetched_page(), 80.0);
+        assert!((figure.hit_rate().unwrap() - 0.2).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,98 @@
+//! One arm's work, in a process of its own.
+
+use super::PagingPlan;
+use super::device::Device;
+use super::schedule::Amount;
+use super::work::{CountedPages, Figure, Resident, Workload};
+use crate::error::failed;
+use crate::memory::{Memory, MemoryKind};
+use crate::page_pattern::PAGE;
+use crate::worker::{ready, reply};
+use crate::{ExperimentError, machine};
+use serde::{Deserialize, Serialize};
+
+/// What a worker prints at its end.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// One for each pass.
+    pub passes: Vec<Figure>,
+    /// Faults the kernel counted for the process that needed I/O.
+    pub major_faults: u64,
+    /// Those that needed none.
+    pub minor_faults: u64,
+    /// Bytes of its own the worker had in memory at its end.
+    pub resident: u64,
+}
+
+/// The main function of a worker.
+pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
+    let amount = Amount {
+        pages: plan.bytes / PAGE as u64,
+        frames: plan.frames / PAGE as u64,
+        accesses: plan.accesses,
+        threads: plan.threads.max(1),
+        seed: plan.seed,
+    };
+    let memory = match &plan.memory {
+        MemoryKind::Device(_) => None,
+        kind => Some(Memory::new(kind, amount.pages, plan.frames)?),
+    };
+    ready()?;
+    let count = || CountedPages {
+        misses: misses(&plan.memory, memory.as_ref()),
+        device_bytes: device_bytes(),
+    };
+    let work = Workload {
+        amount,
+        passes: &plan.passes,
+        count: &count,
+    };
+    let passes = match (&plan.memory, &memory) {
+        (MemoryKind::Device(path), _) => work.run(|| Device::open(path))?,
+        // SAFETY: the mapping has that many pages, is the work's alone, and outlives it.
+        (_, Some(memory)) => work.run(|| Ok(unsafe { Resident::new(memory.start()) }))?,
+        (_, None) => return Err(failed("has no memory")),
+    };
+    let (major_faults, minor_faults) = faults();
+    reply(&Figures {
+        passes,
+        major_faults,
+        minor_faults,
+        resident: resident(),
+    })
+}
+
+/// Accesses so far that waited for the store, or for the kernel's I/O. Under `selfpage
+/// run` the kernel counts every fault as one with I/O, and the pager's own figures are not
+/// the worker's to read.
+fn misses(kind: &MemoryKind, memory: Option<&Memory>) -> Option<u64> {
+    match (kind, memory) {
+        (MemoryKind::Paged | MemoryKind::Device(_), _) => None,
+        (_, Some(Memory::Linked(_, domain))) => {
+            use selfpage::Counter::{from_ahead, from_disk, from_ram};
+            let counters = domain.counters();
+            let reads = [from_ram, from_disk, from_ahead];
+            Some(reads.iter().map(|from| counters.get(*from)).sum())
+        }
+        _ => Some(faults().0),
+    }
+}
+
+/// Bytes of this process in memory, anonymous and of mapped files: not the shared memory
+/// in which a pager keeps what it compressed.
+fn resident() -> u64 {
+    let text = machine::read("/proc/self/smaps_rollup");
+    let of = |name| machine::field(&text, name).unwrap_or(0);
+    (of("Pss_Anon:") + of("Pss_File:")) * 1024
+}
+
+/// Bytes this process, by any of its threads, has had read from block devices: zram is one.
+fn device_bytes() -> Option<u64> {
+    machine::field(&machine::read("/proc/self/io"), "read_bytes:")
+}
+
+/// Major and minor faults of this process so far.
+fn faults() -> (u64, u64) {
+    let usage = machine::usage(libc::RUSAGE_SELF);
+    (usage.ru_majflt as u64, usage.ru_minflt as u64)
+}

@@ -1,0 +1,173 @@
+//! redis-server within its frames, filled and then worked by redis-benchmark, which itself
+//! is not paged. What it holds of the fill is compared at the end by its own digest.
+
+use super::child::{self, Child, Digest, Done, Start};
+use super::medium::Medium;
+use super::{Benchmark, FITS, System};
+use crate::ExperimentError;
+use crate::cleanup::UndoGuard;
+use crate::env::{TestEnv, find_program};
+use crate::error::{failed, while_doing};
+use crate::page_pattern::mix;
+use crate::process::{Worker, output};
+use crate::report::Bound;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Requests of each of four kinds in a second here.
+const PACE: u64 = 15_000;
+/// Keys of the fill, of 1,000 bytes each.
+const KEYS: u64 = 100_000;
+/// More than the server needs for the fill and what the benchmark makes.
+const FRAMES: u64 = 2 << 30;
+/// How long a server may take to answer for the first time, or to end.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The server's and the clients' programs, and what the server is filled with.
+pub struct Redis {
+    server: PathBuf,
+    client: PathBuf,
+    benchmark: PathBuf,
+    socket: PathBuf,
+    fill: PathBuf,
+    requests: u64,
+    _files: [UndoGuard; 3],
+}
+
+impl Redis {
+    /// As many requests as take about so long.
+    pub fn new(env: &TestEnv<'_>, seconds: u64) -> Result<Self, ExperimentError> {
+        // Debian's redis-tools has the server's program under this name, and it is a
+        // server by any other; the server's own package would start one on this machine.
+        let program = find_program("redis-check-rdb", "redis-tools")?;
+        let (server, a) = env.file("redis-server")?;
+        let (socket, b) = env.file("redis.sock")?;
+        let (fill, c) = env.file("redis.fill")?;
+        std::os::unix::fs::symlink(&program, &server)
+            .map_err(while_doing(format!("link {}", server.display())))?;
+        write_fill(&fill).map_err(while_doing(format!("write {}", fill.display())))?;
+        Ok(Self {
+            server,
+            client: find_program("redis-cli", "redis-tools")?,
+            benchmark: find_program("redis-benchmark", "redis-tools")?,
+            socket,
+            fill,
+            requests: seconds * PACE,
+            _files: [a, b, c],
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.server);
+        command.args(["--port", "0", "--save", "", "--databases", "2"]);
+        command.args(["--daemonize", "no", "--enable-debug-command", "yes"]);
+        command
+            .args(["--loglevel", "warning", "--unixsocket"])
+            .arg(&self.socket);
+        command
+    }
+
+    /// A client's output for one command.
+    fn client(
+        &self,
+        program: &Path,
+        args: &[&str],
+        stdin: Stdio,
+    ) -> Result<String, ExperimentError> {
+        let mut command = Command::new(program);
+        command.arg("-s").arg(&self.socket).args(args);
+        let said = output(command, stdin)?;
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn ask(&self, args: &[&str]) -> Result<String, ExperimentError> {
+        self.client(&self.client, args, Stdio::null())
+    }
+
+    fn wait_for(&self, server: &mut Worker) -> Result<(), ExperimentError> {
+        let begin = Instant::now();
+        while !self.ask(&["PING"]).is_ok_and(|said| said.contains("PONG")) {
+            if server.has_ended() || begin.elapsed() > TIMEOUT {
+                return Err(server.stop());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The work that is timed.
+    fn work(&self) -> Result<Duration, ExperimentError> {
+        let fill =
+            File::open(&self.fill).map_err(while_doing(format!("open {}", self.fill.display())))?;
+        let requests = self.requests.to_string();
+        let begin = Instant::now();
+        let said = self.client(&self.client, &["--pipe"], fill.into())?;
+        if !said.contains("errors: 0") {
+            return Err(failed(format_args!("redis-cli --pipe: {said}")));
+        }
+        // Random keys, so in a database of its own.
+        let args = ["--dbnum", "1", "-q", "-n", &requests, "-r", &requests];
+        let kinds = ["-d", "200", "-t", "set,get,lpush,hset"];
+        self.client(
+            &self.benchmark,
+            &[&args[..], &kinds[..]].concat(),
+            Stdio::null(),
+        )?;
+        Ok(begin.elapsed())
+    }
+
+    fn digest(&self) -> Result<u64, ExperimentError> {
+        self.ask(&["-n", "1", "FLUSHDB", "SYNC"])?;
+        let said = self.ask(&["DEBUG", "DIGEST"])?;
+        let mut digest = Digest::default();
+        digest.add(said.trim().as_bytes());
+        match said.trim().len() {
+            40 => Ok(digest.0),
+            _ => Err(failed(format_args!("DEBUG DIGEST: {said}"))),
+        }
+    }
+}
+
+impl Benchmark for Redis {
+    fn about(&self) -> (String, &'static str, Bound) {
+        ("redis within frames".into(), "without us", FITS)
+    }
+
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+        let before = child::processor_time();
+        let (store, _guard) = Medium::Ram.store(env, FRAMES / 8)?;
+        let command = match side {
+            System::Ours => env.paged(FRAMES, &store, &self.command())?,
+            System::Beside => env.alone(self.command())?,
+        };
+        let mut server = Child::start(command, Start::Now, env.limit)?;
+        self.wait_for(&mut server.worker)?;
+        let elapsed = self.work()?;
+        let digest = self.digest()?;
+        // The server closes the connection instead of answering.
+        let _ = self.ask(&["SHUTDOWN", "NOSAVE"]);
+        server.finish()?;
+        Ok(Done {
+            elapsed,
+            processor: child::processor_time().saturating_sub(before),
+            digest,
+            killed: 0,
+        })
+    }
+}
+
+/// SET commands in Redis's own protocol, as `redis-cli --pipe` wants them.
+fn write_fill(path: &Path) -> std::io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    for key in 0..KEYS {
+        write!(out, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n$1000\r\n")?;
+        for word in 0..125 {
+            out.write_all(&mix(key << 8 ^ word).to_le_bytes())?;
+        }
+        out.write_all(b"\r\n")?;
+    }
+    out.flush()
+}

@@ -1,0 +1,127 @@
+//! GNU sort of a file that it holds in memory whole.
+
+use super::child::{self, Done, Start};
+use super::medium::Medium;
+use super::{Benchmark, FITS, System, lines};
+use crate::ExperimentError;
+use crate::cleanup::UndoGuard;
+use crate::env::{TestEnv, find_program};
+use crate::error::while_doing;
+use crate::process::gated;
+use crate::report::Bound;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What sort holds of a line besides its bytes, at most.
+const A_LINE: u64 = 64;
+
+/// MiB of short lines that one thread sorts in a second of processor time here.
+const PACE: u64 = 55;
+
+/// A file of lines, and memory for it.
+pub struct Sort {
+    program: PathBuf,
+    input: PathBuf,
+    /// Bytes that sort needs.
+    buffer: u64,
+    frames: u64,
+    /// None where it fits.
+    medium: Option<Medium>,
+    _input: UndoGuard,
+}
+
+impl Sort {
+    /// Long lines, more of them than memory holds.
+    pub fn larger(
+        env: &TestEnv<'_>,
+        bytes: u64,
+        frames: u64,
+        medium: Medium,
+    ) -> Result<Self, ExperimentError> {
+        let mut sort = Self::of(env, bytes, 100..401)?;
+        (sort.frames, sort.medium) = (frames, Some(medium));
+        Ok(sort)
+    }
+
+    /// Short lines that fit: sorting them is work for the processor.
+    pub fn fitting(env: &TestEnv<'_>, seconds: u64) -> Result<Self, ExperimentError> {
+        Self::of(env, (seconds * PACE) << 20, 20..60)
+    }
+
+    fn of(
+        env: &TestEnv<'_>,
+        bytes: u64,
+        lengths: std::ops::Range<u64>,
+    ) -> Result<Self, ExperimentError> {
+        let program = find_program("sort", "coreutils")?;
+        let (input, guard) = env.file("lines")?;
+        let lines = lines::write(&input, bytes, lengths)?;
+        let buffer = bytes + lines * A_LINE + (16 << 20);
+        Ok(Self {
+            program,
+            input,
+            buffer,
+            frames: buffer * 5 / 4,
+            medium: None,
+            _input: guard,
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("LC_ALL", "C");
+        // One buffer for all: no temporary files.
+        command.args([
+            "--parallel=1",
+            &format!("--buffer-size={}K", self.buffer >> 10),
+        ]);
+        command.arg(&self.input);
+        command
+    }
+
+    /// Reads the input once: both sides find it in the page cache.
+    fn warm(&self) -> Result<(), ExperimentError> {
+        let reading = || format!("read {}", self.input.display());
+        let mut file = std::fs::File::open(&self.input).map_err(while_doing(reading()))?;
+        std::io::copy(&mut file, &mut std::io::sink())
+            .map(drop)
+            .map_err(while_doing(reading()))
+    }
+}
+
+impl Benchmark for Sort {
+    fn about(&self) -> (String, &'static str, Bound) {
+        match self.medium {
+            None => ("sort within frames".into(), "without us", FITS),
+            Some(medium) => {
+                let [ours, kernels] = medium.names();
+                (
+                    format!("sort under run, {ours}"),
+                    kernels,
+                    Bound::AtMost(1.0),
+                )
+            }
+        }
+    }
+
+    fn run(&self, env: &TestEnv<'_>, side: System) -> Result<Done, ExperimentError> {
+        self.warm()?;
+        let medium = self.medium.unwrap_or(Medium::Ram);
+        let program = self.command();
+        let mut ignore = |_: &[u8]| ();
+        let (store, _guard);
+        let command = match side {
+            System::Ours => {
+                (store, _guard) = medium.store(env, self.buffer)?;
+                env.paged(self.frames, &store, &program)?
+            }
+            System::Beside if self.medium.is_none() => env.alone(program)?,
+            System::Beside => {
+                let gated = || Ok(gated(&program));
+                let (bytes, memory) = (self.buffer, self.frames);
+                return medium.run_in_cgroup(env, bytes, memory, gated, &mut ignore);
+            }
+        };
+        child::run(command, Start::Now, env.limit, &mut ignore)
+    }
+}

@@ -1,0 +1,119 @@
+//! One of two programs beside each other, in a process of its own: the victim, whose
+//! accesses are timed, or the neighbour, which pages as hard as it can.
+//!
+//! It receives its orders as lines, so that the same process, with the same pages in memory,
+//! is measured alone and beside the other.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `order` | its orders |
+//! | `work` | what it does with its pages |
+//! | `latency` | when accesses are due, and how long they took |
+
+mod latency;
+mod order;
+mod work;
+
+pub use latency::{Done, Latency, latencies};
+pub use order::Order;
+
+use super::backing::{Backing, DomainWithContract};
+use crate::ExperimentError;
+use crate::error::failed;
+use crate::memory::{Memory, MemoryKind};
+use crate::page_pattern::PAGE;
+use crate::worker::{READY, orders, reply};
+use selfpage::{Domain, Paged, Stretch};
+use serde::{Deserialize, Serialize};
+use work::SubjectWorkload;
+
+/// What a subject is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SubjectPlan {
+    /// Which memory, where it is not a domain's of its own.
+    pub memory: MemoryKind,
+    /// MiB of it.
+    pub mib: u64,
+    /// Where the pages of a domain of its own go.
+    pub backing: Backing,
+}
+
+/// The main function of a subject.
+pub fn serve(plan: &SubjectPlan) -> Result<(), ExperimentError> {
+    let pages = (plan.mib << 20) / PAGE as u64;
+    let memory = SubjectMemory::new(plan, pages)?;
+    // SAFETY: the memory has so many pages, which are the subject's alone, and outlives it.
+    let subject = unsafe { SubjectWorkload::new(memory.start(), pages) };
+    println!("{READY}");
+    let mut orders = orders();
+    while let Some(order) = orders.next() {
+        match order? {
+            Order::Fill => reply(&subject.fill())?,
+            Order::Closed(during) => reply(&subject.closed(during)?)?,
+            Order::Open { during, rate, seed } => reply(&subject.open(during, rate, seed)?)?,
+            Order::Roam(threads) => {
+                reply(&subject.work(threads, false, || until_rest(&mut orders, &memory))?)?
+            }
+            Order::Churn(threads) => {
+                reply(&subject.work(threads, true, || until_rest(&mut orders, &memory))?)?
+            }
+            Order::Revocations => reply(&memory.revocations())?,
+            Order::Claim(pages) => reply(&subject.claim(memory.domain()?, pages)?)?,
+            Order::Rest => return Err(failed("order to rest at rest")),
+        }
+    }
+    Ok(())
+}
+
+/// Answers queries until the order to rest arrives or the parent has exited.
+fn until_rest(
+    orders: &mut impl Iterator<Item = Result<Order, ExperimentError>>,
+    memory: &SubjectMemory,
+) {
+    while let Some(Ok(Order::Revocations)) = orders.next()
+        && reply(&memory.revocations()).is_ok()
+    {}
+}
+
+/// Where a subject's pages are. Dropped from the top.
+enum SubjectMemory {
+    Memory(Memory),
+    Stretch(Stretch, DomainWithContract),
+}
+
+impl SubjectMemory {
+    fn new(plan: &SubjectPlan, pages: u64) -> Result<Self, ExperimentError> {
+        if !plan.backing.is_some() {
+            return Ok(Self::Memory(Memory::new(&plan.memory, pages, 0)?));
+        }
+        let owner = plan.backing.domain()?;
+        let stretch = owner
+            .domain
+            .allocate(pages as usize * PAGE)
+            .map_err(failed)?;
+        stretch.bind(Paged).map_err(failed)?;
+        Ok(Self::Stretch(stretch, owner))
+    }
+
+    fn domain(&self) -> Result<(&Stretch, &Domain), ExperimentError> {
+        match self {
+            Self::Stretch(stretch, owner) => Ok((stretch, &owner.domain)),
+            Self::Memory(_) => Err(failed("has no domain")),
+        }
+    }
+
+    /// Number of revocations.
+    fn revocations(&self) -> u64 {
+        match self {
+            Self::Stretch(_, owner) => owner.revocations(),
+            Self::Memory(_) => 0,
+        }
+    }
+
+    fn start(&self) -> *mut u8 {
+        match self {
+            Self::Memory(memory) => memory.start(),
+            Self::Stretch(stretch, _) => stretch.as_ptr(),
+        }
+    }
+}
