@@ -9,11 +9,11 @@ use crate::machine::read;
 use crate::process::ends_with_us;
 use disk::calibrate::Calibration;
 use disk::cost_model::CostModel;
+use protocol::TenantInfo;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use protocol::TenantInfo;
 use tenant::list;
 use tenant::trace::Tracer;
 

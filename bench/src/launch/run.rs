@@ -230,9 +230,9 @@ impl LaunchSetup<'_> {
         };
         let room = neighbour.frames * ROOM;
         if setting.arm == Arm::Swap {
-            let keeper = &self.env.cleanup;
-            place._swap = Some(Swap::on_file(keeper, &self.env.folder, room)?);
-            place.cgroup = Some(Cgroup::new(keeper, "neighbour", neighbour.frames)?);
+            let cleanup = &self.env.cleanup;
+            place._swap = Some(Swap::on_file(cleanup, &self.env.folder, room)?);
+            place.cgroup = Some(Cgroup::new(cleanup, "neighbour", neighbour.frames)?);
         }
         if setting.arm.ours() {
             let contract = RunContract {

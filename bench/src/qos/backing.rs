@@ -4,11 +4,11 @@
 use crate::ExperimentError;
 use crate::error::failed;
 use crate::page_pattern::PAGE;
+use protocol::contract_spec::{DiskSpec, FrameSpec};
 use selfpage::{Contract, DirectIo, Domain, FEWEST_FRAMES, StoreConfig};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use protocol::contract_spec::{DiskSpec, FrameSpec};
-use tenant::{LinkedTenant, RevocationPolicy, Revocation, ContractRequest};
+use tenant::{ContractRequest, LinkedTenant, Revocation, RevocationPolicy};
 
 /// Either of the two.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -21,9 +21,9 @@ use crate::process::Worker;
 use crate::report::{Bound, Row, Sample};
 use crate::statistics::median;
 use crate::worker::WorkerPlan;
-use std::time::{Duration, Instant};
-use protocol::contract_spec::FrameSpec;
 use protocol::TenantInfo;
+use protocol::contract_spec::FrameSpec;
+use std::time::{Duration, Instant};
 use tenant::set;
 
 /// MiB of managed memory; MiB guaranteed to each tenant, to the claimer while its guarantee

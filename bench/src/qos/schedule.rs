@@ -55,7 +55,7 @@ pub struct ScheduleStats {
     pub periods: usize,
     /// The longest it was lax at a stretch.
     pub longest_lax: Duration,
-    /// The most it was charged beyond an allocation, less what it debt from before.
+    /// The most it was charged beyond an allocation, less what it owed from before.
     pub overrun: Duration,
     /// The largest charge of one transaction.
     pub transaction: Duration,

@@ -27,10 +27,10 @@ use crate::plot::Curve;
 use crate::process::Worker;
 use crate::report::Row;
 use crate::worker::WorkerPlan;
+use protocol::TenantInfo;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use protocol::TenantInfo;
 
 /// The paper's, of every client.
 const PERIOD: Duration = Duration::from_millis(250);
