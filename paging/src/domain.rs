@@ -113,7 +113,7 @@ impl Domain {
             let _control = pager.mm.control.lock();
             pager.mm.index.insert(inner)
         };
-        pager.log.counters().add(Counter::stretch_bytes, len as u64);
+        pager.log.add(Counter::stretch_bytes, len as u64);
         // From here on dropping the stretch unmaps the addresses.
         let stretch = Stretch {
             shared: self.shared.clone(),
@@ -171,12 +171,7 @@ impl Domain {
                 .evictor
                 .reclaim(&mut pager.evictor.some_cleaner(), k - unused);
         }
-        let given = pager.frames.client().release(k);
-        pager
-            .log
-            .counters()
-            .add(Counter::relinquished, u64::from(given));
-        given
+        pager.frames.relinquish(k)
     }
 
     /// {g, x}.

@@ -12,7 +12,7 @@ mod stretches;
 pub use fork::{ForkError, ForkGuard};
 pub use stretches::ProcessError;
 
-use mailbox::{Change, Command, IDLE, Mailbox};
+use mailbox::{Change, IDLE, Mailbox, PagerCommand};
 
 use crate::DomainError;
 use crate::counters::Counters;
@@ -106,68 +106,54 @@ impl ProcessPager {
 
     /// Runs a command on the evictor's thread; on this one before that thread runs, while it
     /// has the descriptors itself.
-    fn send(&self, command: Command) -> u32 {
+    fn send(&self, command: PagerCommand) -> u32 {
         self.send_as(&self.mail.lock(), command)
     }
 
-    fn send_as(&self, sender: &Guard<'_, ()>, command: Command) -> u32 {
+    fn send_as(&self, sender: &Guard<'_, ()>, command: PagerCommand) -> u32 {
         match self.running.load(Ordering::Acquire) {
             0 => self.run_command(command),
             _ => self.mail.send(sender, command, self.pager),
         }
     }
 
-    fn run_command(&self, command: Command) -> u32 {
+    fn run_command(&self, command: PagerCommand) -> u32 {
         match command {
-            Command::Register(addr, len) => match self.pager.mm.register(addr, len) {
+            PagerCommand::Register(addr, len) => match self.pager.mm.register(addr, len) {
                 Ok(()) => 0,
                 Err(error) => error.errno.raw_os_error() as u32,
             },
-            Command::Transfer(from, len, to) => {
+            PagerCommand::Transfer(from, len, to) => {
                 self.inside(|pager| pager.transfer(from..from + len, to));
                 0
             }
-            Command::Charge(addr, len) => {
+            PagerCommand::Charge(addr, len) => {
                 self.inside(|pager| stretches::account_all_resident(pager, addr, len))
             }
-            Command::Change(change, addr, len) => {
+            PagerCommand::Change(change, addr, len) => {
                 let range = addr..addr + len;
-                let done = self.inside(|pager| match change {
-                    Change::Discard => {
-                        pager.discard(range);
-                        true
+                self.inside(|pager| {
+                    match change {
+                        Change::Discard => pager.discard(range),
+                        Change::Surrender => self.surrender_inside(pager, range),
+                        Change::Reclaim => pager.reclaim_foreign(range),
+                        Change::Nail => return u32::from(!pager.nail(range)),
+                        Change::Unnail => pager.unnail(range),
                     }
-                    Change::Surrender => {
-                        self.surrender_inside(pager, range);
-                        true
-                    }
-                    Change::Reclaim => {
-                        pager.reclaim_foreign(range);
-                        true
-                    }
-                    Change::Nail => pager.nail(range),
-                    Change::Unnail => {
-                        pager.unnail(range);
-                        true
-                    }
-                });
-                u32::from(!done)
+                    0
+                })
             }
-            Command::Drain(want) => {
-                self.pager.evictor.drain();
+            PagerCommand::Drain(want) => {
+                let evictor = &self.pager.evictor;
+                evictor.drain();
                 if want == 0 {
                     return 0;
                 }
-                let round = self
-                    .pager
-                    .evictor
-                    .reclaim(&mut self.pager.evictor.some_cleaner(), want);
-                self.pager.evictor.drain();
+                let round = evictor.reclaim(&mut evictor.some_cleaner(), want);
+                evictor.drain();
                 match round {
                     ReclaimOutcome::Freed(count) => count,
-                    ReclaimOutcome::Nothing
-                    | ReclaimOutcome::Others
-                    | ReclaimOutcome::Refused(_) => 0,
+                    _ => 0,
                 }
             }
         }
@@ -241,7 +227,7 @@ impl ProcessPager {
     fn change(&self, change: Change, range: &Range<usize>) -> bool {
         let here = 0u8;
         let stack = std::ptr::from_ref(&here).addr();
-        let command = Command::Change(change, range.start, range.len());
+        let command = PagerCommand::Change(change, range.start, range.len());
         let failed = match self.contains(stack) {
             true => self.send(command),
             false => self.run_command(command),
@@ -252,7 +238,7 @@ impl ProcessPager {
     /// Moves the contents of `from` to `to`, as long, empty, and unknown to the program
     /// until this returns. Nothing is copied.
     pub fn transfer(&self, from: Range<usize>, to: usize) {
-        self.send(Command::Transfer(from.start, from.len(), to));
+        self.send(PagerCommand::Transfer(from.start, from.len(), to));
     }
 
     /// Frames that the process can have at most.

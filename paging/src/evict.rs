@@ -40,6 +40,7 @@ pub(crate) use spare_mappings::SpareMappings;
 
 use crate::counters::Counter;
 use crate::entry::idle::HandlerSet;
+use crate::frame_source::FrameSource;
 use crate::huge::HugeBuffers;
 use crate::page::State;
 use crate::standby::StandbyList;
@@ -92,6 +93,7 @@ impl Stager {
 /// The stager, the cleaners, and the threads that wait for them.
 pub(crate) struct Evictor {
     standby: Arc<StandbyList>,
+    frames: Arc<FrameSource>,
     pub(crate) stager: PiLock<Stager>,
     /// The cleaners; the first is the background evictor's.
     cleaners: Box<[PiLock<Cleaner>]>,
@@ -111,6 +113,7 @@ impl Evictor {
             cleaners: (0..cleaner_count())
                 .map(cleaner)
                 .collect::<Result<_, _>>()?,
+            frames: standby.frames.clone(),
             standby,
             handlers,
         })
@@ -133,33 +136,29 @@ impl Evictor {
     /// `want` frames before the next period's faults, so that these find them, and returns the
     /// optimistic frames beyond that to other threads' faults.
     fn reclaim_ahead(&self, want: u32) {
-        self.standby.log.counters().add(Counter::swapper_calls, 1);
-        let client = self.standby.frames.client();
-        let most = (client.resident_limit() / 8).max(self.standby.frames.spare());
+        self.standby.log.add(Counter::swapper_calls, 1);
+        let client = self.frames.client();
+        let most = (client.resident_limit() / 8).max(self.frames.spare());
         let want = want.min(most);
-        if self.standby.frames.room() < want
+        if self.frames.room() < want
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            self.reclaim(&mut cleaner, want - self.standby.frames.room());
+            self.reclaim(&mut cleaner, want - self.frames.room());
         }
         let optimistic = client.n().saturating_sub(client.contract().g);
         let beyond = client.unused().saturating_sub(want);
-        let given = client.release(optimistic.min(beyond));
-        self.standby
-            .log
-            .counters()
-            .add(Counter::relinquished, u64::from(given));
+        self.frames.relinquish(optimistic.min(beyond));
     }
 
     /// The background evictor's work: returns revoked frames, and keeps the spare frames
     /// unused.
     /// `swapper_wants` is the number of frames that the fault limits call for, if they do.
     pub(crate) fn maintain_watermark(&self, swapper_wants: Option<u32>) {
-        self.standby.frames.set_evictor_up(true);
+        self.frames.set_evictor_up(true);
         if let Some(_stager) = self.stager.try_lock() {
             self.standby.pins.release_due(&self.standby.mm);
         }
-        let client = self.standby.frames.client();
+        let client = self.frames.client();
         let asked = client.demanded();
         if asked > 0 {
             let unused = client.unused();
@@ -171,27 +170,22 @@ impl Evictor {
             let given = client.release_demanded(asked);
             self.standby
                 .log
-                .counters()
                 .add(Counter::relinquished, u64::from(given));
         }
         if let Some(want) = swapper_wants {
             self.reclaim_ahead(want);
         }
         let mut helped = false;
-        if self.standby.frames.is_below_spare()
+        if self.frames.is_below_spare()
             && let Some(mut cleaner) = self.cleaners[0].try_lock()
         {
-            let want = self
-                .standby
-                .frames
-                .spare()
-                .saturating_sub(self.standby.frames.room());
+            let want = self.frames.spare().saturating_sub(self.frames.room());
             helped = matches!(self.reclaim(&mut cleaner, want), ReclaimOutcome::Freed(_));
         }
-        self.standby.frames.set_evictor_up(false);
+        self.frames.set_evictor_up(false);
         // Faults that came meanwhile did not ring.
-        if helped && self.standby.frames.is_below_spare() {
-            self.standby.frames.wake_evictor();
+        if helped && self.frames.is_below_spare() {
+            self.frames.wake_evictor();
         }
     }
 
@@ -244,7 +238,7 @@ impl Evictor {
     /// The target length of the standby list: what a sweep takes if frames are few, a
     /// sixteenth of the frames if they are many.
     fn standby_target(&self) -> u32 {
-        (self.standby.frames.client().contract().x / 16).max(1)
+        (self.frames.client().contract().x / 16).max(1)
     }
 
     /// Brings a staged page back in the frame it has, if no other frame can be found.

@@ -17,7 +17,7 @@ use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::FaultClass;
 use store::PageHandle;
-use translation::{MapError, Wake};
+use translation::MapError;
 use wired::{Guard, PAGE};
 
 /// A page of a window that this fault has claimed.
@@ -60,7 +60,7 @@ impl Activation<'_> {
         let (before, throttle) = (pager.log.counters(), &pager.faults.throttle);
         // No more pages than the period has room for: the program faults on the rest later.
         let whole = prediction;
-        let (granted, when) = throttle.grant(self.fault.task, prediction.window - 1, before);
+        let (granted, when) = throttle.grant(self.fault.task, prediction.window - 1);
         let prediction = Prediction {
             window: 1 + granted,
             ..prediction
@@ -278,11 +278,11 @@ impl Activation<'_> {
                 self.return_frame(Frame(part.frame));
                 table.word(part.index).abort_fill(part.seen);
                 if part.index == self.index {
-                    outcome = FillOutcome::FaultError(failure);
+                    outcome = FillOutcome::Failure(failure);
                 }
                 at += 1;
             } else if mapped.again {
-                // A call that changes the address sthrottle may be waiting for the gate.
+                // A call that changes the address space may be waiting for the gate.
                 table.add_resident(unit, std::mem::take(&mut came));
                 gate.leave();
                 std::hint::spin_loop();
@@ -291,15 +291,7 @@ impl Activation<'_> {
             }
         }
         table.add_resident(unit, came);
-        let queue = table.touch(unit);
-        gate.leave();
-        if queue {
-            self.pager
-                .standby
-                .queues
-                .note_filled(self.stretch, unit, true, false);
-        }
-        self.pager.frames.note_resident();
+        self.leave_filled(unit, false);
         self.context.parts = parts;
         outcome
     }
@@ -309,15 +301,7 @@ impl Activation<'_> {
         let userfault = self.pager.mm.userfault();
         let addr = self.stretch.table().address(run[0].index);
         let len = run.len() * PAGE;
-        let mapped = match run[0].from {
-            Some(from) => userfault.copy(addr, from, len, Wake::Yes),
-            // As in `publish`: a page that MOVE can tell from a pinned one.
-            None if self.write || self.pager.mm.is_careful() => {
-                userfault.copy(addr, self.pager.faults.zeros.as_ptr(), len, Wake::Yes)
-            }
-            None => userfault.zero(addr, len, Wake::Yes),
-        };
-        let (pages, again, failure) = match mapped {
+        let (pages, again, failure) = match self.map(addr, run[0].from, len) {
             Ok(()) => (run.len(), false, None),
             // A raw `mmap` of the program mapped it: the page is there, and occupies the
             // frame.

@@ -126,7 +126,7 @@ impl FaultContext {
         let InFlight { addr, frame, used } = self.flights[flight];
         let throttle = &pager.faults.throttle;
         let begin = (used != 0).then(|| throttle.used_since(0));
-        pager.log.counters().add(Counter::from_disk, 1);
+        pager.log.add(Counter::from_disk, 1);
         let Some(stretch) = pager.mm.index.find(addr) else {
             // A stretch is removed only after its pages in transit have settled.
             unreachable!("a stretch with a page in transit stays");

@@ -14,7 +14,7 @@ pub enum FillOutcome {
     /// Another thread is filling the page.
     Busy,
     /// The program's access cannot be satisfied.
-    FaultError(FaultError),
+    Failure(FaultError),
 }
 
 /// Why an access cannot be satisfied.

@@ -4,13 +4,12 @@ use crate::entry::failed_pages::FailedPages;
 use crate::entry::idle::HandlerSet;
 use crate::fault_context::ContextPool;
 use crate::huge::HugeBuffers;
-use crate::stream_detector::WIDEST;
 use crate::streams::Streams;
 use crate::stretch::Handler;
 use crate::throttle::FaultThrottle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use wired::{PAGE, WiredMemory};
+use wired::WiredMemory;
 
 /// The parts of the pager that only faults use.
 pub(crate) struct FaultPath {
@@ -28,28 +27,11 @@ pub(crate) struct FaultPath {
     /// As many pages of zeros as the widest window has. Never written, so that all are one
     /// page of the kernel's.
     pub(crate) zeros: WiredMemory,
-    unallocated: AtomicPtr<Box<Handler>>,
+    /// For faults on addresses of no stretch.
+    pub(crate) unallocated: AtomicPtr<Box<Handler>>,
 }
 
 impl FaultPath {
-    pub(crate) fn new(
-        throttle: FaultThrottle,
-        contexts: ContextPool,
-        streams: Streams,
-        failed: FailedPages,
-    ) -> rustix::io::Result<Self> {
-        Ok(Self {
-            throttle,
-            contexts,
-            streams,
-            huge: Arc::default(),
-            handlers: Arc::default(),
-            failed,
-            zeros: WiredMemory::private(WIDEST as usize * PAGE)?,
-            unallocated: AtomicPtr::default(),
-        })
-    }
-
     /// The handler for faults on addresses of no stretch.
     pub(crate) fn unallocated_handler(&self) -> Option<&'static Handler> {
         // SAFETY: a pointer stored here came from a leaked box.

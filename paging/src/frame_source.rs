@@ -109,6 +109,18 @@ impl FrameSource {
         self.wake_waiters();
     }
 
+    /// Returns up to so many unused frames to the allocator. Returns how many.
+    pub(crate) fn relinquish(&self, count: u32) -> u32 {
+        let given = self.client().release(count);
+        self.log.add(Counter::relinquished, u64::from(given));
+        given
+    }
+
+    /// Announces how many frames the domain needs from others.
+    pub(crate) fn demand(&self, count: u32) {
+        self.client().ledger().demand(self.client().id(), count);
+    }
+
     pub(crate) fn mark(&self, frame: u32, state: frames::State) {
         if let Err(misuse) = self.client().mark(Frame(frame), state) {
             self.log.write(format_args!("{misuse}"));

@@ -269,23 +269,15 @@ impl Activation<'_> {
                     self.return_frame(*frame);
                     table.word(index).abort_fill(*seen);
                     if index == self.index {
-                        outcome = FillOutcome::FaultError(failure);
+                        outcome = FillOutcome::Failure(failure);
                     }
                 }
             }
         }
         table.add_resident(unit, came);
-        let queue = table.touch(unit);
-        gate.leave();
+        self.leave_filled(unit, false);
         // Also its page table, if it got one: otherwise it would get no huge page again.
         buffer.clear();
-        if queue {
-            self.pager
-                .standby
-                .queues
-                .note_filled(self.stretch, unit, true, false);
-        }
-        self.pager.frames.note_resident();
         outcome
     }
 

@@ -28,6 +28,11 @@ impl Log {
         *self.counters.get()
     }
 
+    /// Adds to a counter.
+    pub(crate) fn add(&self, counter: Counter, by: u64) {
+        self.counters().add(counter, by);
+    }
+
     /// Logs a message to the host.
     pub(crate) fn write(&self, text: std::fmt::Arguments<'_>) {
         let mut line = LogLine::new();

@@ -84,7 +84,7 @@ impl Activation<'_> {
             match seen.state() {
                 State::Resident => return self.recheck(),
                 State::Filling => return FillOutcome::Busy,
-                State::Poisoned => return FillOutcome::FaultError(FaultError::Lost),
+                State::Poisoned => return FillOutcome::Failure(FaultError::Lost),
                 State::Foreign => return self.leave_to_kernel(),
                 State::Empty | State::Staged | State::Stored => {}
             }
@@ -111,12 +111,12 @@ impl Activation<'_> {
             self.fault.handled = FaultSample::default();
             return match seen.state() {
                 State::Empty => {
-                    self.pager.log.counters().add(Counter::zero_filled, 1);
+                    self.pager.log.add(Counter::zero_filled, 1);
                     self.publish(seen, frame, None)
                 }
                 State::Staged => {
                     self.fault.handled.class = FaultClass::Memory;
-                    self.pager.log.counters().add(Counter::from_standby, 1);
+                    self.pager.log.add(Counter::from_standby, 1);
                     self.publish(seen, frame, None)
                 }
                 _ => self.fetch(seen, frame),
@@ -137,11 +137,8 @@ impl Activation<'_> {
     fn fill_huge_if_limits_allow(&mut self) -> Option<FillOutcome> {
         let pager = self.pager;
         let rest = HUGE_RANGE_PAGES as u32 - 1;
-        let (granted, when) =
-            pager
-                .faults
-                .throttle
-                .grant(self.fault.task, rest, pager.log.counters());
+        let throttle = &pager.faults.throttle;
+        let (granted, when) = throttle.grant(self.fault.task, rest);
         let outcome = match granted == rest {
             true => self.fill_huge(),
             false => None,
@@ -153,7 +150,7 @@ impl Activation<'_> {
                     pages: HUGE_RANGE_PAGES as u32,
                 }
             }
-            _ => pager.faults.throttle.refund(self.fault.task, when, granted),
+            _ => throttle.refund(self.fault.task, when, granted),
         }
         outcome
     }
@@ -185,13 +182,13 @@ impl Activation<'_> {
         // SAFETY: the flight's buffer is a page, and this flight's alone.
         let outcome = match read(self.index, unsafe { &mut *buffer.cast::<[u8; PAGE]>() }) {
             Ok(()) => {
-                self.pager.log.counters().add(Counter::from_disk, 1);
+                self.pager.log.add(Counter::from_disk, 1);
                 self.publish(seen, frame, Some(buffer.cast_const()))
             }
             Err(failure) => {
                 self.return_frame(frame);
                 self.word().abort_fill(seen);
-                FillOutcome::FaultError(failure)
+                FillOutcome::Failure(failure)
             }
         };
         self.context.end_flight(flight);
@@ -214,7 +211,7 @@ impl Activation<'_> {
             return FillOutcome::Busy;
         }
         self.fault.handled = FaultSample::default();
-        self.pager.log.counters().add(Counter::zero_filled, 1);
+        self.pager.log.add(Counter::zero_filled, 1);
         self.publish(seen, frame, None)
     }
 
@@ -242,12 +239,12 @@ impl Activation<'_> {
         let mut result = match channel.submit_read(handle, into, flight as u64) {
             Ok(Submitted::Done) => {
                 self.fault.handled.class = FaultClass::Compressed;
-                self.pager.log.counters().add(Counter::from_ram, 1);
+                self.pager.log.add(Counter::from_ram, 1);
                 Ok(())
             }
             Ok(Submitted::Pending) if self.fault.detached => return FillOutcome::Pending,
             Ok(Submitted::Pending) => {
-                self.pager.log.counters().add(Counter::from_disk, 1);
+                self.pager.log.add(Counter::from_disk, 1);
                 match self.context.complete(Wait::Yes) {
                     Some(completion) => completion.result.map(|_| ()),
                     None => Err(StoreError::NoSuchPage { handle }),
@@ -286,7 +283,7 @@ impl Activation<'_> {
                         self.word().abort_fill(seen);
                     }
                 }
-                FillOutcome::FaultError(FaultError::Unreadable(error))
+                FillOutcome::Failure(FaultError::Unreadable(error))
             }
         }
     }
@@ -308,18 +305,10 @@ impl Activation<'_> {
             // Before the program can continue: it may discard the page at once, and a discard
             // skips a unit that was never touched.
             table.touch_only(unit);
-            // In careful mode every page must be one that MOVE can distinguish from a pinned
-            // one, and MOVE cannot take the shared zero page on all kernels. The location of a
-            // staged page is stable inside the gate only.
+            // The location of a staged page is stable inside the gate only.
             let staged = (seen.state() == State::Staged)
                 .then(|| self.pager.standby.places.staged(seen.frame()) as *const u8);
-            let mapped = match from.or(staged) {
-                Some(from) => userfault.copy(addr, from, PAGE, Wake::Yes),
-                None if self.write || self.pager.mm.is_careful() => {
-                    userfault.copy(addr, self.pager.faults.zeros.as_ptr(), PAGE, Wake::Yes)
-                }
-                None => userfault.zero(addr, PAGE, Wake::Yes),
-            };
+            let mapped = self.map(addr, from.or(staged), PAGE);
             let outcome = match mapped {
                 Ok(()) => FillOutcome::Success,
                 // A raw `mmap` over the stretch mapped it, or the kernel kept the page: it is
@@ -333,9 +322,9 @@ impl Activation<'_> {
                     std::hint::spin_loop();
                     continue;
                 }
-                Err(error) => FillOutcome::FaultError(unmappable(&error)),
+                Err(error) => FillOutcome::Failure(unmappable(&error)),
             };
-            if let FillOutcome::FaultError(_) = outcome {
+            if let FillOutcome::Failure(_) = outcome {
                 table.gate(unit).leave();
                 self.return_frame(frame);
                 self.word().abort_fill(seen);
@@ -345,18 +334,39 @@ impl Activation<'_> {
             self.word().finish_fill(frame.0);
             self.stretch.log().note(self.index);
             table.add_resident(unit, 1);
-            let queue = table.touch(unit);
-            table.gate(unit).leave();
-            let again = seen.state() == State::Staged && !seen.ahead();
-            if queue || again {
-                self.pager
-                    .standby
-                    .queues
-                    .note_filled(self.stretch, unit, queue, again);
-            }
-            self.pager.frames.note_resident();
+            self.leave_filled(unit, seen.state() == State::Staged && !seen.ahead());
             return outcome;
         }
+    }
+
+    /// Maps `len` bytes with these contents, or zeros. In careful mode every page must be one
+    /// that MOVE can distinguish from a pinned one, and MOVE cannot take the shared zero page
+    /// on all kernels.
+    pub(crate) fn map(
+        &self,
+        addr: usize,
+        from: Option<*const u8>,
+        len: usize,
+    ) -> Result<(), MapError> {
+        let (mm, zeros) = (&self.pager.mm, &self.pager.faults.zeros);
+        let own = self.write || mm.is_careful();
+        match from.or(own.then(|| zeros.as_ptr().cast_const())) {
+            Some(from) => mm.userfault().copy(addr, from, len, Wake::Yes),
+            None => mm.userfault().zero(addr, len, Wake::Yes),
+        }
+    }
+
+    /// Leaves the gate of a unit that has been filled, and queues the unit. `again` if pages of
+    /// it came back from the standby list.
+    pub(crate) fn leave_filled(&self, unit: usize, again: bool) {
+        let table = self.stretch.table();
+        let queue = table.touch(unit);
+        table.gate(unit).leave();
+        if queue || again {
+            let queues = &self.pager.standby.queues;
+            queues.note_filled(self.stretch, unit, queue, again);
+        }
+        self.pager.frames.note_resident();
     }
 
     /// The word is `Resident`, yet there was a fault: another thread resolved it, or the page
@@ -367,7 +377,7 @@ impl Activation<'_> {
         let addr = self.address();
         table.gate(unit).enter();
         if self.state().state() == State::Resident {
-            self.pager.log.counters().add(Counter::spurious, 1);
+            self.pager.log.add(Counter::spurious, 1);
             let userfault = self.pager.mm.userfault();
             if userfault.zero(addr, PAGE, Wake::Yes).is_err() {
                 let _ = userfault.wake(addr, PAGE);

@@ -25,15 +25,16 @@ use crate::log::Log;
 use crate::mm::Mm;
 use crate::standby::StandbyList;
 use crate::stored_pages::StoredPages;
+use crate::stream_detector::WIDEST;
 use crate::streams::Streams;
 use crate::stretch::StretchState;
 use crate::throttle::FaultThrottle;
 use frames::DomainFrames;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 use store::{HolderId, Store};
 use translation::{Capabilities, Userfault};
-use wired::{HUGE_RANGE_PAGES, PAGE};
+use wired::{HUGE_RANGE_PAGES, PAGE, WiredMemory};
 
 /// Frames below which a domain cannot run: two for an instruction that straddles two
 /// pages, one for the page that it moves from, one to move through.
@@ -123,13 +124,16 @@ impl Pager {
         let log = Arc::new(Log::new(config.hooks, config.counters));
         let frames = Arc::new(FrameSource::new(config.frames, log.clone()));
         let store = Arc::new(StoredPages::new(config.store, config.holder));
-        let faults = FaultPath::new(
-            FaultThrottle::new(config.limits).map_err(memory)?,
-            ContextPool::new(config.store, config.contexts)?,
-            Streams::new(config.store, contract.x)?,
-            FailedPages::new(mm.clone(), log.clone()),
-        )
-        .map_err(memory)?;
+        let faults = FaultPath {
+            throttle: FaultThrottle::new(config.limits, log.clone()).map_err(memory)?,
+            contexts: ContextPool::new(config.store, config.contexts)?,
+            streams: Streams::new(config.store, contract.x)?,
+            huge: Arc::default(),
+            handlers: Arc::default(),
+            failed: FailedPages::new(mm.clone(), log.clone()),
+            zeros: WiredMemory::private(WIDEST as usize * PAGE).map_err(memory)?,
+            unallocated: AtomicPtr::default(),
+        };
         let standby = Arc::new(StandbyList::new(
             mm.clone(),
             frames.clone(),
@@ -188,7 +192,7 @@ impl Pager {
         let Some(stretch) = self.mm.index.find(addr) else {
             return;
         };
-        self.log.counters().add(Counter::lost, 1);
+        self.log.add(Counter::lost, 1);
         let store = self.store.name();
         self.log.write(format_args!(
             "page {:#x} ({} stretch at {:#x}, store {store}): {failure}",

@@ -164,13 +164,9 @@ impl Prefetcher {
     /// The next page counts as a fault: waits while the limits have no room for it. Returns
     /// false if the page is no longer wanted. Holds nothing meanwhile.
     fn throttle(&self, pager: &Pager) -> bool {
+        let throttle = &pager.faults.throttle;
         let mut state = ThrottleState::default();
-        while let ThrottleDecision::RetryAt(delay) =
-            pager
-                .faults
-                .throttle
-                .check(TASK, &mut state, pager.log.counters())
-        {
+        while let ThrottleDecision::RetryAt(delay) = throttle.check(TASK, &mut state) {
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.stop || waiting.cancelled {
                 return false;

@@ -87,7 +87,7 @@ impl PageFault {
             match waiter.attempt(pager, stretch, self) {
                 FillOutcome::Success => return Ok(Resolution::Mapped),
                 FillOutcome::Pending if self.detached => return Ok(Resolution::Reading),
-                FillOutcome::FaultError(failure) => return Ok(Resolution::Failed(failure)),
+                FillOutcome::Failure(failure) => return Ok(Resolution::Failed(failure)),
                 FillOutcome::Busy => match waiter {
                     Waiter::Handler(_) => return Ok(Resolution::Deferred),
                     Waiter::Thread(_) => {

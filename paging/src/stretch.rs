@@ -142,7 +142,7 @@ impl StretchState {
     pub(crate) fn fault(&self, activation: &mut Activation<'_>) -> FillOutcome {
         match self.driver() {
             Some(driver) => driver.fault(activation),
-            None => FillOutcome::FaultError(crate::fault_outcome::FaultError::Unbound),
+            None => FillOutcome::Failure(crate::fault_outcome::FaultError::Unbound),
         }
     }
 

@@ -18,9 +18,11 @@
 //! Rules: a task that must wait is outside the domain's gate and holds no frame, lock or
 //! context. If nothing is limited, a fault costs one load.
 
-use crate::counters::{Counter, Counters};
+use crate::counters::Counter;
+use crate::log::Log;
 use rate::thread_counters::{ThreadCounters, ThreadKey};
 use rate::{ChargeToken, FaultClass, FaultLimits, FaultUnits, Limiter, Nanos, SharedLimits};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wired::clock::thread_time;
@@ -41,6 +43,7 @@ const COARSE: u32 = 6;
 /// The limits that a domain's faults pass.
 pub(crate) struct FaultThrottle {
     limits: SharedLimits<'static>,
+    log: Arc<Log>,
     tasks: WiredMemory,
     /// Frames to free, since the swapper was called.
     swap: AtomicU32,
@@ -98,23 +101,12 @@ impl Default for FaultSample {
     }
 }
 
-/// Raises a maximum to what a period has counted by now.
-fn raise(counters: Counters, task: u32, tree: u32) {
-    for (counter, count) in [
-        (Counter::most_task_faults, task),
-        (Counter::most_tree_faults, tree),
-    ] {
-        if u64::from(count) > counters.get(counter) {
-            counters.raise(counter, count.into());
-        }
-    }
-}
-
 impl FaultThrottle {
-    pub(crate) fn new(limits: SharedLimits<'static>) -> rustix::io::Result<Self> {
+    pub(crate) fn new(limits: SharedLimits<'static>, log: Arc<Log>) -> rustix::io::Result<Self> {
         clock::prepare();
         Ok(Self {
             limits,
+            log,
             tasks: WiredMemory::private(TASKS * size_of::<AtomicU64>())?,
             swap: AtomicU32::new(0),
         })
@@ -124,6 +116,19 @@ impl FaultThrottle {
     pub(crate) fn set_limits(&self, setting: FaultLimits) {
         if self.limits.set(setting, now()) {
             futex::wake_all(self.limits.generation());
+        }
+    }
+
+    /// Raises a maximum to what a period has counted by now.
+    fn raise(&self, task: u32, tree: u32) {
+        let counters = self.log.counters();
+        for (counter, count) in [
+            (Counter::most_task_faults, task),
+            (Counter::most_tree_faults, tree),
+        ] {
+            if u64::from(count) > counters.get(counter) {
+                counters.raise(counter, count.into());
+            }
         }
     }
 
@@ -142,18 +147,13 @@ impl FaultThrottle {
     }
 
     /// Decides whether a fault of a task may be handled now.
-    pub(crate) fn check(
-        &self,
-        task: ThreadKey,
-        state: &mut ThrottleState,
-        counters: Counters,
-    ) -> ThrottleDecision {
+    pub(crate) fn check(&self, task: ThreadKey, state: &mut ThrottleState) -> ThrottleDecision {
         let before = state.since;
-        let decision = self.decide(self.limiter(), task, state, counters);
+        let decision = self.decide(self.limiter(), task, state);
         match &decision {
-            ThrottleDecision::RetryAt(_) if before == 0 => counters.add(Counter::paced, 1),
+            ThrottleDecision::RetryAt(_) if before == 0 => self.log.add(Counter::paced, 1),
             ThrottleDecision::Proceed(Some(now)) if before != 0 => {
-                counters.add(Counter::paced_us, state.slept_us(*now));
+                self.log.add(Counter::paced_us, state.slept_us(*now));
             }
             _ => {}
         }
@@ -167,23 +167,16 @@ impl FaultThrottle {
         batch: u32,
         task: ThreadKey,
         state: &mut ThrottleState,
-        counters: Counters,
     ) -> ThrottleDecision {
-        let decision = self.decide(self.limiter().in_batches(batch), task, state, counters);
+        let decision = self.decide(self.limiter().in_batches(batch), task, state);
         if let (ThrottleDecision::Proceed(Some(now)), true) = (&decision, state.was_suspended()) {
-            counters.add(Counter::kernel_paced_us, state.slept_us(*now));
+            self.log.add(Counter::kernel_paced_us, state.slept_us(*now));
         }
         decision
     }
 
     /// How many of the `want` remaining faults of the batch fit the period.
-    pub(crate) fn grant_after(
-        &self,
-        batch: u32,
-        task: ThreadKey,
-        want: u32,
-        counters: Counters,
-    ) -> u32 {
+    pub(crate) fn grant_after(&self, batch: u32, task: ThreadKey, want: u32) -> u32 {
         if !self.limits.is_limited() {
             return want;
         }
@@ -191,7 +184,7 @@ impl FaultThrottle {
             .limiter()
             .in_batches(batch)
             .charge_extra(task, now(), want);
-        raise(counters, more.task_count, more.tree_count);
+        self.raise(more.task_count, more.tree_count);
         more.granted
     }
 
@@ -200,7 +193,6 @@ impl FaultThrottle {
         limiter: Limiter<'_>,
         task: ThreadKey,
         state: &mut ThrottleState,
-        counters: Counters,
     ) -> ThrottleDecision {
         if !self.limits.is_limited() && state.since == 0 {
             return ThrottleDecision::Proceed(None);
@@ -222,25 +214,20 @@ impl FaultThrottle {
                 generation: self.limits.generation().load(Ordering::Acquire),
             });
         }
-        raise(counters, answer.task_count, answer.tree_count);
+        self.raise(answer.task_count, answer.tree_count);
         ThrottleDecision::Proceed(Some(now))
     }
 
     /// How many of `want` further pages may come with a task's fault, and the time of the
     /// decision.
-    pub(crate) fn grant(
-        &self,
-        task: Option<ThreadKey>,
-        want: u32,
-        counters: Counters,
-    ) -> (u32, Nanos) {
+    pub(crate) fn grant(&self, task: Option<ThreadKey>, want: u32) -> (u32, Nanos) {
         let Some(task) = task.filter(|_| self.limits.is_limited()) else {
             return (want, 0);
         };
         let now = now();
         let more = self.limiter().charge_extra(task, now, want);
-        counters.add(Counter::cut, u64::from(want - more.granted));
-        raise(counters, more.task_count, more.tree_count);
+        self.log.add(Counter::cut, u64::from(want - more.granted));
+        self.raise(more.task_count, more.tree_count);
         (more.granted, now)
     }
 

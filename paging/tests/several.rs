@@ -105,7 +105,7 @@ impl StretchDriver for Failing {
             .0
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, left)
         {
-            Ok(_) => FillOutcome::FaultError(FaultError::Unreadable(StoreError::Busy)),
+            Ok(_) => FillOutcome::Failure(FaultError::Unreadable(StoreError::Busy)),
             Err(_) => Physical.fault(fault),
         }
     }

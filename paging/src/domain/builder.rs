@@ -8,7 +8,7 @@ use frames::{Contract, Ledger};
 use rate::{FaultLimits, SharedLimits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use store::{HolderId, SharedStore, Store, StoreConfig};
+use store::{HolderId, SharedStore, StoreConfig};
 use translation::{Capabilities, EntryKind, Userfault};
 
 /// Whether devices may access the program's stretches by DMA.
@@ -174,8 +174,8 @@ impl Builder {
             pid: std::process::id(),
             start: 0,
         };
-        // SAFETY: the ledger is dropped after the pager, which alone uses these.
-        let (own, words) = unsafe { (ledger.get(), &*words()?.as_ptr()) };
+        // SAFETY: the ledger is dropped after the pager, which alone uses this.
+        let own = unsafe { ledger.get() };
         let id = own.admit(self.contract, me)?;
         let handle = LedgerHandle { ledger, id };
         let client = own.adopt(id, me)?;
@@ -190,12 +190,8 @@ impl Builder {
             EntryKind::Thread => 1,
         };
         // SAFETY: what the pager refers to is dropped after it.
-        let (store_of_pager, careful_of_pager) = unsafe {
-            (
-                store.as_ref().map(|s| s.get() as &'static dyn Store),
-                careful.get(),
-            )
-        };
+        let (store_of_pager, careful_of_pager) =
+            unsafe { (store.as_ref().map(|s| s.get() as _), careful.get()) };
         let pager = OwnedPtr::new(Pager::new(PagerConfig {
             capabilities,
             userfault,
@@ -203,7 +199,7 @@ impl Builder {
             total_frames: x,
             store: store_of_pager,
             holder,
-            counters: Counters::new(words),
+            counters: Counters::new(words(Counter::ALL.len())),
             careful: careful_of_pager,
             hooks: &StderrLog,
             contexts,
@@ -222,17 +218,14 @@ impl Builder {
     }
 }
 
-/// Words for the limits of the domain's faults. They outlive it: a thread may sleep by them
-/// when it ends.
+/// The limits of the domain's faults.
 fn limits() -> SharedLimits<'static> {
-    let words: Box<[AtomicU64]> = (0..rate::shared_limits::WORDS)
-        .map(|_| AtomicU64::new(0))
-        .collect();
-    SharedLimits::new(Box::leak(Box::new(AtomicU32::new(0))), Box::leak(words))
+    let generation = Box::leak(Box::new(AtomicU32::new(0)));
+    SharedLimits::new(generation, words(rate::shared_limits::WORDS))
 }
 
-/// Words for the domain's counters. They outlive it: handles to them may be kept.
-fn words() -> Result<std::ptr::NonNull<[AtomicU64]>, DomainError> {
-    let words: Box<[AtomicU64]> = Counter::ALL.iter().map(|_| AtomicU64::new(0)).collect();
-    Ok(std::ptr::NonNull::from(Box::leak(words)))
+/// Words that outlive the domain: handles to its counters may be kept, and a thread may sleep
+/// by the limits when it ends.
+fn words(count: usize) -> &'static [AtomicU64] {
+    Box::leak((0..count).map(|_| AtomicU64::new(0)).collect())
 }

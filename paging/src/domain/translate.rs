@@ -53,7 +53,7 @@ impl Stretch {
         };
         match fault.attempt(pager, self.inner, &mut context) {
             FillOutcome::Success => Ok(()),
-            FillOutcome::FaultError(why) => Err(StretchError::Page { page, why }),
+            FillOutcome::Failure(why) => Err(StretchError::Page { page, why }),
             FillOutcome::Busy | FillOutcome::Retry | FillOutcome::Pending => {
                 Err(StretchError::InOthersHands { page })
             }

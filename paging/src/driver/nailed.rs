@@ -23,7 +23,7 @@ impl StretchDriver for Nailed {
         }
         match fault.state().state() {
             crate::page::State::Resident => fault.fill(),
-            _ => FillOutcome::FaultError(FaultError::NeverFaults),
+            _ => FillOutcome::Failure(FaultError::NeverFaults),
         }
     }
 }

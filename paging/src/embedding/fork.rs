@@ -6,7 +6,7 @@
 //! and registers its memory with a userfaultfd of its own.
 
 use super::ProcessPager;
-use super::mailbox::Command;
+use super::mailbox::PagerCommand;
 use crate::DomainError;
 use crate::counters::Counters;
 use crate::evict::quiesce::QuiesceGuard;
@@ -89,7 +89,7 @@ impl ProcessPager {
         let mut want = 0;
         let mut stuck = 0;
         let quiesced = loop {
-            let freed = self.send_as(&sender, Command::Drain(want));
+            let freed = self.send_as(&sender, PagerCommand::Drain(want));
             let quiesced = self.pager.evictor.quiesce();
             if !self.pager.standby.slots.ring.is_empty() {
                 drop(quiesced);

@@ -11,7 +11,7 @@ pub(super) const IDLE: Duration = Duration::from_millis(50);
 /// A request of a program's thread to the evictor's thread: any operation that needs a
 /// descriptor (the userfaultfd, the store's ring), which the program's threads do not have.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Command {
+pub(super) enum PagerCommand {
     /// Register memory: address, length.
     Register(usize, usize),
     /// Move contents: from, length, to.
@@ -46,7 +46,7 @@ pub(super) struct Mailbox {
     sender: Lock<()>,
     /// Whose turn it is, the sender's or the evictor's: see [`EMPTY`] and so on.
     turn: AtomicU32,
-    command: Lock<Option<Command>>,
+    command: Lock<Option<PagerCommand>>,
     /// The result: an errno, or frames that became unused.
     result: AtomicU32,
 }
@@ -67,7 +67,12 @@ impl Mailbox {
     }
 
     /// Has a command run by the evictor's thread, and waits for its result.
-    pub(super) fn send(&self, _sender: &Guard<'_, ()>, command: Command, pager: &Pager) -> u32 {
+    pub(super) fn send(
+        &self,
+        _sender: &Guard<'_, ()>,
+        command: PagerCommand,
+        pager: &Pager,
+    ) -> u32 {
         *self.command.lock() = Some(command);
         self.turn.store(PENDING, Ordering::Release);
         pager.frames.wake_evictor();
@@ -79,7 +84,7 @@ impl Mailbox {
     }
 
     /// Runs the command that is pending, if any.
-    pub(super) fn handle(&self, run: impl FnOnce(Command) -> u32) {
+    pub(super) fn handle(&self, run: impl FnOnce(PagerCommand) -> u32) {
         if self.turn.load(Ordering::Acquire) != PENDING {
             return;
         }

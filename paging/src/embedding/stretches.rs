@@ -1,7 +1,7 @@
 //! Which memory of the program is in stretches.
 
 use super::ProcessPager;
-use super::mailbox::{Change, Command};
+use super::mailbox::{Change, PagerCommand};
 use crate::counters::Counter;
 use crate::driver::Paged;
 use crate::page::State;
@@ -85,7 +85,7 @@ impl ProcessPager {
                 return Err(error);
             }
         }
-        self.send(Command::Charge(range.start, range.len()));
+        self.send(PagerCommand::Charge(range.start, range.len()));
         Ok(())
     }
 
@@ -141,7 +141,6 @@ impl ProcessPager {
         }
         self.pager
             .log
-            .counters()
             .add(Counter::stretch_bytes, range.len() as u64);
         Ok(())
     }
@@ -164,7 +163,7 @@ impl ProcessPager {
     }
 
     fn register(&self, addr: usize, len: usize) -> Result<(), ProcessError> {
-        match self.send(Command::Register(addr, len)) {
+        match self.send(PagerCommand::Register(addr, len)) {
             0 => Ok(()),
             errno => Err(ProcessError::Register { addr, len, errno }),
         }

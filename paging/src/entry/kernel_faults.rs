@@ -114,27 +114,20 @@ impl Traps {
         }
         let batch = BATCH.load(Ordering::Acquire);
         let task = ThreadKey::new(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-        let counters = self.pager.log.counters();
-        counters.add(Counter::kernel_faults, batch.into());
+        let (log, throttle) = (&self.pager.log, &self.pager.faults.throttle);
+        log.add(Counter::kernel_faults, batch.into());
         let mut left = batch;
         while left > 0 {
             let mut state = ThrottleState::default();
-            while let ThrottleDecision::RetryAt(until) = self
-                .pager
-                .faults
-                .throttle
-                .check_after(batch, task, &mut state, counters)
+            while let ThrottleDecision::RetryAt(until) =
+                throttle.check_after(batch, task, &mut state)
             {
-                until.sleep(self.pager.faults.throttle.limits());
+                until.sleep(throttle.limits());
             }
-            let more = self
-                .pager
-                .faults
-                .throttle
-                .grant_after(batch, task, left - 1, counters);
+            let more = throttle.grant_after(batch, task, left - 1);
             left -= 1 + more;
             if state.was_suspended() {
-                counters.add(Counter::kernel_paced, u64::from(1 + more));
+                log.add(Counter::kernel_paced, u64::from(1 + more));
             }
         }
     }

@@ -154,7 +154,7 @@ impl HandlerThread {
             let known = pager.hooks.processor_of(fault.thread);
             self.idle
                 .note_served(&pager.faults.handlers, fault.thread, known);
-            pager.log.counters().add(Counter::faults, 1);
+            pager.log.add(Counter::faults, 1);
             if fault.write_protected {
                 wait_for_eviction(pager, fault.addr);
                 continue;
@@ -175,11 +175,9 @@ impl HandlerThread {
     /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
     fn admit(&mut self, pager: &Pager, mut fault: ThrottledFault) {
         let task = ThreadKey::new(fault.thread);
-        let decision = pager
-            .faults
-            .throttle
-            .check(task, &mut fault.state, pager.log.counters());
-        if pager.faults.throttle.calls_swapper() {
+        let throttle = &pager.faults.throttle;
+        let decision = throttle.check(task, &mut fault.state);
+        if throttle.calls_swapper() {
             pager.frames.wake_evictor();
         }
         let came = match decision {
@@ -191,7 +189,7 @@ impl HandlerThread {
                 return;
             }
         };
-        let sample = pager.faults.throttle.begin_sample(came);
+        let sample = throttle.begin_sample(came);
         let page = page_base(fault.addr) / PAGE;
         let deferred = DeferredFault {
             addr: fault.addr,
@@ -201,9 +199,9 @@ impl HandlerThread {
         };
         let ended = self.resolve(pager, deferred);
         let Some(begin) = sample else { return };
-        let used = pager.faults.throttle.used_since(begin);
+        let used = throttle.used_since(begin);
         match ended {
-            FaultOutcome::Resolved(handled) => pager.faults.throttle.sample(handled, used),
+            FaultOutcome::Resolved(handled) => throttle.sample(handled, used),
             FaultOutcome::Reading => self.context.flights[self.context.pending].used = used,
             FaultOutcome::Other => {}
         }
@@ -215,12 +213,8 @@ impl HandlerThread {
         if self.throttled.is_empty() {
             return;
         }
-        let generation = pager
-            .faults
-            .throttle
-            .limits()
-            .generation()
-            .load(Ordering::Acquire);
+        let limits = pager.faults.throttle.limits();
+        let generation = limits.generation().load(Ordering::Acquire);
         let all = std::mem::replace(&mut self.generation, generation) != generation;
         let now = throttle::now();
         let mut left = if all {
@@ -313,7 +307,7 @@ impl HandlerThread {
             };
             let flight = completion.token as usize;
             let (addr, outcome) = self.context.complete_read(pager, flight, completion.result);
-            if let FillOutcome::FaultError(failure) = outcome {
+            if let FillOutcome::Failure(failure) = outcome {
                 self.fail(pager, addr, &failure);
             }
         }
@@ -353,7 +347,7 @@ fn find_allocated<'p>(pager: &'p Pager, fault: &PageFault) -> Result<&'p Stretch
     let table = stretch.table();
     let untouched = table.word(table.index(addr)).load().state() == State::Empty;
     if untouched && !pager.hooks.allocated(addr) {
-        pager.log.counters().add(Counter::unallocated_faults, 1);
+        pager.log.add(Counter::unallocated_faults, 1);
         refuse_access(pager, addr);
         return Err(Settled);
     }

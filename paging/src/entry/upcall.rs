@@ -230,9 +230,8 @@ impl FaultAccess {
         stretch: &StretchState,
         task: ThreadKey,
     ) -> Result<(), Dispatch> {
-        let counters = pager.log.counters();
         if !std::mem::replace(&mut self.counted, true) {
-            counters.add(Counter::faults, 1);
+            pager.log.add(Counter::faults, 1);
         }
         if self.own_handlers
             && let Some(handler) = stretch.handler(FaultKind::Page)
@@ -243,7 +242,7 @@ impl FaultAccess {
             return Ok(());
         }
         let throttle = &pager.faults.throttle;
-        let decision = throttle.check(task, &mut self.state, counters);
+        let decision = throttle.check(task, &mut self.state);
         if throttle.calls_swapper() {
             pager.frames.wake_evictor();
         }
@@ -274,7 +273,7 @@ impl FaultAccess {
         if !self.own_handlers {
             return Dispatch::Forward;
         }
-        pager.log.counters().add(
+        pager.log.add(
             match kind {
                 FaultKind::Protection => Counter::protection_faults,
                 _ => Counter::unallocated_faults,
@@ -313,7 +312,7 @@ mod tests {
             while !self.go.load(Ordering::Acquire) {
                 std::hint::spin_loop();
             }
-            FillOutcome::FaultError(FaultError::NeverFaults)
+            FillOutcome::Failure(FaultError::NeverFaults)
         }
     }
 

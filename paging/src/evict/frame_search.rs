@@ -35,11 +35,7 @@ impl Evictor {
         let frame = self.search_frame(wanted_by, busy, &mut demanded);
         if demanded {
             // Other domains need not reserve frames for this one any more.
-            self.standby
-                .frames
-                .client()
-                .ledger()
-                .demand(self.standby.frames.client().id(), 0);
+            self.frames.demand(0);
         }
         frame
     }
@@ -56,11 +52,11 @@ impl Evictor {
         let mut refused = 0;
         let mut refused_since: Option<Instant> = None;
         loop {
-            let freed = self.standby.frames.client().ledger().freed_seq();
-            if let Some(frame) = self.standby.frames.take(wanted_by) {
+            let freed = self.frames.client().ledger().freed_seq();
+            if let Some(frame) = self.frames.take(wanted_by) {
                 return Ok(frame);
             }
-            self.standby.log.counters().add(Counter::starved, 1);
+            self.standby.log.add(Counter::starved, 1);
             self.handlers.wake();
             match self.direct_reclaim(busy) {
                 ReclaimOutcome::Freed(_) => (barren, refused, refused_since) = (None, 0, None),
@@ -80,7 +76,7 @@ impl Evictor {
                     return Err(NoFrame::Never(FaultError::NoFrame(error)));
                 }
                 ReclaimOutcome::Others if busy => return Err(NoFrame::Busy),
-                ReclaimOutcome::Others => match self.standby.frames.wait(wanted_by, PATIENCE) {
+                ReclaimOutcome::Others => match self.frames.wait(wanted_by, PATIENCE) {
                     Ok(frame) => return Ok(frame),
                     Err(true) => barren = None,
                     Err(false) => _ = barren.get_or_insert_with(Instant::now),
@@ -89,16 +85,11 @@ impl Evictor {
                     // Another domain of the tree may hold more than its share; pages that a
                     // device holds come free when it has finished.
                     *demanded = true;
-                    self.standby
-                        .frames
-                        .client()
-                        .ledger()
-                        .demand(self.standby.frames.client().id(), 1);
+                    self.frames.demand(1);
                     if busy {
                         return Err(NoFrame::Busy);
                     }
-                    self.standby
-                        .frames
+                    self.frames
                         .client()
                         .ledger()
                         .wait_freed(freed, Some(PATIENCE));
@@ -117,7 +108,7 @@ impl Evictor {
     /// Evicts for a thread that found no frame: enough for several faults, so that the next
     /// ones find frames.
     fn direct_reclaim(&self, busy: bool) -> ReclaimOutcome {
-        let want = (self.standby.mm.unit_pages as u32 / 8).max(self.standby.frames.reserve + 1);
+        let want = (self.standby.mm.unit_pages as u32 / 8).max(self.frames.reserve + 1);
         match self.free_cleaner() {
             Some(mut cleaner) => self.reclaim_by(&mut cleaner, want, busy),
             None => ReclaimOutcome::Others,
@@ -127,9 +118,9 @@ impl Evictor {
     /// Evicts until a fault finds so many frames, or as many as possible without waiting for
     /// other threads: best effort for a fault that wants many frames and can proceed with one.
     pub(crate) fn reserve_frames(&self, wanted: u32) {
-        let wanted = wanted + self.standby.frames.reserve;
+        let wanted = wanted + self.frames.reserve;
         for _ in 0..wanted {
-            let room = self.standby.frames.room();
+            let room = self.frames.room();
             if room >= wanted {
                 return;
             }

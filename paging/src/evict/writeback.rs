@@ -148,10 +148,10 @@ impl Cleaner {
             match completion.result {
                 Ok(handle) => {
                     batch.pages[token % CLAIM].copy = handle;
-                    standby.log.counters().add(Counter::written, 1);
+                    standby.log.add(Counter::written, 1);
                 }
                 Err(error) => {
-                    standby.log.counters().add(Counter::write_failures, 1);
+                    standby.log.add(Counter::write_failures, 1);
                     batch.refusal = Some(error);
                 }
             }
@@ -272,7 +272,7 @@ fn classify(
     };
     if kept {
         if let Some(dropped) = word.drop_zero(frame) {
-            standby.log.counters().add(Counter::dropped_zero, 1);
+            standby.log.add(Counter::dropped_zero, 1);
             if let Some(handle) = dropped {
                 standby.store.release(handle);
             }
@@ -284,7 +284,7 @@ fn classify(
         && store.checksum(handle) == sum
     {
         if word.clean_drop(frame) {
-            standby.log.counters().add(Counter::dropped_clean, 1);
+            standby.log.add(Counter::dropped_clean, 1);
         }
         return Ok(None);
     }
