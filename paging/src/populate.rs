@@ -64,9 +64,12 @@ impl PopulateTarget {
             if let Resolution::Failed(why) = resolved {
                 return Err(PopulateError::Failed(why));
             }
+            if !self.nail {
+                return Ok(());
+            }
             let _inside = pager.mm.gate.enter(hint);
             locate().ok_or(PopulateError::Gone)?;
-            if !self.nail || pager.nail(fault.addr..fault.addr + PAGE) {
+            if pager.nail(fault.addr..fault.addr + PAGE) {
                 return Ok(());
             }
         }

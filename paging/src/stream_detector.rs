@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_is_tried_again_has_the_same_advice() {
+    fn a_fault_that_is_tried_again_has_the_same_prediction() {
         let mut streams = StreamTable::default();
         assert_eq!(streams.fault(5, WIDEST), None);
         let prediction = streams.fault(6, WIDEST);

@@ -161,7 +161,7 @@ impl FaultThrottle {
     }
 
     /// The kernel has handled `batch` faults of a task by itself. Decides whether they fit the
-    /// period; a suspended task waits, and asks again.
+    /// period; a suspended task waits, and is checked again.
     pub(crate) fn check_after(
         &self,
         batch: u32,

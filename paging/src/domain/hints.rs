@@ -14,7 +14,7 @@ impl Stretch {
     /// [`StretchError::Outside`], or the domain's thread for this could not be started.
     pub fn prefetch(&self, bytes: Range<usize>) -> Result<(), StretchError> {
         let pages = self.page_range(bytes)?;
-        self.ask(vec![pages])
+        self.submit(vec![pages])
     }
 
     /// As [`Stretch::prefetch`], for a set that was recorded, in its order. Pages beyond the
@@ -23,10 +23,10 @@ impl Stretch {
     /// # Errors
     /// The domain's thread for this could not be started.
     pub fn replay(&self, set: &WorkingSet) -> Result<(), StretchError> {
-        self.ask(set.runs().collect())
+        self.submit(set.runs().collect())
     }
 
-    fn ask(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
+    fn submit(&self, runs: Vec<Range<usize>>) -> Result<(), StretchError> {
         self.shared.prefetcher()?.submit(self.inner.id(), runs);
         Ok(())
     }

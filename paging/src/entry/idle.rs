@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_serves_nothing_dozes_and_the_last_stays() {
+    fn a_handler_that_serves_nothing_dozes_and_the_last_stays() {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let mut cpus = rustix::thread::CpuSet::new();
         let here = rustix::thread::sched_getcpu();

@@ -16,23 +16,21 @@ pub(super) struct PollResult {
 }
 
 impl PollResult {
-    /// Waits for any of these descriptors, up to `limit`. Those that are not waited for are
-    /// left out: each adds to a fault's cost.
+    /// Waits for any of these descriptors, up to `limit`; for the userfaultfd, the first, if
+    /// `faults`. Those that are not waited for are left out: each adds to a fault's cost.
     pub(super) fn wait(
-        faults: Option<BorrowedFd<'_>>,
+        userfault: BorrowedFd<'_>,
+        faults: bool,
         ring: Option<BorrowedFd<'_>>,
         bell: Option<BorrowedFd<'_>>,
         also: Option<BorrowedFd<'_>>,
         limit: Option<Duration>,
     ) -> Self {
-        let mut all = [faults, ring, bell, also].into_iter().flatten();
-        let Some(first) = all.next() else {
-            return Self::default();
-        };
-        let first = PollFd::from_borrowed_fd(first, PollFlags::IN);
-        let mut fds = [first.clone(), first.clone(), first.clone(), first];
-        let mut count = 1;
-        for fd in all {
+        let unused = PollFd::from_borrowed_fd(userfault, PollFlags::empty());
+        let mut fds = [unused.clone(), unused.clone(), unused.clone(), unused];
+        let mut count = 0;
+        let wanted = [faults.then_some(userfault), ring, bell, also];
+        for fd in wanted.into_iter().flatten() {
             fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }
@@ -44,7 +42,7 @@ impl PollResult {
             return Self::default();
         }
         Self {
-            faults: faults.is_some() && fds[0].revents().contains(PollFlags::IN),
+            faults: faults && fds[0].revents().contains(PollFlags::IN),
             rung: bell.is_some()
                 && !fds[count - 1 - usize::from(also.is_some())]
                     .revents()

@@ -134,13 +134,7 @@ impl HandlerThread {
             .first_due()
             .map(|due| left(due).min(LIMITS_POLL));
         let limit = retry.into_iter().chain(due).min();
-        PollResult::wait(
-            take_new.then_some(userfault.as_fd()),
-            ring,
-            bell,
-            also,
-            limit,
-        )
+        PollResult::wait(userfault.as_fd(), take_new, ring, bell, also, limit)
     }
 
     /// Reads a fault, unless another handler has. Returns true if there was one.

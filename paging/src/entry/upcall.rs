@@ -104,9 +104,9 @@ unsafe fn dispatch(
                 Dispatch::Resume => return,
                 Dispatch::NotOurs | Dispatch::Forward => break,
                 Dispatch::Call(handler, kind) => {
-                    let ask = || handler(&Fault { kind, addr, write });
+                    let call = || handler(&Fault { kind, addr, write });
                     // SAFETY: the caller's promise.
-                    if unsafe { signals::with_program_mask(context, 0, ask) } == Handled::Resume {
+                    if unsafe { signals::with_program_mask(context, 0, call) } == Handled::Resume {
                         return;
                     }
                     access.own_handlers = false;
