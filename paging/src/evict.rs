@@ -42,12 +42,9 @@ use crate::counters::Counter;
 use crate::entry::idle::HandlerSet;
 use crate::frame_source::FrameSource;
 use crate::huge::HugeBuffers;
-use crate::page::State;
 use crate::standby::StandbyList;
 use crate::standby::ring::ClaimPass;
-use crate::stretch::StretchState;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use store::StoreError;
 use wired::{PiGuard, PiLock};
@@ -55,11 +52,6 @@ use writeback::{Cleaner, MOST_CLEANERS, WritebackProgress};
 
 /// How long to wait for frames that other domains were asked for before the next check.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
-
-/// How often a piece that another thread has claimed is checked again, [`PATIENCE`] apart,
-/// before the fault gives up on a page in it: a second, in which a device writes 64 pages if
-/// it ever does.
-const PIECE_LOOKS: u32 = 500;
 
 /// The state of staging, for one thread at a time.
 pub(crate) struct Stager {
@@ -151,8 +143,7 @@ impl Evictor {
     }
 
     /// The background evictor's work: returns revoked frames, and keeps the spare frames
-    /// unused.
-    /// `swapper_wants` is the number of frames that the fault limits call for, if they do.
+    /// unused. `swapper_wants` is the number of frames that the fault limits call for, if they do.
     pub(crate) fn maintain_watermark(&self, swapper_wants: Option<u32>) {
         self.frames.set_evictor_up(true);
         if let Some(_stager) = self.stager.try_lock() {
@@ -239,49 +230,6 @@ impl Evictor {
     /// sixteenth of the frames if they are many.
     fn standby_target(&self) -> u32 {
         (self.frames.client().contract().x / 16).max(1)
-    }
-
-    /// Brings a staged page back in the frame it has, if no other frame can be found.
-    pub(crate) fn unstage(&self, stretch: &StretchState, index: usize) -> bool {
-        let table = stretch.table();
-        let word = table.word(index);
-        for _ in 0..PIECE_LOOKS {
-            let seen = word.load();
-            if seen.state() != State::Staged {
-                return false;
-            }
-            let frame = seen.frame();
-            let Some((slot, page)) = self
-                .standby
-                .slots
-                .page_at(self.standby.places.staged(frame))
-            else {
-                return false;
-            };
-            let piece = page / self.standby.slots.piece_pages();
-            let Some(claim) = self.standby.slots.ring.claim_piece(slot, piece) else {
-                nap(PATIENCE);
-                continue;
-            };
-            // Unless the frame was released before the piece was claimed.
-            let here = self.standby.slots.frames(slot)[page].load(Ordering::Relaxed) == frame + 1;
-            let unit = table.unit_of(index);
-            let mut back = false;
-            if here {
-                table.gate(unit).close();
-                back = self.standby.put_back_staged(stretch, index, frame);
-                table.gate(unit).open();
-            }
-            if back {
-                self.standby.slots.count(0, 1);
-                self.standby.queues.requeue(stretch, unit);
-            }
-            self.standby.release(&claim, false);
-            if here {
-                return back;
-            }
-        }
-        false
     }
 }
 

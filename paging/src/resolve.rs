@@ -118,7 +118,7 @@ impl PageFault {
                     let stretch = pager.mm.index.find(self.addr);
                     let back = stretch.is_some_and(|stretch| {
                         let index = stretch.table().index(self.addr);
-                        pager.evictor.unstage(stretch, index)
+                        pager.standby.unstage(stretch, index)
                     });
                     return Ok(match back {
                         true => Resolution::PutBack,

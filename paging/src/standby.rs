@@ -33,6 +33,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use translation::{MapError, Reservation, TranslationError};
 use wired::PAGE;
 
+/// How often a piece that another thread has claimed is checked again, [`PATIENCE`] apart,
+/// before the fault gives up on a page in it: a second, in which a device writes 64 pages if
+/// it ever does.
+const PIECE_LOOKS: u32 = 500;
+
 /// How often to retry a copy that meets a change of the address space.
 const TRIES: usize = 1000;
 
@@ -191,6 +196,45 @@ impl StandbyList {
             word.abort_fill(seen);
         }
         back
+    }
+
+    /// Brings a staged page back in the frame it has, if no other frame can be found.
+    pub(crate) fn unstage(&self, stretch: &StretchState, index: usize) -> bool {
+        let table = stretch.table();
+        let word = table.word(index);
+        for _ in 0..PIECE_LOOKS {
+            let seen = word.load();
+            if seen.state() != State::Staged {
+                return false;
+            }
+            let frame = seen.frame();
+            let Some((slot, page)) = self.slots.page_at(self.places.staged(frame)) else {
+                return false;
+            };
+            let piece = page / self.slots.piece_pages();
+            let Some(claim) = self.slots.ring.claim_piece(slot, piece) else {
+                nap(PATIENCE);
+                continue;
+            };
+            // Unless the frame was released before the piece was claimed.
+            let here = self.slots.frames(slot)[page].load(Ordering::Relaxed) == frame + 1;
+            let unit = table.unit_of(index);
+            let mut back = false;
+            if here {
+                table.gate(unit).close();
+                back = self.put_back_staged(stretch, index, frame);
+                table.gate(unit).open();
+            }
+            if back {
+                self.slots.count(0, 1);
+                self.queues.requeue(stretch, unit);
+            }
+            self.release(&claim, false);
+            if here {
+                return back;
+            }
+        }
+        false
     }
 
     /// Releases a claim: pages that its slot's words still name are kept.
