@@ -107,7 +107,7 @@ impl Domain {
         })?;
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
         let inner = Box::into_raw(Box::new(StretchState::new(id, table)));
-        // SAFETY: just made; freed by the stretch's drop, after it left the directory.
+        // SAFETY: just made; freed by the stretch's drop, after it left the index.
         let inner: &'static StretchState = unsafe { &*inner };
         let fits = {
             let _control = pager.mm.control.lock();

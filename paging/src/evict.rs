@@ -15,7 +15,7 @@
 //! beside the others: the faulting thread pays. A thread that finds no cleaner free waits for
 //! the next batch of frames.
 //!
-//! An operation that must not overlap an eviction (a fork, the end of a stretch) halts
+//! An operation that must not overlap an eviction (a fork, the end of a stretch) quiesces
 //! evictions ([`quiesce`]).
 //!
 //! Rule: the locks are taken in this order: cleaners, the stager, a gate, the victim queues. A

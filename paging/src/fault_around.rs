@@ -30,7 +30,7 @@ pub(crate) struct WindowPage {
     from: Option<*const u8>,
 }
 
-// SAFETY: the pointer is into a reader's buffers. Only the thread that filled in the part
+// SAFETY: the pointer is into a reader's buffers. Only the thread that filled in the page
 // follows it, while it holds that reader.
 unsafe impl Send for WindowPage {}
 

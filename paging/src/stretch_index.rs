@@ -132,7 +132,7 @@ impl StretchIndex {
             .or_else(|| self.nth(next))
     }
 
-    /// Inserts a stretch. Returns false if the directory is full. The caller holds the
+    /// Inserts a stretch. Returns false if the index is full. The caller holds the
     /// domain's lock.
     pub(crate) fn insert(&self, inner: &'static StretchState) -> bool {
         let count = self.count.load(Ordering::Relaxed);

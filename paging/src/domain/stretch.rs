@@ -267,7 +267,7 @@ impl Drop for Stretch {
             let _control = pager.mm.control.lock();
             pager.remove(self.inner);
         }
-        // SAFETY: the stretch is out of the directory; its memory belongs to this object.
+        // SAFETY: the stretch is out of the index; its memory belongs to this object.
         let _ = unsafe {
             translation::unmap_reservation(translation::Reservation {
                 addr: self.base(),
@@ -278,7 +278,7 @@ impl Drop for Stretch {
             .log
             .counters()
             .sub(Counter::stretch_bytes, self.len() as u64);
-        // SAFETY: out of the directory, and any thread that found it before has left the gate.
+        // SAFETY: out of the index, and any thread that found it before has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
     }
 }

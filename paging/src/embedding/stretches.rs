@@ -109,7 +109,7 @@ impl ProcessPager {
             at = stretch.table().end();
             if stretch.table().is_abandoned() {
                 let bytes = (stretch.table().pages() * PAGE) as u64;
-                // SAFETY: every stretch of a process is a leaked box, which the directory
+                // SAFETY: every stretch of a process is a leaked box, which the index
                 // alone keeps.
                 unsafe { self.forget_stretch(&control, stretch) };
                 self.pager.log.counters().sub(Counter::stretch_bytes, bytes);
@@ -124,12 +124,12 @@ impl ProcessPager {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let stretch: &'static StretchState = Box::leak(Box::new(StretchState::new(id, table)));
         stretch.set_driver(Box::new(Paged));
-        // In the directory first: a fault may come the moment it is registered.
+        // In the index first: a fault may come the moment it is registered.
         let control = self.pager.mm.control.lock();
         let fits = self.pager.mm.index.insert(stretch);
         drop(control);
         if !fits {
-            // SAFETY: leaked above, and in no directory.
+            // SAFETY: leaked above, and in no index.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(stretch).cast_mut()) });
             return Err(ProcessError::TooMany);
         }
@@ -145,7 +145,7 @@ impl ProcessPager {
         Ok(())
     }
 
-    /// Takes a stretch out of the directory and frees it.
+    /// Takes a stretch out of the index and frees it.
     /// # Safety
     /// It is a leaked box, and the caller keeps no other reference to it.
     unsafe fn forget_stretch(&self, _control: &PiGuard<'_, ()>, stretch: &StretchState) {

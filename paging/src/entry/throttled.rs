@@ -14,8 +14,8 @@ use rate::Nanos;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use wired::{PAGE, WiredMemory};
 
-/// Threads that one handler can have throttled. The fault of a further thread is sent back, so that
-/// the thread faults again.
+/// Threads that one handler can have throttled. The fault of a further thread is sent back, so
+/// that the thread faults again.
 const MOST: usize = 4096;
 
 const WORDS: usize = 6;
