@@ -91,8 +91,8 @@ impl Activation<'_> {
         } else {
             before.add(Counter::zero_filled, 1);
         }
-        self.context.parts.clear();
-        self.context.parts.push(WindowPage {
+        self.context.window.clear();
+        self.context.window.push(WindowPage {
             index: self.index,
             seen,
             frame: frame.0,
@@ -102,11 +102,11 @@ impl Activation<'_> {
         if reached < whole.window && !self.at_bind() {
             self.pager.faults.streams.detector.brought(&whole, reached);
         }
-        let brought = self.context.parts.len() as u64 - 1;
+        let brought = self.context.window.len() as u64 - 1;
         if prediction.stride < 0 {
-            self.context.parts.reverse();
+            self.context.window.reverse();
         }
-        let outcome = self.publish_parts();
+        let outcome = self.publish_window();
         before.add(Counter::prefetched, brought);
         let brought = brought as u32;
         throttle.refund(self.fault.task, when, granted - brought);
@@ -229,7 +229,7 @@ impl Activation<'_> {
                 }
                 _ => None,
             };
-            self.context.parts.push(WindowPage {
+            self.context.window.push(WindowPage {
                 index,
                 seen,
                 frame: frame.0,
@@ -240,44 +240,44 @@ impl Activation<'_> {
         reached
     }
 
-    /// Maps the parts in the order of their addresses and updates their words.
-    fn publish_parts(&mut self) -> FillOutcome {
+    /// Maps the pages in the order of their addresses and updates their words.
+    fn publish_window(&mut self) -> FillOutcome {
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let gate = table.gate(unit);
-        let parts = std::mem::take(&mut self.context.parts);
+        let pages = std::mem::take(&mut self.context.window);
         let mut outcome = FillOutcome::Success;
         let mut came = 0;
         let mut at = 0;
         gate.enter();
         // Before the program can continue: see `publish`.
         table.touch_only(unit);
-        while at < parts.len() {
-            let run = run_length(&parts[at..]);
-            let mut mapped = self.map_run(&parts[at..at + run]);
+        while at < pages.len() {
+            let run = run_length(&pages[at..]);
+            let mut mapped = self.map_run(&pages[at..at + run]);
             if mapped.failure.is_some() && run > 1 {
                 // A mapping may end within the run: map the pages one by one.
-                mapped = self.map_run(&parts[at..at + 1]);
+                mapped = self.map_run(&pages[at..at + 1]);
             }
-            for part in &parts[at..at + mapped.pages] {
+            for page in &pages[at..at + mapped.pages] {
                 self.pager
                     .standby
                     .places
-                    .set_home(part.frame, table.address(part.index));
-                let word = table.word(part.index);
-                match part.index == self.index {
-                    true => word.finish_fill(part.frame),
-                    false => word.finish_ahead(part.frame),
+                    .set_home(page.frame, table.address(page.index));
+                let word = table.word(page.index);
+                match page.index == self.index {
+                    true => word.finish_fill(page.frame),
+                    false => word.finish_ahead(page.frame),
                 };
-                self.stretch.log().note(part.index);
+                self.stretch.log().note(page.index);
             }
             came += mapped.pages as u32;
             at += mapped.pages;
             if let Some(failure) = mapped.failure {
-                let part = parts[at];
-                self.return_frame(Frame(part.frame));
-                table.word(part.index).abort_fill(part.seen);
-                if part.index == self.index {
+                let page = pages[at];
+                self.return_frame(Frame(page.frame));
+                table.word(page.index).abort_fill(page.seen);
+                if page.index == self.index {
                     outcome = FillOutcome::Failure(failure);
                 }
                 at += 1;
@@ -292,7 +292,7 @@ impl Activation<'_> {
         }
         table.add_resident(unit, came);
         self.leave_filled(unit, false);
-        self.context.parts = parts;
+        self.context.window = pages;
         outcome
     }
 
@@ -332,8 +332,8 @@ pub(crate) fn unmappable(error: &MapError) -> FaultError {
     })
 }
 
-/// How many of the parts one ioctl can map: neighbours whose contents are neighbours, too.
-fn run_length(parts: &[WindowPage]) -> usize {
+/// How many of the pages one ioctl can map: neighbours whose contents are neighbours, too.
+fn run_length(pages: &[WindowPage]) -> usize {
     let follows = |pair: &[WindowPage]| {
         let from = match (pair[0].from, pair[1].from) {
             (Some(one), Some(next)) => one.addr() + PAGE == next.addr(),
@@ -342,5 +342,5 @@ fn run_length(parts: &[WindowPage]) -> usize {
         };
         from && pair[0].index + 1 == pair[1].index
     };
-    1 + parts.windows(2).take_while(|pair| follows(pair)).count()
+    1 + pages.windows(2).take_while(|pair| follows(pair)).count()
 }

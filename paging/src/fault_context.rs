@@ -43,7 +43,7 @@ pub(crate) struct FaultContext {
     free: u64,
     depth: usize,
     /// The current window: room for the widest.
-    pub(crate) parts: Vec<WindowPage>,
+    pub(crate) window: Vec<WindowPage>,
     /// The read that the last fault left under way.
     pub(crate) pending: usize,
     /// Completions of other faults' reads, reaped while a huge frame's reads were awaited.
@@ -64,7 +64,7 @@ impl FaultContext {
             flights: [InFlight::default(); DEPTH],
             free: u64::MAX >> (64 - depth),
             depth,
-            parts: Vec::with_capacity(WIDEST as usize),
+            window: Vec::with_capacity(WIDEST as usize),
             pending: 0,
             ended: Vec::with_capacity(DEPTH),
         })

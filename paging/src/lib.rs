@@ -32,7 +32,6 @@ mod evict;
 mod fault_around;
 mod fault_context;
 mod fault_outcome;
-mod fault_path;
 mod fork_cell;
 mod frame_source;
 mod freeze_gate;

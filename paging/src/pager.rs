@@ -16,22 +16,23 @@
 
 use crate::counters::{Counter, Counters};
 use crate::entry::failed_pages::FailedPages;
+use crate::entry::idle::HandlerSet;
 use crate::evict::Evictor;
 use crate::fault_context::ContextPool;
 use crate::fault_outcome::FaultError;
-use crate::fault_path::FaultPath;
 use crate::frame_source::FrameSource;
+use crate::huge::HugeBuffers;
 use crate::log::Log;
 use crate::mm::Mm;
 use crate::standby::StandbyList;
 use crate::stored_pages::StoredPages;
 use crate::stream_detector::WIDEST;
 use crate::streams::Streams;
-use crate::stretch::StretchState;
+use crate::stretch::{Handler, StretchState};
 use crate::throttle::FaultThrottle;
 use frames::DomainFrames;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::{HolderId, Store};
 use translation::{Capabilities, Userfault};
 use wired::{HUGE_RANGE_PAGES, PAGE, WiredMemory};
@@ -209,6 +210,39 @@ impl Pager {
         }
         let swapper = self.faults.throttle.swapper_called();
         self.evictor.maintain_watermark(swapper);
+    }
+}
+
+/// The parts of the pager that only faults use.
+pub(crate) struct FaultPath {
+    /// Limits of the fault rate.
+    pub(crate) throttle: FaultThrottle,
+    /// Contexts of faults on threads of the program.
+    pub(crate) contexts: ContextPool,
+    pub(crate) streams: Streams,
+    /// Where huge frames are made.
+    pub(crate) huge: Arc<HugeBuffers>,
+    /// Which handler threads wait for faults.
+    pub(crate) handlers: Arc<HandlerSet>,
+    /// Pages whose access failed for now.
+    pub(crate) failed: FailedPages,
+    /// As many pages of zeros as the widest window has. Never written, so that all are one
+    /// page of the kernel's.
+    pub(crate) zeros: WiredMemory,
+    /// For faults on addresses of no stretch.
+    pub(crate) unallocated: AtomicPtr<Box<Handler>>,
+}
+
+impl FaultPath {
+    /// The handler for faults on addresses of no stretch.
+    pub(crate) fn unallocated_handler(&self) -> Option<&'static Handler> {
+        // SAFETY: a pointer stored here came from a leaked box.
+        unsafe { self.unallocated.load(Ordering::Acquire).as_ref() }.map(|boxed| &**boxed)
+    }
+
+    pub(crate) fn set_unallocated_handler(&self, handler: Box<Handler>) {
+        self.unallocated
+            .store(Box::into_raw(Box::new(handler)), Ordering::Release);
     }
 }
 

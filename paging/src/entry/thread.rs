@@ -50,7 +50,6 @@ const RETRY: Duration = Duration::from_micros(200);
 /// The state of one handler thread.
 pub(crate) struct HandlerThread {
     context: FaultContext,
-    faults: [translation::Fault; 16],
     deferred: DeferredFaults,
     /// Faults of tasks past their limits.
     throttled: ThrottledQueue,
@@ -64,7 +63,6 @@ impl HandlerThread {
     pub(crate) fn new(pager: &Pager, cpu: usize) -> Result<Self, crate::DomainError> {
         Ok(Self {
             context: FaultContext::new(pager.store.get(), DEPTH)?,
-            faults: [translation::Fault::default(); 16],
             deferred: DeferredFaults::new(),
             throttled: ThrottledQueue::new().map_err(crate::DomainError::Memory)?,
             generation: 0,
@@ -140,20 +138,18 @@ impl HandlerThread {
     /// Reads a fault, unless another handler has. Returns true if there was one.
     fn take(&mut self, pager: &Pager) -> bool {
         // One at a time if reads are slow to complete: another handler may take the next.
-        let Ok(count) = pager.mm.userfault().read_faults(&mut self.faults[..1]) else {
+        let mut taken = [translation::Fault::default()];
+        let Ok(1) = pager.mm.userfault().read_faults(&mut taken) else {
             return false;
         };
-        for i in 0..count {
-            let fault = self.faults[i];
-            let known = pager.hooks.processor_of(fault.thread);
-            self.idle
-                .note_served(&pager.faults.handlers, fault.thread, known);
-            pager.log.add(Counter::faults, 1);
-            if fault.write_protected {
-                wait_for_eviction(pager, fault.addr);
-                continue;
-            }
-            self.admit(
+        let [fault] = taken;
+        let known = pager.hooks.processor_of(fault.thread);
+        let handlers = &pager.faults.handlers;
+        self.idle.note_served(handlers, fault.thread, known);
+        pager.log.add(Counter::faults, 1);
+        match fault.write_protected {
+            true => wait_for_eviction(pager, fault.addr),
+            false => self.admit(
                 pager,
                 ThrottledFault {
                     addr: fault.addr,
@@ -161,9 +157,9 @@ impl HandlerThread {
                     thread: fault.thread,
                     state: ThrottleState::default(),
                 },
-            );
+            ),
         }
-        count > 0
+        true
     }
 
     /// Resolves a fault, or puts it off if its task, or the system, is past its limit.
