@@ -85,10 +85,10 @@ impl ProcessPager {
         let sender = self.mail.lock();
         self.pager.mm.gate.close();
         // With the gate closed no thread faults, and no thread evicts but the evictor's. It is
-        // sent an command to make room, since this thread lacks the descriptors for that.
+        // sent a command to make room, since this thread lacks the descriptors for that.
         let mut want = 0;
         let mut stuck = 0;
-        let quiesced = loop {
+        let closed = loop {
             let freed = self.send_as(&sender, PagerCommand::Drain(want));
             let quiesced = self.pager.evictor.quiesce();
             if !self.pager.standby.slots.ring.is_empty() {
@@ -97,27 +97,25 @@ impl ProcessPager {
                 if stuck < DRAINS {
                     continue;
                 }
-                client.dismiss_child(child);
-                self.pager.mm.gate.open();
-                drop((sender, control));
-                return Err(ForkError::Standby);
+                break Err(ForkError::Standby);
             }
             let needed = client.n().saturating_sub(client.unused());
             let Err(short) = client.reserve_for_child(child, needed) else {
-                break quiesced;
+                break Ok(quiesced);
             };
             drop(quiesced);
             if want > 0 && freed == 0 {
                 let missing = short.missing;
-                client.dismiss_child(child);
-                self.pager.mm.gate.open();
-                drop((sender, control));
-                return Err(ForkError::Frames { needed, missing });
+                break Err(ForkError::Frames { needed, missing });
             }
             // Each frame freed here is one less for the child, too.
             want = short.missing.div_ceil(2).max(1);
             client.release(client.unused());
         };
+        let quiesced = closed.inspect_err(|_| {
+            client.dismiss_child(child);
+            self.pager.mm.gate.open();
+        })?;
         Ok(ForkGuard {
             child,
             control: ManuallyDrop::new(control),
@@ -177,13 +175,7 @@ impl ProcessPager {
         fork.quiesced.become_child(self.store)?;
         self.pager.faults.streams.become_child(self.store)?;
         self.pager.frames.note_resident();
-        // SAFETY: dropped once, here.
-        unsafe {
-            ManuallyDrop::drop(&mut fork.quiesced);
-            self.pager.mm.gate.open();
-            ManuallyDrop::drop(&mut fork.sender);
-            ManuallyDrop::drop(&mut fork.control);
-        }
+        self.open_after_fork(fork);
         Ok(())
     }
 
