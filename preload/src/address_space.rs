@@ -241,20 +241,10 @@ impl AddressSpace {
 
     /// The parts of `span` that are paged memory and can be read: what may be nailed.
     pub fn nailable(&self, span: &AddrRange) -> impl Iterator<Item = AddrRange> + use<> {
-        self.map
-            .lookup(span)
-            .into_iter()
-            .filter_map(|piece| match piece.state {
-                Lookup::Used(
-                    MappingAttrs {
-                        kind: MappingKind::Paged,
-                        prot,
-                        ..
-                    },
-                    _,
-                ) if prot & libc::PROT_READ != 0 => Some(piece.span),
-                _ => None,
-            })
+        self.map.lookup(span).into_iter().filter_map(|piece| {
+            let readable = piece.state.paged()?.prot & libc::PROT_READ != 0;
+            readable.then_some(piece.span)
+        })
     }
 
     /// Nails for `mlock`. Not all frames: with none left for anything else the program would

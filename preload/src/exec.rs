@@ -1,172 +1,20 @@
 //! Exec: a program's children belong to the tree, even with an environment of their own.
 //!
-//! Rule: safe between vfork and exec. This code allocates on no heap: it builds the environment on
-//! the stack, or, where that is too large, in a mapping.
+//! Rule: safe between vfork and exec: this code allocates on no heap.
 
-use crate::raw_syscall::{SyscallResult, c_result, error, is_error, syscall3, syscall6};
+mod environment;
+
+use crate::raw_syscall::{SyscallResult, c_result, error, syscall3, syscall6};
 use crate::{address_space, diagnostics, limits, supervisor};
+use environment::{strings, with_preload_env};
 use host::pageable;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null;
-use std::sync::OnceLock;
 
-/// A C array of strings, ended by null.
-pub type CStringArray = *const *const c_char;
-
-/// Bytes of stack for a new environment before a mapping is made.
-const ON_STACK: usize = 16 << 10;
+pub use environment::{CStringArray, save_environment};
 
 /// Longest path put together here, with its null byte.
 const PATH: usize = 4096;
-
-/// The variables that every environment must have.
-struct PreloadEnv {
-    /// The library's own path, as LD_PRELOAD had it.
-    library: CString,
-    /// `LD_PRELOAD=` and that path.
-    preload: CString,
-    /// `SELFPAGE_...=...`, each.
-    variables: Vec<CString>,
-}
-
-static PRELOAD_ENV: OnceLock<PreloadEnv> = OnceLock::new();
-
-const PRELOAD: &[u8] = b"LD_PRELOAD=";
-const PREFIX: &[u8] = b"SELFPAGE_";
-const NAME: &[u8] = b"libselfpage_preload.so";
-
-/// Copies our variables from the environment. In the constructor.
-///
-/// # Safety
-/// `environment` is an array of C strings ended by null.
-pub unsafe fn save_environment(environment: CStringArray) {
-    // SAFETY: the caller's.
-    let entries = || unsafe { strings(environment) };
-    let variables: Vec<CString> = entries()
-        .filter(|e| e.to_bytes().starts_with(PREFIX))
-        .map(CStr::to_owned)
-        .collect();
-    let library = entries()
-        .filter_map(|e| e.to_bytes().strip_prefix(PRELOAD))
-        .flat_map(|list| list.split(|b| *b == b':' || *b == b' '))
-        .find(|path| path.ends_with(NAME));
-    let Some(library) = library.and_then(|path| CString::new(path).ok()) else {
-        return;
-    };
-    let Ok(preload) = CString::new([PRELOAD, library.as_bytes()].concat()) else {
-        return;
-    };
-    let _ = PRELOAD_ENV.set(PreloadEnv {
-        library,
-        preload,
-        variables,
-    });
-}
-
-/// # Safety
-/// As for [`save_environment`]; null is an empty array, as for the kernel.
-unsafe fn strings<'a>(array: CStringArray) -> impl Iterator<Item = &'a CStr> {
-    let mut at = array;
-    std::iter::from_fn(move || {
-        if at.is_null() {
-            return None;
-        }
-        // SAFETY: inside the array, up to its null.
-        let entry = unsafe { *at };
-        at = at.wrapping_add(1);
-        // SAFETY: a C string of the array.
-        (!entry.is_null()).then(|| unsafe { CStr::from_ptr(entry) })
-    })
-}
-
-/// A variable's name with its `=`.
-fn name_of(entry: &[u8]) -> &[u8] {
-    entry
-        .iter()
-        .position(|b| *b == b'=')
-        .map_or(entry, |at| &entry[..=at])
-}
-
-/// Calls `go` with an environment that includes our variables.
-///
-/// # Safety
-/// `environment` is an array of C strings ended by null, or null.
-unsafe fn with_preload_env<R>(environment: CStringArray, go: impl FnOnce(CStringArray) -> R) -> R {
-    let Some(ours) = PRELOAD_ENV.get().filter(|_| address_space::is_active()) else {
-        return go(environment);
-    };
-    // SAFETY: the caller's.
-    let entries = || unsafe { strings(environment) };
-    let list = entries().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
-    let preloads = |list: &[u8]| {
-        list.split(|b| *b == b':' || *b == b' ')
-            .any(|p| p == ours.library.as_bytes())
-    };
-    let whole = list.is_some_and(preloads)
-        && ours
-            .variables
-            .iter()
-            .all(|ours| entries().any(|e| e == ours.as_c_str()));
-    if whole {
-        return go(environment);
-    }
-    let count = entries().count();
-    let pointers = (count + ours.variables.len() + 2) * size_of::<usize>();
-    let text = ours.preload.as_bytes().len() + 2 + list.map_or(0, <[u8]>::len);
-    let mut stack = [0usize; ON_STACK / size_of::<usize>()];
-    let mapped = (pointers + text > ON_STACK).then(|| {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        (
-            address_space::map(0, pointers + text, address_space::RW, flags, -1, 0),
-            pointers + text,
-        )
-    });
-    let memory = match mapped {
-        Some((start, _)) if is_error(start) => return go(environment),
-        Some((start, _)) => start as *mut u8,
-        None => stack.as_mut_ptr().cast(),
-    };
-    // SAFETY: `memory` has room for all pointers and then the text, as computed.
-    unsafe {
-        let preload = memory.add(pointers);
-        let mut at = preload;
-        let mut put = |bytes: &[u8]| {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
-            at = at.add(bytes.len());
-        };
-        put(ours.preload.as_bytes());
-        if let Some(theirs) = list.filter(|list| !list.is_empty() && !preloads(list)) {
-            put(b":");
-            put(theirs);
-        }
-        put(b"\0");
-        let table = memory.cast::<*const c_char>();
-        let mut n = 0;
-        let mut add = |entry: *const c_char| {
-            *table.add(n) = entry;
-            n += 1;
-        };
-        add(preload.cast());
-        ours.variables.iter().for_each(|entry| add(entry.as_ptr()));
-        let replaced = |entry: &CStr| {
-            let name = name_of(entry.to_bytes());
-            name == PRELOAD
-                || ours
-                    .variables
-                    .iter()
-                    .any(|ours| name_of(ours.as_bytes()) == name)
-        };
-        entries()
-            .filter(|entry| !replaced(entry))
-            .for_each(|entry| add(entry.as_ptr()));
-        add(null());
-    }
-    let result = go(memory.cast::<*const c_char>().cast_const());
-    if let Some((start, len)) = mapped {
-        address_space::unmap(&(start as usize..start as usize + len.next_multiple_of(wired::PAGE)));
-    }
-    result
-}
 
 /// The decision about a program to execute.
 enum ExecPolicy {
@@ -393,30 +241,6 @@ fn exec_by_shell(path: &CStr, argv: CStringArray, envp: CStringArray) -> Syscall
 type Actions = *const libc::posix_spawn_file_actions_t;
 type Attributes = *const libc::posix_spawnattr_t;
 
-crate::dlsym::next! {
-    /// The C library's own `posix_spawn`.
-    fn posix_spawn(
-        pid: *mut libc::pid_t,
-        path: *const c_char,
-        actions: Actions,
-        attributes: Attributes,
-        argv: CStringArray,
-        envp: CStringArray
-    ) -> c_int
-}
-
-crate::dlsym::next! {
-    /// The C library's own `posix_spawnp`.
-    fn posix_spawnp(
-        pid: *mut libc::pid_t,
-        path: *const c_char,
-        actions: Actions,
-        attributes: Attributes,
-        argv: CStringArray,
-        envp: CStringArray
-    ) -> c_int
-}
-
 /// The functions as the program calls them.
 mod exports {
     use super::*;
@@ -485,59 +309,53 @@ mod exports {
         naked_asm!("jmp {}", sym selfpage_v_execle)
     }
 
-    #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn posix_spawn(
-        pid: *mut libc::pid_t,
-        path: *const c_char,
-        actions: Actions,
-        attributes: Attributes,
-        argv: CStringArray,
-        envp: CStringArray,
-    ) -> c_int {
-        // SAFETY: the program's own call.
-        let go = |envp| unsafe { super::posix_spawn(pid, path, actions, attributes, argv, envp) };
-        // SAFETY: the program's string.
-        spawn(unsafe { CStr::from_ptr(path) }, envp, go)
+    /// Defines `posix_spawn` and `posix_spawnp`, which differ in where they find the program.
+    macro_rules! spawn {
+        ($name:ident, $policy:expr) => {
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            extern "C" fn $name(
+                pid: *mut libc::pid_t,
+                path: *const c_char,
+                actions: Actions,
+                attributes: Attributes,
+                argv: CStringArray,
+                envp: CStringArray,
+            ) -> c_int {
+                crate::dlsym::next! {
+                    /// The C library's own function.
+                    fn $name(
+                        pid: *mut libc::pid_t,
+                        path: *const c_char,
+                        actions: Actions,
+                        attributes: Attributes,
+                        argv: CStringArray,
+                        envp: CStringArray
+                    ) -> c_int
+                }
+                // SAFETY: the program's own call.
+                let go = |envp| unsafe { $name(pid, path, actions, attributes, argv, envp) };
+                // SAFETY: the program's string.
+                match $policy(unsafe { CStr::from_ptr(path) }) {
+                    // SAFETY: the program's array.
+                    ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
+                    ExecPolicy::Unpaged => go(envp),
+                    ExecPolicy::Refused => libc::EACCES,
+                }
+            }
+        };
     }
+    spawn!(posix_spawn, policy_for);
+    spawn!(posix_spawnp, policy_along_path);
 
-    #[cfg_attr(not(test), unsafe(no_mangle))]
-    extern "C" fn posix_spawnp(
-        pid: *mut libc::pid_t,
-        path: *const c_char,
-        actions: Actions,
-        attributes: Attributes,
-        argv: CStringArray,
-        envp: CStringArray,
-    ) -> c_int {
-        // SAFETY: the program's own call.
-        let go = |envp| unsafe { super::posix_spawnp(pid, path, actions, attributes, argv, envp) };
-        // SAFETY: the program's string.
-        let name = unsafe { CStr::from_ptr(path) };
-        let mut policy = None;
+    fn policy_along_path(name: &CStr) -> ExecPolicy {
+        let mut policy = ExecPolicy::Paged;
         search_path(name, |path| {
             let found = rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
             if found {
-                policy = Some(policy_for(path));
+                policy = policy_for(path);
             }
             found
         });
-        spawn_by_policy(policy.unwrap_or(ExecPolicy::Paged), envp, go)
-    }
-
-    fn spawn(path: &CStr, envp: CStringArray, go: impl FnOnce(CStringArray) -> c_int) -> c_int {
-        spawn_by_policy(policy_for(path), envp, go)
-    }
-
-    fn spawn_by_policy(
-        policy: ExecPolicy,
-        envp: CStringArray,
-        go: impl FnOnce(CStringArray) -> c_int,
-    ) -> c_int {
-        match policy {
-            // SAFETY: the program's array.
-            ExecPolicy::Paged => unsafe { with_preload_env(envp, go) },
-            ExecPolicy::Unpaged => go(envp),
-            ExecPolicy::Refused => libc::EACCES,
-        }
+        policy
     }
 }

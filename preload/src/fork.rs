@@ -17,14 +17,12 @@ use crate::process_pager::ForkGate;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, c_result, error, is_error, syscall6};
 use crate::vma_map::AddrRange;
 use crate::{
-    address_space, diagnostics, heap, init, mapped_bitmap, mlock, paged_memory, pthread,
-    raw_syscall, supervisor,
+    address_space, diagnostics, heap, init, mlock, paged_memory, pthread, raw_syscall, supervisor,
 };
 use std::cell::UnsafeCell;
-use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use wired::{Guard, Lock, PAGE};
+use wired::{Guard, Lock};
 
 pub use clone::{is_kernels_clone3, raw_clone3, raw_fork};
 
@@ -139,7 +137,7 @@ fn stop_for_clone(kind: ForkKind, also: &[AddrRange]) {
         // SAFETY: the C library's lock for exactly this.
         unsafe { _IO_list_lock() };
     }
-    let (nails, complete) = nail_touched(stdio, also);
+    let (nails, complete) = libc_data::nail_touched(stdio, also);
     let space = address_space::lock();
     let gate = match complete {
         true => ForkGate::close()
@@ -276,47 +274,6 @@ unsafe extern "C" {
 fn single_threaded() -> bool {
     // SAFETY: a byte the C library keeps; volatile, since other threads change it.
     unsafe { std::ptr::from_ref(&__libc_single_threaded).read_volatile() != 0 }
-}
-
-/// Nails the pages that are touched while the gate is closed. Returns false if some of them
-/// cannot be nailed.
-fn nail_touched(library: bool, also: &[AddrRange]) -> (Vec<AddrRange>, bool) {
-    let mut pages = BTreeSet::new();
-    let mut want = |span: AddrRange| {
-        let first = span.start & !(PAGE - 1);
-        pages.extend((first..span.end).step_by(PAGE));
-    };
-    let here = std::ptr::from_ref(&pages_anchor()) as usize;
-    // This thread's stack, where it is paged (a coroutine's, or one the program gave).
-    want(here.saturating_sub(2 * PAGE)..here + 3 * PAGE);
-    // Its thread-local storage, which lies on the same stack.
-    libc_data::local(&mut want);
-    also.iter().cloned().for_each(&mut want);
-    let space = address_space::lock();
-    if library {
-        libc_data::each(&space, &mut want);
-    }
-    // Page by page: an unreadable page needs no nail, and must not keep its
-    // neighbours from theirs. Nor does an unmapped one: the program break itself is
-    // an address that the C library keeps.
-    let mut nails: Vec<AddrRange> = pages
-        .into_iter()
-        .filter(|page| mapped_bitmap::is_mapped(*page))
-        .flat_map(|page| space.nailable(&(page..page + PAGE)))
-        .collect();
-    let mut complete = true;
-    nails.retain(|span| {
-        let nailed = paged_memory::nail(span).is_ok();
-        // The use of a page that cannot be read is a signal, and waits for nothing.
-        complete &= nailed || !raw_syscall::is_readable(span.start, size_of::<u64>());
-        nailed
-    });
-    (nails, complete)
-}
-
-#[inline(never)]
-fn pages_anchor() -> u8 {
-    0
 }
 
 fn note_refused() {

@@ -1,37 +1,29 @@
 //! The C library's memory functions, as the program calls them.
 //!
 //! Each function is its system call, emulated in [`crate::map`],
-//! [`crate::advise`] and [`crate::brk`], with the result given the C way.
+//! [`crate::madvise`] and [`crate::brk`], with the result given the C way.
 
 use crate::raw_syscall::{c_result, error};
-use crate::{brk, madvise, map, mlock};
+use crate::{brk, madvise, map, mlock, mremap};
 use std::ffi::{c_int, c_void};
 
-/// `mmap`.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mmap(
-    addr: usize,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> isize {
-    c_result(map::mmap(addr, len, prot, flags, fd, offset))
+/// Defines `mmap`, which has a second name on 64-bit machines.
+macro_rules! mmap {
+    ($($name:ident)*) => {$(
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        extern "C" fn $name(
+            addr: usize,
+            len: usize,
+            prot: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: i64,
+        ) -> isize {
+            c_result(map::mmap(addr, len, prot, flags, fd, offset))
+        }
+    )*};
 }
-
-/// `mmap64`, the same on 64-bit machines.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn mmap64(
-    addr: usize,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: i64,
-) -> isize {
-    c_result(map::mmap(addr, len, prot, flags, fd, offset))
-}
+mmap!(mmap mmap64);
 
 /// `munmap`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -48,7 +40,7 @@ extern "C" fn mremap(
     flags: c_int,
     new: usize,
 ) -> isize {
-    c_result(map::mremap(old, old_len, new_len, flags, new))
+    c_result(mremap::mremap(old, old_len, new_len, flags, new))
 }
 
 /// `mprotect`.

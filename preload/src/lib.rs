@@ -7,7 +7,7 @@
 //! unmodified program gets them by interposition.
 //!
 //! - `malloc`: the C library's allocator, over mimalloc, over `map`
-//! - `map`, `madvise`, `mlock`, `brk`: the memory calls as the kernel defines them, over
+//! - `map`, `mremap`, `madvise`, `mlock`, `brk`: the memory calls as the kernel defines them, over
 //!   `address_space`, which keeps `vma_map` and memory in step
 //! - `limits`: address space and data limits that the program sets
 //! - `adopt`: memory mapped before the constructor
@@ -41,6 +41,7 @@ mod malloc;
 mod map;
 mod mapped_bitmap;
 mod mlock;
+mod mremap;
 mod paged_memory;
 mod pager_process;
 mod process_pager;

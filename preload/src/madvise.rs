@@ -6,7 +6,7 @@
 
 use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3, syscall6};
-use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MappingKind, MlockState};
+use crate::vma_map::{AddrRange, Lookup, MappingAttrs, MlockState};
 use crate::{address_space, paged_memory, raw_syscall};
 use std::ffi::c_int;
 use wired::PAGE;
@@ -78,17 +78,10 @@ pub fn madvise(addr: usize, len: usize, advice: c_int) -> SyscallResult {
     };
     let mut hole = false;
     for piece in space.map.lookup(&target) {
-        let answer = match piece.state {
-            Lookup::Outside
-            | Lookup::Used(
-                MappingAttrs {
-                    kind: MappingKind::Foreign,
-                    ..
-                },
-                _,
-            ) => kernel(&piece.span),
-            Lookup::Free => error(libc::ENOMEM),
-            Lookup::Used(attrs, _) => on_paged(space, &piece.span, attrs, &action, advice, kernel),
+        let answer = match piece.state.paged() {
+            None if piece.state == Lookup::Free => error(libc::ENOMEM),
+            None => kernel(&piece.span),
+            Some(attrs) => on_paged(space, &piece.span, attrs, &action, advice, kernel),
         };
         match -answer as c_int {
             // Populating stops at a hole. Other advice continues past it, and the kernel reports

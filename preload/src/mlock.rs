@@ -3,7 +3,7 @@
 
 use crate::address_space::{AddressSpace, page_range};
 use crate::raw_syscall::{SyscallResult, error, is_error, syscall3};
-use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MappingKind, MlockState};
+use crate::vma_map::{AddrRange, Lookup, MappedRange, MappingAttrs, MlockState};
 use crate::{address_space, diagnostics};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -28,12 +28,8 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
     };
     let space = &mut address_space::lock();
     let pieces = space.map.lookup(&target);
-    let fresh = |piece: &MappedRange| match piece.state {
-        Lookup::Used(attrs, _)
-            if attrs.kind == MappingKind::Paged && attrs.locked == MlockState::No =>
-        {
-            piece.span.len()
-        }
+    let fresh = |piece: &MappedRange| match piece.state.paged() {
+        Some(attrs) if attrs.locked == MlockState::No => piece.span.len(),
         _ => 0,
     };
     match room_for_locked(space, pieces.iter().map(fresh).sum()) {
@@ -43,17 +39,10 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
     }
     let mut result = 0;
     for piece in pieces {
-        let answer = match piece.state {
-            Lookup::Outside
-            | Lookup::Used(
-                MappingAttrs {
-                    kind: MappingKind::Foreign,
-                    ..
-                },
-                _,
-            ) => kernel(&piece.span),
-            Lookup::Free => return error(libc::ENOMEM),
-            Lookup::Used(attrs, _) if on_fault => {
+        let answer = match piece.state.paged() {
+            None if piece.state == Lookup::Free => return error(libc::ENOMEM),
+            None => kernel(&piece.span),
+            Some(attrs) if on_fault => {
                 if attrs.locked == MlockState::No {
                     space
                         .map
@@ -61,7 +50,7 @@ pub fn mlock(addr: usize, len: usize, on_fault: bool) -> SyscallResult {
                 }
                 0
             }
-            Lookup::Used(attrs, _) => lock_held(space, &piece.span, attrs),
+            Some(attrs) => lock_held(space, &piece.span, attrs),
         };
         // The kernel continues over holes, and reports them at the end.
         if is_error(answer) {
@@ -129,15 +118,9 @@ pub fn munlock(addr: usize, len: usize) -> SyscallResult {
     };
     let space = &mut address_space::lock();
     for piece in space.map.lookup(&target) {
-        match piece.state {
-            Lookup::Outside
-            | Lookup::Used(
-                MappingAttrs {
-                    kind: MappingKind::Foreign,
-                    ..
-                },
-                _,
-            ) => {
+        match piece.state.paged() {
+            None if piece.state == Lookup::Free => return error(libc::ENOMEM),
+            None => {
                 // SAFETY: as above.
                 let answer =
                     unsafe { syscall3(libc::SYS_munlock, piece.span.start, piece.span.len(), 0) };
@@ -145,8 +128,7 @@ pub fn munlock(addr: usize, len: usize) -> SyscallResult {
                     return answer;
                 }
             }
-            Lookup::Free => return error(libc::ENOMEM),
-            Lookup::Used(attrs, _) => unlock_held(space, &piece.span, attrs),
+            Some(attrs) => unlock_held(space, &piece.span, attrs),
         }
     }
     0

@@ -21,6 +21,7 @@ mod confine;
 mod lifeline;
 mod program;
 mod threads;
+mod trampoline;
 
 use crate::process_pager::ForkGate;
 use crate::raw_syscall::{SignalsBlocked, SyscallResult, error, is_error, syscall3, syscall6};
@@ -28,7 +29,6 @@ use crate::{diagnostics, process_pager, raw_syscall};
 use lifeline::Lifeline;
 use link::client::Connection;
 use program::Program;
-use std::cell::UnsafeCell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -105,8 +105,8 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
         let clone = threads::spawn(ThreadRole::Leader, BESIDE, CHILD);
         await_ready(started(clone)?)?;
     } else {
-        let _subreaper = SubreaperGuard::new();
-        let trampoline = started(clone_trampoline())?;
+        let _subreaper = trampoline::SubreaperGuard::new();
+        let trampoline = started(trampoline::clone())?;
         await_ready(trampoline)?;
         reap(trampoline, 0);
     }
@@ -160,77 +160,6 @@ fn reap(clone: i32, flags: i32) -> bool {
         if answer != error(libc::EINTR) {
             return answer != 0;
         }
-    }
-}
-
-/// Puts the program's subreaper flag aside while it lives: the pager process would become a
-/// child that a subreaper waits for, whose end waits for the subreaper's.
-struct SubreaperGuard(bool);
-
-impl SubreaperGuard {
-    fn new() -> Self {
-        let mut flag = 0i32;
-        let at = std::ptr::from_mut(&mut flag) as usize;
-        // SAFETY: a local word.
-        unsafe {
-            syscall3(
-                libc::SYS_prctl,
-                libc::PR_GET_CHILD_SUBREAPER as usize,
-                at,
-                0,
-            )
-        };
-        if flag != 0 {
-            set_subreaper(0);
-        }
-        Self(flag != 0)
-    }
-}
-
-impl Drop for SubreaperGuard {
-    fn drop(&mut self) {
-        if self.0 {
-            set_subreaper(1);
-        }
-    }
-}
-
-fn set_subreaper(flag: usize) {
-    // SAFETY: a flag of this process.
-    unsafe {
-        syscall3(
-            libc::SYS_prctl,
-            libc::PR_SET_CHILD_SUBREAPER as usize,
-            flag,
-            0,
-        )
-    };
-}
-
-/// The trampoline's stack: it makes a few system calls, on the thread storage of the thread
-/// that waits for it.
-#[repr(C, align(16))]
-struct TrampolineStack(UnsafeCell<[u8; 16 << 10]>);
-// SAFETY: used by one trampoline at a time; its process waits for it.
-unsafe impl Sync for TrampolineStack {}
-static TRAMPOLINE_STACK: TrampolineStack = TrampolineStack(UnsafeCell::new([0; 16 << 10]));
-
-fn clone_trampoline() -> SyscallResult {
-    let top = TRAMPOLINE_STACK.0.get() as usize + size_of::<TrampolineStack>();
-    // The program's descriptors: the trampoline opens and closes none.
-    let flags = BESIDE | libc::CLONE_FILES as usize;
-    // SAFETY: a stack of its own; `trampoline` never returns.
-    unsafe { threads::clone_onto(flags, top, 0, trampoline, 0) }
-}
-
-extern "C" fn trampoline(_: usize) -> ! {
-    match started(threads::spawn(ThreadRole::Leader, BESIDE, GRANDCHILD)).and_then(await_ready) {
-        Ok(()) => {}
-        Err(why) => fail(why),
-    }
-    loop {
-        // SAFETY: ends the trampoline.
-        unsafe { syscall3(libc::SYS_exit, 0, 0, 0) };
     }
 }
 

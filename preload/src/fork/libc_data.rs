@@ -1,8 +1,12 @@
-//! The heap memory that the C library reaches from its own data while it forks.
+//! The memory that the C library touches while it forks: heap memory that it reaches from its own
+//! data, and the stack and thread-local storage of the thread.
 
 use crate::address_space::AddressSpace;
 use crate::vma_map::AddrRange;
-use crate::{dlsym, pager_process, pthread};
+use crate::{
+    address_space, dlsym, mapped_bitmap, paged_memory, pager_process, pthread, raw_syscall,
+};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wired::PAGE;
@@ -89,7 +93,7 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: usize, found: *mu
 
 /// Calls `want` for the thread-local storage that this thread uses while it forks, as
 /// `errno`.
-pub fn local(want: &mut impl FnMut(AddrRange)) {
+fn local(want: &mut impl FnMut(AddrRange)) {
     for pair in LOCAL.chunks(2) {
         let (below, size) = (
             pair[0].load(Ordering::Acquire),
@@ -101,7 +105,7 @@ pub fn local(want: &mut impl FnMut(AddrRange)) {
 }
 
 /// Calls `want` for all memory that may be reached.
-pub fn each(space: &AddressSpace, want: &mut impl FnMut(AddrRange)) {
+fn each(space: &AddressSpace, want: &mut impl FnMut(AddrRange)) {
     let mut reached = Vec::new();
     files(&mut reached);
     for pair in DATA.chunks(2) {
@@ -141,4 +145,45 @@ fn words(space: &AddressSpace, span: AddrRange, reached: &mut Vec<usize>) {
             reached.push(word);
         }
     }
+}
+
+/// Nails the pages that are touched while the gate is closed. Returns false if some of them
+/// cannot be nailed.
+pub fn nail_touched(library: bool, also: &[AddrRange]) -> (Vec<AddrRange>, bool) {
+    let mut pages = BTreeSet::new();
+    let mut want = |span: AddrRange| {
+        let first = span.start & !(PAGE - 1);
+        pages.extend((first..span.end).step_by(PAGE));
+    };
+    let here = std::ptr::from_ref(&pages_anchor()) as usize;
+    // This thread's stack, where it is paged (a coroutine's, or one the program gave).
+    want(here.saturating_sub(2 * PAGE)..here + 3 * PAGE);
+    // Its thread-local storage, which lies on the same stack.
+    local(&mut want);
+    also.iter().cloned().for_each(&mut want);
+    let space = address_space::lock();
+    if library {
+        each(&space, &mut want);
+    }
+    // Page by page: an unreadable page needs no nail, and must not keep its
+    // neighbours from theirs. Nor does an unmapped one: the program break itself is
+    // an address that the C library keeps.
+    let mut nails: Vec<AddrRange> = pages
+        .into_iter()
+        .filter(|page| mapped_bitmap::is_mapped(*page))
+        .flat_map(|page| space.nailable(&(page..page + PAGE)))
+        .collect();
+    let mut complete = true;
+    nails.retain(|span| {
+        let nailed = paged_memory::nail(span).is_ok();
+        // The use of a page that cannot be read is a signal, and waits for nothing.
+        complete &= nailed || !raw_syscall::is_readable(span.start, size_of::<u64>());
+        nailed
+    });
+    (nails, complete)
+}
+
+#[inline(never)]
+fn pages_anchor() -> u8 {
+    0
 }

@@ -1,0 +1,178 @@
+//! The environment of a program that is executed: it includes the variables by which the program
+//! loads this library and joins the tree.
+//!
+//! It is built on the stack, or, where that is too small, in a mapping.
+
+use crate::address_space;
+use crate::raw_syscall::is_error;
+use std::ffi::{CStr, CString, c_char};
+use std::ptr::null;
+use std::sync::OnceLock;
+
+/// A C array of strings, ended by null.
+pub type CStringArray = *const *const c_char;
+
+/// Bytes of stack for a new environment before a mapping is made.
+const ON_STACK: usize = 16 << 10;
+
+/// The variables that every environment must have.
+struct PreloadEnv {
+    /// The library's own path, as LD_PRELOAD had it.
+    library: CString,
+    /// `LD_PRELOAD=` and that path.
+    preload: CString,
+    /// `SELFPAGE_...=...`, each.
+    variables: Vec<CString>,
+}
+
+static PRELOAD_ENV: OnceLock<PreloadEnv> = OnceLock::new();
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const PREFIX: &[u8] = b"SELFPAGE_";
+const NAME: &[u8] = b"libselfpage_preload.so";
+
+/// Copies our variables from the environment. In the constructor.
+///
+/// # Safety
+/// `environment` is an array of C strings ended by null.
+pub unsafe fn save_environment(environment: CStringArray) {
+    // SAFETY: the caller's.
+    let entries = || unsafe { strings(environment) };
+    let variables: Vec<CString> = entries()
+        .filter(|e| e.to_bytes().starts_with(PREFIX))
+        .map(CStr::to_owned)
+        .collect();
+    let library = entries()
+        .filter_map(|e| e.to_bytes().strip_prefix(PRELOAD))
+        .flat_map(paths)
+        .find(|path| path.ends_with(NAME));
+    let Some(library) = library.and_then(|path| CString::new(path).ok()) else {
+        return;
+    };
+    let Ok(preload) = CString::new([PRELOAD, library.as_bytes()].concat()) else {
+        return;
+    };
+    let _ = PRELOAD_ENV.set(PreloadEnv {
+        library,
+        preload,
+        variables,
+    });
+}
+
+/// The libraries of LD_PRELOAD.
+fn paths(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|b| *b == b':' || *b == b' ')
+}
+
+/// # Safety
+/// As for [`save_environment`]; null is an empty array, as for the kernel.
+pub unsafe fn strings<'a>(array: CStringArray) -> impl Iterator<Item = &'a CStr> {
+    let mut at = array;
+    std::iter::from_fn(move || {
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: inside the array, up to its null.
+        let entry = unsafe { *at };
+        at = at.wrapping_add(1);
+        // SAFETY: a C string of the array.
+        (!entry.is_null()).then(|| unsafe { CStr::from_ptr(entry) })
+    })
+}
+
+/// A variable's name with its `=`.
+fn name_of(entry: &CStr) -> &[u8] {
+    let entry = entry.to_bytes();
+    let end = entry.iter().position(|b| *b == b'=');
+    end.map_or(entry, |at| &entry[..=at])
+}
+
+/// Calls `go` with an environment that includes our variables.
+///
+/// # Safety
+/// `environment` is an array of C strings ended by null, or null.
+pub unsafe fn with_preload_env<R>(
+    environment: CStringArray,
+    go: impl FnOnce(CStringArray) -> R,
+) -> R {
+    let Some(ours) = PRELOAD_ENV.get().filter(|_| address_space::is_active()) else {
+        return go(environment);
+    };
+    // SAFETY: the caller's.
+    let entries = || unsafe { strings(environment) };
+    let list = entries().find_map(|e| e.to_bytes().strip_prefix(PRELOAD));
+    let preloads = list.is_some_and(|list| paths(list).any(|p| p == ours.library.as_bytes()));
+    let mut variables = ours.variables.iter();
+    if preloads && variables.all(|ours| entries().any(|e| e == ours.as_c_str())) {
+        return go(environment);
+    }
+    let theirs = list.filter(|list| !list.is_empty() && !preloads);
+    let pointers = (entries().count() + ours.variables.len() + 2) * size_of::<usize>();
+    let bytes = pointers + ours.preload.as_bytes().len() + 2 + theirs.map_or(0, <[u8]>::len);
+    let mut stack = [0usize; ON_STACK / size_of::<usize>()];
+    let mapped = (bytes > ON_STACK).then(|| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        address_space::map(0, bytes, address_space::RW, flags, -1, 0)
+    });
+    let memory = match mapped {
+        Some(start) if is_error(start) => return go(environment),
+        Some(start) => start as *mut u8,
+        None => stack.as_mut_ptr().cast(),
+    };
+    // SAFETY: `memory` has room for all pointers and then the text, as computed.
+    unsafe { ours.write(memory, pointers, theirs, entries()) };
+    let result = go(memory.cast::<*const c_char>().cast_const());
+    if let Some(start) = mapped {
+        address_space::unmap(
+            &(start as usize..start as usize + bytes.next_multiple_of(wired::PAGE)),
+        );
+    }
+    result
+}
+
+impl PreloadEnv {
+    /// Writes an environment of `entries` with ours in their place: the array, of `pointers` bytes,
+    /// and then the text of LD_PRELOAD, which loads the libraries of `theirs`, too.
+    ///
+    /// # Safety
+    /// `memory` has room for both.
+    unsafe fn write<'a>(
+        &self,
+        memory: *mut u8,
+        pointers: usize,
+        theirs: Option<&[u8]>,
+        entries: impl Iterator<Item = &'a CStr>,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let preload = memory.add(pointers);
+            let mut at = preload;
+            let mut put = |bytes: &[u8]| {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+                at = at.add(bytes.len());
+            };
+            put(self.preload.as_bytes());
+            if let Some(theirs) = theirs {
+                put(b":");
+                put(theirs);
+            }
+            put(b"\0");
+            let mut entry = memory.cast::<*const c_char>();
+            let mut add = |string: *const c_char| {
+                *entry = string;
+                entry = entry.add(1);
+            };
+            add(preload.cast());
+            self.variables.iter().for_each(|ours| add(ours.as_ptr()));
+            let replaced = |entry: &CStr| {
+                let name = name_of(entry);
+                let mut ours = self.variables.iter();
+                name == PRELOAD || ours.any(|ours| name_of(ours) == name)
+            };
+            entries
+                .filter(|entry| !replaced(entry))
+                .for_each(|entry| add(entry.as_ptr()));
+            add(null());
+        }
+    }
+}
