@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use wired::clock::thread_time;
-use wired::{WiredMemory, clock, futex};
+use wired::{WiredMemory, futex};
 
 /// The current time, on the clock of the limits' periods.
 pub(crate) use wired::clock::now;
@@ -103,7 +103,6 @@ impl Default for FaultSample {
 
 impl FaultThrottle {
     pub(crate) fn new(limits: SharedLimits<'static>, log: Arc<Log>) -> rustix::io::Result<Self> {
-        clock::prepare();
         Ok(Self {
             limits,
             log,

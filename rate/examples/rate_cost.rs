@@ -12,7 +12,6 @@ use wired::clock::now;
 const ROUNDS: u64 = 2_000_000;
 
 fn main() {
-    wired::clock::prepare();
     let words = |n: usize| -> Vec<AtomicU64> { (0..n).map(|_| AtomicU64::new(0)).collect() };
     let (generation, limit_words, task_words) =
         (AtomicU32::new(0), words(shared_limits::WORDS), words(4096));

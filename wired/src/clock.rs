@@ -1,34 +1,17 @@
 //! The clocks that a fault reads, as one number of nanoseconds: it fits an atomic word and means
 //! the same to every process that shares the word. (`Instant` suits what stays within a process.)
 //!
-//! Rule: a reading costs as little as possible. Both clocks are inlined; the monotonic one takes
-//! no system call, the thread's own takes one.
-
-#[cfg(target_arch = "x86_64")]
-mod ticks;
+//! Both are inlined. The monotonic one is read in user space (rustix calls the kernel's vDSO itself,
+//! so no program's function stands in between); the thread's own takes a system call. A reading
+//! takes 16 ns and 175 ns (in a loop, on an x86-64 machine whose clock source is tsc;
+//! `cargo run --release -p rate --example rate_cost` has the first beside a fault's check). Reading the
+//! processor's counter alone takes 8 ns: a clock built on it would save less than 1 % of a fault.
 
 use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
 
-/// Makes [`now`] as cheap as this machine allows. It opens a file, so it is called before faults
-/// are handled; without it [`now`] reads the kernel's clock.
-pub fn prepare() {
-    #[cfg(target_arch = "x86_64")]
-    ticks::prepare();
-}
-
-/// Nanoseconds since boot without suspend: the same in all processes, to less than a
-/// microsecond. The clock may go back by as much.
+/// Nanoseconds since boot without suspend: the same in all processes.
 #[inline]
 pub fn now() -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    return ticks::now();
-    #[cfg(not(target_arch = "x86_64"))]
-    monotonic()
-}
-
-/// The kernel's monotonic clock.
-#[inline]
-fn monotonic() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
@@ -51,36 +34,14 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// Most nanoseconds by which [`now`] may be off.
-    const ERROR: u64 = 1_000;
-
-    #[test]
-    fn the_clock_agrees_with_the_kernels_in_all_threads() {
-        prepare();
-        let agrees = || {
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(200) {
-                let before = monotonic();
-                let now = now();
-                let after = monotonic();
-                assert!(
-                    (before..=after + 2 * ERROR).contains(&(now + ERROR)),
-                    "{now} is not from {before} to {after}"
-                );
-            }
-        };
-        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(agrees))));
-    }
-
     #[test]
     fn a_sleep_takes_time_and_little_of_the_processors() {
         let begun = Instant::now();
         let (before, used) = (now(), thread_time().unwrap());
         std::thread::sleep(Duration::from_millis(20));
         let (used, passed) = (thread_time().unwrap() - used, now() - before);
-        let most = begun.elapsed().as_nanos() as u64 + 2 * ERROR;
-        let least = 20_000_000 - 2 * ERROR;
-        assert!((least..=most).contains(&passed), "{passed} of {most}");
+        let most = begun.elapsed().as_nanos() as u64;
+        assert!((20_000_000..=most).contains(&passed), "{passed} of {most}");
         assert!(used < passed, "{used} of {passed}");
     }
 
