@@ -33,7 +33,6 @@ pub mod keys;
 pub mod map;
 pub mod pagemap;
 pub mod pinned;
-pub mod poison;
 pub mod probe;
 pub mod protect;
 pub mod register;
@@ -52,10 +51,9 @@ pub use pagemap::{Pagemap, Translation};
 pub use pinned::{
     RelocateError, SeparateError, relocate, restore_pinned, separate_pinned, separate_pinned_sparse,
 };
-pub use poison::PoisonMethod;
 pub use probe::{MissingFeature, Probe, UffdSource};
 pub use protect::{Access, open_access, set_access};
-pub use register::TranslationError;
+pub use register::{PoisonMethod, TranslationError};
 pub use reserve::{
     Reservation, ReserveError, advise_huge, advise_no_huge, renew, reserve, reserve_aligned,
     reserve_apart, reserve_staging, unmap_reservation, unmap_staging,

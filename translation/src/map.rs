@@ -7,7 +7,7 @@
 //! Rule: mapping never overwrites. A page that is present yields [`MapError::Exists`] with the
 //! bytes mapped before it.
 
-use crate::register::{TranslationError, range};
+use crate::register::{TranslationError, failed, range};
 use crate::uapi;
 use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
@@ -59,6 +59,13 @@ pub enum MapError {
     Other(Errno),
 }
 
+impl Wake {
+    /// The flag of an operation that wakes no threads.
+    fn unless(self, quiet: u64) -> u64 {
+        if self == Self::No { quiet } else { 0 }
+    }
+}
+
 impl MapError {
     /// Bytes mapped before the failure, where the kernel reports them.
     pub fn done(&self) -> usize {
@@ -73,11 +80,7 @@ impl Userfault {
     /// Maps the shared zero page. A later store takes a frame without a fault that reaches this
     /// descriptor, so the caller charges the frame now.
     pub fn zero(&self, addr: usize, len: usize, wake: Wake) -> Result<(), MapError> {
-        let mode = if wake == Wake::No {
-            u64::from(sys::UFFDIO_ZEROPAGE_MODE_DONTWAKE)
-        } else {
-            0
-        };
+        let mode = wake.unless(sys::UFFDIO_ZEROPAGE_MODE_DONTWAKE.into());
         all(len, |done| {
             let mut argument = uapi::uffdio_zeropage {
                 range: range(addr + done, len - done),
@@ -94,16 +97,8 @@ impl Userfault {
     /// Maps pages with a copy of `len` bytes from `src`. The source need not be aligned and must
     /// not be memory whose faults the calling thread serves.
     pub fn copy(&self, dst: usize, src: *const u8, len: usize, wake: Wake) -> Result<(), MapError> {
-        self.copy_mode(
-            dst,
-            src,
-            len,
-            if wake == Wake::No {
-                u64::from(sys::UFFDIO_COPY_MODE_DONTWAKE)
-            } else {
-                0
-            },
-        )
+        let quiet = wake.unless(sys::UFFDIO_COPY_MODE_DONTWAKE.into());
+        self.copy_mode(dst, src, len, quiet)
     }
 
     /// As [`Userfault::copy`], with the pages write-protected from the start: the first
@@ -115,11 +110,7 @@ impl Userfault {
         len: usize,
         wake: Wake,
     ) -> Result<(), MapError> {
-        let quiet = if wake == Wake::No {
-            u64::from(sys::UFFDIO_COPY_MODE_DONTWAKE)
-        } else {
-            0
-        };
+        let quiet = wake.unless(sys::UFFDIO_COPY_MODE_DONTWAKE.into());
         self.copy_mode(dst, src, len, quiet | u64::from(sys::UFFDIO_COPY_MODE_WP))
     }
 
@@ -153,18 +144,7 @@ impl Userfault {
         wake: Wake,
     ) -> Result<(), MapError> {
         // SAFETY: the caller's promise.
-        unsafe {
-            self.move_mode(
-                dst,
-                src,
-                len,
-                if wake == Wake::No {
-                    uapi::MOVE_MODE_DONTWAKE
-                } else {
-                    0
-                },
-            )
-        }
+        unsafe { self.move_mode(dst, src, len, wake.unless(uapi::MOVE_MODE_DONTWAKE)) }
     }
 
     /// As [`Userfault::move_pages`], where source pages may be missing: they are skipped
@@ -179,11 +159,7 @@ impl Userfault {
         len: usize,
         wake: Wake,
     ) -> Result<(), MapError> {
-        let quiet = if wake == Wake::No {
-            uapi::MOVE_MODE_DONTWAKE
-        } else {
-            0
-        };
+        let quiet = wake.unless(uapi::MOVE_MODE_DONTWAKE);
         // SAFETY: the caller's promise.
         unsafe { self.move_mode(dst, src, len, quiet | uapi::MOVE_MODE_ALLOW_SRC_HOLES) }
     }
@@ -219,12 +195,7 @@ impl Userfault {
         // SAFETY: wakes threads; touches no memory.
         unsafe { uapi::call::<{ uapi::WAKE }, _>(self.as_fd(), &mut argument) }
             .map(drop)
-            .map_err(|errno| TranslationError {
-                operation: "waking waiters",
-                addr,
-                len,
-                errno,
-            })
+            .map_err(failed("waking waiters", addr, len))
     }
 }
 

@@ -4,11 +4,9 @@
 //! takes 2.6 us a page and write-protecting by userfaultfd 0.65 us, 12.4 us where a
 //! second thread runs (`examples/translation_costs`). Keys ([`crate::keys`]) need no call at all.
 
-use crate::register::{TranslationError, range};
+use crate::register::TranslationError;
 use crate::uapi;
-use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
-use rustix::fd::AsFd;
 use rustix::mm::{MprotectFlags, mprotect};
 
 /// Allowed kinds of access.
@@ -87,54 +85,5 @@ pub unsafe fn open_access(addr: usize, len: usize) -> Result<(), TranslationErro
         // The processor or the kernel has no keys: there is none to remove.
         // SAFETY: the caller's promise.
         Err(_) => unsafe { set_access(addr, len, Access::READ_WRITE) },
-    }
-}
-
-/// How write protection changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ProtectMode {
-    On,
-    OffAndWake,
-}
-
-impl Userfault {
-    /// Makes stores to the present pages of the range fault (`on`), or permits them again and wakes
-    /// the waiting threads. The range must be registered for write protection.
-    pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> Result<(), TranslationError> {
-        self.write_protect_mode(
-            addr,
-            len,
-            if on {
-                ProtectMode::On
-            } else {
-                ProtectMode::OffAndWake
-            },
-        )
-    }
-
-    pub(crate) fn write_protect_mode(
-        &self,
-        addr: usize,
-        len: usize,
-        to: ProtectMode,
-    ) -> Result<(), TranslationError> {
-        let mode = if to == ProtectMode::On {
-            uapi::WRITEPROTECT_MODE_WP
-        } else {
-            0
-        };
-        let mut argument = uapi::uffdio_writeprotect {
-            range: range(addr, len),
-            mode,
-        };
-        // SAFETY: affects registered memory only and no contents.
-        unsafe { uapi::call::<{ uapi::WRITEPROTECT }, _>(self.as_fd(), &mut argument) }
-            .map(drop)
-            .map_err(|errno| TranslationError {
-                operation: "write-protecting",
-                addr,
-                len,
-                errno,
-            })
     }
 }

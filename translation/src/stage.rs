@@ -18,7 +18,6 @@
 //! `tests/stage_beside.rs`).
 
 use crate::pagemap::Pagemap;
-use crate::protect::ProtectMode;
 use crate::unmap::discard;
 use crate::userfault::Userfault;
 use rustix::io::Errno;
@@ -182,7 +181,7 @@ pub unsafe fn stage_by_copy(
         return Err(StageError::NotProtectable);
     }
     userfault
-        .write_protect_mode(src, len, ProtectMode::On)
+        .write_protect(src, len, true)
         .map_err(|e| match e.errno {
             Errno::NOENT => StageError::NotProtectable,
             other => classify(other),
@@ -193,7 +192,7 @@ pub unsafe fn stage_by_copy(
     let unprotect = match result {
         Ok(_) => Ok(()),
         Err(_) => userfault
-            .write_protect_mode(src, len, ProtectMode::OffAndWake)
+            .write_protect(src, len, false)
             .map_err(|e| classify(e.errno)),
     };
     // Stores that met the protection fault again, now on missing pages.

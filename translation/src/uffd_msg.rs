@@ -4,10 +4,7 @@
 //! same fault twice (after a signal to its thread), so resolving one twice must be harmless.
 
 use crate::uapi;
-use crate::userfault::Userfault;
 use linux_raw_sys::general as sys;
-use rustix::fd::AsFd;
-use rustix::io::{Errno, read};
 
 /// A fault whose thread sleeps until the fault is resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,55 +22,22 @@ pub struct Fault {
     pub thread: u32,
 }
 
-/// Messages read in one call.
-const BATCH: usize = 16;
-
-impl Userfault {
-    /// Reads pending faults, at most as many as `out` holds and 16 a call. Returns `Ok(0)` when no
-    /// fault is pending: wait with poll.
-    pub fn read_faults(&self, out: &mut [Fault]) -> std::io::Result<usize> {
-        // SAFETY: the messages are plain old data; all zeros is a valid value.
-        let mut messages: [uapi::uffd_msg; BATCH] = unsafe { std::mem::zeroed() };
-        let wanted = out.len().min(BATCH);
-        if wanted == 0 {
-            return Ok(0);
+impl Fault {
+    /// The fault of a message; none where it reports another event.
+    pub(crate) fn decode(message: &uapi::uffd_msg) -> Option<Self> {
+        if u32::from(message.event) != sys::UFFD_EVENT_PAGEFAULT {
+            return None;
         }
-        // SAFETY: the bytes of the array; any bytes the kernel writes are valid.
-        let buffer = unsafe {
-            std::slice::from_raw_parts_mut(
-                messages.as_mut_ptr().cast::<u8>(),
-                wanted * size_of::<uapi::uffd_msg>(),
-            )
-        };
-        let bytes = match read(self.as_fd(), buffer) {
-            Ok(bytes) => bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
-            Err(errno) => return Err(errno.into()),
-        };
-        let mut count = 0;
-        for message in &messages[..bytes / size_of::<uapi::uffd_msg>()] {
-            if let Some(fault) = decode(message) {
-                out[count] = fault;
-                count += 1;
-            }
-        }
-        Ok(count)
+        // SAFETY: the event selects the union's member.
+        let fault = unsafe { message.arg.pagefault };
+        let flag = |bit: u32| fault.flags & u64::from(bit) != 0;
+        Some(Self {
+            addr: fault.address as usize & !(wired::PAGE - 1),
+            write: flag(sys::UFFD_PAGEFAULT_FLAG_WRITE),
+            write_protected: flag(sys::UFFD_PAGEFAULT_FLAG_WP),
+            minor: flag(sys::UFFD_PAGEFAULT_FLAG_MINOR),
+            // SAFETY: the only member; zero where the feature is off.
+            thread: unsafe { fault.feat.ptid },
+        })
     }
-}
-
-fn decode(message: &uapi::uffd_msg) -> Option<Fault> {
-    if u32::from(message.event) != sys::UFFD_EVENT_PAGEFAULT {
-        return None;
-    }
-    // SAFETY: the event selects the union's member.
-    let fault = unsafe { message.arg.pagefault };
-    let flag = |bit: u32| fault.flags & u64::from(bit) != 0;
-    Some(Fault {
-        addr: fault.address as usize & !(wired::PAGE - 1),
-        write: flag(sys::UFFD_PAGEFAULT_FLAG_WRITE),
-        write_protected: flag(sys::UFFD_PAGEFAULT_FLAG_WP),
-        minor: flag(sys::UFFD_PAGEFAULT_FLAG_MINOR),
-        // SAFETY: the only member; zero where the feature is off.
-        thread: unsafe { fault.feat.ptid },
-    })
 }
