@@ -15,7 +15,7 @@ use crate::stretch::StretchState;
 use crate::throttle::FaultSample;
 use frames::Frame;
 use rate::FaultClass;
-use store::{StoreError, Submitted, Wait};
+use store::{ReadPage, StoreError, Submitted, Wait};
 use translation::{MapError, Wake};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
@@ -236,7 +236,12 @@ impl Activation<'_> {
         let Some(channel) = self.context.channel.as_mut() else {
             unreachable!("a page is stored only where there is a store");
         };
-        let mut result = match channel.submit_read(handle, into, flight as u64) {
+        let page = ReadPage {
+            handle,
+            into,
+            token: flight as u64,
+        };
+        let mut result = match channel.submit_read(page) {
             Ok(Submitted::Done) => {
                 self.fault.handled.class = FaultClass::Compressed;
                 self.pager.log.add(Counter::from_ram, 1);

@@ -96,7 +96,11 @@ fn in_ram(store: &SharedStore, writes: &[WritePage], start: &Barrier) -> Costs {
     let written = processor_time();
     for _ in 0..PAGES {
         let handle = handles[numbers.next() as usize % PAGES];
-        let read = channel.submit_read(handle, into.0.as_mut_ptr(), 0);
+        let read = channel.submit_read(ReadPage {
+            handle,
+            into: into.0.as_mut_ptr(),
+            token: 0,
+        });
         assert_eq!(read.expect("a page"), Submitted::Done);
     }
     let read = processor_time();

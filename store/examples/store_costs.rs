@@ -143,45 +143,7 @@ fn measure(config: &str, writes: &[WritePage], into: &mut [Page]) {
             (BATCH * BATCHES) as f64 / ios as f64
         );
     }
-    let count = handles.len();
-    let mut at = 1;
-    let random = per_page(BATCHES, 64, |_| {
-        for _ in 0..64 {
-            at = (at * 7919 + 13) % count;
-            let page = into[0].0.as_mut_ptr();
-            if channel.submit_read(handles[at], page, 0).expect("a read") == Submitted::Pending {
-                channel
-                    .complete(Wait::Yes)
-                    .expect("pending")
-                    .result
-                    .expect("a page");
-            }
-        }
-    });
-    println!("  read, one, random {random}");
-    for run in [1, 8, 32] {
-        let sequential = per_page(BATCHES, BATCH, |batch| {
-            let first = batch * BATCH;
-            let reads: Vec<ReadPage> = (0..BATCH)
-                .map(|at| ReadPage {
-                    handle: handles[first + at],
-                    into: into[at].0.as_mut_ptr(),
-                    token: 0,
-                })
-                .collect();
-            for reads in reads.chunks(run) {
-                channel.submit_read_run(reads).expect("a read");
-                while channel.pending() > 0 {
-                    channel
-                        .complete(Wait::Yes)
-                        .expect("pending")
-                        .result
-                        .expect("a page");
-                }
-            }
-        });
-        println!("  read, runs of {run:2}  {sequential}");
-    }
+    measure_reads(channel, &handles, into);
     let discard = per_page(BATCHES, BATCH, |batch| {
         store.discard(0, &handles[batch * BATCH..(batch + 1) * BATCH]);
     });
@@ -194,4 +156,47 @@ fn measure(config: &str, writes: &[WritePage], into: &mut [Page]) {
         let ratio = (usage.pages_ram * 4096) as f64 / usage.ram_compressed as f64;
         println!("  compressed        {ratio:6.2} to 1");
     }
+}
+
+fn measure_reads(channel: &mut dyn Channel, handles: &[PageHandle], into: &mut [Page]) {
+    let count = handles.len();
+    let mut at = 1;
+    let random = per_page(BATCHES, 64, |_| {
+        for _ in 0..64 {
+            at = (at * 7919 + 13) % count;
+            let read = read_page(handles[at], &mut into[0]);
+            if channel.submit_read(read).expect("a read") == Submitted::Pending {
+                await_page(channel);
+            }
+        }
+    });
+    println!("  read, one, random {random}");
+    for run in [1, 8, 32] {
+        let sequential = per_page(BATCHES, BATCH, |batch| {
+            let first = batch * BATCH;
+            let reads: Vec<ReadPage> = (0..BATCH)
+                .map(|at| read_page(handles[first + at], &mut into[at]))
+                .collect();
+            for reads in reads.chunks(run) {
+                channel.submit_read_run(reads).expect("a read");
+                while channel.pending() > 0 {
+                    await_page(channel);
+                }
+            }
+        });
+        println!("  read, runs of {run:2}  {sequential}");
+    }
+}
+
+fn read_page(handle: PageHandle, into: &mut Page) -> ReadPage {
+    ReadPage {
+        handle,
+        into: into.0.as_mut_ptr(),
+        token: 0,
+    }
+}
+
+fn await_page(channel: &mut dyn Channel) {
+    let completion = channel.complete(Wait::Yes).expect("pending");
+    completion.result.expect("a page");
 }

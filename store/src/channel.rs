@@ -305,22 +305,17 @@ impl Channel for StoreChannel {
         Ok(())
     }
 
-    fn submit_read(
-        &mut self,
-        handle: PageHandle,
-        into: *mut u8,
-        token: u64,
-    ) -> Result<Submitted, StoreError> {
+    fn submit_read(&mut self, page: ReadPage) -> Result<Submitted, StoreError> {
         if !self.has_room_for(1) {
             return Err(StoreError::Busy);
         }
-        let Some(blok) = self.read_at_once(handle, into)? else {
+        let Some(blok) = self.read_at_once(page.handle, page.into)? else {
             return Ok(Submitted::Done);
         };
         self.start(
             IoKind::Read,
             blok,
-            &[PageSlot::new(handle.get(), into, token)],
+            &[PageSlot::new(page.handle.get(), page.into, page.token)],
         );
         self.submit_io();
         Ok(Submitted::Pending)

@@ -39,11 +39,7 @@ fn note(page_index: &PageIndex, intent: Intent) -> IntentGuard {
 
 fn is_free(page_index: &PageIndex, handle: u32) -> bool {
     let taken = page_index.taken[handle as usize / 64].load(Ordering::Acquire);
-    page_index.entries[handle as usize]
-        .word
-        .load(Ordering::Acquire)
-        == 0
-        && taken & 1 << (handle % 64) == 0
+    page_index.entries[handle as usize].word().is_free() && taken & 1 << (handle % 64) == 0
 }
 
 fn die(inner: &StoreInner, note: IntentGuard) {
@@ -59,9 +55,7 @@ fn dying_while_claiming_entries_leaves_them_free() {
     let page_index = &inner.page_index;
     let note = note(page_index, Intent::Claim(0));
     for handle in [5, 9] {
-        page_index.entries[handle]
-            .word
-            .store(EntryWord::claimed_by(DEAD).0, Ordering::Release);
+        assert!(page_index.entries[handle].claim(DEAD));
     }
     // One of the two entries reached the holder's bitmap.
     page_index.refs.add(DEAD, 0, 1 << 9);
@@ -75,10 +69,8 @@ fn dying_after_freeing_an_entry_leaves_its_mark_cleared() {
     let page_index = &inner.page_index;
     let handle = page(page_index, &[DEAD]);
     let note = note(page_index, Intent::Drop(handle));
-    page_index.refs.remove(DEAD, 0, 1 << handle);
-    page_index.entries[handle as usize]
-        .word
-        .store(0, Ordering::Release);
+    page_index.refs.remove(DEAD, handle);
+    page_index.entries[handle as usize].free();
     die(&inner, note);
     assert!(is_free(page_index, handle));
 }
@@ -94,7 +86,7 @@ fn dying_while_dropping_drops_once() {
             .lock(DEAD, &mut || false)
             .unwrap();
         if cleared {
-            page_index.refs.remove(DEAD, 0, 1 << handle);
+            page_index.refs.remove(DEAD, handle);
         }
         die(&inner, note);
         assert_eq!(store.usage().holds, 1);

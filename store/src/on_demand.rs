@@ -1,10 +1,10 @@
 //! A channel that is opened by its first page. A process of a tree has several, and most
 //! processes end without a page in the store.
 
+use crate::StoreError;
 use crate::channel::StoreChannel;
 use crate::inner::StoreInner;
 use crate::traits::{Channel, Completion, ReadPage, Submitted, Wait, WritePage};
-use crate::{PageHandle, StoreError};
 use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -39,13 +39,8 @@ impl Channel for OnDemand {
         self.open()?.submit_write(pages)
     }
 
-    fn submit_read(
-        &mut self,
-        handle: PageHandle,
-        into: *mut u8,
-        token: u64,
-    ) -> Result<Submitted, StoreError> {
-        self.open()?.submit_read(handle, into, token)
+    fn submit_read(&mut self, page: ReadPage) -> Result<Submitted, StoreError> {
+        self.open()?.submit_read(page)
     }
 
     fn submit_read_run(&mut self, run: &[ReadPage]) -> Result<usize, StoreError> {

@@ -14,7 +14,8 @@
 //! Rule: the entry is the truth. The bitmap of taken entries is a hint, and an [`Intent`] records
 //! each change of two words first, so that `retire` can finish or undo it.
 
-use crate::backoff::Backoff;
+mod entry;
+
 use crate::blok::BlokAllocator;
 use crate::intent_log::{Intent, IntentGuard, IntentLog};
 use crate::location::Location;
@@ -22,63 +23,9 @@ use crate::ref_bitmap::{RefBitmap, ones};
 use crate::search_hint::SearchHint;
 use crate::segment::SegmentTable;
 use crate::{Checksum, HolderId, PageHandle};
+pub(crate) use entry::{ClaimSet, Entry, EntryWord};
 use std::sync::atomic::{AtomicU64, Ordering};
-use wired::{PAGE, Plain};
-
-/// A stored page.
-#[repr(C)]
-pub(crate) struct Entry {
-    word: AtomicU64,
-    place: AtomicU64,
-    sum: [AtomicU64; 2],
-}
-
-// SAFETY: atomics only.
-unsafe impl Plain for Entry {}
-
-const _: () = assert!(size_of::<Entry>() == 32);
-
-/// The state word.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EntryWord(u64);
-
-const STATE: u64 = 0b11;
-const CLAIMED: u64 = 1;
-const STORED: u64 = 2;
-const FILLED: u64 = 3;
-const LOCK_SHIFT: u32 = 16;
-const LOCK: u64 = 0xffff << LOCK_SHIFT;
-const COUNT_SHIFT: u32 = 32;
-const COUNT_ONE: u64 = 1 << COUNT_SHIFT;
-
-impl EntryWord {
-    fn claimed_by(holder: HolderId) -> Self {
-        EntryWord(CLAIMED | lock_of(holder))
-    }
-    pub fn is_free(self) -> bool {
-        self.0 == 0
-    }
-    pub fn is_filled(self) -> bool {
-        self.0 & STATE == FILLED
-    }
-    /// Returns true if the page can be read: stored or filled.
-    pub fn is_page(self) -> bool {
-        self.0 & STATE >= STORED
-    }
-    fn is_locked(self) -> bool {
-        self.0 & LOCK != 0
-    }
-    fn is_locked_by(self, holder: HolderId) -> bool {
-        self.0 & LOCK == lock_of(holder)
-    }
-    pub fn count(self) -> u64 {
-        self.0 >> COUNT_SHIFT
-    }
-}
-
-fn lock_of(holder: HolderId) -> u64 {
-    (u64::from(holder) + 1) << LOCK_SHIFT
-}
+use wired::PAGE;
 
 /// Result of a lookup.
 pub(crate) enum Lookup {
@@ -86,22 +33,6 @@ pub(crate) enum Lookup {
     Filled(u64),
     /// The page's location.
     At(Location),
-}
-
-/// Entries claimed for writing, kept by a channel: part of one group of 64.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct ClaimSet {
-    group: usize,
-    mask: u64,
-}
-
-impl ClaimSet {
-    /// The next entry, until all are used.
-    pub fn take(&mut self) -> Option<u32> {
-        let bit = ones(self.mask).next()?;
-        self.mask &= !(1 << bit);
-        Some(self.group as u32 * 64 + bit)
-    }
 }
 
 /// The entries and their bitmaps.
@@ -130,6 +61,10 @@ impl PageIndex {
             refs,
             intents,
         }
+    }
+
+    fn word(&self, handle: u32) -> EntryWord {
+        self.entries[handle as usize].word()
     }
 
     /// Reserves entry 0: handle 0 does not exist. Once, when the store is made.
@@ -165,13 +100,8 @@ impl PageIndex {
     }
 
     fn claim_in(&self, group: usize, free: u64, holder: HolderId) -> u64 {
-        let claimed = EntryWord::claimed_by(holder).0;
         let mask = ones(free)
-            .filter(|bit| {
-                let word = &self.entries[group * 64 + *bit as usize].word;
-                word.compare_exchange(0, claimed, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-            })
+            .filter(|bit| self.entries[group * 64 + *bit as usize].claim(holder))
             .fold(0, |mask, bit| mask | 1 << bit);
         if mask != 0 {
             self.refs.add(holder, group, mask);
@@ -187,19 +117,8 @@ impl PageIndex {
         }
     }
 
-    /// Frees a claimed entry. Under an intent, or in `retire`.
-    fn free_claimed(&self, holder: HolderId, handle: u32) {
-        let entry = &self.entries[handle as usize];
-        entry.place.store(0, Ordering::Release);
-        self.refs
-            .remove(holder, handle as usize / 64, 1 << (handle % 64));
-        self.make_free(handle);
-    }
-
     fn make_free(&self, handle: u32) {
-        self.entries[handle as usize]
-            .word
-            .store(0, Ordering::Release);
+        self.entries[handle as usize].free();
         self.untake(handle);
     }
 
@@ -219,8 +138,7 @@ impl PageIndex {
 
     /// Publishes a claimed entry whose page is at its location; the writer holds it.
     pub fn publish(&self, handle: u32) {
-        let entry = &self.entries[handle as usize];
-        entry.word.store(STORED | COUNT_ONE, Ordering::Release);
+        self.entries[handle as usize].publish(false);
     }
 
     /// Publishes a claimed entry as a page that repeats this value.
@@ -228,27 +146,25 @@ impl PageIndex {
         let entry = &self.entries[handle as usize];
         entry.place.store(value, Ordering::Release);
         entry.set_sum(sum);
-        entry.word.store(FILLED | COUNT_ONE, Ordering::Release);
+        entry.publish(true);
     }
 
     /// The checksum of a page.
     pub fn checksum(&self, handle: PageHandle) -> Checksum {
-        let [low, high] = &self.entries[handle.get() as usize].sum;
-        let high = u128::from(high.load(Ordering::Relaxed));
-        Checksum(high << 64 | u128::from(low.load(Ordering::Relaxed)))
+        self.entries[handle.get() as usize].sum()
     }
 
     /// Returns true if `contents` are what was written as `handle`, which is a page.
     pub fn verify(&self, handle: PageHandle, contents: &[u8; PAGE]) -> bool {
         let entry = self.entries.get(handle.get() as usize);
-        entry.is_some_and(|entry| EntryWord(entry.word.load(Ordering::Acquire)).is_page())
+        entry.is_some_and(|entry| entry.word().is_page())
             && Checksum::of(contents) == self.checksum(handle)
     }
 
     /// The page's present location.
     pub fn find(&self, handle: PageHandle) -> Option<Lookup> {
         let entry = self.entries.get(handle.get() as usize)?;
-        let word = EntryWord(entry.word.load(Ordering::Acquire));
+        let word = entry.word();
         if !word.is_page() {
             return None;
         }
@@ -265,21 +181,16 @@ impl PageIndex {
         let Some(entry) = self.entries.get(handle as usize) else {
             return false;
         };
-        entry.place.load(Ordering::Acquire) == location.encode()
-            && !EntryWord(entry.word.load(Ordering::Acquire)).is_filled()
+        entry.place.load(Ordering::Acquire) == location.encode() && !entry.word().is_filled()
     }
 
     /// Moves a page, unless it has moved or gone. Locations in RAM are not reused while the mover
     /// has their segment claimed, so that an old location cannot return.
     pub fn relocate(&self, handle: u32, from: Location, to: Location) -> bool {
         let place = &self.entries[handle as usize].place;
+        let (from, to) = (from.encode(), to.encode());
         place
-            .compare_exchange(
-                from.encode(),
-                to.encode(),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
@@ -303,11 +214,10 @@ impl PageIndex {
             .ok_or(ReleaseError::InOthersHands)?;
         if !self.refs.has(holder, handle) {
             // Another thread dropped it meanwhile: its caller's error, without harm.
-            entry.word.store(locked.0 & !LOCK, Ordering::Release);
+            entry.unlock(locked, 0);
             return Err(ReleaseError::NotHeld);
         }
-        self.refs
-            .remove(holder, handle as usize / 64, 1 << (handle % 64));
+        self.refs.remove(holder, handle);
         self.finish_drop(handle, locked, segments, bloks);
         note.set(Intent::Idle);
         Ok(())
@@ -323,10 +233,7 @@ impl PageIndex {
     ) {
         let entry = &self.entries[handle as usize];
         if word.count() > 1 {
-            entry
-                .word
-                .store((word.0 & !LOCK) - COUNT_ONE, Ordering::Release);
-            return;
+            return entry.unlock(word, -1);
         }
         if !word.is_filled() {
             self.free_place(handle, segments, bloks);
@@ -365,16 +272,14 @@ impl PageIndex {
             for bit in ones(mask) {
                 let entry = &self.entries[group * 64 + bit as usize];
                 // A claimed entry is not a page yet; the child claims its own.
-                if !EntryWord(entry.word.load(Ordering::Acquire)).is_page() {
+                if !entry.word().is_page() {
                     continue;
                 }
                 let Some(word) = entry.lock(child, &mut || false) else {
                     continue;
                 };
                 self.refs.add(child, group, 1 << bit);
-                entry
-                    .word
-                    .store((word.0 & !LOCK) + COUNT_ONE, Ordering::Release);
+                entry.unlock(word, 1);
             }
             note.set(Intent::Idle);
         }
@@ -391,8 +296,7 @@ impl PageIndex {
         match intent {
             Intent::Claim(group) => {
                 for handle in group * 64..group * 64 + 64 {
-                    let word =
-                        EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
+                    let word = self.word(handle);
                     if word == EntryWord::claimed_by(dead) && !self.refs.has(dead, handle) {
                         self.make_free(handle);
                     } else if word.is_free() {
@@ -401,10 +305,9 @@ impl PageIndex {
                 }
             }
             Intent::Drop(handle) => {
-                let word = EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
+                let word = self.word(handle);
                 if word.is_page() && word.is_locked_by(dead) {
-                    self.refs
-                        .remove(dead, handle as usize / 64, 1 << (handle % 64));
+                    self.refs.remove(dead, handle);
                     self.finish_drop(handle, word, segments, bloks);
                 } else if word.is_free() {
                     self.repair_taken(handle);
@@ -413,10 +316,10 @@ impl PageIndex {
             Intent::Adopt(group) => {
                 for handle in group * 64..group * 64 + 64 {
                     let entry = &self.entries[handle as usize];
-                    let word = EntryWord(entry.word.load(Ordering::Acquire));
+                    let word = entry.word();
                     if word.is_page() && word.is_locked_by(dead) {
-                        self.refs.remove(dead, group as usize, 1 << (handle % 64));
-                        entry.word.store(word.0 & !LOCK, Ordering::Release);
+                        self.refs.remove(dead, handle);
+                        entry.unlock(word, 0);
                     }
                 }
             }
@@ -432,7 +335,7 @@ impl PageIndex {
             return;
         }
         self.untake(handle);
-        let word = EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
+        let word = self.word(handle);
         if !word.is_free() {
             self.taken[handle as usize / 64].fetch_or(1 << (handle % 64), Ordering::AcqRel);
         }
@@ -441,7 +344,7 @@ impl PageIndex {
     /// The location that the dead holder was writing this page to, if it was.
     pub fn claimed_location(&self, dead: HolderId, handle: u32) -> Option<Location> {
         let entry = &self.entries[handle as usize];
-        let word = EntryWord(entry.word.load(Ordering::Acquire));
+        let word = entry.word();
         (word == EntryWord::claimed_by(dead))
             .then(|| Location::decode(entry.place.load(Ordering::Acquire)))
     }
@@ -450,23 +353,24 @@ impl PageIndex {
     pub fn release_claimed(&self, holder: HolderId, near: usize, handle: u32) {
         let note = self.intents.begin(holder, near);
         note.set(Intent::Claim(handle / 64));
-        self.free_claimed(holder, handle);
+        self.entries[handle as usize]
+            .place
+            .store(0, Ordering::Release);
+        self.refs.remove(holder, handle);
+        self.make_free(handle);
     }
 
     /// All pages, as (handle, holders, location).
     pub fn each_page(&self) -> impl Iterator<Item = (u32, u64, Lookup)> + '_ {
         let high = self.high.load(Ordering::Acquire) as usize;
-        self.taken[..high.min(self.taken.len())]
-            .iter()
-            .enumerate()
-            .flat_map(|(group, taken)| {
-                ones(taken.load(Ordering::Acquire)).map(move |bit| group as u32 * 64 + bit)
-            })
-            .filter_map(|handle| {
-                let word = EntryWord(self.entries[handle as usize].word.load(Ordering::Acquire));
-                let found = self.find(PageHandle::new(handle)?)?;
-                Some((handle, word.count(), found))
-            })
+        let groups = self.taken[..high.min(self.taken.len())].iter().enumerate();
+        let handles = groups.flat_map(|(group, taken)| {
+            ones(taken.load(Ordering::Acquire)).map(move |bit| group as u32 * 64 + bit)
+        });
+        handles.filter_map(|handle| {
+            let holders = self.word(handle).count();
+            Some((handle, holders, self.find(PageHandle::new(handle)?)?))
+        })
     }
 
     /// After a crash: the dead process may have moved the hint without its second look.
@@ -487,39 +391,6 @@ pub(crate) enum ReleaseError {
     NotHeld,
     /// Another process has the entry locked and may be dead.
     InOthersHands,
-}
-
-impl Entry {
-    fn set_sum(&self, sum: Checksum) {
-        self.sum[0].store(sum.0 as u64, Ordering::Relaxed);
-        self.sum[1].store((sum.0 >> 64) as u64, Ordering::Relaxed);
-    }
-
-    /// Locks the entry as `holder`; `None` if it is no page, or if `give_up` returned true.
-    fn lock(&self, holder: HolderId, give_up: &mut impl FnMut() -> bool) -> Option<EntryWord> {
-        let mut backoff = Backoff::default();
-        loop {
-            let word = EntryWord(self.word.load(Ordering::Acquire));
-            if !word.is_page() {
-                return None;
-            }
-            if !word.is_locked() {
-                let locked = word.0 | lock_of(holder);
-                if self
-                    .word
-                    .compare_exchange_weak(word.0, locked, Ordering::AcqRel, Ordering::Relaxed)
-                    .is_ok()
-                {
-                    return Some(EntryWord(locked));
-                }
-                continue;
-            }
-            if backoff.is_exhausted() && give_up() {
-                return None;
-            }
-            backoff.wait();
-        }
-    }
 }
 
 #[cfg(test)]

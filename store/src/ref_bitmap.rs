@@ -54,9 +54,10 @@ impl RefBitmap {
         self.word(holder, group).fetch_or(mask, Ordering::AcqRel);
     }
 
-    /// Clears these bits of the group for `holder`.
-    pub fn remove(&self, holder: HolderId, group: usize, mask: u64) {
-        self.word(holder, group).fetch_and(!mask, Ordering::AcqRel);
+    /// Clears the bit of this handle for `holder`.
+    pub fn remove(&self, holder: HolderId, handle: u32) {
+        self.word(holder, handle as usize / 64)
+            .fetch_and(!(1 << (handle % 64)), Ordering::AcqRel);
     }
 
     /// Returns true if `holder` holds this handle.

@@ -38,6 +38,21 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    fn state(&self) -> u64 {
+        self.state.load(Ordering::Acquire)
+    }
+
+    fn set_state(&self, state: u64) {
+        self.state.store(state, Ordering::Release);
+    }
+
+    /// Returns true if the state was exactly `from`, and is changed.
+    fn try_change(&self, from: u64, to: u64) -> bool {
+        self.state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
     fn live(&self) -> u32 {
         let dead = self.dead.load(Ordering::Relaxed).max(0) as u32;
         self.used.load(Ordering::Relaxed).saturating_sub(dead)
@@ -131,7 +146,7 @@ impl SegmentTable {
     /// The present state of a segment.
     pub fn state(&self, at: u32) -> SegmentState {
         let segment = &self.table[at as usize];
-        let state = segment.state.load(Ordering::Acquire);
+        let state = segment.state();
         match state & KIND {
             FREE => SegmentState::Free,
             SEALED => SegmentState::Sealed {
@@ -149,15 +164,9 @@ impl SegmentTable {
         // Raised first: a segment that its opener's death leaves behind must be found.
         self.high.fetch_max(u64::from(at) + 1, Ordering::AcqRel);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
-        segment
-            .state
-            .compare_exchange(
-                FREE,
-                owned(OPEN, holder, birth),
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .ok()?;
+        if !segment.try_change(FREE, owned(OPEN, holder, birth)) {
+            return None;
+        }
         segment.used.store(0, Ordering::Release);
         segment.dead.store(0, Ordering::Release);
         Some(OpenSegment {
@@ -169,14 +178,9 @@ impl SegmentTable {
     /// Reopens a sealed segment, to fill its end.
     pub fn reopen(&self, at: u32, holder: HolderId) -> Option<OpenSegment> {
         let segment = &self.table[at as usize];
-        let state = segment.state.load(Ordering::Acquire);
+        let state = segment.state();
         let open = owned(OPEN, holder, state >> BIRTH_SHIFT);
-        (state & KIND == SEALED).then_some(())?;
-        segment
-            .state
-            .compare_exchange(state, open, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
-        Some(OpenSegment {
+        (state & KIND == SEALED && segment.try_change(state, open)).then(|| OpenSegment {
             segment: at,
             used: segment.used.load(Ordering::Acquire),
         })
@@ -189,24 +193,16 @@ impl SegmentTable {
 
     /// Seals an open segment.
     pub fn seal(&self, open: OpenSegment) {
-        let state = &self.table[open.segment as usize].state;
-        let birth = state.load(Ordering::Relaxed) >> BIRTH_SHIFT;
-        state.store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
+        let segment = &self.table[open.segment as usize];
+        segment.set_state(SEALED | segment.state() >> BIRTH_SHIFT << BIRTH_SHIFT);
     }
 
     /// Claims a sealed segment to empty it.
     pub fn claim(&self, at: u32, holder: HolderId) -> bool {
-        let state = &self.table[at as usize].state;
-        let now = state.load(Ordering::Acquire);
-        now & KIND == SEALED
-            && state
-                .compare_exchange(
-                    now,
-                    owned(CLAIMED, holder, now >> BIRTH_SHIFT),
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                )
-                .is_ok()
+        let segment = &self.table[at as usize];
+        let now = segment.state();
+        let claimed = owned(CLAIMED, holder, now >> BIRTH_SHIFT);
+        now & KIND == SEALED && segment.try_change(now, claimed)
     }
 
     /// Releases a claimed segment with `live` bytes in it; with none it is free. One that could not
@@ -214,21 +210,19 @@ impl SegmentTable {
     pub fn release(&self, at: u32, live: u32) {
         let segment = &self.table[at as usize];
         if live == 0 {
-            segment.state.store(FREE, Ordering::Release);
+            segment.set_state(FREE);
             return;
         }
         segment.set_live(live);
         let birth = self.births.fetch_add(1, Ordering::Relaxed) + 1;
-        segment
-            .state
-            .store(SEALED | birth << BIRTH_SHIFT, Ordering::Release);
+        segment.set_state(SEALED | birth << BIRTH_SHIFT);
     }
 
     /// Returns true if its owner is emptying it now.
     pub fn is_claimed(&self, at: u32) -> bool {
         self.table
             .get(at as usize)
-            .is_some_and(|segment| segment.state.load(Ordering::Acquire) & KIND == CLAIMED)
+            .is_some_and(|segment| segment.state() & KIND == CLAIMED)
     }
 
     /// Appends an object to an open segment, if it fits.
@@ -280,9 +274,8 @@ impl SegmentTable {
             return None;
         };
         let (offset, len) = (offset as usize + HEADER, len as usize);
-        let fits =
-            (segment as usize) < self.table.len() && offset + len <= self.size && len <= into.len();
-        if !fits {
+        let exists = (segment as usize) < self.table.len();
+        if !exists || offset + len > self.size || len > into.len() {
             return None;
         }
         // SAFETY: inside the arena. The bytes may be overwritten meanwhile, if the page has moved:
@@ -301,14 +294,9 @@ impl SegmentTable {
         if offset as usize + HEADER > (used as usize).min(self.size) {
             return None;
         }
+        let at = self.start(segment).wrapping_add(offset as usize);
         // SAFETY: inside the segment, aligned to 8.
-        let header = unsafe {
-            (*self
-                .start(segment)
-                .wrapping_add(offset as usize)
-                .cast::<AtomicU64>())
-            .load(Ordering::Relaxed)
-        };
+        let header = unsafe { (*at.cast::<AtomicU64>()).load(Ordering::Relaxed) };
         let len = (header >> 32) as u32;
         let next = offset.checked_add(room_for(len as usize) as u32)?;
         (next <= used).then_some((
@@ -335,16 +323,13 @@ impl SegmentTable {
     /// Seals the segments that the dead holder had open or claimed.
     pub fn abandon(&self, dead: HolderId, is_live: impl Fn(u32, Location) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
-            let state = segment.state.load(Ordering::Acquire);
+            let state = segment.state();
             let mine = matches!(state & KIND, OPEN | CLAIMED)
                 && state & OWNER == (u64::from(dead) + 1) << OWNER_SHIFT;
             if mine {
                 let live = self.live_in(at, &is_live);
                 segment.set_live(live);
-                segment.state.store(
-                    SEALED | state >> BIRTH_SHIFT << BIRTH_SHIFT,
-                    Ordering::Release,
-                );
+                segment.set_state(SEALED | state >> BIRTH_SHIFT << BIRTH_SHIFT);
             }
         }
     }
@@ -352,8 +337,7 @@ impl SegmentTable {
     /// Frees the sealed segments without live objects, to return their memory.
     pub fn sweep(&self, holder: HolderId, is_live: impl Fn(u32, Location) -> bool) {
         for (at, segment) in (0..).zip(self.table) {
-            let empty =
-                segment.state.load(Ordering::Acquire) & KIND == SEALED && segment.live() == 0;
+            let empty = segment.state() & KIND == SEALED && segment.live() == 0;
             if empty && self.claim(at, holder) {
                 let live = self.live_in(at, &is_live);
                 if live == 0 {
@@ -378,15 +362,21 @@ impl SegmentTable {
 
     /// Live bytes of a segment that is claimed or unowned, by walking it.
     pub fn live_in(&self, at: u32, is_live: impl Fn(u32, Location) -> bool) -> u32 {
-        self.objects(at)
-            .filter(|&(handle, location)| is_live(handle, location))
-            .map(|(_, location)| location_bytes(location))
-            .sum()
+        let (mut live, mut offset) = (0, 0);
+        while let Some((handle, location, next)) = self.object(at, offset) {
+            live += if is_live(handle, location) {
+                next - offset
+            } else {
+                0
+            };
+            offset = next;
+        }
+        live
     }
 
     /// Bytes of the segments that are not free.
     pub fn used(&self) -> u64 {
-        let busy = |s: &&Segment| s.state.load(Ordering::Acquire) & KIND != FREE;
+        let busy = |s: &&Segment| s.state() & KIND != FREE;
         self.table.iter().filter(busy).count() as u64 * self.size as u64
     }
 
@@ -405,12 +395,4 @@ pub(crate) struct OpenSegment {
 /// Bytes of arena an object of `len` bytes takes.
 pub(crate) fn room_for(len: usize) -> usize {
     HEADER + len.next_multiple_of(8)
-}
-
-/// Bytes of arena the object at `location` takes.
-pub(crate) fn location_bytes(location: Location) -> u32 {
-    match location {
-        Location::Ram { len, .. } => room_for(len as usize) as u32,
-        _ => 0,
-    }
 }

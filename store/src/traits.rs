@@ -50,14 +50,9 @@ pub trait Channel: Send {
     /// The memory is page aligned, and stays mapped and unchanged until completion.
     fn submit_write(&mut self, pages: &[WritePage]) -> Result<(), StoreError>;
 
-    /// Reads a page into `into`, page aligned and wired. `Done`: the page is read and verified, and
+    /// Reads a page. `Done`: the page is read and verified, and
     /// the token does not return. `Pending`: the token returns by [`Channel::complete`].
-    fn submit_read(
-        &mut self,
-        handle: PageHandle,
-        into: *mut u8,
-        token: u64,
-    ) -> Result<Submitted, StoreError>;
+    fn submit_read(&mut self, page: ReadPage) -> Result<Submitted, StoreError>;
 
     /// Reads several pages; adjacent bloks in one I/O. Every token returns by
     /// [`Channel::complete`], also for pages that are read at once. Returns the number of pending
@@ -102,7 +97,7 @@ pub struct WritePage {
 pub struct ReadPage {
     /// The page.
     pub handle: PageHandle,
-    /// Destination, page aligned.
+    /// Destination, page aligned and wired.
     pub into: *mut u8,
     /// Returned with the completion.
     pub token: u64,

@@ -71,7 +71,9 @@ fn moving_pages_allocates_nothing() {
                 handles.extend(channel.complete(Wait::Yes).unwrap().result.ok().flatten());
             }
             for &handle in &handles {
-                if channel.submit_read(handle, back.0.as_mut_ptr(), 0).unwrap()
+                if channel
+                    .submit_read(read_page(handle, &mut back, 0))
+                    .unwrap()
                     == Submitted::Pending
                 {
                     channel.complete(Wait::Yes).unwrap().result.unwrap();

@@ -5,8 +5,8 @@ pub mod model;
 pub mod system;
 
 use store::{
-    Channel, Checksum, Completion, PageHandle, SharedStore, Store, StoreConfig, StoreError,
-    Submitted, Wait, WritePage,
+    Channel, Checksum, Completion, PageHandle, ReadPage, SharedStore, Store, StoreConfig,
+    StoreError, Submitted, Wait, WritePage,
 };
 
 pub const PAGE: usize = 4096;
@@ -98,9 +98,17 @@ pub fn write_one(channel: &mut dyn Channel, page: &Page) -> Result<PageHandle, S
     write(channel, std::slice::from_ref(page)).remove(0)
 }
 
+pub fn read_page(handle: PageHandle, into: &mut Page, token: u64) -> ReadPage {
+    ReadPage {
+        handle,
+        into: into.0.as_mut_ptr(),
+        token,
+    }
+}
+
 pub fn read(channel: &mut dyn Channel, handle: PageHandle) -> Result<Page, StoreError> {
     let mut page = Box::new(Page([0xa5; PAGE]));
-    if channel.submit_read(handle, page.0.as_mut_ptr(), 77)? == Submitted::Pending {
+    if channel.submit_read(read_page(handle, &mut page, 77))? == Submitted::Pending {
         let Completion { token, result } = channel.complete(Wait::Yes).unwrap();
         assert_eq!(token, 77);
         assert_eq!(result?, None);

@@ -1,0 +1,151 @@
+//! One entry of the page index: its state word, location and checksum.
+
+use crate::backoff::Backoff;
+use crate::ref_bitmap::ones;
+use crate::{Checksum, HolderId};
+use std::sync::atomic::{AtomicU64, Ordering};
+use wired::Plain;
+
+/// A stored page.
+#[repr(C)]
+pub(crate) struct Entry {
+    state: AtomicU64,
+    pub place: AtomicU64,
+    sum: [AtomicU64; 2],
+}
+
+// SAFETY: atomics only.
+unsafe impl Plain for Entry {}
+
+const _: () = assert!(size_of::<Entry>() == 32);
+
+/// The state word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryWord(u64);
+
+const STATE: u64 = 0b11;
+const CLAIMED: u64 = 1;
+const STORED: u64 = 2;
+const FILLED: u64 = 3;
+const LOCK_SHIFT: u32 = 16;
+const LOCK: u64 = 0xffff << LOCK_SHIFT;
+const COUNT_SHIFT: u32 = 32;
+const COUNT_ONE: u64 = 1 << COUNT_SHIFT;
+
+impl EntryWord {
+    pub fn claimed_by(holder: HolderId) -> Self {
+        EntryWord(CLAIMED | lock_of(holder))
+    }
+
+    pub fn is_free(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn is_filled(self) -> bool {
+        self.0 & STATE == FILLED
+    }
+    /// Returns true if the page can be read: stored or filled.
+    pub fn is_page(self) -> bool {
+        self.0 & STATE >= STORED
+    }
+
+    pub fn is_locked(self) -> bool {
+        self.0 & LOCK != 0
+    }
+
+    pub fn is_locked_by(self, holder: HolderId) -> bool {
+        self.0 & LOCK == lock_of(holder)
+    }
+
+    pub fn count(self) -> u64 {
+        self.0 >> COUNT_SHIFT
+    }
+}
+
+fn lock_of(holder: HolderId) -> u64 {
+    (u64::from(holder) + 1) << LOCK_SHIFT
+}
+
+impl Entry {
+    pub fn word(&self) -> EntryWord {
+        EntryWord(self.state.load(Ordering::Acquire))
+    }
+
+    /// Unlocks the entry, with `change` more holders.
+    pub fn unlock(&self, locked: EntryWord, change: i64) {
+        let count = (COUNT_ONE as i64 * change) as u64;
+        let word = (locked.0 & !LOCK).wrapping_add(count);
+        self.state.store(word, Ordering::Release);
+    }
+
+    /// Claims a free entry. Returns true if it was free.
+    pub fn claim(&self, holder: HolderId) -> bool {
+        let claimed = EntryWord::claimed_by(holder).0;
+        self.state
+            .compare_exchange(0, claimed, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Publishes a claimed entry; the writer holds it.
+    pub fn publish(&self, is_filled: bool) {
+        let state = if is_filled { FILLED } else { STORED };
+        self.state.store(state | COUNT_ONE, Ordering::Release);
+    }
+
+    pub fn free(&self) {
+        self.state.store(0, Ordering::Release);
+    }
+
+    pub fn sum(&self) -> Checksum {
+        let [low, high] = &self.sum;
+        let high = u128::from(high.load(Ordering::Relaxed));
+        Checksum(high << 64 | u128::from(low.load(Ordering::Relaxed)))
+    }
+
+    pub fn set_sum(&self, sum: Checksum) {
+        self.sum[0].store(sum.0 as u64, Ordering::Relaxed);
+        self.sum[1].store((sum.0 >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// Locks the entry as `holder`; `None` if it is no page, or if `give_up` returned true.
+    pub fn lock(&self, holder: HolderId, give_up: &mut impl FnMut() -> bool) -> Option<EntryWord> {
+        let mut backoff = Backoff::default();
+        loop {
+            let word = self.word();
+            if !word.is_page() {
+                return None;
+            }
+            if !word.is_locked() {
+                let locked = word.0 | lock_of(holder);
+                if self
+                    .state
+                    .compare_exchange_weak(word.0, locked, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+                {
+                    return Some(EntryWord(locked));
+                }
+                continue;
+            }
+            if backoff.is_exhausted() && give_up() {
+                return None;
+            }
+            backoff.wait();
+        }
+    }
+}
+
+/// Entries claimed for writing, kept by a channel: part of one group of 64.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ClaimSet {
+    pub group: usize,
+    pub mask: u64,
+}
+
+impl ClaimSet {
+    /// The next entry, until all are used.
+    pub fn take(&mut self) -> Option<u32> {
+        let bit = ones(self.mask).next()?;
+        self.mask &= !(1 << bit);
+        Some(self.group as u32 * 64 + bit)
+    }
+}
