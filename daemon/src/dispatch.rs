@@ -227,10 +227,10 @@ impl Daemon {
             used: view.map_or(0, |view| view.usage.used),
             resident: tenancy.resident,
             client: tenancy.client.map_or(u32::MAX, |client| client.number()),
-            charged: Duration::from_nanos(disk.charged.0),
-            lax: Duration::from_nanos(disk.lax.0),
-            transactions: disk.transactions,
-            bytes: disk.bytes,
+            charged: Duration::from_nanos(disk.totals.charged.0),
+            lax: Duration::from_nanos(disk.totals.lax.0),
+            transactions: disk.totals.transactions,
+            bytes: disk.totals.bytes,
             faults: self.fault_rates.held(number),
         })
     }

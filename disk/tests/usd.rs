@@ -41,7 +41,7 @@ fn written_pages_read_back_across_extent_ends() {
     channel.check(1, 263, MAX_RUN);
     channel.check(1, 1023, 1);
     let figures = usd.client_stats(tenant.id).unwrap();
-    assert_eq!((figures.transactions, figures.failed), (38, 0));
+    assert_eq!((figures.totals.transactions, figures.failed), (38, 0));
     assert_eq!(figures.latency.unwrap().len(), 38);
 }
 
@@ -318,12 +318,16 @@ fn clients_are_charged_by_contract_and_the_trace_agrees() {
     });
     let [one, three] = [one, three].map(|thread| thread.join().unwrap());
     let figures = [one, three].map(|id| usd.client_stats(id).unwrap());
-    assert_eq!(figures[0].charged, Nanos::millis(160));
-    assert_eq!(figures[1].charged, Nanos::millis(480));
-    assert!(figures.iter().all(|client| client.slack == Nanos::ZERO));
+    assert_eq!(figures[0].totals.charged, Nanos::millis(160));
+    assert_eq!(figures[1].totals.charged, Nanos::millis(480));
+    assert!(
+        figures
+            .iter()
+            .all(|client| client.totals.slack == Nanos::ZERO)
+    );
     // Eight periods of two transactions, and of six.
     assert!(
-        figures.iter().all(|client| client.periods >= 7),
+        figures.iter().all(|client| client.totals.periods >= 7),
         "{figures:?}"
     );
     let seen = usd.trace().all();
@@ -336,7 +340,7 @@ fn clients_are_charged_by_contract_and_the_trace_agrees() {
     };
     assert_eq!(
         [one, three].map(|id| charged(id.number())),
-        figures.map(|client| client.charged.0)
+        figures.map(|client| client.totals.charged.0)
     );
     assert!(usd.disk_stats().sleeps > 0);
     assert!(usd.disk_stats().processor > Duration::ZERO);

@@ -3,9 +3,9 @@
 use crate::asker::Asker;
 use crate::ground::Ground;
 use crate::{Outcome, median, unscheduled};
-use disk::atropos::{DiskContract, Utilization};
+use disk::atropos::{ClientId, ClientTotals, DiskContract, Utilization};
 use disk::time::Nanos;
-use disk::usd::{ClientStats, Usd};
+use disk::usd::Usd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
         askers.push(Asker::new(&usd, contract, ground)?);
     }
     let ids: Vec<_> = askers.iter().map(|asker| asker.id).collect();
-    let mut newcomer = Asker::new(&usd, contract(newcomers, 100, false), ground)?;
+    let newcomer = Asker::new(&usd, contract(newcomers, 100, false), ground)?;
     let noise = match flood {
         true => Some(Asker::new(
             &usd,
@@ -145,41 +145,46 @@ fn round(ground: &Ground, depth: usize, flood: bool) -> Outcome<Round> {
                 }
             });
         }
-        let figures = |usd: &Usd| -> Vec<ClientStats> {
-            ids.iter().filter_map(|&id| usd.client_stats(id)).collect()
-        };
-        std::thread::sleep(SETTLING);
-        let (begun, before, used) = (Instant::now(), figures(&usd), usd.disk_stats().processor);
-        let (pieces, mut seen) = (newcomer.pieces(), Vec::new());
-        while begun.elapsed() < COUNTED {
-            std::thread::sleep(PAUSE);
-            let asked = Instant::now();
-            newcomer.one(&pieces);
-            seen.push(asked.elapsed().as_secs_f64() * 1e6);
-        }
-        let (after, whole) = (figures(&usd), usd.disk_stats());
-        let elapsed = begun.elapsed().as_secs_f64();
+        let round = count(&usd, &ids, newcomer, all);
         stop.store(true, Ordering::Relaxed);
-        let both = || before.iter().zip(&after);
-        let charged = both().map(|(b, a)| (a.charged - b.charged).0 as f64 / 1e9);
-        let charged: Vec<f64> = charged.collect();
-        let reads: u64 = both().map(|(b, a)| a.transactions - b.transactions).sum();
-        let wait = usd
-            .client_stats(newcomer.id)
-            .and_then(|figures| figures.wait);
-        let wait = wait.ok_or("the newcomer came")?;
-        Ok(Round {
-            rate: reads as f64 / elapsed,
-            kept: charged.iter().sum::<f64>() / elapsed / f64::from(all),
-            charged,
-            bytes: both().map(|(b, a)| (a.bytes - b.bytes) as f64).collect(),
-            correction: whole.correction,
-            processor: (whole.processor - used).as_secs_f64() / elapsed,
-            waits: (
-                wait.value_at_quantile(0.5) as f64 / 1e3,
-                wait.max() as f64 / 1e3,
-            ),
-            seen,
-        })
+        round
+    })
+}
+
+/// What the clients have in one interval, while a newcomer reads one page after another.
+fn count(usd: &Usd, ids: &[ClientId], mut newcomer: Asker, all: Utilization) -> Outcome<Round> {
+    let totals = || -> Vec<ClientTotals> {
+        let stats = ids.iter().filter_map(|&id| usd.client_stats(id));
+        stats.map(|stats| stats.totals).collect()
+    };
+    std::thread::sleep(SETTLING);
+    let (begun, before, used) = (Instant::now(), totals(), usd.disk_stats().processor);
+    let (pieces, mut seen) = (newcomer.pieces(), Vec::new());
+    while begun.elapsed() < COUNTED {
+        std::thread::sleep(PAUSE);
+        let asked = Instant::now();
+        newcomer.one(&pieces);
+        seen.push(asked.elapsed().as_secs_f64() * 1e6);
+    }
+    let (after, whole) = (totals(), usd.disk_stats());
+    let elapsed = begun.elapsed().as_secs_f64();
+    let both = || before.iter().zip(&after);
+    let charged = both().map(|(b, a)| (a.charged - b.charged).0 as f64 / 1e9);
+    let charged: Vec<f64> = charged.collect();
+    let reads: u64 = both().map(|(b, a)| a.transactions - b.transactions).sum();
+    let wait = usd.client_stats(newcomer.id).and_then(|stats| stats.wait);
+    let wait = wait.ok_or("the newcomer came")?;
+    Ok(Round {
+        rate: reads as f64 / elapsed,
+        kept: charged.iter().sum::<f64>() / elapsed / f64::from(all),
+        charged,
+        bytes: both().map(|(b, a)| (a.bytes - b.bytes) as f64).collect(),
+        correction: whole.correction,
+        processor: (whole.processor - used).as_secs_f64() / elapsed,
+        waits: (
+            wait.value_at_quantile(0.5) as f64 / 1e3,
+            wait.max() as f64 / 1e3,
+        ),
+        seen,
     })
 }

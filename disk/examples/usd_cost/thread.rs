@@ -45,7 +45,7 @@ fn each(ground: &Ground, idle: usize) -> Outcome<f64> {
         std::thread::sleep(TIME);
         let (after, whole) = (figures()?, usd.disk_stats());
         stop.store(true, Ordering::Relaxed);
-        let count = (after.transactions - before.transactions).max(1);
+        let count = (after.totals.transactions - before.totals.transactions).max(1);
         Ok((whole.processor - used).as_secs_f64() * 1e6 / count as f64)
     })
 }

@@ -48,6 +48,11 @@ pub(super) enum Received {
     Nothing,
 }
 
+/// The client at an index, if it still exists.
+pub(super) fn client_at(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
+    clients.get_mut(at as usize)?.as_mut()
+}
+
 impl Client {
     pub(super) fn new(id: ClientId) -> Self {
         Self {

@@ -94,6 +94,21 @@ impl CommandSender {
     }
 }
 
+/// Sends events to the owner.
+#[derive(Debug)]
+pub(super) struct EventSender {
+    pub events: Sender<UsdEvent>,
+    pub notifier: Arc<EventNotifier>,
+}
+
+impl EventSender {
+    pub(super) fn send(&self, event: UsdEvent) {
+        if self.events.send(event).is_ok() {
+            self.notifier.notify();
+        }
+    }
+}
+
 /// Signals the owner that events are pending.
 #[derive(Debug)]
 pub(super) struct EventNotifier(OwnedFd);
@@ -103,7 +118,7 @@ impl EventNotifier {
         Self(bell)
     }
 
-    pub(super) fn notify(&self) {
+    fn notify(&self) {
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 

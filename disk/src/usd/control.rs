@@ -1,15 +1,16 @@
 //! Executes control commands on the disk's thread.
 
-use super::client::Client;
+use super::client::{Client, client_at};
 use super::command::{Command, UsdEvent};
-use super::ring::{RingEvent, next_doorbell_id};
+use super::doorbells::Doorbells;
+use super::ring::RingEvent;
 use super::stats::DiskStats;
-use super::thread::{DiskThread, client_at, untag};
+use super::thread::{DiskThread, untag};
 use super::{ChannelId, IoTarget};
 use crate::atropos::ClientId;
 use crate::time::Time;
 use iochannel::Doorbell;
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::AsRawFd;
 use rustix::io::read;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -49,7 +50,7 @@ impl DiskThread {
                         }
                         self.wake(at);
                     }
-                    None => self.emit(UsdEvent::Closed(id)),
+                    None => self.events.send(UsdEvent::Closed(id)),
                 },
                 Command::Close { id } => self.close(id),
                 Command::Remove { client, answer } => self.remove(now, client, answer),
@@ -86,16 +87,9 @@ impl DiskThread {
         let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
-        if let Some((_, number)) = client.doorbell.take() {
-            self.ring.unwatch(RingEvent::Bell { client: at, number });
-        }
-        self.last_doorbell = next_doorbell_id(self.last_doorbell);
-        let number = self.last_doorbell;
-        let fd = doorbell.as_fd().as_raw_fd();
-        let listened = self.ring.watch(fd, RingEvent::Bell { client: at, number });
-        debug_assert!(listened.is_ok(), "{listened:?}");
+        Doorbells::unwatch(&mut self.ring, at, client);
+        self.doorbells.watch(&mut self.ring, at, client, doorbell);
         client.target = Some(target);
-        client.doorbell = Some((doorbell, number));
         client.wake();
         self.wake(at);
     }
@@ -125,9 +119,7 @@ impl DiskThread {
             .for_each(|job| client.release_slot(untag(job.tag).1));
         let channels: Vec<_> = client.channels.iter().map(|channel| channel.id).collect();
         channels.into_iter().for_each(|id| client.close(id));
-        if let Some((_, number)) = client.doorbell.take() {
-            self.ring.unwatch(RingEvent::Bell { client: at, number });
-        }
+        Doorbells::unwatch(&mut self.ring, at, client);
         client.removal = Some(answer);
         self.release_closed(at);
     }

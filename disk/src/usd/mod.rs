@@ -13,7 +13,8 @@
 //! | `transaction` | one request: its parts on the device, and which are in flight |
 //! | `poll_policy` | how long the thread polls before it sleeps |
 //! | `ring` | the device, doorbells and sleep, by one io_uring |
-//! | `stats` | per-client disk statistics |
+//! | `doorbells` | which doorbells are watched, and which muted |
+//! | `stats` | statistics of the disk and its clients |
 //!
 //! Rules:
 //! - One thread a disk. Nothing on the path of a page waits for the owner, takes a lock or, once a
@@ -30,6 +31,7 @@ mod channel;
 mod client;
 mod command;
 mod control;
+mod doorbells;
 mod poll_policy;
 mod ring;
 mod stats;
@@ -44,7 +46,7 @@ use crate::cost_model::CostModel;
 use crate::swapfs::Extents;
 use crate::time::{Nanos, Time};
 use crate::trace::{Reader, ring};
-use command::{Command, CommandSender, EventNotifier};
+use command::{Command, CommandSender, EventNotifier, EventSender};
 use iochannel::{ChannelServer, Doorbell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -141,7 +143,7 @@ impl Usd {
         let (sender, commands) = mpsc::channel();
         let control = CommandSender::new(sender, bell("eventfd for commands")?);
         let notifier = Arc::new(EventNotifier::new(bell("eventfd for events")?));
-        let (news_sender, events) = mpsc::channel();
+        let (sender, events) = mpsc::channel();
         let (writer, trace) = ring(EVENTS);
         let began = Instant::now();
         let parts = thread::UsdParts {
@@ -149,8 +151,10 @@ impl Usd {
             config,
             commands,
             bell: control.bell(),
-            events: news_sender,
-            notifier: notifier.clone(),
+            events: EventSender {
+                events: sender,
+                notifier: notifier.clone(),
+            },
             trace: writer,
             began,
         };

@@ -1,36 +1,20 @@
-//! Per-client disk statistics.
+//! Statistics of the disk and its clients.
 
-use crate::atropos::{ClientState, Utilization};
+use crate::atropos::{ClientState, ClientTotals, Utilization};
 use crate::time::Nanos;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
 /// Latencies are recorded to a hundredth, up to a minute.
-const MOST: u64 = 60_000_000_000;
+const MAX_LATENCY: u64 = 60_000_000_000;
 
 /// A client's totals since its admission, and its present state.
 #[derive(Clone, Debug, Default)]
 pub struct ClientStats {
-    /// Charged to its slices: transactions and lax time.
-    pub charged: Nanos,
-    /// The part of `charged` for which the disk was held idle.
-    pub lax: Nanos,
-    /// Transactions in slack time, charged to no slice.
-    pub slack: Nanos,
-    /// Modelled cost of all its transactions, uncorrected.
-    pub modelled: Nanos,
-    /// Completed transactions, including failed ones.
-    pub transactions: u64,
+    /// The scheduler's totals.
+    pub totals: ClientTotals,
     /// Requests completed with an error: failed transactions and refused requests.
     pub failed: u64,
-    /// Requested bytes of the transactions.
-    pub bytes: u64,
-    /// Allocations.
-    pub periods: u64,
-    /// The longest time that the disk was held for it.
-    pub longest_lax: Nanos,
-    /// Its largest debt.
-    pub deepest_debt: Nanos,
     /// Left of its slice in nanoseconds; negative: repaid from the next ones.
     pub remaining: i64,
     /// Requests in the window that are not started.
@@ -76,41 +60,32 @@ impl ClientCounters {
     pub(super) fn new() -> Self {
         Self {
             // The bounds are constants and valid; a failure would lose the histogram only.
-            latency: Histogram::new_with_bounds(100, MOST, 2).ok(),
-            wait: Histogram::new_with_bounds(100, MOST, 2).ok(),
+            latency: Histogram::new_with_bounds(100, MAX_LATENCY, 2).ok(),
+            wait: Histogram::new_with_bounds(100, MAX_LATENCY, 2).ok(),
             failed: 0,
         }
     }
 
-    pub(super) fn waited(&mut self, wait: Nanos) {
+    pub(super) fn on_start(&mut self, wait: Nanos) {
         if let Some(histogram) = &mut self.wait {
             histogram.saturating_record(wait.0);
         }
     }
 
-    pub(super) fn answered(&mut self, latency: Nanos, failed: bool) {
+    pub(super) fn on_completion(&mut self, latency: Nanos, failed: bool) {
         if let Some(histogram) = &mut self.latency {
             histogram.saturating_record(latency.0);
         }
         self.failed += u64::from(failed);
     }
 
-    pub(super) fn with(&self, view: &ClientState) -> ClientStats {
-        let totals = view.totals;
+    pub(super) fn with(&self, state: &ClientState) -> ClientStats {
         ClientStats {
-            charged: totals.charged,
-            lax: totals.lax,
-            slack: totals.slack,
-            modelled: totals.modelled,
-            transactions: totals.transactions,
+            totals: state.totals,
             failed: self.failed,
-            bytes: totals.bytes,
-            periods: totals.periods,
-            longest_lax: totals.longest_lax,
-            deepest_debt: totals.deepest_debt,
-            remaining: view.remaining,
-            queued: view.queued,
-            in_flight: view.in_flight,
+            remaining: state.remaining,
+            queued: state.queued,
+            in_flight: state.in_flight,
             latency: self.latency.clone().filter(|latency| !latency.is_empty()),
             wait: self.wait.clone().filter(|wait| !wait.is_empty()),
         }

@@ -5,8 +5,9 @@
 //! quiet channel is armed, so that it rings, and not polled any more: an unused channel costs
 //! nothing, however long the thread stays awake for other clients.
 
-use super::client::{Client, Received, WINDOW};
-use super::command::{Command, EventNotifier, UsdEvent};
+use super::client::{Client, Received, WINDOW, client_at};
+use super::command::{Command, EventSender, UsdEvent};
+use super::doorbells::{Doorbells, Rang};
 use super::poll_policy::PollPolicy;
 use super::ring::{Ring, RingEvent};
 use super::transaction::{Part, descriptor};
@@ -19,16 +20,8 @@ use iochannel::MAX_RUN;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-
-/// Rings of a doorbell without a request in between, at most. A correct client causes few: a ring
-/// whose request the thread had found already.
-const MAX_SPURIOUS_WAKEUPS: u32 = 16;
-
-/// Back-off for a client after too many spurious wake-ups, so that ringing in a loop cannot starve
-/// other clients; a real request waits for so long at most.
-const SPURIOUS_WAKEUP_BACKOFF: Nanos = Nanos::millis(1);
 
 /// What a thread is made of.
 pub(super) struct UsdParts {
@@ -36,8 +29,7 @@ pub(super) struct UsdParts {
     pub config: UsdConfig,
     pub commands: Receiver<Command>,
     pub bell: Arc<OwnedFd>,
-    pub events: Sender<UsdEvent>,
-    pub notifier: Arc<EventNotifier>,
+    pub events: EventSender,
     pub trace: Writer,
     pub began: Instant,
 }
@@ -59,21 +51,17 @@ pub(super) struct DiskThread {
     poll_policy: PollPolicy,
     pub(super) commands: Receiver<Command>,
     pub(super) bell: Arc<OwnedFd>,
-    events: Sender<UsdEvent>,
-    notifier: Arc<EventNotifier>,
+    pub(super) events: EventSender,
     began: Instant,
     pub(super) atropos: Atropos<Writer>,
     pub(super) ring: Ring,
     pub(super) clients: Vec<Option<Client>>,
     /// Clients with channels to poll.
     awake: Vec<u32>,
-    /// Muted doorbells after too many spurious rings, and when to watch them again.
-    muted: Vec<(Time, RingEvent)>,
     ended: Vec<(RingEvent, i32)>,
     /// Channels with completions that may have to be signalled.
     answered: Vec<(u32, ChannelId)>,
-    /// The number of the last doorbell watched.
-    pub(super) last_doorbell: u32,
+    pub(super) doorbells: Doorbells,
     pub(super) sleeps: u64,
     pub(super) stopping: bool,
 }
@@ -96,16 +84,14 @@ impl DiskThread {
             commands: parts.commands,
             bell: parts.bell,
             events: parts.events,
-            notifier: parts.notifier,
             began: parts.began,
             atropos: Atropos::new(model.capacity, bound, parts.trace),
             ring,
             clients: Vec::new(),
             awake: Vec::new(),
-            muted: Vec::new(),
             ended: Vec::with_capacity(256),
             answered: Vec::with_capacity(256),
-            last_doorbell: 0,
+            doorbells: Doorbells::default(),
             sleeps: 0,
             stopping: false,
         })
@@ -114,7 +100,7 @@ impl DiskThread {
     pub(super) fn run(mut self) {
         while !self.stopping || self.ring.in_flight() > 0 {
             let now = time_since(self.began);
-            self.rearm_doorbells(now);
+            self.doorbells.rearm(&mut self.ring, now, &mut self.clients);
             let heard = self.drain_events(now);
             let taken = self.take_requests(now);
             let next = self.schedule(now);
@@ -187,7 +173,7 @@ impl DiskThread {
         };
         let (id, slot) = (over.channel, over.slot);
         self.atropos.complete(now, over.ticket, now - over.started);
-        client.counted.answered(now - over.taken, result < 0);
+        client.counted.on_completion(now - over.taken, result < 0);
         client.release_slot(transaction);
         if let Some(channel) = client.channel(id) {
             channel.complete(slot, result);
@@ -207,41 +193,17 @@ impl DiskThread {
         let Some(client) = client_at(&mut self.clients, at) else {
             return false;
         };
-        let Some((doorbell, _)) = client.doorbell.as_ref().filter(|(_, own)| *own == number) else {
-            return false;
-        };
-        let bell = RingEvent::Bell { client: at, number };
-        doorbell.drain();
-        client.spurious_wakeups += 1;
-        let believed = client.spurious_wakeups < MAX_SPURIOUS_WAKEUPS;
-        if believed {
-            let listened = self.ring.watch(doorbell.as_fd().as_raw_fd(), bell);
-            debug_assert!(listened.is_ok(), "{listened:?}");
-        } else {
-            self.muted.push((now + SPURIOUS_WAKEUP_BACKOFF, bell));
+        match self
+            .doorbells
+            .on_ring(&mut self.ring, now, (at, client), number)
+        {
+            Rang::Stale => false,
+            rang => {
+                client.wake();
+                self.wake(at);
+                rang == Rang::Believed
+            }
         }
-        client.wake();
-        self.wake(at);
-        believed
-    }
-
-    /// Watches muted doorbells again whose time has come.
-    fn rearm_doorbells(&mut self, now: Time) {
-        let (clients, ring) = (&mut self.clients, &mut self.ring);
-        self.muted.retain(|&(due, bell)| {
-            if due > now {
-                return true;
-            }
-            if let RingEvent::Bell { client, number } = bell
-                && let Some(client) = client_at(clients, client)
-                && let Some((doorbell, own)) = &client.doorbell
-                && *own == number
-            {
-                let listened = ring.watch(doorbell.as_fd().as_raw_fd(), bell);
-                debug_assert!(listened.is_ok(), "{listened:?}");
-            }
-            false
-        });
     }
 
     pub(super) fn wake(&mut self, at: u32) {
@@ -276,12 +238,12 @@ impl DiskThread {
                         self.atropos.submit(now, client.id, job);
                     }
                     Received::Refused(channel) => {
-                        client.counted.answered(Nanos::ZERO, true);
+                        client.counted.on_completion(Nanos::ZERO, true);
                         self.answered.push((at, channel));
                     }
                     Received::Corrupt(channel, why) => {
                         client.close(channel);
-                        self.emit(UsdEvent::CutOff { channel, why });
+                        self.events.send(UsdEvent::CutOff { channel, why });
                         self.release_closed(at);
                     }
                     Received::Nothing => break,
@@ -320,7 +282,7 @@ impl DiskThread {
         };
         let transaction = &mut client.window[number as usize];
         transaction.started = now;
-        client.counted.waited(now - transaction.taken);
+        client.counted.on_start(now - transaction.taken);
         transaction.ticket = start.ticket;
         if transaction.orphan {
             client.release_slot(number);
@@ -385,30 +347,19 @@ impl DiskThread {
         });
         if !more {
             self.sleeps += 1;
-            let muted = self.muted.iter().map(|&(due, _)| due);
-            let until = muted.chain(until).min();
+            let until = self.doorbells.next_due().into_iter().chain(until).min();
             let time = until.map(|until| Duration::from(until - now));
             self.ring.sleep(time);
         }
     }
 
-    pub(super) fn emit(&self, events: UsdEvent) {
-        if self.events.send(events).is_ok() {
-            self.notifier.notify();
-        }
-    }
-
     /// Releases a client's closed channels, and the client if it is being removed and drained.
     pub(super) fn release_closed(&mut self, at: u32) {
-        let (events, notifier) = (&self.events, &self.notifier);
+        let events = &self.events;
         let Some(client) = client_at(&mut self.clients, at) else {
             return;
         };
-        client.release_closed(&mut |item| {
-            if events.send(item).is_ok() {
-                notifier.notify();
-            }
-        });
+        client.release_closed(&mut |event| events.send(event));
         if client.channels.is_empty()
             && let Some(answer) = client.removal.take()
         {
@@ -419,11 +370,6 @@ impl DiskThread {
             let _ = answer.send(gone);
         }
     }
-}
-
-/// The client at an index, if it still exists.
-pub(super) fn client_at(clients: &mut [Option<Client>], at: u32) -> Option<&mut Client> {
-    clients.get_mut(at as usize)?.as_mut()
 }
 
 /// A transaction's tag for the scheduler: the client's index, and its own in the window.

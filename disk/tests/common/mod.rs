@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 use disk::atropos::{
-    Atropos, ClientId, ClientState, Decision, DiskContract, InFlightId, TransactionDesc,
+    Atropos, ClientId, ClientState, Decision, DiskContract, Dispatch, InFlightId, TransactionDesc,
 };
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
@@ -86,146 +86,201 @@ pub fn run(
     capacity: disk::atropos::Utilization,
     time: Nanos,
 ) -> Run {
-    let mut atropos = Atropos::new(capacity, device.bound, Vec::new());
-    let ids: Vec<ClientId> = clients
-        .iter()
-        .map(|client| atropos.admit(client.contract).expect("within capacity"))
-        .collect();
-    let mut agenda = BinaryHeap::new();
-    let mut flying: Vec<Flying> = Vec::new();
-    let mut burst_left = vec![0u32; clients.len()];
-    let mut asked: Vec<Vec<Time>> = vec![Vec::new(); clients.len()];
-    let mut waits = vec![Vec::new(); clients.len()];
-    for (at, client) in clients.iter().enumerate() {
-        let count = match client.habit {
-            Habit::Backlog { outstanding } => outstanding,
-            Habit::Serial { .. } => 1,
-            Habit::Bursts { burst, .. } => burst,
-            Habit::Flood { requests } => requests,
-        };
-        burst_left[at] = count;
-        (0..count).for_each(|_| agenda.push(Reverse((client.begins, What::Arrive(at)))));
-    }
-    let (mut free_at, mut now, mut wasted, mut idle_from) = (Time(0), Time(0), Nanos(0), None);
-    let mut charges: Vec<Charge> = Vec::new();
-    let mut looked = Time::NEVER;
-    while let Some(Reverse((then, what))) = agenda.pop() {
+    let mut simulation = Simulation::new(device, clients, capacity);
+    let mut idle_from: Option<Time> = None;
+    while let Some(Reverse((then, what))) = simulation.agenda.pop() {
         if then > Time(0) + time {
             break;
         }
         if let Some(from) = idle_from.take() {
-            wasted += then - from;
+            simulation.wasted += then - from;
         }
-        now = then;
+        simulation.now = then;
         match what {
             What::Look => {}
-            What::Arrive(at) => {
-                let cost = Nanos((clients[at].cost.0 * 100 / device.slower).max(1));
-                let job = TransactionDesc {
-                    op: Op::Read,
-                    bytes: 4096,
-                    cost,
-                    tag: at as u64,
-                };
-                assert!(atropos.submit(now, ids[at], job));
-                asked[at].push(now);
-            }
-            What::Finish(at) => {
-                let Flying {
-                    ticket,
-                    client,
-                    started,
-                } = flying[at];
-                atropos.complete(now, ticket, now - started);
-                if let Some(Event::Transaction {
-                    charge,
-                    slack: false,
-                    ..
-                }) = atropos.trace().last()
-                {
-                    charges[at].time = *charge;
-                }
-                let next = match clients[client].habit {
-                    Habit::Backlog { .. } => Some((now, 1)),
-                    Habit::Serial { think } => Some((now + think, 1)),
-                    Habit::Flood { .. } => None,
-                    Habit::Bursts { burst, idle } => {
-                        burst_left[client] -= 1;
-                        (burst_left[client] == 0).then(|| {
-                            burst_left[client] = burst;
-                            (now + idle, burst)
-                        })
-                    }
-                };
-                let (then, count) = next.unwrap_or((now, 0));
-                (0..count).for_each(|_| agenda.push(Reverse((then, What::Arrive(client)))));
-            }
+            What::Arrive(at) => simulation.arrive(at),
+            What::Finish(at) => simulation.finish(at),
         }
         // All events of this moment happen before any decision.
-        if agenda.peek().is_some_and(|Reverse((next, _))| *next == now) {
+        let next = simulation.agenda.peek();
+        if next.is_some_and(|Reverse((next, _))| *next == then) {
             continue;
         }
-        loop {
-            match atropos.next(now) {
-                Decision::Dispatch(start) => {
-                    let client = start.job.tag as usize;
-                    let at = waits[client].len();
-                    waits[client].push(now - asked[client][at]);
-                    free_at = free_at.max(now) + clients[client].cost;
-                    let done = free_at + device.latency;
-                    flying.push(Flying {
-                        ticket: start.ticket,
-                        client,
-                        started: now,
-                    });
-                    agenda.push(Reverse((done, What::Finish(flying.len() - 1))));
-                    charges.push(Charge {
-                        client,
-                        after: atropos.trace().len(),
-                        time: Nanos::ZERO,
-                    });
-                    let (count, cost) = (atropos.in_flight(), atropos.cost_in_flight());
-                    assert!(
-                        count == 1 || cost <= device.bound,
-                        "{count} that cost {cost}"
-                    );
+        simulation.decide();
+        idle_from = simulation.is_wasting().then_some(then);
+    }
+    simulation.end()
+}
+
+struct Simulation<'a> {
+    device: Device,
+    clients: &'a [Client],
+    atropos: Atropos<Vec<Event>>,
+    ids: Vec<ClientId>,
+    agenda: BinaryHeap<Reverse<(Time, What)>>,
+    flying: Vec<Flying>,
+    /// For each client, what is left of its burst, its requests' times, and their waits.
+    burst_left: Vec<u32>,
+    asked: Vec<Vec<Time>>,
+    waits: Vec<Vec<Nanos>>,
+    now: Time,
+    free_at: Time,
+    looked: Time,
+    wasted: Nanos,
+    charges: Vec<Charge>,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(device: Device, clients: &'a [Client], capacity: disk::atropos::Utilization) -> Self {
+        let mut atropos = Atropos::new(capacity, device.bound, Vec::new());
+        let admit = |client: &Client| atropos.admit(client.contract).expect("within capacity");
+        let ids = clients.iter().map(admit).collect();
+        let mut simulation = Self {
+            device,
+            clients,
+            atropos,
+            ids,
+            agenda: BinaryHeap::new(),
+            flying: Vec::new(),
+            burst_left: vec![0; clients.len()],
+            asked: vec![Vec::new(); clients.len()],
+            waits: vec![Vec::new(); clients.len()],
+            now: Time(0),
+            free_at: Time(0),
+            looked: Time::NEVER,
+            wasted: Nanos(0),
+            charges: Vec::new(),
+        };
+        for (at, client) in clients.iter().enumerate() {
+            let count = match client.habit {
+                Habit::Backlog { outstanding } => outstanding,
+                Habit::Serial { .. } => 1,
+                Habit::Bursts { burst, .. } => burst,
+                Habit::Flood { requests } => requests,
+            };
+            simulation.burst_left[at] = count;
+            simulation.plan(client.begins, count, What::Arrive(at));
+        }
+        simulation
+    }
+
+    fn plan(&mut self, then: Time, count: u32, what: What) {
+        (0..count).for_each(|_| self.agenda.push(Reverse((then, what))));
+    }
+
+    fn arrive(&mut self, at: usize) {
+        let cost = self.clients[at].cost.0 * 100 / self.device.slower;
+        let job = TransactionDesc {
+            op: Op::Read,
+            bytes: 4096,
+            cost: Nanos(cost.max(1)),
+            tag: at as u64,
+        };
+        assert!(self.atropos.submit(self.now, self.ids[at], job));
+        self.asked[at].push(self.now);
+    }
+
+    /// Completes a transaction, and plans what its client requests next.
+    fn finish(&mut self, at: usize) {
+        let now = self.now;
+        let Flying {
+            ticket,
+            client,
+            started,
+        } = self.flying[at];
+        self.atropos.complete(now, ticket, now - started);
+        if let Some(Event::Transaction {
+            charge,
+            slack: false,
+            ..
+        }) = self.atropos.trace().last()
+        {
+            self.charges[at].time = *charge;
+        }
+        let (then, count) = match self.clients[client].habit {
+            Habit::Backlog { .. } => (now, 1),
+            Habit::Serial { think } => (now + think, 1),
+            Habit::Flood { .. } => (now, 0),
+            Habit::Bursts { burst, idle } => {
+                let left = &mut self.burst_left[client];
+                *left -= 1;
+                let ended = *left == 0;
+                if ended {
+                    *left = burst;
                 }
+                (now + idle, if ended { burst } else { 0 })
+            }
+        };
+        self.plan(then, count, What::Arrive(client));
+    }
+
+    /// Starts what the scheduler names, until it names nothing.
+    fn decide(&mut self) {
+        let now = self.now;
+        loop {
+            match self.atropos.next(now) {
+                Decision::Dispatch(start) => self.start(start),
                 Decision::WaitUntil(until) => {
                     assert!(until > now, "waits for {until:?} at {now:?}");
-                    if until != looked || until <= now {
-                        agenda.push(Reverse((until, What::Look)));
-                        looked = until;
+                    if until != self.looked || until <= now {
+                        self.plan(until, 1, What::Look);
+                        self.looked = until;
                     }
                     break;
                 }
                 Decision::Full | Decision::Idle => break,
             }
         }
-        let entitled = ids.iter().filter_map(|&id| atropos.client(id)).any(|view| {
+    }
+
+    fn start(&mut self, start: Dispatch) {
+        let client = start.job.tag as usize;
+        let at = self.waits[client].len();
+        self.waits[client].push(self.now - self.asked[client][at]);
+        self.free_at = self.free_at.max(self.now) + self.clients[client].cost;
+        let done = self.free_at + self.device.latency;
+        self.plan(done, 1, What::Finish(self.flying.len()));
+        self.flying.push(Flying {
+            ticket: start.ticket,
+            client,
+            started: self.now,
+        });
+        self.charges.push(Charge {
+            client,
+            after: self.atropos.trace().len(),
+            time: Nanos::ZERO,
+        });
+        let (count, cost) = (self.atropos.in_flight(), self.atropos.cost_in_flight());
+        assert!(
+            count == 1 || cost <= self.device.bound,
+            "{count} that cost {cost}"
+        );
+    }
+
+    /// Returns true if the device is idle though a client has work that it may start now.
+    fn is_wasting(&self) -> bool {
+        let views = || self.ids.iter().filter_map(|&id| self.atropos.client(id));
+        let entitled = views().any(|view| {
             view.queued > 0
                 && (view.contract.extra || view.remaining > view.contract.slice.0 as i64 / 2)
         });
-        let lax = ids.iter().filter_map(|&id| atropos.client(id)).any(|view| {
+        let lax = views().any(|view| {
             !view.idle && view.queued == 0 && view.in_flight == 0 && view.remaining > 0
         });
-        if entitled && !lax && atropos.in_flight() == 0 {
-            idle_from = Some(now);
-        }
+        entitled && !lax && self.atropos.in_flight() == 0
     }
-    atropos.next(now);
-    let views = ids
-        .iter()
-        .map(|&id| atropos.client(id).expect("there"))
-        .collect();
-    let factor = atropos.correction().factor();
-    let events = atropos.trace().clone();
-    Run {
-        events,
-        views,
-        waits,
-        wasted,
-        factor,
-        charges,
+
+    fn end(mut self) -> Run {
+        self.atropos.next(self.now);
+        let view = |&id: &ClientId| self.atropos.client(id).expect("there");
+        Run {
+            views: self.ids.iter().map(view).collect(),
+            factor: self.atropos.correction().factor(),
+            events: self.atropos.trace().clone(),
+            waits: self.waits,
+            wasted: self.wasted,
+            charges: self.charges,
+        }
     }
 }
 
