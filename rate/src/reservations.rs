@@ -94,7 +94,6 @@ pub struct ReservationTable {
     total: Capacity,
     fault_period: Nanos,
     fault_unit: Nanos,
-    floor: u32,
     tasks: BTreeMap<TaskId, Task>,
     next: u64,
 }
@@ -107,16 +106,9 @@ impl ReservationTable {
             total,
             fault_period: fault_period.max(1),
             fault_unit: fault_unit.max(1),
-            floor: FAULT_FLOOR,
             tasks: BTreeMap::new(),
             next: 1,
         }
-    }
-
-    /// The same with another floor.
-    pub fn with_floor(mut self, floor: u32) -> Self {
-        self.floor = floor.max(1);
-        self
     }
 
     /// The sum of task.pc.
@@ -160,7 +152,7 @@ impl ReservationTable {
 
     /// The least system.fault_pc: the cost of so many tasks' floors.
     fn min_fault_pc(&self, tasks: u32) -> Capacity {
-        let faults = u64::from(tasks) * u64::from(self.floor);
+        let faults = u64::from(tasks) * u64::from(FAULT_FLOOR);
         fault_pc(faults, self.fault_period, self.fault_unit)
     }
 
@@ -180,7 +172,7 @@ impl ReservationTable {
                     there: self.fault_limit(),
                     total: self.total,
                     reserved,
-                    floor: self.floor,
+                    floor: FAULT_FLOOR,
                     tasks,
                     fault_unit: self.fault_unit,
                     fault_period: self.fault_period,
@@ -199,7 +191,7 @@ impl ReservationTable {
                 total: self.total,
                 reserved,
                 faults,
-                floor: self.floor,
+                floor: FAULT_FLOOR,
                 tasks,
                 fault_unit: self.fault_unit,
                 fault_period: self.fault_period,
@@ -249,12 +241,12 @@ impl ReservationTable {
             .filter(sharing)
             .map(|task| u128::from(task.weight))
             .sum();
-        let floors = u64::from(self.sharing()) * u64::from(self.floor);
+        let floors = u64::from(self.sharing()) * u64::from(FAULT_FLOOR);
         let beyond = self.fault_limit().saturating_sub(floors);
         // Rounded down: the sum never exceeds the system's limit.
         let part = u128::from(beyond) * u128::from(task.weight) / weights;
         let part = u32::try_from(part).unwrap_or(u32::MAX);
-        Some(self.floor.saturating_add(part))
+        Some(FAULT_FLOOR.saturating_add(part))
     }
 
     /// A task of the table.
