@@ -1,8 +1,16 @@
-//! A small set of small numbers, private to one side.
+//! A small set of small numbers, private to one thread: no shared memory, no allocation.
 
 /// Numbers below `64 * WORDS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BitSet<const WORDS: usize>([u64; WORDS]);
+pub struct BitSet<const WORDS: usize>([u64; WORDS]);
+
+impl<const WORDS: usize> FromIterator<usize> for BitSet<WORDS> {
+    fn from_iter<I: IntoIterator<Item = usize>>(numbers: I) -> Self {
+        let mut set = Self::EMPTY;
+        numbers.into_iter().for_each(|number| set.insert(number));
+        set
+    }
+}
 
 impl<const WORDS: usize> BitSet<WORDS> {
     /// The empty set.

@@ -12,9 +12,10 @@ pub(crate) struct BufferPool {
 impl BufferPool {
     /// A pool of `pages` free buffers.
     pub fn new(pages: usize) -> Self {
-        let mut free = BitSet::EMPTY;
-        (0..pages).for_each(|page| free.insert(page));
-        Self { free, left: pages }
+        Self {
+            free: (0..pages).collect(),
+            left: pages,
+        }
     }
 
     /// Takes as many as fit in `to`, or none. The lowest ones, so that few are ever used and

@@ -20,6 +20,7 @@ use crate::submission_queue::SubmissionQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 use wired::{AdaptivePoll, ForkGuard, PAGE};
@@ -48,19 +49,13 @@ struct PendingOp {
     failed: Errno,
 }
 
-/// Operations parked until page buffers are free, in order.
-struct ParkedOps {
-    numbers: [u16; MAX_SLOTS],
-    head: usize,
-    len: usize,
-}
-
 /// The client's end: used by one thread at a time.
 pub struct ChannelClient {
     queue: SubmissionQueue<'static>,
     pool: BufferPool,
     ops: Box<[PendingOp]>,
-    parked: ParkedOps,
+    /// Operations parked until page buffers are free, in order; with room for all.
+    parked: VecDeque<u16>,
     failed: BitSet<{ MAX_SLOTS / 64 }>,
     poll: AdaptivePoll,
     doorbell: ManuallyDrop<OwnedFd>,
@@ -96,11 +91,7 @@ impl ChannelClient {
             queue,
             pool: BufferPool::new(memory.geometry.pages()),
             ops: vec![pending; memory.geometry.slots()].into_boxed_slice(),
-            parked: ParkedOps {
-                numbers: [0; MAX_SLOTS],
-                head: 0,
-                len: 0,
-            },
+            parked: VecDeque::with_capacity(memory.geometry.slots()),
             failed: BitSet::EMPTY,
             poll: AdaptivePoll::default(),
             doorbell: ManuallyDrop::new(doorbell),
@@ -137,10 +128,8 @@ impl ChannelClient {
             pending.failed = self.dead.unwrap_or(Errno::INVAL);
             return self.failed.insert(op);
         }
-        if self.parked.len > 0 || !self.submit(op) {
-            let at = (self.parked.head + self.parked.len) % MAX_SLOTS;
-            self.parked.numbers[at] = op as u16;
-            self.parked.len += 1;
+        if !self.parked.is_empty() || !self.submit(op) {
+            self.parked.push_back(op as u16);
         }
     }
 
@@ -271,12 +260,11 @@ impl ChannelClient {
     }
 
     fn submit_parked(&mut self) {
-        while self.parked.len > 0 {
-            if !self.submit(usize::from(self.parked.numbers[self.parked.head])) {
+        while let Some(&op) = self.parked.front() {
+            if !self.submit(usize::from(op)) {
                 break;
             }
-            self.parked.head = (self.parked.head + 1) % MAX_SLOTS;
-            self.parked.len -= 1;
+            self.parked.pop_front();
         }
         self.flush();
     }
@@ -302,14 +290,8 @@ impl ChannelClient {
     /// Fails everything in flight or parked; its buffers are not used again.
     fn fail_all(&mut self) {
         let failed = self.dead.unwrap_or(Errno::IO);
-        while let Some(op) = self.queue.abandon() {
-            self.ops[op].failed = failed;
-            self.failed.insert(op);
-        }
-        while self.parked.len > 0 {
-            let op = usize::from(self.parked.numbers[self.parked.head]);
-            self.parked.head = (self.parked.head + 1) % MAX_SLOTS;
-            self.parked.len -= 1;
+        let abandoned = std::iter::from_fn(|| self.queue.abandon());
+        for op in abandoned.chain(self.parked.drain(..).map(usize::from)) {
             self.ops[op].failed = failed;
             self.failed.insert(op);
         }
@@ -344,7 +326,7 @@ impl std::fmt::Debug for ChannelClient {
         f.debug_struct("ChannelClient")
             .field("geometry", &self.memory.geometry)
             .field("in_flight", &self.queue.in_flight().len())
-            .field("parked", &self.parked.len)
+            .field("parked", &self.parked.len())
             .finish_non_exhaustive()
     }
 }

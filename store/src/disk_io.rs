@@ -8,6 +8,7 @@ use crate::io::op::{IoKind, IoOp, IoStep, PageSlot, RUN};
 use crate::io::{IoBackend, MAX_OPS};
 use crate::location::Location;
 use crate::{Checksum, StoreError};
+use iochannel::BitSet;
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 
@@ -19,8 +20,8 @@ pub(crate) struct DiskIo {
     at_once: VecDeque<(usize, i32)>,
     /// Operations that have been in use, with room for all.
     ops: Vec<IoOp>,
-    /// Idle operations, as bits: `demote_ops` for demotion, then those for the pager's pages.
-    idle_ops: [u64; MAX_OPS / 64],
+    /// Idle operations: `demote_ops` for demotion, then those for the pager's pages.
+    idle_ops: BitSet<{ MAX_OPS / 64 }>,
     demote_ops: usize,
     /// The pager's pages in operations.
     pages: usize,
@@ -57,14 +58,12 @@ impl DiskIo {
     pub fn new(store: HolderStore, depth: usize, tiered: bool) -> Result<Self, StoreError> {
         let demote_ops = if tiered { DEMOTE_OPS } else { 0 };
         let count = depth + demote_ops;
-        let mut idle_ops = [0; MAX_OPS / 64];
-        (0..count).for_each(|op| idle_ops[op / 64] |= 1 << (op % 64));
         Ok(Self {
             backend: store.backing.open_backend(count, store.header.inject())?,
             store,
             at_once: VecDeque::with_capacity(count),
             ops: Vec::with_capacity(count),
-            idle_ops,
+            idle_ops: (0..count).collect(),
             demote_ops,
             pages: 0,
             near: None,
@@ -171,10 +170,10 @@ impl DiskIo {
             IoKind::Demote(_) => 0..self.demote_ops,
             IoKind::Read | IoKind::Ahead | IoKind::Write => self.demote_ops..MAX_OPS,
         };
-        let Some(op) = range.find(|op| self.idle_ops[op / 64] & 1 << (op % 64) != 0) else {
+        let Some(op) = range.find(|&op| self.idle_ops.has(op)) else {
             return false;
         };
-        self.idle_ops[op / 64] &= !(1 << (op % 64));
+        self.idle_ops.remove(op);
         // Room is reserved: memory is taken for the operations that were in flight at once.
         while self.ops.len() <= op {
             self.ops.push(IoOp::empty());
@@ -227,7 +226,7 @@ impl DiskIo {
                 self.pages -= finished.len;
             }
             if ended {
-                self.idle_ops[at / 64] |= 1 << (at % 64);
+                self.idle_ops.insert(at);
                 return Some(finished);
             }
         }

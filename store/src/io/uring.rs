@@ -6,6 +6,7 @@
 
 use super::{IoBackend, IoVec, MAX_OPS};
 use io_uring::{IoUring, opcode, types};
+use iochannel::BitSet;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{IoringEnterFlags, io_uring_enter};
@@ -16,8 +17,8 @@ use wired::AdaptivePoll;
 pub(crate) struct Uring {
     ring: Option<ManuallyDrop<IoUring>>,
     queued: u32,
-    /// Operations in flight, as bits.
-    under_way: [u64; MAX_OPS / 64],
+    /// Operations in flight.
+    in_flight: BitSet<{ MAX_OPS / 64 }>,
     poll: AdaptivePoll,
     dead: Option<Errno>,
 }
@@ -28,7 +29,7 @@ impl Uring {
         Ok(Self {
             ring: Some(ManuallyDrop::new(build(fd, ops)?)),
             queued: 0,
-            under_way: [0; MAX_OPS / 64],
+            in_flight: BitSet::EMPTY,
             poll: AdaptivePoll::default(),
             dead: None,
         })
@@ -64,7 +65,7 @@ impl Uring {
         // the channel.
         unsafe { ring.submission().push(&entry.user_data(op as u64)) }.map_err(|_| Errno::BUSY)?;
         self.queued += 1;
-        self.under_way[op / 64] |= 1 << (op % 64);
+        self.in_flight.insert(op);
         Ok(())
     }
 
@@ -90,7 +91,7 @@ impl Uring {
     fn reap_available(&mut self) -> Option<(usize, i32)> {
         let entry = self.ring.as_mut()?.completion().next()?;
         let op = entry.user_data() as usize;
-        self.under_way[op / 64] &= !(1 << (op % 64));
+        self.in_flight.remove(op);
         Some((op, entry.result()))
     }
 
@@ -100,9 +101,7 @@ impl Uring {
     }
 
     fn fail_one(&mut self, errno: Errno) -> Option<(usize, i32)> {
-        let at = self.under_way.iter().position(|&word| word != 0)?;
-        let op = at * 64 + self.under_way[at].trailing_zeros() as usize;
-        self.under_way[at] &= self.under_way[at] - 1;
+        let op = self.in_flight.pop()?;
         Some((op, -errno.raw_os_error()))
     }
 }
@@ -135,11 +134,11 @@ impl IoBackend for Uring {
             if let Some(errno) = self.dead {
                 return self.fail_one(errno);
             }
-            let under_way: u32 = self.under_way.iter().map(|word| word.count_ones()).sum();
-            if !wait || under_way == 0 {
+            let in_flight = self.in_flight.len();
+            if !wait || in_flight == 0 {
                 return None;
             }
-            if under_way == 1
+            if in_flight == 1
                 && let Some(over) = self.poll_once()
             {
                 return Some(over);
