@@ -394,5 +394,4 @@ pub(crate) enum ReleaseError {
 }
 
 #[cfg(test)]
-#[path = "crash_tests.rs"]
-mod crash_tests;
+mod crash;

@@ -41,11 +41,7 @@ mod table;
 mod warning;
 
 #[cfg(test)]
-mod crash;
-#[cfg(test)]
-mod mock_device;
-#[cfg(test)]
-mod reference_model;
+mod tests;
 
 pub use block_device::BlockDevice;
 pub use device::{Device, FormatOptions};

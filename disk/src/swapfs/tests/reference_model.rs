@@ -1,10 +1,10 @@
 //! Random operations against the simplest possible filesystem: names, sizes, and the last writer of
 //! each unit.
 
-use super::file::{FileId, FileName, MAX_BLOB};
-use super::fs::SwapFs;
 use super::mock_device::MockDevice;
-use super::{DATA, FileError, UNIT};
+use crate::swapfs::file::{FileId, FileName, MAX_BLOB};
+use crate::swapfs::fs::SwapFs;
+use crate::swapfs::{DATA, FileError, UNIT};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

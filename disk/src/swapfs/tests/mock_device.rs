@@ -3,7 +3,7 @@
 //! An unflushed sector may survive or not, in any order, and one sector may be half written. Kept
 //! sparse: sectors never written are zeros.
 
-use super::block_device::BlockDevice;
+use crate::swapfs::block_device::BlockDevice;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -1,11 +1,11 @@
 //! Loses power at every written sector, with unflushed sectors surviving in part: the next open
 //! finds the table from before or after the interrupted operation.
 
-use super::file::{FileId, FileName};
-use super::fs::SwapFs;
 use super::mock_device::MockDevice;
-use super::superblock::Superblocks;
-use super::{DATA, FileError, OpenError, UNIT};
+use crate::swapfs::file::{FileId, FileName};
+use crate::swapfs::fs::SwapFs;
+use crate::swapfs::superblock::Superblocks;
+use crate::swapfs::{DATA, FileError, OpenError, UNIT};
 use std::sync::Arc;
 
 const SIZE: u64 = DATA + 40 * UNIT;
@@ -40,15 +40,9 @@ const OPERATIONS: [Operation; 9] = [
     |fs| fs.create(name(1), 10 * UNIT, &[]).map(drop),
 ];
 
-/// SplitMix64.
-fn random(mut seed: u64) -> impl FnMut() -> u64 {
-    move || {
-        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
+fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    move || rng.u64(..)
 }
 
 fn fresh() -> SwapFs<MockDevice> {
