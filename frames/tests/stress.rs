@@ -3,6 +3,7 @@
 mod common;
 
 use common::audit;
+use fastrand::Rng;
 use frames::{Contract, DomainId, Frame, Ledger, LimitControl, Process, State};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
@@ -11,23 +12,11 @@ use std::time::Duration;
 
 const TOTAL: u32 = 500;
 
-/// Pseudo-random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as u32 % limit
-    }
-}
-
 /// Pages and releases frames on demand, like a domain under pressure, until stopped. `claims` has
 /// a word for each frame: the one domain that uses it.
 fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, stop: &AtomicBool) {
     let client = ledger.client(id).unwrap();
-    let mut random = Random(seed * 2 + 1);
+    let mut random = Rng::with_seed(seed);
     let mut held: Vec<Frame> = Vec::new();
     let mine = |frame: Frame, from: u32, to: u32| {
         if let Some(claims) = claims {
@@ -40,30 +29,29 @@ fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, 
     };
     let me = seed as u32 + 1;
     while !stop.load(SeqCst) {
-        match random.below(16) {
+        match random.u32(..16) {
             0..=6 => match client.take() {
                 Some(frame) => {
                     mine(frame, 0, me);
                     held.push(frame);
                 }
-                None if random.below(4) == 0 => {
-                    ledger.demand(id, 1 + random.below(3));
+                None if random.u32(..4) == 0 => {
+                    ledger.demand(id, 1 + random.u32(..3));
                 }
                 None => (),
             },
             7..=10 if !held.is_empty() => {
-                let frame = held.swap_remove(random.below(held.len() as u32) as usize);
+                let frame = held.swap_remove(random.usize(..held.len()));
                 mine(frame, me, 0);
                 client.put(frame).unwrap();
             }
             11 | 12 if !held.is_empty() => {
-                let frame = held[random.below(held.len() as u32) as usize];
-                let state =
-                    [State::Mapped, State::Standby, State::Nailed][random.below(3) as usize];
+                let frame = held[random.usize(..held.len())];
+                let state = [State::Mapped, State::Standby, State::Nailed][random.usize(..3)];
                 client.mark(frame, state).unwrap();
             }
             13 => {
-                client.release(random.below(8));
+                client.release(random.u32(..8));
             }
             14 => {
                 let asked = client.demanded();
@@ -73,9 +61,9 @@ fn work(ledger: &Ledger, id: DomainId, seed: u64, claims: Option<&[AtomicU32]>, 
                 }
                 client.release_demanded(asked);
             }
-            15 if random.below(16) == 0 => {
+            15 if random.u32(..16) == 0 => {
                 if let Ok(child) = client.admit_child(Contract { g: 1, x: 100 }) {
-                    let _ = client.reserve_for_child(child, random.below(20));
+                    let _ = client.reserve_for_child(child, random.u32(..20));
                     client.dismiss_child(child);
                 }
             }
@@ -199,15 +187,15 @@ fn all_frames_of_processes_killed_at_any_time_are_reclaimed() {
         }
     };
     let mut tree: Vec<_> = (0..4).map(|n| spawn(30 * n)).collect();
-    let mut random = Random(77);
+    let mut random = Rng::with_seed(77);
     for round in 0..30 {
-        std::thread::sleep(Duration::from_micros(u64::from(8000 + random.below(5000))));
-        kill(tree.swap_remove(random.below(4) as usize));
+        std::thread::sleep(Duration::from_micros(u64::from(8000 + random.u32(..5000))));
+        kill(tree.swap_remove(random.usize(..4)));
         tree.push(spawn(30 * (round % 4)));
         // Meanwhile the limit moves as well.
         match round % 3 {
-            0 => control.raise(random.below(TOTAL)),
-            _ => control.take_unused(random.below(TOTAL / 2)),
+            0 => control.raise(random.u32(..TOTAL)),
+            _ => control.take_unused(random.u32(..TOTAL / 2)),
         };
         assert!(ledger.owned() <= control.limit());
         // No count of a domain exceeds its bounds, even while all are working.

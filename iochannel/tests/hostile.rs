@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use fastrand::Rng;
 use iochannel::{ChannelGeometry, ChannelServer, MAX_RUN, ProtocolError, Request, create};
 use rustix::fd::AsFd;
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
@@ -44,24 +45,13 @@ const OP: usize = 4;
 const COUNT: usize = 5;
 const PAGES: usize = 6;
 
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Numbers that are meaningful more often than random ones.
-    fn meaningful(&mut self) -> u32 {
-        match self.next() % 4 {
-            0 => self.next() as u32,
-            1 => (self.next() % 3) as u32,
-            2 => (self.next() % 300) as u32,
-            _ => (self.next() % 40) as u32,
-        }
+/// Numbers that are meaningful more often than random ones.
+fn meaningful(rng: &mut Rng) -> u32 {
+    match rng.u32(..4) {
+        0 => rng.u32(..),
+        1 => rng.u32(..3),
+        2 => rng.u32(..300),
+        _ => rng.u32(..40),
     }
 }
 
@@ -91,13 +81,13 @@ fn random_words_make_no_request_outside_the_channel() {
     let mut refused = HashSet::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut rng = Rng(42);
+            let mut rng = Rng::with_seed(42);
             while !end.load(Ordering::Relaxed) {
                 scribble(&mut rng, words, geometry);
             }
         });
         // Servers one after the other, each until a protocol error.
-        let mut rng = Rng(43);
+        let mut rng = Rng::with_seed(43);
         for _ in 0..20_000 {
             // A valid header, so that the FIFOs are reached.
             for (word, value) in words.iter().zip(header) {
@@ -162,24 +152,21 @@ fn serve_until_error(
 
 fn scribble(rng: &mut Rng, words: &[AtomicU32], geometry: ChannelGeometry) {
     let set = |at: usize, value: u32| words[at].store(value, Ordering::Relaxed);
-    let number = rng.next() as usize % geometry.slots();
+    let number = rng.usize(..geometry.slots());
     let slot = SLOT + number * NEXT_SLOT;
     let tail = words[TAIL].load(Ordering::Relaxed);
-    match rng.next() % 8 {
+    match rng.u32(..8) {
         // Any word anywhere.
-        0 => set(rng.next() as usize % words_of(geometry), rng.meaningful()),
+        0 => set(rng.usize(..words_of(geometry)), meaningful(rng)),
         // Something like a request, at the position of the next one.
         1..=5 => {
-            set(slot + OFFSET, rng.meaningful().wrapping_mul(PAGE as u32));
-            set(
-                slot + OFFSET + 1,
-                (rng.next() % 2) as u32 * rng.meaningful(),
-            );
-            set(slot + OP, rng.meaningful() % 3);
-            set(slot + COUNT, rng.meaningful() % 36);
+            set(slot + OFFSET, meaningful(rng).wrapping_mul(PAGE as u32));
+            set(slot + OFFSET + 1, rng.u32(..2) * meaningful(rng));
+            set(slot + OP, meaningful(rng) % 3);
+            set(slot + COUNT, meaningful(rng) % 36);
             // Two page buffers in each word, the first seldom past the last.
-            (PAGES..PAGES + MAX_RUN / 2).for_each(|at| set(slot + at, rng.meaningful() % 48));
-            set(slot + PAGES, rng.meaningful() % 52);
+            (PAGES..PAGES + MAX_RUN / 2).for_each(|at| set(slot + at, meaningful(rng) % 48));
+            set(slot + PAGES, meaningful(rng) % 52);
             set(slot + TICKET, tail);
             set(slot, 1);
             set(NUMBERS + tail as usize % 256, number as u32);
@@ -187,7 +174,7 @@ fn scribble(rng: &mut Rng, words: &[AtomicU32], geometry: ChannelGeometry) {
         }
         // Back to a state that may be consistent, or on.
         6 => set(TAIL, tail.wrapping_sub(1)),
-        _ => set(TAIL, tail.wrapping_add(rng.meaningful() % 3)),
+        _ => set(TAIL, tail.wrapping_add(meaningful(rng) % 3)),
     }
 }
 

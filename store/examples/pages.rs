@@ -5,6 +5,7 @@
 //! with other work, contention between the threads shows there, and waiting for a processor does
 //! not. Half of each page is noise. DIR takes the swap file; without it the disk is left out.
 
+use fastrand::Rng;
 use std::sync::Barrier;
 use std::time::Instant;
 use store::{
@@ -22,25 +23,17 @@ const BATCH: usize = 64;
 #[derive(Clone)]
 struct Page([u8; PAGE]);
 
-/// A deterministic generator of numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 fn contents(thread: usize) -> Vec<Page> {
-    let mut numbers = Numbers(thread as u64 + 88172645463325252);
+    let mut numbers = Rng::with_seed(thread as u64);
     let mut page = |number: usize| {
         let mut page = Page([0; PAGE]);
         for (at, word) in page.0.chunks_mut(8).enumerate() {
             let noise = (at / 64).is_multiple_of(2);
-            let value = if noise { numbers.next() } else { number as u64 };
+            let value = if noise {
+                numbers.u64(..)
+            } else {
+                number as u64
+            };
             word.copy_from_slice(&value.to_le_bytes());
         }
         page
@@ -89,13 +82,13 @@ fn fill(channel: &mut dyn Channel, writes: &[WritePage]) -> Vec<PageHandle> {
 fn in_ram(store: &SharedStore, writes: &[WritePage], start: &Barrier) -> Costs {
     let mut channel = store.channel(1).expect("a channel");
     let mut into = Page([0; PAGE]);
-    let mut numbers = Numbers(7);
+    let mut numbers = Rng::with_seed(7);
     start.wait();
     let begun = processor_time();
     let handles = fill(&mut *channel, writes);
     let written = processor_time();
     for _ in 0..PAGES {
-        let handle = handles[numbers.next() as usize % PAGES];
+        let handle = handles[numbers.usize(..PAGES)];
         let read = channel.submit_read(ReadPage {
             handle,
             into: into.0.as_mut_ptr(),

@@ -19,13 +19,7 @@ const BATCHES: usize = 64;
 struct Page([u8; PAGE]);
 
 fn contents(count: usize) -> Vec<Page> {
-    let mut state = 88172645463325252u64;
-    let mut next = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = fastrand::Rng::with_seed(0);
     // Records of 16 bytes: a counter, a small number, and 6 bytes of noise. lz4 halves them, as it
     // does real heaps.
     let mut counter = 0u64;
@@ -34,7 +28,7 @@ fn contents(count: usize) -> Vec<Page> {
         for record in page.0.chunks_mut(16) {
             counter += 1;
             record[..8].copy_from_slice(&(0x7f00_0000_0000 + counter * 16).to_le_bytes());
-            record[8..14].copy_from_slice(&next().to_le_bytes()[..6]);
+            record[8..14].copy_from_slice(&random.u64(..).to_le_bytes()[..6]);
             if !counter.is_multiple_of(3) {
                 record[8..14].fill(0);
             }

@@ -131,12 +131,12 @@ fn pages_may_come_and_go_while_they_are_read_ahead() {
                 })
                 .collect();
             let mut channel = store.channel(4).unwrap();
-            let mut rng = Rng(11);
+            let mut rng = Rng::with_seed(11);
             // The page before and the page after each target must stay unchanged.
             let mut into = vec![Page([0x77; PAGE]); 3];
             let mut verified = 0;
             while !movers.iter().all(|thread| thread.is_finished()) {
-                let handle = PageHandle::new(1 + rng.below(600) as u32).unwrap();
+                let handle = PageHandle::new(1 + rng.u32(..600)).unwrap();
                 let [before, target, after] = &mut into[..] else {
                     unreachable!()
                 };
@@ -153,7 +153,7 @@ fn pages_may_come_and_go_while_they_are_read_ahead() {
 
 fn come_and_go(store: &SharedStore, thread: u64) {
     let mut channel = store.channel(4).unwrap();
-    let mut rng = Rng(thread + 5);
+    let mut rng = Rng::with_seed(thread + 5);
     let mut held: Vec<(PageHandle, u64)> = Vec::new();
     for round in 0..150 {
         let seeds: Vec<u64> = (0..32).map(|at| thread << 40 | round << 8 | at).collect();
@@ -162,7 +162,7 @@ fn come_and_go(store: &SharedStore, thread: u64) {
             held.extend(result.ok().map(|handle| (handle, *seed)));
         }
         while held.len() > 180 {
-            let (handle, seed) = held.swap_remove(rng.below(held.len() as u64) as usize);
+            let (handle, seed) = held.swap_remove(rng.usize(..held.len()));
             assert!(read(&mut *channel, handle).unwrap() == page(seed));
             store.discard(0, &[handle]);
         }

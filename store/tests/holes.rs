@@ -20,10 +20,10 @@ fn bound(alive: u64, channels: u64) -> u64 {
 /// Pages that pack to between an eighth and two thirds.
 fn packable(seed: u64) -> Page {
     let mut page = page(seed);
-    let mut rng = Rng(seed + 3);
-    let noisy = 512 + rng.below(2048) as usize;
+    let mut rng = Rng::with_seed(seed + 3);
+    let noisy = 512 + rng.usize(..2048);
     page.0.fill(0);
-    page.0[..noisy].fill_with(|| rng.next() as u8);
+    page.0[..noisy].fill_with(|| rng.u8(..));
     page
 }
 
@@ -35,7 +35,7 @@ fn add(channel: &mut dyn Channel, held: &mut Vec<PageHandle>, seed: &mut u64, co
 
 fn drop_some(store: &SharedStore, held: &mut Vec<PageHandle>, rng: &mut Rng, count: u64) {
     for _ in 0..count.min(held.len() as u64) {
-        let handle = held.swap_remove(rng.below(held.len() as u64) as usize);
+        let handle = held.swap_remove(rng.usize(..held.len()));
         store.discard(0, &[handle]);
     }
 }
@@ -51,7 +51,7 @@ proptest! {
     ) {
         let store = make(CONFIG, 1);
         let mut channels: Vec<_> = (0..channels).map(|_| store.channel(1).unwrap()).collect();
-        let (mut held, mut seed, mut rng) = (Vec::new(), 0, Rng(rng | 1));
+        let (mut held, mut seed, mut rng) = (Vec::new(), 0, Rng::with_seed(rng));
         let turns = channels.len();
         add(&mut *channels[0], &mut held, &mut seed, alive);
         for turn in 0..60 {
@@ -71,7 +71,7 @@ proptest! {
     fn a_store_that_lost_most_of_its_pages_gets_dense_again(rng in any::<u64>(), left in 0u64..200) {
         let store = make(CONFIG, 1);
         let mut channel = store.channel(1).unwrap();
-        let (mut held, mut seed, mut rng) = (Vec::new(), 0, Rng(rng | 1));
+        let (mut held, mut seed, mut rng) = (Vec::new(), 0, Rng::with_seed(rng));
         add(&mut *channel, &mut held, &mut seed, 1200);
         drop_some(&store, &mut held, &mut rng, 1200 - left);
         // As many writes as fill the segments in use.
@@ -104,9 +104,9 @@ fn a_repeated_value_takes_no_room() {
 
 #[test]
 fn incompressible_pages_go_to_the_disk_if_there_is_one() {
-    let mut rng = Rng(9);
+    let mut rng = Rng::with_seed(9);
     let mut noise = Page([0; PAGE]);
-    noise.0.fill_with(|| rng.next() as u8);
+    noise.0.fill_with(|| rng.u8(..));
     for (config, in_ram) in [("ram:1M+disk:holes-swap,size=1M", 0), ("ram:1M", 1)] {
         let store = make(config, 1);
         let mut channel = store.channel(1).unwrap();

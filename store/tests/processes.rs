@@ -53,13 +53,13 @@ fn worker() {
         return;
     };
     let mut channel = store.channel(8).unwrap();
-    let mut rng = Rng(u64::from(std::process::id()) << 8 | u64::from(holder));
+    let mut rng = Rng::with_seed(u64::from(std::process::id()) << 8 | u64::from(holder));
     let mut held: Vec<(PageHandle, u64)> = Vec::new();
     let mut round = 0u64;
     let deadline = std::time::Instant::now() + Duration::from_secs(60);
     while std::time::Instant::now() < deadline {
         round += 1;
-        let seeds: Vec<u64> = (0..1 + rng.below(40))
+        let seeds: Vec<u64> = (0..1 + rng.u64(..40))
             .map(|at| u64::from(holder) << 48 | round << 8 | at)
             .collect();
         let contents: Vec<Page> = seeds.iter().map(|&seed| page(seed)).collect();
@@ -70,18 +70,18 @@ fn worker() {
             }
         }
         for _ in 0..held.len().min(10) {
-            let (handle, seed) = held[rng.below(held.len() as u64) as usize];
+            let (handle, seed) = held[rng.usize(..held.len())];
             assert!(
                 read(&mut *channel, handle).unwrap() == page(seed),
                 "wrong data"
             );
         }
-        if rng.below(4) == 0 {
+        if rng.u64(..4) == 0 {
             store.adopt_fork(holder, holder + SHADOW);
         }
-        let keep = 20 + rng.below(100) as usize;
+        let keep = 20 + rng.usize(..100);
         while held.len() > keep {
-            let (handle, _) = held.swap_remove(rng.below(held.len() as u64) as usize);
+            let (handle, _) = held.swap_remove(rng.usize(..held.len()));
             store.discard(holder, &[handle]);
         }
     }
@@ -99,10 +99,10 @@ fn massacre(config: &str, kills: usize) {
         .map(|(result, page)| (result.unwrap(), page))
         .collect();
     let mut workers: Vec<Child> = (1..=4).map(|slot| spawn("worker", &names, slot)).collect();
-    let mut rng = Rng(12345);
+    let mut rng = Rng::with_seed(12345);
     for _ in 0..kills {
-        std::thread::sleep(Duration::from_micros(15_000 + rng.below(40_000)));
-        let victim = rng.below(4) as usize;
+        std::thread::sleep(Duration::from_micros(15_000 + rng.u64(..40_000)));
+        let victim = rng.usize(..4);
         let slot = victim as HolderId + 1;
         end(&mut workers[victim]);
         retire(&store, slot);
@@ -149,7 +149,7 @@ fn massacre(config: &str, kills: usize) {
 
 /// The kind of `page` that a seed makes.
 fn kind(seed: u64) -> u64 {
-    Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1).below(8)
+    Rng::with_seed(seed).u64(..8)
 }
 
 fn end(worker: &mut Child) {

@@ -14,10 +14,10 @@ fn storm(config: &str, threads: u64, rounds: u64) {
             let (store, full) = (&store, &full);
             scope.spawn(move || {
                 let mut channel = store.channel(8).unwrap();
-                let mut rng = Rng(thread * 77 + 1);
+                let mut rng = Rng::with_seed(thread * 77 + 1);
                 let mut held: Vec<(PageHandle, u64)> = Vec::new();
                 for round in 0..rounds {
-                    let seeds: Vec<u64> = (0..1 + rng.below(48))
+                    let seeds: Vec<u64> = (0..1 + rng.u64(..48))
                         .map(|at| thread << 40 | round << 8 | at)
                         .collect();
                     let contents: Vec<Page> = seeds.iter().map(|&seed| page(seed)).collect();
@@ -30,14 +30,14 @@ fn storm(config: &str, threads: u64, rounds: u64) {
                             Err(other) => panic!("{other}"),
                         }
                     }
-                    for _ in 0..rng.below(64).min(held.len() as u64) {
-                        let (handle, seed) = held[rng.below(held.len() as u64) as usize];
+                    for _ in 0..rng.u64(..64).min(held.len() as u64) {
+                        let (handle, seed) = held[rng.usize(..held.len())];
                         assert!(read(&mut *channel, handle).unwrap() == page(seed));
                     }
                     // Keeps about the store's capacity, so that it is full at times.
-                    let keep = 40 + rng.below(200) as usize;
+                    let keep = 40 + rng.usize(..200);
                     while held.len() > keep {
-                        let (handle, _) = held.swap_remove(rng.below(held.len() as u64) as usize);
+                        let (handle, _) = held.swap_remove(rng.usize(..held.len()));
                         store.discard(0, &[handle]);
                     }
                 }

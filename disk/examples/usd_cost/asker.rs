@@ -17,7 +17,7 @@ pub struct Asker {
     pub client: ChannelClient,
     pub doorbell: OwnedFd,
     memory: WiredMemory,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl Asker {
@@ -34,7 +34,7 @@ impl Asker {
             client,
             doorbell: own,
             memory: WiredMemory::private(DEPTH * PAGE)?,
-            random: u64::from(id.number()) + 1,
+            random: fastrand::Rng::with_seed(id.number().into()),
         })
     }
 

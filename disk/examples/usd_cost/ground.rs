@@ -62,11 +62,8 @@ impl Ground {
     }
 
     /// A random page of the file.
-    pub fn anywhere(random: &mut u64) -> u64 {
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
-        *random % (FILE / PAGE as u64) * PAGE as u64
+    pub fn anywhere(random: &mut fastrand::Rng) -> u64 {
+        random.u64(..FILE / PAGE as u64) * PAGE as u64
     }
 
     /// Device offset of a page of the file.

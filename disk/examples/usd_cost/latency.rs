@@ -20,7 +20,8 @@ pub fn print(ground: &Ground) -> Outcome {
         let memory = WiredMemory::private(PAGE)?;
         // SAFETY: fresh memory of that size, used only here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), PAGE) };
-        let (mut by_channel, mut direct, mut random) = (Vec::new(), Vec::new(), 99);
+        let (mut by_channel, mut direct) = (Vec::new(), Vec::new());
+        let mut random = fastrand::Rng::with_seed(99);
         let before = usd.disk_stats().processor;
         let mut busy = Duration::ZERO;
         for _ in 0..TURNS {

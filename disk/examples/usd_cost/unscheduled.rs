@@ -45,7 +45,7 @@ fn client(ground: &Ground, seed: u64, depth: usize, time: Duration) -> Outcome<(
     let mut ring = IoUring::new(DEPTH as u32)?;
     let memory = WiredMemory::private(DEPTH * PAGE)?;
     let file = types::Fd(ground.fs.medium().as_fd().as_raw_fd());
-    let mut random = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     let mut start = |ring: &mut IoUring, slot: usize| -> Outcome {
         let at = ground.device(Ground::anywhere(&mut random))?;
         let buffer = memory.as_ptr().wrapping_add(slot * PAGE);

@@ -45,7 +45,7 @@ pub(super) struct LoadGenerator<'fd> {
     /// Buffers in use, as a bit set.
     busy: u128,
     started: [Instant; MAX_DEPTH],
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl<'fd> LoadGenerator<'fd> {
@@ -74,7 +74,7 @@ impl<'fd> LoadGenerator<'fd> {
             buffers: ManuallyDrop::new(buffers),
             busy: 0,
             started: [Instant::now(); MAX_DEPTH],
-            random: 0,
+            random: fastrand::Rng::with_seed(0),
         };
         load.scramble();
         Ok(load)
@@ -83,7 +83,7 @@ impl<'fd> LoadGenerator<'fd> {
     /// Random contents: disks that compress or recognise zero pages would distort the result.
     fn scramble(&mut self) {
         for at in (0..self.buffers.len()).step_by(8) {
-            let word = self.draw();
+            let word = self.random.u64(..);
             // SAFETY: inside the region, aligned, and nothing is in flight yet.
             unsafe { self.buffers.as_ptr().add(at).cast::<u64>().write(word) };
         }
@@ -158,18 +158,9 @@ impl<'fd> LoadGenerator<'fd> {
     }
 
     fn anywhere(&mut self, bytes: u32) -> u64 {
-        let place = self.draw() as usize % self.places.len();
-        let within = self.draw() % u64::from(BLOCK / bytes);
+        let place = self.random.usize(..self.places.len());
+        let within = self.random.u64(..u64::from(BLOCK / bytes));
         self.places[place] + within * u64::from(bytes)
-    }
-
-    /// SplitMix64.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.random;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
     }
 
     /// Queues a transaction. One buffer must be free.

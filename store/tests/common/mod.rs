@@ -4,6 +4,8 @@
 pub mod model;
 pub mod system;
 
+pub use fastrand::Rng;
+
 use store::{
     Channel, Checksum, Completion, PageHandle, ReadPage, SharedStore, Store, StoreConfig,
     StoreError, Submitted, Wait, WritePage,
@@ -22,29 +24,12 @@ impl Page {
     }
 }
 
-/// A deterministic generator of numbers.
-#[derive(Clone)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 /// The page of `seed`: one in eight is one repeated value, one in eight is noise, the others
 /// compress to something between.
 pub fn page(seed: u64) -> Page {
-    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut rng = Rng::with_seed(seed);
     let mut page = Page([0; PAGE]);
-    let kind = rng.below(8);
+    let kind = rng.u64(..8);
     if kind == 0 {
         page.0
             .chunks_mut(8)
@@ -54,10 +39,10 @@ pub fn page(seed: u64) -> Page {
     let noisy = if kind == 1 {
         PAGE
     } else {
-        rng.below(PAGE as u64 * 2 / 3) as usize
+        rng.usize(..PAGE * 2 / 3)
     };
     for chunk in page.0[..noisy].chunks_mut(8) {
-        let bytes = rng.next().to_le_bytes();
+        let bytes = rng.u64(..).to_le_bytes();
         chunk.copy_from_slice(&bytes[..chunk.len()]);
     }
     page.0[PAGE - 16..].copy_from_slice(&[seed.to_le_bytes(), (!seed).to_le_bytes()].concat());
