@@ -16,8 +16,10 @@ use rustix::fs::{
     fallocate, fcntl_getfl, fcntl_setfl, fdatasync, fstat, fstatfs, fstatvfs, ioctl_blksszget,
     openat, seek, stat,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pread};
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use wired::PAGE;
 
@@ -33,7 +35,7 @@ pub struct FormatOptions {
 /// A partition or file, opened for a filesystem.
 #[derive(Debug)]
 pub struct Device {
-    fd: OwnedFd,
+    fd: File,
     name: String,
     size: u64,
     is_partition: bool,
@@ -172,7 +174,7 @@ impl Device {
     fn of(place: &DevicePath<'_>, fd: OwnedFd, is_partition: bool) -> Result<Self, OpenError> {
         Ok(Self {
             size: seek(&fd, SeekFrom::End(0)).map_err(|errno| place.refused(errno))?,
-            fd,
+            fd: fd.into(),
             name: place.to_string(),
             is_partition,
             warnings: Vec::new(),
@@ -307,29 +309,11 @@ impl BlockDevice for Device {
     }
 
     fn read(&self, to: &mut [u8], at: u64) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < to.len() {
-            match pread(&self.fd, &mut to[done..], at + done as u64) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(more) => done += more,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+        self.fd.read_exact_at(to, at).map_err(errno)
     }
 
     fn write(&self, from: &[u8], at: u64) -> Result<(), Errno> {
-        let mut done = 0;
-        while done < from.len() {
-            match pwrite(&self.fd, &from[done..], at + done as u64) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(more) => done += more,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+        self.fd.write_all_at(from, at).map_err(errno)
     }
 
     fn zero(&self, at: u64, len: u64) -> Result<(), Errno> {
@@ -353,6 +337,11 @@ impl BlockDevice for Device {
     fn flush(&self) -> Result<(), Errno> {
         fdatasync(&self.fd)
     }
+}
+
+/// Reading past the end is an I/O error.
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// The path that errors name.
