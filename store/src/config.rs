@@ -66,10 +66,7 @@ impl DiskConfig {
     pub fn by_daemon(size: u64) -> Self {
         Self {
             place: DiskLocation::System,
-            size,
-            written: false,
-            grows: false,
-            inject: None,
+            ..Self::new("", size)
         }
     }
 }
