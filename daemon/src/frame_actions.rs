@@ -9,7 +9,9 @@
 use crate::Daemon;
 use crate::jobs::JobResult;
 use crate::tenant::TenantPhase;
-use frames::allocator::{Action, CleaningRate, Placement, Request, TenantId, TenantNotice, Usage};
+use frames::allocator::{
+    Action, CleaningRate, FrameUsage, Placement, Request, TenantId, TenantNotice,
+};
 use protocol::contract_spec::ContractSpec;
 use protocol::{DaemonEvent, TenantNumber};
 use std::time::{Duration, Instant};
@@ -74,7 +76,7 @@ impl Daemon {
     /// Reports the use that a tenant's ledger shows to the allocator.
     pub(super) fn report(&mut self, number: TenantNumber) {
         if let Some(quota) = self.quota(number) {
-            let usage = Usage {
+            let usage = FrameUsage {
                 used: quota.committed(),
                 ready: 0,
             };

@@ -12,7 +12,7 @@
 use crate::jobs::{JobResult, JobSender};
 use crate::urgent;
 use disk::swapfs::{Device, Scrub, ScrubError};
-use disk::trace::{Event, Reader};
+use disk::trace::{Reader, TraceEvent};
 use protocol::TenantNumber;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -63,7 +63,7 @@ fn serve(work: &Receiver<Job>, trace: &Reader, teller: &JobSender) {
     let mut is_used = || {
         let seen = trace.since(next);
         next = seen.next;
-        let is_use = |event: &Event| matches!(event, Event::Transaction { .. });
+        let is_use = |event: &TraceEvent| matches!(event, TraceEvent::Transaction { .. });
         seen.lost > 0 || seen.events.iter().any(is_use)
     };
     loop {

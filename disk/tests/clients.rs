@@ -8,9 +8,9 @@ use disk::atropos::{
 };
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
-use disk::trace::Event;
+use disk::trace::TraceEvent;
 
-type Disk = Atropos<Vec<Event>>;
+type Disk = Atropos<Vec<TraceEvent>>;
 
 fn disk(percent: u64) -> Disk {
     Atropos::new(Utilization::percent(percent), Nanos::ZERO, Vec::new())
@@ -232,6 +232,6 @@ fn hundreds_of_idle_contracts_cost_nothing() {
     let mut now = 0;
     (0..5).for_each(|_| assert_eq!(serve(&mut disk, &mut now), 3));
     // They have no periods at all.
-    let allocations = |event: &&Event| matches!(event, Event::Allocation { .. });
+    let allocations = |event: &&TraceEvent| matches!(event, TraceEvent::Allocation { .. });
     assert_eq!(disk.trace().iter().filter(allocations).count(), 1);
 }

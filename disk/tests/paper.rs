@@ -5,7 +5,7 @@ mod common;
 use common::{Client, Device, Habit, contract, periods, run};
 use disk::atropos::Utilization;
 use disk::time::{Nanos, Time};
-use disk::trace::Event;
+use disk::trace::TraceEvent;
 
 const CLASSIC: Device = Device {
     bound: Nanos::ZERO,
@@ -156,7 +156,7 @@ fn lax_time_is_charged_and_never_longer_than_the_laxity() {
     for (client, view) in run.views.iter().enumerate() {
         let mut lax = Nanos::ZERO;
         for event in &run.events {
-            if let Event::Lax {
+            if let TraceEvent::Lax {
                 from,
                 to,
                 client: whose,

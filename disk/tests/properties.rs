@@ -5,7 +5,7 @@ mod common;
 use common::{Client, Device, Habit, periods, run};
 use disk::atropos::{DiskContract, Utilization};
 use disk::time::{Nanos, Time};
-use disk::trace::Event;
+use disk::trace::TraceEvent;
 use proptest::prelude::*;
 
 /// Contracts that sum to at most all of the disk's time, for up to six clients.
@@ -52,11 +52,11 @@ fn habits() -> impl Strategy<Value = Habit> {
 }
 
 /// A client's charges in an interval.
-fn charged(events: &[Event], client: u32, until: Time) -> Nanos {
+fn charged(events: &[TraceEvent], client: u32, until: Time) -> Nanos {
     let mut sum = Nanos::ZERO;
     for event in events.iter().filter(|event| event.client() == client) {
         match *event {
-            Event::Transaction {
+            TraceEvent::Transaction {
                 started,
                 charge,
                 slack: false,
@@ -64,7 +64,7 @@ fn charged(events: &[Event], client: u32, until: Time) -> Nanos {
             } if started < until => {
                 sum += charge;
             }
-            Event::Lax { from, to, .. } => sum += to.min(until) - from,
+            TraceEvent::Lax { from, to, .. } => sum += to.min(until) - from,
             _ => {}
         }
     }
@@ -166,7 +166,7 @@ proptest! {
             let mut last = Time(0);
             let mut stretch = Nanos::ZERO;
             for event in run.events.iter().filter(|event| event.client() == at as u32) {
-                if let Event::Lax { from, to, .. } = *event {
+                if let TraceEvent::Lax { from, to, .. } = *event {
                     prop_assert!(from >= last);
                     stretch = if from == last { stretch } else { Nanos::ZERO } + (to - from);
                     last = to;

@@ -5,7 +5,7 @@ mod tenant;
 use disk::atropos::{AdmissionError, DiskContract};
 use disk::cost_model::OpCost;
 use disk::time::Nanos;
-use disk::trace::Event;
+use disk::trace::TraceEvent;
 use disk::usd::{IoTarget, Usd, UsdConfig, UsdEvent};
 use iochannel::{MAX_RUN, ProtocolError};
 use rustix::fs::{Mode, OFlags, open};
@@ -332,8 +332,8 @@ fn clients_are_charged_by_contract_and_the_trace_agrees() {
     );
     let seen = usd.trace().all();
     let charged = |client: u32| -> u64 {
-        let charge = |event: &Event| match event {
-            Event::Transaction { charge, .. } if event.client() == client => charge.0,
+        let charge = |event: &TraceEvent| match event {
+            TraceEvent::Transaction { charge, .. } if event.client() == client => charge.0,
             _ => 0,
         };
         seen.events.iter().map(charge).sum()
@@ -365,7 +365,7 @@ fn with_a_bound_of_zero_the_disk_does_one_transaction_at_a_time_and_charges_elap
     let mut over = disk::time::Time(0);
     let mut count = 0;
     for event in usd.trace().all().events {
-        if let Event::Transaction {
+        if let TraceEvent::Transaction {
             started,
             elapsed,
             charge,

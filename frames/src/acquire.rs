@@ -17,7 +17,7 @@
 
 use crate::contract::fair_share;
 use crate::layout::{CLOSED, DomainSlot, Header, LedgerMemory};
-use crate::ramtab::{Entry, Frame, Owner, State};
+use crate::ramtab::{Frame, FrameEntry, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl LedgerMemory {
     /// A frame for `owner` in `state`, acquired by `actor` (its parent, before a fork).
     pub(crate) fn acquire(&self, actor: Owner, owner: Owner, state: State) -> Option<Frame> {
         let _activity = UpdateGuard::begin(self, actor);
-        let entry = Entry::new(owner, state);
+        let entry = FrameEntry::new(owner, state);
         let frame = match self.grant(owner, LimitSource::New) {
             GrantOutcome::Granted => self.find_granted(owner, entry),
             GrantOutcome::Full => self.exchange(owner, entry),
@@ -113,8 +113,8 @@ impl LedgerMemory {
     }
 
     /// Frees `frame`, if it is `owner`'s in `state`, without lowering n. Returns true if it did.
-    pub(crate) fn release(&self, frame: Frame, from: Entry) -> bool {
-        let changed = self.ramtab().change(frame, from, Entry::FREE);
+    pub(crate) fn release(&self, frame: Frame, from: FrameEntry) -> bool {
+        let changed = self.ramtab().change(frame, from, FrameEntry::FREE);
         if changed {
             self.set(0).insert(frame);
         }
@@ -192,7 +192,7 @@ impl LedgerMemory {
     }
 
     /// Finds the frame of a granted request.
-    fn find_granted(&self, owner: Owner, entry: Entry) -> Option<Frame> {
+    fn find_granted(&self, owner: Owner, entry: FrameEntry) -> Option<Frame> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(frame) = self.pop_free(entry) {
                 return Some(frame);
@@ -201,7 +201,7 @@ impl LedgerMemory {
                 if self.surrender(frame, victim, owner) {
                     self.header().limit.release(1);
                     self.ramtab()
-                        .change(frame, Entry::new(owner, State::Revoking), entry);
+                        .change(frame, FrameEntry::new(owner, State::Revoking), entry);
                     return Some(frame);
                 }
             } else if self.set(0).len() == 0 {
@@ -215,9 +215,9 @@ impl LedgerMemory {
 
     /// A frame when all within the limit are owned or promised: an unused one of another domain.
     /// It stays under the unit of the limit that it was owned under.
-    fn exchange(&self, owner: Owner, entry: Entry) -> Option<Frame> {
+    fn exchange(&self, owner: Owner, entry: FrameEntry) -> Option<Frame> {
         let (slot, header) = (self.slot(owner), self.header());
-        let held = Entry::new(owner, State::Revoking);
+        let held = FrameEntry::new(owner, State::Revoking);
         for _ in 0..MAX_ATTEMPTS {
             // Past the limit, frames go to domains below their guarantee.
             let guaranteed = slot.n.load(SeqCst) < slot.g.load(SeqCst);
@@ -246,10 +246,10 @@ impl LedgerMemory {
         None
     }
 
-    fn pop_free(&self, entry: Entry) -> Option<Frame> {
+    fn pop_free(&self, entry: FrameEntry) -> Option<Frame> {
         let free = self.set(0);
         while let Some(frame) = free.pop() {
-            if self.ramtab().change(frame, Entry::FREE, entry) {
+            if self.ramtab().change(frame, FrameEntry::FREE, entry) {
                 return Some(frame);
             }
         }
@@ -258,13 +258,13 @@ impl LedgerMemory {
 
     /// Locks an unused frame of the domain furthest above its guarantee.
     fn lock_unused(&self, owner: Owner) -> Option<(Frame, Owner)> {
-        let held = Entry::new(owner, State::Revoking);
+        let held = FrameEntry::new(owner, State::Revoking);
         let mut above = u32::MAX;
         // From the largest surplus down, each surplus once.
         while let Some((surplus, victims)) = self.next_surplus(owner, above) {
             above = surplus;
             for victim in victims {
-                let unused = Entry::new(victim, State::Unused);
+                let unused = FrameEntry::new(victim, State::Unused);
                 let set = self.set(victim);
                 let found = set.find(|frame| self.ramtab().change(frame, unused, held));
                 if let Some(frame) = found {
@@ -304,7 +304,7 @@ impl LedgerMemory {
     /// Moves a locked frame from the victim's count to no domain's, without changing the number
     /// of owned frames; returns it if the victim owns no more than its guarantee. True if moved.
     fn surrender(&self, frame: Frame, victim: Owner, taker: Owner) -> bool {
-        let (slot, held) = (self.slot(victim), Entry::new(taker, State::Revoking));
+        let (slot, held) = (self.slot(victim), FrameEntry::new(taker, State::Revoking));
         let state = slot.state.load(SeqCst);
         let g = slot.g.load(SeqCst);
         let less = |n: u32| (n & CLOSED == 0 && n > g).then(|| n - 1);
@@ -314,7 +314,7 @@ impl LedgerMemory {
             self.slot(taker).taken_over.fetch_add(1, Relaxed);
             return true;
         }
-        let unused = Entry::new(victim, State::Unused);
+        let unused = FrameEntry::new(victim, State::Unused);
         self.ramtab().change(frame, held, unused);
         self.set(victim).insert(frame);
         // A domain retired meanwhile may have been swept before the frame was returned to it.

@@ -47,7 +47,7 @@ pub use action::{Action, TenantNotice, Violation};
 pub use error::AllocatorError;
 pub use request::{MachineTopology, PendingRequest, Placement, Request};
 pub use stats::TenantStats;
-pub use tenant::{CleaningRate, Usage};
+pub use tenant::{CleaningRate, FrameUsage};
 
 use crate::contract::Contract;
 use deadline::Stall;
@@ -300,9 +300,9 @@ impl Allocator {
 
     /// Records a tenant's use of its frames, by its ledger: to be called before a request, and
     /// from time to time.
-    pub fn report_usage(&mut self, tenant: TenantId, usage: Usage) {
+    pub fn report_usage(&mut self, tenant: TenantId, usage: FrameUsage) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
-            tenant.usage = Usage {
+            tenant.usage = FrameUsage {
                 used: usage.used.min(tenant.n),
                 ..usage
             };

@@ -38,7 +38,7 @@ impl std::fmt::Display for DomainId {
 
 /// The phase of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum DomainPhase {
     /// Without a domain.
     Vacant,
     /// Being filled in by its creator.
@@ -54,7 +54,7 @@ pub enum Phase {
 /// `DomainSlot::state`: phase, creator and generation in a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DomainWord {
-    pub phase: Phase,
+    pub phase: DomainPhase,
     pub creator: Owner,
     pub generation: u32,
 }
@@ -66,11 +66,11 @@ impl DomainWord {
 
     pub(crate) fn unpack(word: u32) -> Self {
         let phase = match word & 0xf {
-            1 => Phase::Claimed,
-            2 => Phase::Nascent,
-            3 => Phase::Live,
-            4 => Phase::Retiring,
-            _ => Phase::Vacant,
+            1 => DomainPhase::Claimed,
+            2 => DomainPhase::Nascent,
+            3 => DomainPhase::Live,
+            4 => DomainPhase::Retiring,
+            _ => DomainPhase::Vacant,
         };
         Self {
             phase,
@@ -83,12 +83,12 @@ impl DomainWord {
         self.generation << 16 | self.creator << 4 | self.phase as u32
     }
 
-    pub(crate) fn in_phase(self, phase: Phase) -> Self {
+    pub(crate) fn in_phase(self, phase: DomainPhase) -> Self {
         Self { phase, ..self }
     }
 
     /// Returns true if frames may be owned under this word.
     pub(crate) fn is_admitted(self) -> bool {
-        matches!(self.phase, Phase::Nascent | Phase::Live)
+        matches!(self.phase, DomainPhase::Nascent | DomainPhase::Live)
     }
 }

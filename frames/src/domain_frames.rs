@@ -18,7 +18,7 @@ use crate::domain::DomainId;
 use crate::frame_set::FrameSet;
 use crate::layout::{CLOSED, DomainSlot};
 use crate::ledger::Ledger;
-use crate::ramtab::{Entry, Frame, Owner, State};
+use crate::ramtab::{Frame, FrameEntry, Owner, State};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -235,7 +235,7 @@ impl<'a> DomainFrames<'a> {
     /// the page's word; then it calls [`DomainFrames::finish_renumbering`].
     pub fn reserve_for_child(&self, child: DomainId, k: u32) -> Result<(), InsufficientFrames> {
         let memory = &self.ledger.memory;
-        let reserved = Entry::new(child.slot, State::Reserved);
+        let reserved = FrameEntry::new(child.slot, State::Reserved);
         let set = memory.set(child.slot);
         for got in 0..k {
             match self.acquire(child.slot, State::Reserved) {
@@ -318,12 +318,12 @@ impl<'a> DomainFrames<'a> {
         frame
     }
 
-    fn entry(&self, state: State) -> Entry {
-        Entry::new(self.id.slot, state)
+    fn entry(&self, state: State) -> FrameEntry {
+        FrameEntry::new(self.id.slot, state)
     }
 
     /// Changes the entry of a frame that a page of this domain holds.
-    fn change_used(&self, frame: Frame, to: Entry) -> Result<(), LedgerMisuse> {
+    fn change_used(&self, frame: Frame, to: FrameEntry) -> Result<(), LedgerMisuse> {
         let ramtab = self.ledger.memory.ramtab();
         loop {
             let entry = ramtab

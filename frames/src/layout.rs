@@ -58,7 +58,7 @@ unsafe impl Plain for Header {}
 /// The words of one domain.
 #[repr(C, align(128))]
 pub(crate) struct DomainSlot {
-    /// Phase, generation and creator: see [`crate::domain::Phase`].
+    /// Phase, generation and creator: see [`crate::domain::DomainPhase`].
     pub state: AtomicU32,
     pub pid: AtomicU32,
     pub start: AtomicU64,

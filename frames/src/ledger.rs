@@ -7,7 +7,7 @@
 
 use crate::acquire::{UpdateGuard, add_within, lower_to_zero};
 use crate::contract::{AdmissionError, Contract, Process};
-use crate::domain::{DomainId, DomainWord, Phase};
+use crate::domain::{DomainId, DomainPhase, DomainWord};
 use crate::domain_frames::DomainFrames;
 use crate::layout::{DomainSlot, Layout, LedgerMemory, MAGIC};
 use crate::pressure::PressureBell;
@@ -159,7 +159,7 @@ impl Ledger {
         header.reach.fetch_max(owner + 1, SeqCst);
         slot.n.store(0, SeqCst);
         slot.state
-            .store(word.in_phase(Phase::Nascent).pack(), SeqCst);
+            .store(word.in_phase(DomainPhase::Nascent).pack(), SeqCst);
         Ok(DomainId {
             slot: owner,
             generation: word.generation,
@@ -174,7 +174,7 @@ impl Ledger {
         slot.start.store(process.start, SeqCst);
         let live = |word: DomainWord| DomainWord {
             creator: 0,
-            ..word.in_phase(Phase::Live)
+            ..word.in_phase(DomainPhase::Live)
         };
         if slot.change(id, live) {
             Ok(DomainFrames::new(self, id))
@@ -296,11 +296,11 @@ impl Ledger {
             let now = state.load(SeqCst);
             let word = DomainWord::unpack(now);
             let claimed = DomainWord {
-                phase: Phase::Claimed,
+                phase: DomainPhase::Claimed,
                 creator,
                 ..word
             };
-            let ours = word.phase == Phase::Vacant
+            let ours = word.phase == DomainPhase::Vacant
                 && state
                     .compare_exchange(now, claimed.pack(), SeqCst, SeqCst)
                     .is_ok();

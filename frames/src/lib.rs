@@ -49,7 +49,7 @@ mod revocation;
 mod stats;
 
 pub use contract::{AdmissionError, Contract, Process, fair_share, tree};
-pub use domain::{DomainId, Phase};
+pub use domain::{DomainId, DomainPhase};
 pub use domain_frames::{DomainFrames, InsufficientFrames, LedgerMisuse};
 pub use ledger::{Ledger, LedgerError};
 pub use limit_control::{LimitControl, LimitControlError};

@@ -55,14 +55,14 @@ pub(crate) type Owner = u32;
 
 /// One entry's value: owner and state in a word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry(u32);
+pub(crate) struct FrameEntry(u32);
 
-impl Entry {
-    pub(crate) const FREE: Entry = Entry(0);
+impl FrameEntry {
+    pub(crate) const FREE: FrameEntry = FrameEntry(0);
     const STATE_BITS: u32 = 8;
 
     pub(crate) const fn new(owner: Owner, state: State) -> Self {
-        Entry(owner << Self::STATE_BITS | state as u32)
+        FrameEntry(owner << Self::STATE_BITS | state as u32)
     }
 
     pub(crate) const fn owner(self) -> Owner {
@@ -88,22 +88,22 @@ impl Entry {
 pub(crate) struct RamTab<'a>(pub(crate) &'a [AtomicU32]);
 
 impl<'a> RamTab<'a> {
-    pub(crate) fn get(self, frame: Frame) -> Option<Entry> {
+    pub(crate) fn get(self, frame: Frame) -> Option<FrameEntry> {
         self.0
             .get(frame.0 as usize)
-            .map(|word| Entry(word.load(SeqCst)))
+            .map(|word| FrameEntry(word.load(SeqCst)))
     }
 
     /// Changes the entry from exactly `from` to `to`. Returns true if it did.
-    pub(crate) fn change(self, frame: Frame, from: Entry, to: Entry) -> bool {
+    pub(crate) fn change(self, frame: Frame, from: FrameEntry, to: FrameEntry) -> bool {
         self.0
             .get(frame.0 as usize)
             .is_some_and(|word| word.compare_exchange(from.0, to.0, SeqCst, SeqCst).is_ok())
     }
 
     /// All entries, each read once.
-    pub(crate) fn entries(self) -> impl Iterator<Item = (Frame, Entry)> + 'a {
+    pub(crate) fn entries(self) -> impl Iterator<Item = (Frame, FrameEntry)> + 'a {
         let numbered = (0u32..).zip(self.0);
-        numbered.map(|(number, word)| (Frame(number), Entry(word.load(SeqCst))))
+        numbered.map(|(number, word)| (Frame(number), FrameEntry(word.load(SeqCst))))
     }
 }

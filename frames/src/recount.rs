@@ -9,7 +9,7 @@
 //! fails, and the next retirement tries again.
 
 use crate::layout::{CLOSED, DomainSlot, LedgerMemory};
-use crate::ramtab::{Entry, Owner, State};
+use crate::ramtab::{FrameEntry, Owner, State};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 /// Attempts without and with all domains pausing.
@@ -86,7 +86,7 @@ impl Recount<'_> {
             };
             if reading.admitted {
                 reading.owned += 1;
-            } else if entry != Entry::FREE {
+            } else if entry != FrameEntry::FREE {
                 strays.push((frame, entry));
             } else if !memory.set(0).contains(frame) {
                 memory.set(0).insert(frame);
@@ -190,8 +190,8 @@ mod tests {
             |ledger, dead, other| {
                 let frame = ledger.memory.set(other).pop().unwrap();
                 let (from, to) = (
-                    Entry::new(other, State::Unused),
-                    Entry::new(dead, State::Revoking),
+                    FrameEntry::new(other, State::Unused),
+                    FrameEntry::new(dead, State::Revoking),
                 );
                 assert!(ledger.memory.ramtab().change(frame, from, to));
             },
@@ -199,7 +199,7 @@ mod tests {
             |ledger, dead, _| {
                 let slot = ledger.memory.slot(3);
                 let word = DomainWord {
-                    phase: crate::Phase::Claimed,
+                    phase: crate::DomainPhase::Claimed,
                     creator: dead,
                     generation: 0,
                 };
@@ -209,8 +209,8 @@ mod tests {
             // A frame freed, but not put into the set, nor n lowered.
             |ledger, _, other| {
                 let frame = ledger.memory.set(other).pop().unwrap();
-                let from = Entry::new(other, State::Unused);
-                assert!(ledger.memory.ramtab().change(frame, from, Entry::FREE));
+                let from = FrameEntry::new(other, State::Unused);
+                assert!(ledger.memory.ramtab().change(frame, from, FrameEntry::FREE));
             },
         ];
         for step in steps {

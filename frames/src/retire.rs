@@ -5,10 +5,10 @@
 //! leaves nothing but a retirement to finish.
 
 use crate::acquire::lower_to_zero;
-use crate::domain::{DomainId, DomainWord, Phase};
+use crate::domain::{DomainId, DomainPhase, DomainWord};
 use crate::layout::CLOSED;
 use crate::ledger::Ledger;
-use crate::ramtab::{Entry, Owner};
+use crate::ramtab::{FrameEntry, Owner};
 use crate::recount::Recount;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -33,7 +33,7 @@ impl Ledger {
     /// Reclaims everything of a domain, if it exists, without a recount.
     pub(crate) fn dismiss(&self, id: DomainId) -> Option<u32> {
         let slot = self.find(id)?;
-        slot.change(id, |word| word.in_phase(Phase::Retiring))
+        slot.change(id, |word| word.in_phase(DomainPhase::Retiring))
             .then(|| self.dismantle(id.slot))
     }
 
@@ -67,7 +67,7 @@ impl Ledger {
     fn vacate(&self, owner: Owner) {
         let slot = self.memory.slot(owner);
         let vacant = DomainWord {
-            phase: Phase::Vacant,
+            phase: DomainPhase::Vacant,
             creator: 0,
             generation: (slot.word().generation + 1) & DomainWord::GENERATION_MASK,
         };
@@ -79,7 +79,7 @@ impl Ledger {
         let mut back = 0;
         for (frame, seen) in self.memory.ramtab().entries() {
             let mut entry = seen;
-            while entry.owner() == owner && entry != Entry::FREE {
+            while entry.owner() == owner && entry != FrameEntry::FREE {
                 if self.memory.release(frame, entry) {
                     back += 1;
                     break;
@@ -98,21 +98,21 @@ impl Ledger {
     fn release_children(&self, creator: Owner) -> u32 {
         let theirs = |owner: &Owner| {
             let word = self.memory.slot(*owner).word();
-            word.creator == creator && word.phase != Phase::Vacant
+            word.creator == creator && word.phase != DomainPhase::Vacant
         };
         let mut back = 0;
         for owner in (1..self.memory.slot_count()).filter(theirs) {
             let word = self.memory.slot(owner).word();
             match word.phase {
-                Phase::Nascent => {
+                DomainPhase::Nascent => {
                     let orphan = DomainWord { creator: 0, ..word };
                     let state = &self.memory.slot(owner).state;
                     // It fails where the child adopts the domain meanwhile, which does the same.
                     let _ = state.compare_exchange(word.pack(), orphan.pack(), SeqCst, SeqCst);
                 }
-                Phase::Retiring => back += self.dismantle(owner),
-                Phase::Claimed => self.vacate(owner),
-                Phase::Vacant | Phase::Live => (),
+                DomainPhase::Retiring => back += self.dismantle(owner),
+                DomainPhase::Claimed => self.vacate(owner),
+                DomainPhase::Vacant | DomainPhase::Live => (),
             }
         }
         back

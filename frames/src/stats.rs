@@ -4,7 +4,7 @@
 //! domain. Rule: the words are read one after the other, not at one moment.
 
 use crate::contract::{Contract, Process};
-use crate::domain::{DomainId, Phase};
+use crate::domain::{DomainId, DomainPhase};
 use crate::layout::{CLOSED, LedgerMemory};
 use crate::ramtab::Owner;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
@@ -15,7 +15,7 @@ pub struct DomainStats {
     /// Its id.
     pub id: DomainId,
     /// Its phase.
-    pub phase: Phase,
+    pub phase: DomainPhase,
     /// The process that holds it.
     pub process: Process,
     /// {g, x}.

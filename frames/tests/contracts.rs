@@ -4,7 +4,7 @@ mod common;
 
 use common::{admit, audit, take};
 use frames::{
-    AdmissionError, Contract, DomainId, Frame, Ledger, LedgerMisuse, Phase, Process, State,
+    AdmissionError, Contract, DomainId, DomainPhase, Frame, Ledger, LedgerMisuse, Process, State,
 };
 use std::time::Duration;
 
@@ -287,7 +287,7 @@ fn a_child_that_is_about_to_join_outlives_its_parent() {
     let child = parent.admit_child(Contract { g: 10, x: 100 }).unwrap();
     parent.reserve_for_child(child, 20).unwrap();
     assert_eq!(ledger.retire(parent.id()), 10);
-    assert_eq!(ledger.stats(child).unwrap().phase, Phase::Nascent);
+    assert_eq!(ledger.stats(child).unwrap().phase, DomainPhase::Nascent);
     let another = admit(&ledger, 10, 100);
     assert_eq!(ledger.retire(another.id()), 0);
     let adopted = ledger.adopt(child, Process::default()).unwrap();

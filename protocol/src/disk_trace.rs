@@ -1,6 +1,6 @@
 //! The disk scheduler's trace, handed over as memory: what figures 7 to 9 of the paper plot.
 
-use disk::trace::{Event, TraceBatch};
+use disk::trace::{TraceBatch, TraceEvent};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{self, Errno};
@@ -39,7 +39,7 @@ pub fn read(memory: OwnedFd) -> std::io::Result<TraceBatch> {
     let (head, rest) = words.split_at_checked(2).unwrap_or((&[0, 0], &[]));
     let events = rest.as_chunks::<WORDS>().0.iter();
     Ok(TraceBatch {
-        events: events.map(|words| Event::from_words(*words)).collect(),
+        events: events.map(|words| TraceEvent::from_words(*words)).collect(),
         next: head[0],
         lost: head[1],
     })
@@ -53,12 +53,12 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let events = vec![
-            Event::Lax {
+            TraceEvent::Lax {
                 from: Time(1),
                 to: Time(2),
                 client: 3,
             },
-            Event::Transaction {
+            TraceEvent::Transaction {
                 started: Time(4),
                 elapsed: Nanos(5),
                 charge: Nanos(6),

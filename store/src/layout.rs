@@ -104,7 +104,7 @@ impl Offsets {
             stats: next(g.holders * SHARDS * STATS * 8),
             intents: next(g.holders * INTENTS * 8),
             taken: next(g.groups() * 8),
-            entries: next(g.handles * size_of::<crate::page_index::Entry>()),
+            entries: next(g.handles * size_of::<crate::page_index::PageEntry>()),
             summaries: next(g.holders * g.summary_words() * 8),
             refs: next(g.holders * g.handles / 8),
             segments: next(g.segments * size_of::<crate::segment::Segment>()),

@@ -23,7 +23,7 @@ use crate::ref_bitmap::{RefBitmap, ones};
 use crate::search_hint::SearchHint;
 use crate::segment::SegmentTable;
 use crate::{Checksum, HolderId, PageHandle};
-pub(crate) use entry::{ClaimSet, Entry, EntryWord};
+pub(crate) use entry::{ClaimSet, EntryWord, PageEntry};
 use std::sync::atomic::{AtomicU64, Ordering};
 use wired::PAGE;
 
@@ -37,7 +37,7 @@ pub(crate) enum Lookup {
 
 /// The entries and their bitmaps.
 pub(crate) struct PageIndex {
-    entries: &'static [Entry],
+    entries: &'static [PageEntry],
     taken: &'static [AtomicU64],
     hint: SearchHint,
     high: &'static AtomicU64,
@@ -47,7 +47,7 @@ pub(crate) struct PageIndex {
 
 impl PageIndex {
     pub fn new(
-        entries: &'static [Entry],
+        entries: &'static [PageEntry],
         taken: &'static [AtomicU64],
         (hint, high): (&'static AtomicU64, &'static AtomicU64),
         refs: RefBitmap,
@@ -380,7 +380,7 @@ impl PageIndex {
 
     /// Bytes of the entries that were ever used.
     pub fn bytes(&self) -> u64 {
-        self.high.load(Ordering::Acquire) * 64 * size_of::<Entry>() as u64
+        self.high.load(Ordering::Acquire) * 64 * size_of::<PageEntry>() as u64
     }
 }
 

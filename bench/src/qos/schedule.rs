@@ -8,7 +8,7 @@
 //! less in the next.
 
 use disk::time::{Nanos, Time};
-use disk::trace::Event;
+use disk::trace::TraceEvent;
 use std::time::Duration;
 
 /// A client's contract for disk time.
@@ -67,7 +67,7 @@ pub struct ScheduleStats {
 impl Client {
     /// The part of the trace that concerns client `number`. `events` are in the order of
     /// their recording, a transaction at its end; slack time is charged to no client.
-    pub fn of(name: &str, contract: DiskShare, number: u32, events: &[Event]) -> Self {
+    pub fn of(name: &str, contract: DiskShare, number: u32, events: &[TraceEvent]) -> Self {
         let mut client = Self {
             name: name.to_owned(),
             contract,
@@ -77,7 +77,7 @@ impl Client {
         };
         for event in events.iter().filter(|event| event.client() == number) {
             match *event {
-                Event::Transaction {
+                TraceEvent::Transaction {
                     started,
                     elapsed,
                     charge,
@@ -88,12 +88,12 @@ impl Client {
                     to: since(started + elapsed),
                     charged: if slack { Duration::ZERO } else { charge.into() },
                 }),
-                Event::Lax { from, to, .. } => client.lax.push(Interval {
+                TraceEvent::Lax { from, to, .. } => client.lax.push(Interval {
                     from: since(from),
                     to: since(to),
                     charged: (to - from).into(),
                 }),
-                Event::Allocation { at, .. } => client.allocations.push(since(at)),
+                TraceEvent::Allocation { at, .. } => client.allocations.push(since(at)),
             }
         }
         client.transactions.sort_by_key(|span| span.from);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_the_trace_says_of_others_or_of_slack_time_is_not_charged() {
-        let transaction = |client, at, slack| Event::Transaction {
+        let transaction = |client, at, slack| TraceEvent::Transaction {
             started: Time(at),
             elapsed: Nanos(10),
             charge: Nanos(7),
@@ -203,7 +203,7 @@ mod tests {
             slack,
         };
         let events = [
-            Event::Allocation {
+            TraceEvent::Allocation {
                 at: Time(1),
                 client: 3,
                 remaining: 0,
@@ -212,7 +212,7 @@ mod tests {
             transaction(3, 40, false),
             transaction(4, 45, false),
             transaction(3, 20, true),
-            Event::Lax {
+            TraceEvent::Lax {
                 from: Time(50),
                 to: Time(55),
                 client: 3,

@@ -7,7 +7,7 @@ use super::correction::CostCorrection;
 use super::queue::Queue;
 use super::slack::Slack;
 use crate::time::{Nanos, Time};
-use crate::trace::{Event, Trace};
+use crate::trace::{Trace, TraceEvent};
 use std::collections::VecDeque;
 
 /// The disk is held for a client that has nothing to submit.
@@ -106,7 +106,7 @@ impl<T: Trace> ClientQueues<T> {
 
     fn allocated(&mut self, now: Time, at: u32) {
         let client = &self.clients[at];
-        self.trace.record(Event::Allocation {
+        self.trace.record(TraceEvent::Allocation {
             at: now,
             client: client.number,
             remaining: client.remaining,
@@ -214,7 +214,7 @@ impl<T: Trace> ClientQueues<T> {
         };
         self.hold = None;
         if hold.from < hold.charged {
-            self.trace.record(Event::Lax {
+            self.trace.record(TraceEvent::Lax {
                 from: hold.from,
                 to: hold.charged,
                 client: self.clients[hold.client].number,

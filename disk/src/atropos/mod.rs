@@ -78,7 +78,7 @@ pub use inflight::InFlightId;
 
 use crate::cost_model::Op;
 use crate::time::{Nanos, Time};
-use crate::trace::{Event, Trace};
+use crate::trace::{Trace, TraceEvent};
 use client::QueueState;
 use client_queues::ClientQueues;
 use inflight::InFlightTable;
@@ -312,7 +312,7 @@ impl<T: Trace> Atropos<T> {
         if client.has_nothing_outstanding() {
             client.idle_since = now;
         }
-        self.queues.trace.record(Event::Transaction {
+        self.queues.trace.record(TraceEvent::Transaction {
             started: flight.started,
             elapsed,
             charge,

@@ -2,7 +2,7 @@
 //!
 //! Rule: pure, so that the capacity promised of a disk can be tested without one.
 
-use super::{SIZES, Sample};
+use super::{CalibrationSample, SIZES};
 use crate::atropos::Utilization;
 use crate::cost_model::{CostModel, Op, OpCost, RatePoint};
 use crate::time::Nanos;
@@ -29,19 +29,19 @@ pub(super) struct Knee {
 }
 
 /// The samples of one kind of transaction, by depth.
-pub(super) fn class(samples: &[Sample], op: Op, bytes: u32) -> Vec<Sample> {
-    let of_class = |sample: &&Sample| {
+pub(super) fn class(samples: &[CalibrationSample], op: Op, bytes: u32) -> Vec<CalibrationSample> {
+    let of_class = |sample: &&CalibrationSample| {
         (sample.op, sample.bytes) == (op, bytes) && sample.rate.is_finite() && sample.rate > 0.0
     };
-    let mut class: Vec<Sample> = samples.iter().filter(of_class).copied().collect();
+    let mut class: Vec<CalibrationSample> = samples.iter().filter(of_class).copied().collect();
     class.sort_by_key(|sample| sample.depth);
     class
 }
 
 /// The least depth with [`KNEE_FRACTION`] of the highest rate.
-pub(super) fn knee(class: &[Sample]) -> Option<Knee> {
+pub(super) fn knee(class: &[CalibrationSample]) -> Option<Knee> {
     let saturated = class.iter().map(|sample| sample.rate).reduce(f64::max)?;
-    let enough = |sample: &&Sample| sample.rate >= KNEE_FRACTION * saturated;
+    let enough = |sample: &&CalibrationSample| sample.rate >= KNEE_FRACTION * saturated;
     let depth = class.iter().find(enough)?.depth;
     Some(Knee { depth, saturated })
 }
@@ -51,7 +51,7 @@ pub(super) fn knee(class: &[Sample]) -> Option<Knee> {
 /// A transaction costs its part of the disk with as much in flight as its class needs, but no more
 /// than clients keep in flight: a rate that only greater depths reach cannot be promised. The bound
 /// of the cost in flight gives that depth to reads of a page, which pagers wait for.
-pub(super) fn model(samples: &[Sample]) -> Option<CostModel> {
+pub(super) fn model(samples: &[CalibrationSample]) -> Option<CostModel> {
     let full = |op, bytes| {
         let class = class(samples, op, bytes);
         let depth = knee(&class)?.depth.min(MAX_DEPTH);
@@ -60,7 +60,7 @@ pub(super) fn model(samples: &[Sample]) -> Option<CostModel> {
     };
     let fit = |op| {
         let full = SIZES.into_iter().filter_map(|bytes| full(op, bytes));
-        let points = full.map(|Sample { bytes, rate, .. }| RatePoint { bytes, rate });
+        let points = full.map(|CalibrationSample { bytes, rate, .. }| RatePoint { bytes, rate });
         OpCost::fit(&points.collect::<Vec<_>>())
     };
     let page = SIZES[0];
@@ -81,8 +81,13 @@ mod tests {
 
     /// A disk of `servers`, each of which takes `latency` for one transaction: the rate grows with
     /// the depth until all are busy.
-    fn samples(op: Op, bytes: u32, latency: f64, servers: u32) -> impl Iterator<Item = Sample> {
-        DEPTHS.into_iter().map(move |depth| Sample {
+    fn samples(
+        op: Op,
+        bytes: u32,
+        latency: f64,
+        servers: u32,
+    ) -> impl Iterator<Item = CalibrationSample> {
+        DEPTHS.into_iter().map(move |depth| CalibrationSample {
             op,
             bytes,
             depth,
@@ -91,7 +96,7 @@ mod tests {
         })
     }
 
-    fn disk(latency: f64, per_kib: f64, servers: u32) -> Vec<Sample> {
+    fn disk(latency: f64, per_kib: f64, servers: u32) -> Vec<CalibrationSample> {
         let both = [Op::Read, Op::Write].into_iter();
         both.flat_map(|op| SIZES.map(|bytes| (op, bytes)))
             .flat_map(|(op, bytes)| {

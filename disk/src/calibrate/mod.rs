@@ -50,7 +50,7 @@ pub const TIME: Duration = Duration::from_secs(4);
 /// One load and its result.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Sample {
+pub struct CalibrationSample {
     /// Reads or writes.
     pub op: Op,
     /// Bytes of every transaction.
@@ -70,7 +70,7 @@ pub struct Calibration {
     /// The derived model.
     pub model: CostModel,
     /// The samples it was derived from.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CalibrationSample>,
 }
 
 /// Progress of a calibration.

@@ -6,7 +6,8 @@
 
 use super::load_generator::{LoadGenerator, LoadResult};
 use super::{
-    CalibrateError, CalibrationPhase, CalibrationProgress, DEPTHS, SCRATCH, SIZES, Sample,
+    CalibrateError, CalibrationPhase, CalibrationProgress, CalibrationSample, DEPTHS, SCRATCH,
+    SIZES,
 };
 use crate::cost_model::Op;
 use crate::swapfs::Extent;
@@ -61,7 +62,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// The median of every load that ran.
-    pub fn run(mut self) -> Result<Vec<Sample>, CalibrateError> {
+    pub fn run(mut self) -> Result<Vec<CalibrationSample>, CalibrateError> {
         self.report(CalibrationPhase::Filling);
         self.load.fill(self.total / FILL_FRACTION)?;
         let loads = (2 * SIZES.len() * DEPTHS.len()) as u32;
@@ -122,11 +123,11 @@ impl<'a> Sweep<'a> {
 }
 
 /// The median, as a sample.
-fn median(counts: &mut LoadSamples) -> Sample {
+fn median(counts: &mut LoadSamples) -> CalibrationSample {
     let (op, bytes, depth) = counts.phase;
     counts.counted.sort_by(|a, b| a.rate.total_cmp(&b.rate));
     let middle = counts.counted.get(counts.counted.len() / 2);
-    Sample {
+    CalibrationSample {
         op,
         bytes,
         depth,

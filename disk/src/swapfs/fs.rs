@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Space and tables in use. In bytes unless stated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usage {
+pub struct SpaceUsage {
     /// Bytes for files.
     pub total: u64,
     /// Free bytes.
@@ -166,9 +166,9 @@ impl<M: BlockDevice> SwapFs<M> {
     }
 
     /// Space and tables in use.
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> SpaceUsage {
         let space = self.table.space();
-        Usage {
+        SpaceUsage {
             total: u64::from(self.table.units) * UNIT,
             free: space.as_ref().map_or(0, |space| space.free()),
             largest: space.as_ref().map_or(0, |space| space.largest()),

@@ -48,7 +48,7 @@ pub use device::{Device, FormatOptions};
 pub use error::{FileError, OpenError};
 pub use extents::{Extent, ExtentSlice, ExtentSlices, Extents, OutOfFile};
 pub use file::{File, FileId, FileName, MAX_BLOB, NameError};
-pub use fs::{SwapFs, Usage};
+pub use fs::{SpaceUsage, SwapFs};
 pub use scrub::{Scrub, ScrubError, ScrubProgress};
 pub use warning::DeviceWarning;
 

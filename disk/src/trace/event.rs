@@ -5,7 +5,7 @@ use crate::time::{Nanos, Time};
 
 /// An action of the scheduler. Clients appear by [`crate::atropos::ClientId::number`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TraceEvent {
     /// A transaction completed.
     Transaction {
         /// Start on the device.
@@ -52,7 +52,7 @@ const SLACK: u64 = 2;
 const LAX: u64 = 4;
 const ALLOCATION: u64 = 8;
 
-impl Event {
+impl TraceEvent {
     /// Start of the event.
     pub fn at(&self) -> Time {
         match *self {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn every_event_survives_encoding() {
         let events = [
-            Event::Transaction {
+            TraceEvent::Transaction {
                 started: Time(1),
                 elapsed: Nanos(2),
                 charge: Nanos(3),
@@ -158,7 +158,7 @@ mod tests {
                 bytes: u32::MAX,
                 slack: true,
             },
-            Event::Transaction {
+            TraceEvent::Transaction {
                 started: Time(u64::MAX),
                 elapsed: Nanos(0),
                 charge: Nanos(0),
@@ -167,12 +167,12 @@ mod tests {
                 bytes: 0,
                 slack: false,
             },
-            Event::Lax {
+            TraceEvent::Lax {
                 from: Time(5),
                 to: Time(6),
                 client: 7,
             },
-            Event::Allocation {
+            TraceEvent::Allocation {
                 at: Time(8),
                 client: 9,
                 remaining: -10,
@@ -180,7 +180,7 @@ mod tests {
             },
         ];
         for event in events {
-            assert_eq!(Event::from_words(event.to_words()), event);
+            assert_eq!(TraceEvent::from_words(event.to_words()), event);
         }
     }
 }

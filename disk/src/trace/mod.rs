@@ -9,23 +9,23 @@ mod event;
 mod perfetto;
 mod ring;
 
-pub use event::Event;
+pub use event::TraceEvent;
 pub use perfetto::write_perfetto;
 pub use ring::{Reader, TraceBatch, Writer, ring};
 
 /// Receives the scheduler's events.
 pub trait Trace {
     /// Records an event.
-    fn record(&mut self, event: Event);
+    fn record(&mut self, event: TraceEvent);
 }
 
 /// Discards events.
 impl Trace for () {
-    fn record(&mut self, _: Event) {}
+    fn record(&mut self, _: TraceEvent) {}
 }
 
-impl Trace for Vec<Event> {
-    fn record(&mut self, event: Event) {
+impl Trace for Vec<TraceEvent> {
+    fn record(&mut self, event: TraceEvent) {
         self.push(event);
     }
 }

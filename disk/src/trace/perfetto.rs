@@ -3,7 +3,7 @@
 //! Each client is a process; overlapping transactions get a track each, lax time is on the first
 //! free track, allocations are instants.
 
-use super::Event;
+use super::TraceEvent;
 use crate::cost_model::Op;
 use crate::time::Time;
 use serde_json::{Value, json};
@@ -13,11 +13,11 @@ use std::io::{self, Write};
 /// Writes events in any order; `name` gives a client's name.
 pub fn write_perfetto(
     out: &mut impl Write,
-    events: &[Event],
+    events: &[TraceEvent],
     name: impl Fn(u32) -> String,
 ) -> io::Result<()> {
     let mut events = events.to_vec();
-    events.sort_by_key(Event::at);
+    events.sort_by_key(TraceEvent::at);
     let mut tracks: BTreeMap<u32, Vec<Time>> = BTreeMap::new();
     let mut entries = Vec::with_capacity(events.len());
     for event in &events {
@@ -40,10 +40,10 @@ pub fn write_perfetto(
     writeln!(out, "\n]}}")
 }
 
-fn entry(event: &Event, tracks: &mut Vec<Time>) -> Value {
+fn entry(event: &TraceEvent, tracks: &mut Vec<Time>) -> Value {
     let (pid, ts) = (event.client(), micros(event.at().0));
     match *event {
-        Event::Transaction {
+        TraceEvent::Transaction {
             started,
             elapsed,
             charge,
@@ -65,11 +65,11 @@ fn entry(event: &Event, tracks: &mut Vec<Time>) -> Value {
                 "dur": micros(elapsed.0), "name": name, "args": args,
             })
         }
-        Event::Lax { from, to, .. } => json!({
+        TraceEvent::Lax { from, to, .. } => json!({
             "pid": pid, "ts": ts, "ph": "X", "tid": track(tracks, from, to),
             "dur": micros((to - from).0), "name": "lax",
         }),
-        Event::Allocation {
+        TraceEvent::Allocation {
             remaining,
             deadline,
             ..
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn overlapping_transactions_have_tracks_of_their_own_and_names_are_escaped() {
-        let transaction = |started, elapsed| Event::Transaction {
+        let transaction = |started, elapsed| TraceEvent::Transaction {
             started: Time(started),
             elapsed: Nanos(elapsed),
             charge: Nanos(1000),
@@ -118,7 +118,7 @@ mod tests {
             bytes: 4096,
             slack: false,
         };
-        let lax = Event::Lax {
+        let lax = TraceEvent::Lax {
             from: Time(9000),
             to: Time(9500),
             client: 3,

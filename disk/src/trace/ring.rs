@@ -5,15 +5,15 @@
 //! written afterwards. A reader copies the written events, then checks which events the writer
 //! began since: slots that it may have touched meanwhile are left out, and counted.
 
-use super::{Event, Trace};
+use super::{Trace, TraceEvent};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-type Slot = [AtomicU64; 5];
+type EventWords = [AtomicU64; 5];
 
 #[derive(Debug)]
 struct Shared {
-    slots: Box<[Slot]>,
+    slots: Box<[EventWords]>,
     begun: AtomicU64,
     written: AtomicU64,
 }
@@ -30,7 +30,7 @@ pub struct Reader(Arc<Shared>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceBatch {
     /// The events, as they were recorded.
-    pub events: Vec<Event>,
+    pub events: Vec<TraceEvent>,
     /// The number to read from next.
     pub next: u64,
     /// Events overwritten between the requested start and the first event returned.
@@ -39,7 +39,7 @@ pub struct TraceBatch {
 
 /// A ring of at least two events.
 pub fn ring(events: usize) -> (Writer, Reader) {
-    let slots = (0..events.max(2)).map(|_| Slot::default()).collect();
+    let slots = (0..events.max(2)).map(|_| EventWords::default()).collect();
     let shared = Arc::new(Shared {
         slots,
         begun: AtomicU64::new(0),
@@ -49,7 +49,7 @@ pub fn ring(events: usize) -> (Writer, Reader) {
 }
 
 impl Trace for Writer {
-    fn record(&mut self, event: Event) {
+    fn record(&mut self, event: TraceEvent) {
         let shared = &*self.0;
         let number = shared.written.load(Ordering::Relaxed);
         shared.begun.store(number + 1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Reader {
         let whole = start.max(begun.saturating_sub(size)).min(end);
         let events = words[(whole - start) as usize..].iter();
         TraceBatch {
-            events: events.map(|&words| Event::from_words(words)).collect(),
+            events: events.map(|&words| TraceEvent::from_words(words)).collect(),
             next: end,
             lost: whole - from,
         }
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
     use crate::time::Time;
 
-    fn event(number: u64) -> Event {
-        Event::Allocation {
+    fn event(number: u64) -> TraceEvent {
+        TraceEvent::Allocation {
             at: Time(number),
             client: number as u32,
             remaining: number as i64,

@@ -10,7 +10,7 @@ use super::command::{Command, EventSender, UsdEvent};
 use super::doorbells::{Doorbells, Rang};
 use super::poll_policy::PollPolicy;
 use super::ring::{Ring, RingEvent};
-use super::transaction::{Part, descriptor};
+use super::transaction::{DevicePart, descriptor};
 use super::{ChannelId, UsdConfig, UsdError};
 use crate::atropos::{Atropos, Decision, Dispatch, TransactionDesc};
 use crate::cost_model::CostModel;
@@ -288,7 +288,7 @@ impl DiskThread {
             client.release_slot(number);
             return self.atropos.complete(now, start.ticket, Nanos::ZERO);
         }
-        let mut parts = [Part::default(); MAX_RUN];
+        let mut parts = [DevicePart::default(); MAX_RUN];
         let made = match &client.target {
             Some(target) => transaction.parts(target, &mut parts),
             None => Err(Errno::INVAL),

@@ -12,7 +12,7 @@ use wired::PAGE;
 
 /// A part of a transaction that is contiguous on the device.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct DevicePart {
     /// Pieces of memory, as a range of the transaction's list.
     pub first: usize,
     pub count: usize,
@@ -116,9 +116,9 @@ impl Transaction {
     pub fn parts(
         &mut self,
         target: &IoTarget,
-        parts: &mut [Part; MAX_RUN],
+        parts: &mut [DevicePart; MAX_RUN],
     ) -> Result<usize, Errno> {
-        let whole = |at| Part {
+        let whole = |at| DevicePart {
             first: 0,
             count: self.count,
             at,
@@ -135,7 +135,7 @@ impl Transaction {
     fn split(
         &mut self,
         places: impl Iterator<Item = ExtentSlice>,
-        parts: &mut [Part; MAX_RUN],
+        parts: &mut [DevicePart; MAX_RUN],
     ) -> Result<usize, Errno> {
         let (mut made, mut first) = (0, 0);
         for place in places {
@@ -148,7 +148,7 @@ impl Transaction {
                 to += 1;
             }
             let part = parts.get_mut(made).ok_or(Errno::INVAL)?;
-            *part = Part {
+            *part = DevicePart {
                 first,
                 count: to - first,
                 at: place.device,
@@ -174,7 +174,7 @@ impl Transaction {
     }
 
     /// The memory of a part.
-    pub fn memory(&self, part: &Part) -> &[IoVec] {
+    pub fn memory(&self, part: &DevicePart) -> &[IoVec] {
         &self.pieces[part.first..part.first + part.count]
     }
 
@@ -260,7 +260,7 @@ mod tests {
                     len: ((ends[1] - ends[0]) * PAGE) as u64,
                 })
                 .collect();
-            let mut parts = [Part::default(); MAX_RUN];
+            let mut parts = [DevicePart::default(); MAX_RUN];
             let made = transaction.split(places.iter().copied(), &mut parts).unwrap();
             prop_assert_eq!(made, places.len());
             let mut gone = Vec::new();

@@ -8,7 +8,7 @@ use disk::atropos::{
 };
 use disk::cost_model::Op;
 use disk::time::{Nanos, Time};
-use disk::trace::Event;
+use disk::trace::TraceEvent;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -52,7 +52,7 @@ enum What {
 }
 
 pub struct Run {
-    pub events: Vec<Event>,
+    pub events: Vec<TraceEvent>,
     pub views: Vec<ClientState>,
     /// For each client, the wait of each request before its start.
     pub waits: Vec<Vec<Nanos>>,
@@ -115,7 +115,7 @@ pub fn run(
 struct Simulation<'a> {
     device: Device,
     clients: &'a [Client],
-    atropos: Atropos<Vec<Event>>,
+    atropos: Atropos<Vec<TraceEvent>>,
     ids: Vec<ClientId>,
     agenda: BinaryHeap<Reverse<(Time, What)>>,
     flying: Vec<Flying>,
@@ -189,7 +189,7 @@ impl<'a> Simulation<'a> {
             started,
         } = self.flying[at];
         self.atropos.complete(now, ticket, now - started);
-        if let Some(Event::Transaction {
+        if let Some(TraceEvent::Transaction {
             charge,
             slack: false,
             ..
@@ -296,10 +296,10 @@ pub fn contract(slice: u64, period: u64, laxity: u64) -> DiskContract {
 
 /// A client's charges in each whole period, with the period's length.
 pub fn periods(run: &Run, client: usize) -> Vec<(Nanos, Nanos)> {
-    let of_client = |(_, event): &(usize, &Event)| event.client() == client as u32;
+    let of_client = |(_, event): &(usize, &TraceEvent)| event.client() == client as u32;
     let mut starts: Vec<(usize, Time)> = Vec::new();
     for (number, event) in run.events.iter().enumerate().filter(of_client) {
-        if let Event::Allocation { at, .. } = *event {
+        if let TraceEvent::Allocation { at, .. } = *event {
             starts.push((number, at));
         }
     }
@@ -309,7 +309,7 @@ pub fn periods(run: &Run, client: usize) -> Vec<(Nanos, Nanos)> {
         charged[period - 1] += charge.time;
     }
     for (_, event) in run.events.iter().enumerate().filter(of_client) {
-        if let Event::Lax { from, to, .. } = *event {
+        if let TraceEvent::Lax { from, to, .. } = *event {
             // A transaction may overlap the end of a period.
             let ends = starts
                 .iter()

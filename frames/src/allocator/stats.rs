@@ -2,7 +2,7 @@
 
 use super::request::Requests;
 use super::tenant::Tenant;
-use super::{TenantId, Usage};
+use super::{FrameUsage, TenantId};
 use crate::contract::Contract;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct TenantStats {
     /// Those of them beyond the managed frames, with which it reconnected.
     pub beyond: u32,
     /// Its use of them, as last reported.
-    pub usage: Usage,
+    pub usage: FrameUsage,
     /// Frames demanded from it and not yet released.
     pub owed: u32,
     /// Guaranteed frames it waits for.

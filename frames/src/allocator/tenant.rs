@@ -27,7 +27,7 @@ pub struct CleaningRate {
 
 /// What a tenant uses of its frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct FrameUsage {
     /// Frames it owns, by its ledger: the others can be taken without its help.
     pub used: u32,
     /// Those of them that it undertakes to release without writing, such as clean ones on its
@@ -46,7 +46,7 @@ pub(crate) struct Tenant {
     /// be revoked, and no other tenant gets them.
     pub beyond: u32,
     /// Its use of them, as last reported.
-    pub usage: Usage,
+    pub usage: FrameUsage,
     pub cleaning: CleaningRate,
     /// Pending revocations, the earliest first.
     pub revocations: VecDeque<PendingRevocation>,
@@ -97,7 +97,7 @@ impl Tenant {
             later: None,
             n,
             beyond: 0,
-            usage: Usage { used: n, ready: 0 },
+            usage: FrameUsage { used: n, ready: 0 },
             cleaning,
             revocations: VecDeque::new(),
             claimed: 0,

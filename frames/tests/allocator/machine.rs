@@ -170,7 +170,7 @@ impl Machine {
     pub fn report_usage(&mut self) {
         for (id, holder) in &self.holders {
             let Holder { used, ready, .. } = *holder;
-            self.allocator.report_usage(*id, Usage { used, ready });
+            self.allocator.report_usage(*id, FrameUsage { used, ready });
         }
     }
 

@@ -8,16 +8,16 @@ use wired::Plain;
 
 /// A stored page.
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct PageEntry {
     state: AtomicU64,
     pub place: AtomicU64,
     sum: [AtomicU64; 2],
 }
 
 // SAFETY: atomics only.
-unsafe impl Plain for Entry {}
+unsafe impl Plain for PageEntry {}
 
-const _: () = assert!(size_of::<Entry>() == 32);
+const _: () = assert!(size_of::<PageEntry>() == 32);
 
 /// The state word.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,7 @@ fn lock_of(holder: HolderId) -> u64 {
     (u64::from(holder) + 1) << LOCK_SHIFT
 }
 
-impl Entry {
+impl PageEntry {
     pub fn word(&self) -> EntryWord {
         EntryWord(self.state.load(Ordering::Acquire))
     }

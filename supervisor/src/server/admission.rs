@@ -7,7 +7,7 @@
 use super::{CONNECTION, PIDFD, Supervisor, TreeEvent};
 use crate::processes::PagedProcess;
 use crate::sockets::Peer;
-use frames::{Contract, DomainId, Phase};
+use frames::{Contract, DomainId, DomainPhase};
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
@@ -156,7 +156,7 @@ impl Supervisor {
         let there = self
             .ledger
             .stats(domain)
-            .is_some_and(|v| matches!(v.phase, Phase::Nascent | Phase::Live));
+            .is_some_and(|v| matches!(v.phase, DomainPhase::Nascent | DomainPhase::Live));
         match free && there {
             true => Ok(domain),
             false => Err("the domain admitted for this child is gone or another's".into()),

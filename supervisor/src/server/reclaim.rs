@@ -2,7 +2,7 @@
 //! flight any more.
 
 use super::{Supervisor, TreeEvent};
-use frames::{DomainId, Phase};
+use frames::{DomainId, DomainPhase};
 use host::process_tree;
 use link::handshake::{SlotIndex, slot_of};
 use rustix::event::epoll;
@@ -103,7 +103,7 @@ impl Supervisor {
             .filter(|view| self.members.get(slot_of(view.id.raw())).is_none())
             .filter(|view| self.unfinished.iter().all(|(domain, _)| *domain != view.id))
             .filter(|view| {
-                matches!(view.phase, Phase::Nascent | Phase::Live)
+                matches!(view.phase, DomainPhase::Nascent | DomainPhase::Live)
                     && !process_tree::is_alive(view.process)
             })
             .map(|view| view.id)
