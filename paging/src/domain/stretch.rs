@@ -81,30 +81,29 @@ impl Stretch {
             return Err(StretchError::Bound);
         }
         if fill {
-            self.bring_in(0..self.pages(), true)?;
+            self.populate_pages(0..self.pages(), true)?;
         }
         Ok(())
     }
 
     /// Brings pages in, and nails them on request. All or nothing.
-    fn bring_in(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
+    fn populate_pages(&self, pages: Range<usize>, nail: bool) -> Result<(), StretchError> {
         let pager = self.shared.pager();
         let limit = pager.frames.client().contract().x;
+        let too_few = |had| StretchError::Frames {
+            pages: pages.len(),
+            had,
+            limit,
+        };
         // An impossible request is refused at once, not after waiting for frames.
         if nail && pages.len() > limit as usize {
-            return Err(StretchError::Frames {
-                pages: pages.len(),
-                had: 0,
-                limit,
-            });
+            return Err(too_few(0));
         }
-        let mut had = 0;
+        let table = self.inner.table();
         let caller = upcall::thread_hint() as u32;
-        for page in pages.clone() {
+        for (had, page) in pages.clone().enumerate() {
             // A window has brought it already.
-            let seen = self.inner.table().word(page).load().state();
-            if !nail && seen == State::Resident {
-                had += 1;
+            if !nail && table.word(page).load().state() == State::Resident {
                 continue;
             }
             let target = PopulateTarget {
@@ -115,30 +114,20 @@ impl Stretch {
                 task: None,
             };
             let why = match target.populate(pager, &|| Some(self.inner)) {
-                Ok(()) => None,
-                Err(PopulateError::Gone) => Some(FaultError::Unbound),
-                Err(PopulateError::Failed(why)) => Some(why),
+                Ok(()) => continue,
+                Err(PopulateError::Gone) => FaultError::Unbound,
+                Err(PopulateError::Failed(why)) => why,
             };
-            match why {
-                None => had += 1,
-                Some(why) => {
-                    if nail {
-                        let table = self.inner.table();
-                        let _inside = pager.mm.gate.enter(page);
-                        pager.unnail(table.address(pages.start)..table.address(pages.start + had));
-                    }
-                    return Err(match why {
-                        FaultError::AllNailed
-                        | FaultError::NoSoundEviction
-                        | FaultError::NoFrame(_) => StretchError::Frames {
-                            pages: pages.len(),
-                            had,
-                            limit,
-                        },
-                        why => StretchError::Page { page, why },
-                    });
-                }
+            if nail {
+                let _inside = pager.mm.gate.enter(page);
+                pager.unnail(table.address(pages.start)..table.address(page));
             }
+            return Err(match why {
+                FaultError::AllNailed | FaultError::NoSoundEviction | FaultError::NoFrame(_) => {
+                    too_few(had)
+                }
+                why => StretchError::Page { page, why },
+            });
         }
         Ok(())
     }
@@ -148,7 +137,7 @@ impl Stretch {
     /// and to devices.
     pub fn pin(&self, bytes: Range<usize>) -> Result<Pin<'_>, StretchError> {
         let pages = self.page_range(bytes)?;
-        self.bring_in(pages.clone(), true)?;
+        self.populate_pages(pages.clone(), true)?;
         Ok(Pin {
             stretch: self,
             pages,
@@ -157,7 +146,7 @@ impl Stretch {
 
     /// Brings a range of bytes in, as far as frames allow, without keeping it.
     pub fn populate(&self, bytes: Range<usize>) -> Result<(), StretchError> {
-        self.bring_in(self.page_range(bytes)?, false)
+        self.populate_pages(self.page_range(bytes)?, false)
     }
 
     pub(super) fn page_range(&self, bytes: Range<usize>) -> Result<Range<usize>, StretchError> {
