@@ -263,16 +263,8 @@ impl ProcessPager {
         }
         for page in range.clone().step_by(PAGE) {
             let one = page..page + PAGE;
-            let mut nailed = false;
-            for _ in 0..100 {
-                if !fault_in(page) {
-                    break;
-                }
-                nailed = self.change(Change::Nail, &one);
-                if nailed {
-                    break;
-                }
-            }
+            let mut attempts = (0..100).take_while(|_| fault_in(page));
+            let nailed = attempts.any(|_| self.change(Change::Nail, &one));
             if !nailed {
                 self.unnail(range.start..page);
                 return false;

@@ -15,7 +15,7 @@ use rate::thread_counters::ThreadKey;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wired::WiredMemory;
 
@@ -81,9 +81,18 @@ struct PrefetchQueue {
 }
 
 impl Prefetcher {
+    fn lock(&self) -> MutexGuard<'_, PrefetchQueue> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, waiting: MutexGuard<'a, PrefetchQueue>) -> MutexGuard<'a, PrefetchQueue> {
+        let waited = self.changed.wait(waiting);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Queues a request. Returns false if too many wait.
     pub(crate) fn submit(&self, stretch: u32, runs: Vec<Range<usize>>) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         if waiting.requests.len() >= WAITING {
             return false;
         }
@@ -96,35 +105,29 @@ impl Prefetcher {
 
     /// Waits until every request has been tried.
     pub(crate) fn drain(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         while (waiting.current.is_some() || !waiting.requests.is_empty()) && !waiting.stop {
-            waiting = self
-                .changed
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner);
+            waiting = self.wait(waiting);
         }
     }
 
     /// Drops the requests of a stretch that is being removed, and waits until none of its
     /// pages is being brought in.
     pub(crate) fn cancel(&self, stretch: u32) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         waiting
             .requests
             .retain(|request| request.stretch != stretch);
         while waiting.current == Some(stretch) && !waiting.stop {
             waiting.cancelled = true;
             self.changed.notify_all();
-            waiting = self
-                .changed
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner);
+            waiting = self.wait(waiting);
         }
     }
 
     /// Ends the thread; waiting requests are dropped.
     pub(crate) fn stop(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         waiting.stop = true;
         self.changed.notify_all();
     }
@@ -138,7 +141,7 @@ impl Prefetcher {
     }
 
     fn next(&self) -> Option<PrefetchRequest> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         (waiting.current, waiting.cancelled) = (None, false);
         self.changed.notify_all();
         loop {
@@ -149,15 +152,12 @@ impl Prefetcher {
                 waiting.current = Some(request.stretch);
                 return Some(request);
             }
-            waiting = self
-                .changed
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner);
+            waiting = self.wait(waiting);
         }
     }
 
     fn is_cancelled(&self) -> bool {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.lock();
         waiting.stop || waiting.cancelled
     }
 
@@ -167,7 +167,7 @@ impl Prefetcher {
         let throttle = &pager.faults.throttle;
         let mut state = ThrottleState::default();
         while let ThrottleDecision::RetryAt(delay) = throttle.check(TASK, &mut state) {
-            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let waiting = self.lock();
             if waiting.stop || waiting.cancelled {
                 return false;
             }
