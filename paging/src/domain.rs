@@ -167,9 +167,8 @@ impl Domain {
         let pager = self.shared.pager();
         let unused = pager.frames.client().unused();
         if unused < k {
-            pager
-                .evictor
-                .reclaim(&mut pager.evictor.some_cleaner(), k - unused);
+            let mut cleaner = pager.evictor.some_cleaner();
+            pager.evictor.reclaim(&mut cleaner, k - unused);
         }
         pager.frames.relinquish(k)
     }

@@ -158,10 +158,8 @@ impl Evictor {
             {
                 self.reclaim(&mut cleaner, asked - unused);
             }
-            let given = client.release_demanded(asked);
-            self.standby
-                .log
-                .add(Counter::relinquished, u64::from(given));
+            let given = u64::from(client.release_demanded(asked));
+            self.standby.log.add(Counter::relinquished, given);
         }
         if let Some(want) = swapper_wants {
             self.reclaim_ahead(want);

@@ -242,6 +242,7 @@ impl Activation<'_> {
 
     /// Maps the pages in the order of their addresses and updates their words.
     fn publish_window(&mut self) -> FillOutcome {
+        let places = &self.pager.standby.places;
         let table = self.stretch.table();
         let unit = table.unit_of(self.index);
         let gate = table.gate(unit);
@@ -260,10 +261,7 @@ impl Activation<'_> {
                 mapped = self.map_run(&pages[at..at + 1]);
             }
             for page in &pages[at..at + mapped.pages] {
-                self.pager
-                    .standby
-                    .places
-                    .set_home(page.frame, table.address(page.index));
+                places.set_home(page.frame, table.address(page.index));
                 let word = table.word(page.index);
                 match page.index == self.index {
                     true => word.finish_fill(page.frame),

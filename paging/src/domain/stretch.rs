@@ -263,10 +263,8 @@ impl Drop for Stretch {
                 len: self.len(),
             })
         };
-        pager
-            .log
-            .counters()
-            .sub(Counter::stretch_bytes, self.len() as u64);
+        let bytes = self.len() as u64;
+        pager.log.counters().sub(Counter::stretch_bytes, bytes);
         // SAFETY: out of the index, and any thread that found it before has left the gate.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
     }

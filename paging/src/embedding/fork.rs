@@ -187,6 +187,7 @@ impl ProcessPager {
 
 /// Gives every resident page of the child a frame of the child's.
 fn renumber(pager: &Pager, stretch: &StretchState) {
+    let places = &pager.standby.places;
     let table = stretch.table();
     for unit in (0..table.unit_count()).filter(|u| table.touched(*u)) {
         for index in table.unit_pages(unit) {
@@ -204,11 +205,8 @@ fn renumber(pager: &Pager, stretch: &StretchState) {
             if seen.nails() > 0 {
                 let _ = pager.frames.client().mark(frame, frames::State::Nailed);
             }
-            pager.standby.places.set_home(frame.0, table.address(index));
-            pager
-                .standby
-                .places
-                .set_staged(frame.0, pager.standby.places.staged(seen.frame()));
+            places.set_home(frame.0, table.address(index));
+            places.set_staged(frame.0, places.staged(seen.frame()));
             word.renumber(frame.0);
         }
     }

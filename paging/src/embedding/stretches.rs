@@ -139,9 +139,8 @@ impl ProcessPager {
             unsafe { self.forget_stretch(&control, stretch) };
             return Err(error);
         }
-        self.pager
-            .log
-            .add(Counter::stretch_bytes, range.len() as u64);
+        let bytes = range.len() as u64;
+        self.pager.log.add(Counter::stretch_bytes, bytes);
         Ok(())
     }
 
@@ -205,10 +204,8 @@ fn account_resident(pager: &Pager, stretch: &StretchState, index: usize) {
     let unit = stretch.table().unit_of(index);
     stretch.table().gate(unit).enter();
     if word.begin_fill(seen) {
-        pager
-            .standby
-            .places
-            .set_home(frame.0, stretch.table().address(index));
+        let home = stretch.table().address(index);
+        pager.standby.places.set_home(frame.0, home);
         word.finish_fill(frame.0);
         stretch.table().add_resident(unit, 1);
         let queue = stretch.table().touch(unit);

@@ -80,7 +80,8 @@ impl Stager {
         let table = stretch.table();
         let source = table.address(span.start);
         let length = span.len() * PAGE;
-        let target = self.standby.slots.address(slot) + table.offset_in_unit(span.start);
+        let (slots, places) = (&self.standby.slots, &self.standby.places);
+        let target = slots.address(slot) + table.offset_in_unit(span.start);
         let each = |from: usize, bytes: usize| {
             // The slot has the stretch's protection and its key; reading it needs neither.
             if stretch.odd_access() {
@@ -94,12 +95,8 @@ impl Stager {
                     continue;
                 }
                 let offset = table.offset_in_unit(index);
-                self.standby
-                    .places
-                    .set_home(seen.frame(), table.address(index));
-                self.standby
-                    .places
-                    .set_staged(seen.frame(), self.standby.slots.address(slot) + offset);
+                places.set_home(seen.frame(), table.address(index));
+                places.set_staged(seen.frame(), slots.address(slot) + offset);
                 frames[offset / PAGE].store(seen.frame() + 1, Ordering::Relaxed);
             }
         };
