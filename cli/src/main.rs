@@ -1,15 +1,5 @@
 //! The binary `selfpage`: each subcommand is a file.
 
-/// Prints a line on standard error and ignores failures: a full or closed standard error must not
-/// change the exit status.
-macro_rules! say {
-    ($($words:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($words)*);
-    }};
-}
-pub(crate) use say;
-
 mod bench;
 mod contract;
 mod disk;
@@ -22,9 +12,7 @@ mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-
-/// Exit status of `selfpage`'s own failures, as env(1), timeout(1) and their kin have it.
-const OWN_FAILURE: u8 = 125;
+use supervisor::run::OWN_FAILURE;
 
 /// Memory contracts for Linux programs: every program deals with its own page faults,
 /// out of the resources that its contract guarantees.
@@ -77,7 +65,7 @@ fn main() -> ExitCode {
         What::Bench(args) => bench::bench(args),
     };
     outcome.unwrap_or_else(|failure| {
-        crate::say!("selfpage: {failure}");
+        supervisor::say!("selfpage: {failure}");
         OWN_FAILURE.into()
     })
 }

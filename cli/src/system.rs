@@ -40,7 +40,7 @@ enum What {
 
 /// Runs the daemon, or one of its helpers.
 pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let mut tell = |line: &str| crate::say!("selfpage system: {line}");
+    let mut tell = |line: &str| supervisor::say!("selfpage system: {line}");
     match args.what {
         None => {
             let mut daemon = Daemon::start(&args.config, &mut tell)?;

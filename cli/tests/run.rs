@@ -133,11 +133,11 @@ impl Pids {
     }
 }
 
-/// The keeper below a proxy.
-fn keeper(proxy: &Child) -> i32 {
+/// The supervisor below a front process.
+fn supervisor(front: &Child) -> i32 {
     let mut found = None;
-    until("keeper", || {
-        let children = format!("/proc/{0}/task/{0}/children", proxy.id());
+    until("supervisor", || {
+        let children = format!("/proc/{0}/task/{0}/children", front.id());
         let children = std::fs::read_to_string(children).unwrap_or_default();
         found = children
             .split_whitespace()
@@ -669,9 +669,9 @@ fn fugitives(pids: &Pids, also: &str) -> String {
 }
 
 #[test]
-fn nothing_outlives_run_or_its_keeper_killed_at_once() {
+fn nothing_outlives_run_or_its_supervisor_killed_at_once() {
     let made = static_program("#include <unistd.h>\nint main(void) { for (;;) pause(); }");
-    for kill_keeper in [false, true] {
+    for kill_supervisor in [false, true] {
         let pids = Pids::new();
         let also = made.as_ref().map_or(String::new(), |(_, program)| {
             format!(
@@ -695,13 +695,17 @@ fn nothing_outlives_run_or_its_keeper_killed_at_once() {
         if made.is_some() {
             started.push(pids.get("static"));
         }
-        let keeper = keeper(&child.0);
-        started.push(keeper);
+        let supervisor = supervisor(&child.0);
+        started.push(supervisor);
         assert!(started.iter().all(|pid| alive(*pid)), "{started:?}");
-        let victim = if kill_keeper { keeper } else { child.pid() };
+        let victim = if kill_supervisor {
+            supervisor
+        } else {
+            child.pid()
+        };
         kill(victim, libc::SIGKILL);
         let status = child.wait();
-        if kill_keeper {
+        if kill_supervisor {
             assert_eq!(status.code(), Some(125));
         }
         until("all ended", || started.iter().all(|pid| !alive(*pid)));
@@ -711,21 +715,21 @@ fn nothing_outlives_run_or_its_keeper_killed_at_once() {
 }
 
 #[test]
-fn a_killed_keeper_is_told_as_that() {
+fn a_killed_supervisor_is_told_as_that() {
     let pids = Pids::new();
     let script = format!("echo $$ > {}; sleep 1000", pids.path("program"));
     let mut command = run(&["sh", "-c", &script]);
     command.stderr(Stdio::piped());
     let mut child = Running::start(&mut command);
     let program = pids.get("program");
-    let keeper = keeper(&child.0);
-    kill(keeper, libc::SIGKILL);
+    let supervisor = supervisor(&child.0);
+    kill(supervisor, libc::SIGKILL);
     assert_eq!(child.wait().code(), Some(125));
     let mut said = String::new();
     let mut errors = child.0.stderr.take().unwrap();
     errors.read_to_string(&mut said).unwrap();
     assert!(
-        said.contains(&format!("(process {keeper}) was killed by signal 9"))
+        said.contains(&format!("(process {supervisor}) was killed by signal 9"))
             && said.contains("were ended"),
         "{said}"
     );

@@ -8,7 +8,7 @@
 //! it is back; a dead process's channels count as busy until the daemon reports that none of
 //! their I/O is in flight.
 
-use crate::server::TreeEvent;
+use crate::TreeEvent;
 use frames::Ledger;
 use host::seqpacket;
 use link::handshake::{Reply, SlotIndex};

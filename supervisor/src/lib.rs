@@ -7,6 +7,7 @@
 //!
 //! Rule: the supervisor is never on the page path.
 
+mod config;
 mod connector;
 mod daemon_link;
 pub mod direct_io_filter;
@@ -16,7 +17,9 @@ mod finished_totals;
 pub mod memory_sampler;
 mod orphaned_memory;
 mod processes;
+pub mod run;
 pub mod server;
 mod sockets;
 
-pub use server::{StartError, Supervisor, SupervisorConfig, TreeEvent};
+pub use config::{StartError, SupervisorConfig, TreeEvent};
+pub use server::Supervisor;

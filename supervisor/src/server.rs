@@ -9,6 +9,7 @@ mod admission;
 mod reclaim;
 mod unclaimed;
 
+use crate::config::{StartError, SupervisorConfig, TreeEvent};
 use crate::connector::Connector;
 use crate::daemon_link::{ChannelUnavailable, DaemonLink};
 use crate::fault_limits::TreeFaultLimits;
@@ -18,10 +19,9 @@ use crate::memory_sampler::Observed;
 use crate::orphaned_memory::OrphanedMemory;
 use crate::processes::{PagedProcess, ProcessTable};
 use crate::sockets::{self, Listeners, Peer};
-use admission::refuse;
-use frames::{DomainId, Ledger, LedgerError};
-use host::{process_tree, seqpacket};
-use link::handshake::{ChildMessage, Hello, RunFlags, SlotIndex};
+use frames::{DomainId, Ledger};
+use host::seqpacket;
+use link::handshake::{ChildMessage, SlotIndex};
 use link::stats_page::{Metric, StatsPage};
 use link::{MAX_PROCESSES, MIN_FRAMES};
 use protocol::contract_spec::ContractSpec;
@@ -33,9 +33,9 @@ use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
-use store::{Occupancy, SetupError, SharedStore, StoreConfig};
-use tenant::{Session, TenantError};
-use unclaimed::Unclaimed;
+use store::{Occupancy, SharedStore, StoreConfig};
+use tenant::Session;
+use unclaimed::UnclaimedDomains;
 
 /// How long the threads of a process that is ending may still be on their way out of
 /// user code after its connection has hung up. After an exec the process lives on, so
@@ -52,126 +52,9 @@ const CONNECTION: u64 = 1 << 32;
 const PIDFD: u64 = 2 << 32;
 const STRANGER: u64 = 3 << 32;
 
-/// What the tree was promised.
-pub struct SupervisorConfig {
-    /// Frames of the whole tree.
-    pub frames: u32,
-    /// Where its pages go; `None` for none (what is evicted must then be zeros).
-    pub store: Option<StoreConfig>,
-    /// The options that every process receives.
-    pub options: RunFlags,
-    /// /dev/userfaultfd, where it could be opened.
-    pub userfaultfd: Option<OwnedFd>,
-    /// True if processes of other users than this one's get the store, too.
-    pub share_store: bool,
-    /// The contract with the system's daemon that the tree lives on; `frames` are then the
-    /// most of it, and the store's disk is the daemon's.
-    pub tenant: Option<Session>,
-}
-
-/// Why the system domain could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A system call failed that the supervisor cannot do without.
-    #[error("cannot {what}: {errno}")]
-    Call {
-        /// What it was for.
-        what: &'static str,
-        /// What the kernel said.
-        errno: Errno,
-    },
-    /// Fewer frames than one process needs.
-    #[error(
-        "{frames} frames ({}) are fewer than the {MIN_FRAMES} ({}) one process needs: an instruction can touch \
-         four pages at once, and the pager nails those that the kernel and the C library need at any time; ask \
-         for more",
-        kib(*frames), kib(MIN_FRAMES)
-    )]
-    TooFew {
-        /// Frames asked for.
-        frames: u32,
-    },
-    /// The ledger.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] SetupError),
-    /// The system's daemon.
-    #[error(transparent)]
-    Session(#[from] TenantError),
-}
-
-impl StartError {
-    /// A call that failed, by what it was for.
-    pub fn call(what: &'static str) -> impl Fn(Errno) -> Self {
-        move |errno| Self::Call { what, errno }
-    }
-
-    /// What the kernel said, where it was the kernel.
-    pub fn errno(&self) -> Option<Errno> {
-        match self {
-            Self::Call { errno, .. } | Self::Store(SetupError::Memory { errno, .. }) => {
-                Some(*errno)
-            }
-            Self::Ledger(LedgerError::Map(error)) => Errno::from_io_error(error),
-            _ => None,
-        }
-    }
-}
-
-fn kib(frames: u32) -> String {
-    format!("{} KiB", u64::from(frames) * wired::PAGE as u64 / 1024)
-}
-
-/// An event of the tree.
-#[derive(Debug, PartialEq, Eq)]
-pub enum TreeEvent {
-    /// A process joined.
-    Joined {
-        /// Its slot.
-        slot: SlotIndex,
-        /// Its process id.
-        pid: Pid,
-    },
-    /// A process ended, or began another image; what it held is reclaimed.
-    Left {
-        /// Its slot.
-        slot: SlotIndex,
-        /// Its process id.
-        pid: Pid,
-        /// Frames it still held.
-        frames: u32,
-    },
-    /// A process sends a line for the user.
-    Notice {
-        /// Who.
-        pid: Pid,
-        /// The line.
-        text: String,
-    },
-    /// A process was, or will be, refused.
-    Refused {
-        /// Who.
-        pid: Pid,
-        /// Why.
-        text: String,
-    },
-    /// The daemon is there again.
-    Back,
-}
-
 /// Connections and messages taken from one socket in a turn: what more there is waits until
 /// the others have had theirs.
 const A_TURN: usize = 16;
-
-/// Connections that have not sent their first message. With more than that the oldest is
-/// closed: a process sends it at once.
-const MOST_STRANGERS: usize = 256;
-
-/// Processes of other users that connect by the name must be at most so many generations
-/// below: to look up an ancestor costs, and any user may connect.
-const OTHERS_LEVELS: usize = 8;
 
 /// A connection whose process has not sent its first message.
 struct UnidentifiedPeer {
@@ -196,7 +79,7 @@ pub struct Supervisor {
     /// Domains not yet reclaimed, and since when: a write of theirs is in flight, or
     /// another dead process holds a page of theirs.
     unfinished: Vec<(DomainId, Instant)>,
-    unclaimed: Vec<Unclaimed>,
+    unclaimed: UnclaimedDomains,
     orphaned: Vec<OrphanedMemory>,
     strangers: BTreeMap<u64, UnidentifiedPeer>,
     next_stranger: u64,
@@ -255,7 +138,7 @@ impl Supervisor {
             members: ProcessTable::default(),
             fence,
             unfinished: Vec::new(),
-            unclaimed: Vec::new(),
+            unclaimed: UnclaimedDomains::default(),
             orphaned: Vec::new(),
             strangers: BTreeMap::new(),
             next_stranger: 0,
@@ -291,7 +174,7 @@ impl Supervisor {
     }
 
     /// When [`Supervisor::dispatch`] wants to be called though [`Supervisor::fd`] is quiet.
-    pub fn patience(&self) -> Duration {
+    pub fn next_timeout(&self) -> Duration {
         let busy = self.members.is_any_leaving()
             || !self.unfinished.is_empty()
             || !self.orphaned.is_empty();
@@ -310,7 +193,7 @@ impl Supervisor {
     }
 
     /// Limits the rate of the tree's faults from now on.
-    pub fn set_pace(&mut self, mut pace: TreeFaultLimits) {
+    pub fn set_fault_limits(&mut self, mut pace: TreeFaultLimits) {
         pace.apply(&self.board);
         self.pace = Some(pace);
     }
@@ -480,69 +363,6 @@ impl Supervisor {
         happened
     }
 
-    fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
-        for _ in 0..A_TURN {
-            let Ok(mut message) = seqpacket::receive(&self.doors.port, RecvFlags::DONTWAIT) else {
-                return;
-            };
-            if message.len == 0 {
-                return;
-            }
-            let Some(sender) = message.sender else {
-                continue;
-            };
-            match (message.fds[0].take(), Hello::decode(message.as_slice())) {
-                (Some(connection), Some(hello)) => {
-                    self.hello(connection, sender.into(), hello, happened)
-                }
-                (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
-                (None, _) => said(sender.pid, message.as_slice(), happened),
-            }
-        }
-    }
-
-    fn at_listener(&mut self) {
-        for _ in 0..A_TURN {
-            let Some((connection, peer)) = self.doors.accept() else {
-                return;
-            };
-            // The name is no secret; only our own tree may join.
-            if is_of_tree(peer) {
-                self.add_stranger(connection, Some(peer));
-            }
-        }
-    }
-
-    fn add_stranger(&mut self, connection: OwnedFd, peer: Option<Peer>) {
-        let token = STRANGER | (self.next_stranger & 0xffff_ffff);
-        self.next_stranger += 1;
-        if self.watch(&connection, token).is_ok() {
-            self.strangers
-                .insert(token, UnidentifiedPeer { connection, peer });
-        }
-        if self.strangers.len() > MOST_STRANGERS {
-            self.strangers.pop_first();
-        }
-    }
-
-    fn at_stranger(&mut self, token: u64, happened: &mut Vec<TreeEvent>) {
-        let Some(UnidentifiedPeer { connection, peer }) = self.strangers.remove(&token) else {
-            return;
-        };
-        let _ = epoll::delete(&self.epoll, &connection);
-        let Ok(message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
-            return;
-        };
-        let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
-            return;
-        };
-        match (Hello::decode(message.as_slice()), peer.pid) {
-            (Some(hello), _) => self.hello(connection, peer, hello, happened),
-            (None, Some(pid)) => said(pid, message.as_slice(), happened),
-            (None, None) => {}
-        }
-    }
-
     fn at_member(&mut self, slot: SlotIndex, happened: &mut Vec<TreeEvent>) {
         for _ in 0..A_TURN {
             let Some(member) = self.members.get_mut(slot) else {
@@ -555,7 +375,7 @@ impl Supervisor {
                     member.keep_lifeline(message.fds.into_iter().flatten());
                 }
                 Ok(message) if message.len > 0 => {
-                    said(member.program, message.as_slice(), happened)
+                    happened.extend(TreeEvent::of_message(member.program, message.as_slice()))
                 }
                 Err(Errno::AGAIN | Errno::INTR) => return,
                 _ => {
@@ -573,44 +393,5 @@ impl Supervisor {
             epoll::EventData::new_u64(token),
             epoll::EventFlags::IN,
         )
-    }
-
-    /// Admits a process on behalf of this one.
-    #[doc(hidden)]
-    pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
-        let peer = Peer {
-            pid: Some(pid),
-            uid: rustix::process::getuid().as_raw(),
-        };
-        self.hello(connection, peer, Hello::Exec { above: 0 }, &mut Vec::new());
-    }
-}
-
-/// Returns true if a process that connected by the name is below this one. The user is checked
-/// first: only root's processes become another's.
-fn is_of_tree(peer: Peer) -> bool {
-    let us = rustix::process::getpid();
-    let own = rustix::process::geteuid();
-    peer.pid.is_some_and(|pid| {
-        if peer.uid == own.as_raw() {
-            process_tree::descends(pid, us)
-        } else {
-            own.is_root() && process_tree::descends_within(pid, us, OTHERS_LEVELS)
-        }
-    })
-}
-
-fn said(pid: Pid, bytes: &[u8], happened: &mut Vec<TreeEvent>) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    match ChildMessage::decode(bytes) {
-        Some(ChildMessage::Notice(line)) => happened.push(TreeEvent::Notice {
-            pid,
-            text: text(line),
-        }),
-        Some(ChildMessage::Refused(why)) => happened.push(TreeEvent::Refused {
-            pid,
-            text: text(why),
-        }),
-        Some(ChildMessage::Careful | ChildMessage::Lifeline) | None => {}
     }
 }

@@ -1,6 +1,6 @@
 //! A linked program's contract with the system domain.
 //!
-//! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7. What the keeper of
+//! From *Self-Paging in the Nemesis Operating System*, sections 6.2 and 6.7. What the supervisor of
 //! a process tree does for `selfpage run --system` a thread does here, inside the program: it
 //! gets IO channels for the pager's threads, has frames given back that are asked for, and
 //! shows the contract to a daemon that was started again. `examples/linked.rs` is a whole

@@ -1,26 +1,16 @@
 //! `selfpage run`: an unmodified program, and all it starts, under one contract.
 //!
-//! Three processes. The *proxy* is the process that the user started: it stands for the program
-//! towards the terminal and the shell, passing signals in and the status out. Its child,
-//! the *keeper*, is the system domain and the parent of the *program*. Both proxy and
-//! keeper are subreapers and watch each other, so whichever is killed, the other ends
-//! every process below it, however it has detached itself.
+//! This module parses the request and prints its figures; `supervisor::run` runs it.
 
-mod control;
-mod keeper;
-mod limits;
-mod log;
 mod plan;
-mod program;
-mod proxy;
 mod report;
-mod signals;
-mod spawn;
 mod store;
 
 use host::cpu_reservation::CpuReservation;
+use plan::{Plan, PlanError};
 use protocol::SOCKET;
 use protocol::contract_spec::{DiskSpec, FrameSpec};
+use report::Report;
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -156,15 +146,18 @@ enum Remaining {
 
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    match plan::Plan::make(args) {
-        Ok(plan) => proxy::stand_for(plan),
-        Err(plan::Refusal::Program(why)) => {
-            crate::say!("selfpage: {why}");
+    match Plan::make(args) {
+        Ok(Plan { spec, output }) => supervisor::run::run(spec, |finished| {
+            Report::gather(&finished).give(&output);
+        }),
+        Err(PlanError::Program(why)) => {
+            supervisor::say!("selfpage: {why}");
             Ok(why.status().into())
         }
-        Err(plan::Refusal::Own(why)) => Err(why),
+        Err(PlanError::Own(why)) => Err(why),
     }
 }
+
 fn size_in_bytes(text: &str) -> Result<u64, wired::SizeError> {
     text.parse::<wired::Bytes>().map(|bytes| bytes.0)
 }

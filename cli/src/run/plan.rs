@@ -1,61 +1,50 @@
 //! The program to run and its resources, checked before any process starts.
 
-use super::limits;
-use super::program::{NotRun, Program};
 use super::report::size;
+use super::store::{choose, without_a_file};
 use super::{Args, Format, Remaining};
 use crate::{machine, preload};
-use host::cpu_reservation::CpuReservation;
+use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
 use link::client::SupervisorPort;
 use link::handshake::RunFlags;
 use protocol::contract_spec::{FramePlacement, FrameSpec};
-use rustix::fd::OwnedFd;
+use rustix::fd::AsRawFd;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use store::StoreConfig;
 use supervisor::fault_limits::TreeFaultLimits;
+use supervisor::run::limits;
+use supervisor::run::program::{ExecError, Program};
+use supervisor::run::{self, RunSpec, open_descriptors};
 use tenant::ContractRequest;
 use translation::{Capabilities, Feature};
 use wired::Bytes;
 use wired::PAGE;
 
-/// Everything `run` needs to know.
+/// What is run, and how its figures are shown.
 pub struct Plan {
-    pub program: Program,
-    pub preload: PathBuf,
-    pub frames: u32,
-    /// Where pages go; `None` in a run within another, which has the store.
-    pub store: Option<StoreConfig>,
-    /// True if the user gave it.
-    pub asked_for_store: bool,
-    /// The daemon's socket, and the contract to request.
-    pub system: Option<(PathBuf, ContractRequest)>,
-    /// The fault rate, and the processor time reserved beside it.
-    pub pace: Option<TreeFaultLimits>,
-    pub cpu: Option<CpuReservation>,
-    pub options: RunFlags,
-    pub userfaultfd: Option<OwnedFd>,
+    pub spec: RunSpec,
+    pub output: ReportOutput,
+}
+
+/// Where the figures go at the end.
+pub struct ReportOutput {
     pub stats: Option<Format>,
-    pub stats_json: Option<File>,
-    pub remaining: Remaining,
-    /// True if processes of other users may page, too.
-    pub share_store: bool,
-    /// An inherited descriptor that makes the tree careful from the start.
-    pub direct_io: Option<String>,
+    pub json: Option<File>,
 }
 
 /// The reason that no process was started.
-pub enum Refusal {
+pub enum PlanError {
     /// The program does not exist or cannot be executed.
-    Program(NotRun),
+    Program(ExecError),
     /// A failure of selfpage itself.
     Own(Box<dyn Error>),
 }
 
-impl<E: Into<Box<dyn Error>>> From<E> for Refusal {
+impl<E: Into<Box<dyn Error>>> From<E> for PlanError {
     fn from(why: E) -> Self {
         Self::Own(why.into())
     }
@@ -63,7 +52,7 @@ impl<E: Into<Box<dyn Error>>> From<E> for Refusal {
 
 /// An error in the options.
 #[derive(Debug, thiserror::Error)]
-enum Asked {
+enum RequestError {
     #[error("{program}: {why}")]
     Unpageable {
         program: String,
@@ -145,126 +134,131 @@ fn parse_guaranteed(text: &str) -> Result<u32, String> {
 
 impl Plan {
     /// Checks the options against the machine.
-    pub fn make(args: Args) -> Result<Self, Refusal> {
-        let verbose = args.verbose;
-        let say = |line: String| {
-            if verbose > 0 {
-                crate::say!("selfpage: {line}");
-            }
-        };
+    pub fn make(args: Args) -> Result<Self, PlanError> {
         machine::check_proc()?;
-        let program = Program::find(args.command).map_err(Refusal::Program)?;
-        let system = args.system.map(|socket| {
-            let wanted = ContractRequest {
-                name: program.name(),
-                frames: args.frames,
-                disk: args.disk,
-                swap: args.swap,
-                place: args.node.map(FramePlacement::Node),
-            };
-            (socket, wanted)
-        });
+        let program = Program::find(args.command).map_err(PlanError::Program)?;
         let asked = args.frames.unwrap_or(FrameSpec { g: 0, x: 0 });
-        if system.is_none() && asked.x > asked.g {
-            return Err(Asked::Extra(asked).into());
+        if args.system.is_none() && asked.x > asked.g {
+            return Err(RequestError::Extra(asked).into());
         }
         let frames = u64::from(asked.x) * PAGE as u64;
         let nested = is_nested();
-        if !nested && system.is_none() {
+        if !nested && args.system.is_none() {
             check_memory(frames, args.store.as_ref(), machine::Memory::now())?;
-            limits::check(
-                args.store.as_ref(),
-                super::proxy::open_descriptors().len() as u64,
-            )?;
+            limits::check(args.store.as_ref(), open_descriptors().len() as u64)?;
         }
         let without = kernel()?;
-        if let Err(why) = host::pageable(&program.path) {
-            let name = program.name();
-            match args.allow_unpaged {
-                true => crate::say!("selfpage: warning: {name} runs unpaged: {why:#}"),
-                false => return Err(Asked::Unpageable { program: name, why }.into()),
-            }
-        }
+        check_pageable(&program, args.allow_unpaged)?;
         let preload = preload::find()?;
-        let asked_for_store = args.store.is_some();
-        let store = match (nested, args.store) {
-            (true, _) => {
-                crate::say!(
+        let is_default_store = args.store.is_none();
+        let store = match args.store {
+            _ if nested => {
+                supervisor::say!(
                     "selfpage: this is inside another `selfpage run`: {} pages in that one's frames and store, and \
                      --frames and --store given here are not used",
                     program.name()
                 );
                 None
             }
-            (false, Some(asked)) => Some(asked),
             // The daemon's disk, once the contract has its size.
-            (false, None) if system.is_some() => None,
-            (false, None) => {
-                let (store, lack) = super::store::choose(frames);
-                if let Some(why) = lack {
-                    crate::say!("selfpage: {}", super::store::notice(&store, &why));
-                }
-                Some(store)
-            }
+            None if args.system.is_some() => None,
+            asked => Some(asked.unwrap_or_else(|| default_store(frames))),
         };
-        if let Some(store) = &store {
-            say(format!(
-                "{} of frames, store {store}, {}",
-                Bytes(frames),
-                preload.display()
-            ));
+        if args.verbose > 0 {
+            print_settings(frames, store.as_ref(), &preload);
         }
-        if let Some(limit) = machine::Memory::now().limit {
-            say(format!(
-                "a control group limits memory to {} here",
-                Bytes(limit)
-            ));
-        }
-        let reservation = args.cpu.map(|terms| terms.reservation);
-        let pace = match (args.fault_rate, reservation) {
+        let fault_limits = match (args.fault_rate, args.cpu.map(|cpu| cpu.reservation)) {
             (None, None) => None,
-            (rate, reservation) => Some(TreeFaultLimits::admit(
-                rate,
-                reservation,
-                machine::processors(),
-            )?),
+            (rate, cpu) => Some(TreeFaultLimits::admit(rate, cpu, machine::processors())?),
         };
-        let options = RunFlags {
-            verbosity: verbose,
+        let flags = RunFlags {
+            verbosity: args.verbose,
             allow_unpaged: args.allow_unpaged,
-            paced: pace.is_some(),
+            paced: fault_limits.is_some(),
             without,
         };
-        Ok(Self {
+        let request = ContractRequest {
+            name: program.name(),
+            frames: args.frames,
+            disk: args.disk,
+            swap: args.swap,
+            place: args.node.map(FramePlacement::Node),
+        };
+        let userfaultfd = translation::userfault::open_device().ok();
+        // Last, since it empties the file; and now, since an error is of little use at the
+        // end of a long run that its figures have no place.
+        let json = args.stats_json.map(figures_file).transpose()?;
+        let spec = RunSpec {
             program,
-            preload,
+            preload: preload_list(preload),
             frames: asked.x,
             store,
-            asked_for_store,
-            system: system.filter(|_| !nested),
-            pace,
+            fallback_store: is_default_store.then(|| without_a_file(frames)),
+            daemon: args.system.filter(|_| !nested).map(|path| (path, request)),
+            fault_limits,
             cpu: args.cpu,
-            options,
-            userfaultfd: translation::userfault::open_device().ok(),
-            stats: args.stats,
-            // Last, since it empties the file; and now, since an error is of little use at the
-            // end of a long run that its figures have no place.
-            stats_json: args.stats_json.map(figures_file).transpose()?,
-            remaining: args.remaining,
+            flags,
+            userfaultfd,
+            remaining: match args.remaining {
+                Remaining::Wait => run::Remaining::Wait,
+                Remaining::Kill => run::Remaining::Kill,
+            },
             share_store: args.share_store,
-            direct_io: host::direct_io::inherited_direct_io(),
-        })
+            direct_io: inherited_direct_io(),
+            kept_fds: json.iter().map(|file| file.as_raw_fd()).collect(),
+        };
+        let stats = args.stats;
+        let output = ReportOutput { stats, json };
+        Ok(Self { spec, output })
     }
+}
 
-    /// The value LD_PRELOAD gets: our library first, so that it starts before the others.
-    pub fn preload_list(&self) -> OsString {
-        let mut list = self.preload.clone().into_os_string();
-        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-            list.push(":");
-            list.push(others);
-        }
-        list
+/// Refuses a program that cannot be paged, or warns where it may run so.
+fn check_pageable(program: &Program, allow_unpaged: bool) -> Result<(), RequestError> {
+    let Err(why) = host::pageable(&program.path) else {
+        return Ok(());
+    };
+    let name = program.name();
+    if !allow_unpaged {
+        return Err(RequestError::Unpageable { program: name, why });
     }
+    supervisor::say!("selfpage: warning: {name} runs unpaged: {why:#}");
+    Ok(())
+}
+
+/// The store where none is named; with a notice where that has no file.
+fn default_store(frames: u64) -> StoreConfig {
+    let (store, lack) = choose(frames);
+    if let Some(why) = lack {
+        supervisor::say!("selfpage: {}", run::ram_alone_notice(&store, &why));
+    }
+    store
+}
+
+fn print_settings(frames: u64, store: Option<&StoreConfig>, preload: &Path) {
+    if let Some(store) = store {
+        supervisor::say!(
+            "selfpage: {} of frames, store {store}, {}",
+            Bytes(frames),
+            preload.display()
+        );
+    }
+    if let Some(limit) = machine::Memory::now().limit {
+        supervisor::say!(
+            "selfpage: a control group limits memory to {} here",
+            Bytes(limit)
+        );
+    }
+}
+
+/// The value LD_PRELOAD gets: our library first, so that it starts before the others.
+fn preload_list(library: PathBuf) -> OsString {
+    let mut list = library.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
 }
 
 /// Frames and compressed RAM are both memory: the machine must have their sum.
@@ -272,7 +266,7 @@ fn check_memory(
     frames: u64,
     store: Option<&StoreConfig>,
     memory: machine::Memory,
-) -> Result<(), Asked> {
+) -> Result<(), RequestError> {
     let ram = store.and_then(|store| store.ram).unwrap_or(0);
     let there = memory.most();
     let asked = if frames > there {
@@ -289,7 +283,7 @@ fn check_memory(
         None => "of this machine",
     };
     let disk = frames <= there && store.is_some_and(|store| store.disk.is_none());
-    Err(Asked::MoreThanThere {
+    Err(RequestError::MoreThanThere {
         asked,
         there,
         what,
@@ -306,15 +300,15 @@ fn is_nested() -> bool {
     unsafe { SupervisorPort::from_environ(environ) }.is_ok_and(|port| port.is_open())
 }
 
-fn figures_file(path: PathBuf) -> Result<File, Asked> {
-    File::create(&path).map_err(|why| Asked::Figures { path, why })
+fn figures_file(path: PathBuf) -> Result<File, RequestError> {
+    File::create(&path).map_err(|why| RequestError::Figures { path, why })
 }
 
 /// Checks that the kernel supports `run`. Returns the features to switch off, as bits.
-fn kernel() -> Result<u64, Asked> {
+fn kernel() -> Result<u64, RequestError> {
     let list = std::env::var("SELFPAGE_WITHOUT").unwrap_or_default();
     let all = Capabilities::from_bits(u32::MAX);
-    let kept = all.without_list(&list).map_err(Asked::Without)?;
+    let kept = all.without_list(&list).map_err(RequestError::Without)?;
     if kept.has(Feature::KernelFaults) && Capabilities::probe_fast().has(Feature::KernelFaults) {
         return Ok(u64::from(!kept.bits()));
     }
@@ -322,7 +316,7 @@ fn kernel() -> Result<u64, Asked> {
         .missing
         .into_iter()
         .find(|lack| lack.feature == Feature::KernelFaults);
-    Err(Asked::Kernel(match lack {
+    Err(RequestError::Kernel(match lack {
         Some(lack) => crate::doctor::explain(&lack),
         None => "kernel-faults is switched off by SELFPAGE_WITHOUT".into(),
     }))

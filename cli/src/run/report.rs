@@ -1,7 +1,7 @@
 //! The figures at the end: one model, from which the line, the table and the JSON come.
 
 use super::Format;
-use super::plan::Plan;
+use super::plan::ReportOutput;
 use link::stats_page::Metric;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::time::Duration;
 use store::{Occupancy, Store};
 use supervisor::Supervisor;
-use supervisor::memory_sampler::Sampler;
+use supervisor::run::FinishedRun;
 use wired::PAGE;
 
 /// Above this share of unpaged memory `run` warns.
@@ -160,13 +160,16 @@ struct Memory {
 impl Report {
     /// Takes every figure.
     pub fn gather(
-        plan: &Plan,
-        system: &Supervisor,
-        sampler: &Sampler,
-        took: Duration,
-        status: i32,
+        FinishedRun {
+            spec,
+            supervisor: system,
+            sampler,
+            time,
+            status,
+        }: &FinishedRun<'_>,
     ) -> Self {
-        let nested = plan.store.is_none();
+        let status = *status;
+        let nested = spec.store.is_none();
         let samples = *sampler.samples();
         // Its processes page in the outer run, which alone knows the unpaged memory.
         let (peak, worst) = match nested {
@@ -175,14 +178,14 @@ impl Report {
         };
         let lossy = |s: &std::ffi::CString| s.to_string_lossy().into_owned();
         Self {
-            program: plan.program.arguments.iter().map(lossy).collect(),
+            program: spec.program.arguments.iter().map(lossy).collect(),
             status: match libc::WIFSIGNALED(status) {
                 true => 128 + libc::WTERMSIG(status),
                 false => libc::WEXITSTATUS(status),
             },
-            seconds: took.as_secs_f64(),
-            frames: plan.frames.into(),
-            frames_bytes: u64::from(plan.frames) * PAGE as u64,
+            seconds: time.as_secs_f64(),
+            frames: spec.frames.into(),
+            frames_bytes: u64::from(spec.frames) * PAGE as u64,
             frames_peak_bytes: u64::from(system.ledger().peak_owned()) * PAGE as u64,
             store: system
                 .store()
@@ -219,19 +222,19 @@ impl Report {
     }
 
     /// Prints and writes the requested figures.
-    pub fn give(&self, plan: &Plan) {
-        match plan.stats {
-            None => crate::say!("{}", self.line()),
-            Some(Format::Table) => crate::say!("{}\n{}", self.line(), self.table().trim_end()),
-            Some(Format::Json) => crate::say!("{}", self.json()),
+    pub fn give(&self, output: &ReportOutput) {
+        match output.stats {
+            None => supervisor::say!("{}", self.line()),
+            Some(Format::Table) => supervisor::say!("{}\n{}", self.line(), self.table().trim_end()),
+            Some(Format::Json) => supervisor::say!("{}", self.json()),
         }
         if let Some(warning) = self.warning() {
-            crate::say!("selfpage: warning: {warning}");
+            supervisor::say!("selfpage: warning: {warning}");
         }
-        if let Some(mut file) = plan.stats_json.as_ref()
+        if let Some(mut file) = output.json.as_ref()
             && let Err(why) = file.write_all((self.json() + "\n").as_bytes())
         {
-            crate::say!("selfpage: cannot write the figures: {why}");
+            supervisor::say!("selfpage: cannot write the figures: {why}");
         }
     }
 

@@ -2,7 +2,6 @@
 
 use crate::machine::{Memory, StateFolder};
 use store::{DiskConfig, StoreConfig};
-use wired::Bytes;
 
 /// The least useful size of compressed RAM.
 const LEAST_RAM: u64 = 16 << 20;
@@ -61,15 +60,6 @@ fn ram_alone(frames: u64, memory: Memory) -> StoreConfig {
     }
 }
 
-/// The notice for a store in RAM alone that should have had a file.
-pub fn notice(store: &StoreConfig, why: &str) -> String {
-    format!(
-        "no swap file can be made ({why}), so pages go to compressed RAM alone, at most {}: free some room, or \
-         name a store with --store",
-        Bytes(store.ram.unwrap_or(0))
-    )
-}
-
 fn ram(frames: u64, memory: Memory, part: u64) -> u64 {
     let ram = frames.saturating_mul(RAM_PER_FRAMES);
     let there = memory.available.min(memory.most()) / part;
@@ -110,7 +100,7 @@ mod tests {
     fn without_a_place_for_a_file_it_is_ram_alone_and_says_so() {
         let (config, why) = choose_in(Err("/x: read-only".into()), 64 << 20, MEMORY);
         assert_eq!((config.ram, &config.disk), (Some(512 << 20), &None));
-        let said = notice(&config, &why.unwrap());
+        let said = supervisor::run::ram_alone_notice(&config, &why.unwrap());
         assert!(
             said.contains("/x: read-only") && said.contains("512MiB"),
             "{said}"

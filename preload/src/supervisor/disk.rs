@@ -1,4 +1,4 @@
-//! This process's IO channels to the daemon's disk, which the keeper opens for it.
+//! This process's IO channels to the daemon's disk, which the supervisor opens for it.
 
 use crate::{diagnostics, supervisor};
 use iochannel::ChannelClient;
@@ -24,6 +24,6 @@ impl store::DiskTransport for SupervisorDisk {
         })
     }
 
-    /// The keeper does this before it reclaims a process's pages.
+    /// The supervisor does this before it reclaims a process's pages.
     fn wait_for_io(&self) {}
 }

@@ -4,19 +4,30 @@
 //! A child of a fork has its domain before it exists: its parent reserves it, so that a fork
 //! that cannot be paged fails as a fork does.
 
-use super::{CONNECTION, PIDFD, Supervisor, TreeEvent};
+use super::{A_TURN, CONNECTION, PIDFD, STRANGER, Supervisor, UnidentifiedPeer};
+use crate::TreeEvent;
 use crate::processes::PagedProcess;
-use crate::sockets::Peer;
+use crate::sockets::{self, Peer};
 use frames::{Contract, DomainId, DomainPhase};
 use host::seqpacket::DESCRIPTORS;
 use host::{process_tree, seqpacket};
 use link::MIN_FRAMES;
 use link::handshake::{FdRole, Hello, RawDomainId, Reply, SlotIndex, Welcome, slot_of};
 use link::stats_page::Metric;
+use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 use rustix::process::Pid;
 use std::sync::atomic::Ordering;
+
+/// Connections that have not sent their first message. With more than that the oldest is
+/// closed: a process sends it at once.
+const MOST_STRANGERS: usize = 256;
+
+/// Processes of other users that connect by the name must be at most so many generations
+/// below: to look up an ancestor costs, and any user may connect.
+const OTHERS_LEVELS: usize = 8;
 
 impl Supervisor {
     pub(super) fn hello(
@@ -250,6 +261,93 @@ impl Supervisor {
         };
         answer(connection, Reply::Welcome(welcome), &fds);
     }
+
+    pub(super) fn at_port(&mut self, happened: &mut Vec<TreeEvent>) {
+        for _ in 0..A_TURN {
+            let Ok(mut message) = seqpacket::receive(&self.doors.port, RecvFlags::DONTWAIT) else {
+                return;
+            };
+            if message.len == 0 {
+                return;
+            }
+            let Some(sender) = message.sender else {
+                continue;
+            };
+            match (message.fds[0].take(), Hello::decode(message.as_slice())) {
+                (Some(connection), Some(hello)) => {
+                    self.hello(connection, sender.into(), hello, happened)
+                }
+                (Some(connection), None) => refuse(&connection, sockets::OTHER_BUILD),
+                (None, _) => happened.extend(TreeEvent::of_message(sender.pid, message.as_slice())),
+            }
+        }
+    }
+
+    pub(super) fn at_listener(&mut self) {
+        for _ in 0..A_TURN {
+            let Some((connection, peer)) = self.doors.accept() else {
+                return;
+            };
+            // The name is no secret; only our own tree may join.
+            if is_of_tree(peer) {
+                self.add_stranger(connection, Some(peer));
+            }
+        }
+    }
+
+    pub(super) fn add_stranger(&mut self, connection: OwnedFd, peer: Option<Peer>) {
+        let token = STRANGER | (self.next_stranger & 0xffff_ffff);
+        self.next_stranger += 1;
+        if self.watch(&connection, token).is_ok() {
+            self.strangers
+                .insert(token, UnidentifiedPeer { connection, peer });
+        }
+        if self.strangers.len() > MOST_STRANGERS {
+            self.strangers.pop_first();
+        }
+    }
+
+    pub(super) fn at_stranger(&mut self, token: u64, happened: &mut Vec<TreeEvent>) {
+        let Some(UnidentifiedPeer { connection, peer }) = self.strangers.remove(&token) else {
+            return;
+        };
+        let _ = epoll::delete(&self.epoll, &connection);
+        let Ok(message) = seqpacket::receive(&connection, RecvFlags::DONTWAIT) else {
+            return;
+        };
+        let Some(peer) = peer.or(message.sender.map(Peer::from)) else {
+            return;
+        };
+        match (Hello::decode(message.as_slice()), peer.pid) {
+            (Some(hello), _) => self.hello(connection, peer, hello, happened),
+            (None, Some(pid)) => happened.extend(TreeEvent::of_message(pid, message.as_slice())),
+            (None, None) => {}
+        }
+    }
+
+    /// Admits a process on behalf of this one.
+    #[doc(hidden)]
+    pub fn admit_for_test(&mut self, connection: OwnedFd, pid: Pid) {
+        let peer = Peer {
+            pid: Some(pid),
+            uid: rustix::process::getuid().as_raw(),
+        };
+        self.hello(connection, peer, Hello::Exec { above: 0 }, &mut Vec::new());
+    }
+}
+
+/// Returns true if a process that connected by the name is below this one. The user is checked
+/// first: only root's processes become another's.
+fn is_of_tree(peer: Peer) -> bool {
+    let us = rustix::process::getpid();
+    let own = rustix::process::geteuid();
+    peer.pid.is_some_and(|pid| {
+        if peer.uid == own.as_raw() {
+            process_tree::descends(pid, us)
+        } else {
+            own.is_root() && process_tree::descends_within(pid, us, OTHERS_LEVELS)
+        }
+    })
 }
 
 /// The program that a pager process joins for: itself or, as it claims, its parent or the parent
@@ -279,6 +377,6 @@ fn answer(connection: &OwnedFd, answer: Reply, fds: &[BorrowedFd<'_>]) {
     );
 }
 
-pub(super) fn refuse(connection: &OwnedFd, text: &str) {
+fn refuse(connection: &OwnedFd, text: &str) {
     answer(connection, Reply::Refused(text.as_bytes()), &[]);
 }

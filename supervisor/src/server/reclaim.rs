@@ -1,7 +1,9 @@
 //! Reclaims the frames and pages of processes that end, now or as soon as none of their I/O is in
 //! flight any more.
 
-use super::{Supervisor, TreeEvent};
+use super::Supervisor;
+use super::unclaimed::Claims;
+use crate::TreeEvent;
 use frames::{DomainId, DomainPhase};
 use host::process_tree;
 use link::handshake::{SlotIndex, slot_of};
@@ -108,7 +110,11 @@ impl Supervisor {
             })
             .map(|view| view.id)
             .collect();
-        for domain in self.never_claimed(gone) {
+        let claims = Claims {
+            processes: &self.members,
+            ledger: &self.ledger_fd,
+        };
+        for domain in self.unclaimed.never_claimed(gone, &claims) {
             self.take_back(domain);
         }
     }

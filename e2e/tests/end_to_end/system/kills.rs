@@ -170,7 +170,7 @@ fn tenants_killed(disks: &Arc<Disks>, size: Size) -> Verdict {
         std::thread::sleep(Duration::from_micros(noise.below(1 << scale)));
         let now = running.processes();
         let victim = match noise.below(3) {
-            // Proxy, keeper, or any other process.
+            // Front process, supervisor, or any other process.
             0 => now.first(),
             1 => now.get(1),
             _ => now.get(noise.below(now.len() as u64) as usize),

@@ -1,4 +1,4 @@
-//! Messages between the proxy and the keeper.
+//! Messages between the front process and the supervisor.
 
 use host::seqpacket;
 use rustix::fd::AsFd;
@@ -7,7 +7,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 /// A signal that one of the two processes received, as the kernel reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct SignalInfo {
     pub signal: i32,
     /// 0 or less: a process sent it; more: the kernel did, for example for the terminal.
     pub code: i32,
@@ -19,13 +19,13 @@ pub struct Arrived {
 /// A message of either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To the keeper: send the program this signal.
-    Signal(Arrived),
-    /// To the proxy: this signal stopped the program.
+    /// To the supervisor: send the program this signal.
+    Signal(SignalInfo),
+    /// To the front process: this signal stopped the program.
     Stopped(i32),
-    /// To the proxy: the tree has ended; the program's wait status.
+    /// To the front process: the tree has ended; the program's wait status.
     Ended(i32),
-    /// To the proxy: the program was not started; the exit status to return.
+    /// To the front process: the program was not started; the exit status to return.
     Failed(i32),
 }
 
@@ -63,7 +63,7 @@ impl Message {
         };
         let number = |i: usize| word(i).unwrap_or(0) as i32;
         match word(0) {
-            Some(1) => Ok(Some(Self::Signal(Arrived {
+            Some(1) => Ok(Some(Self::Signal(SignalInfo {
                 signal: number(1),
                 code: number(2),
                 sender: number(3),
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn messages_arrive_and_the_end_is_an_error() {
         let (a, b) = seqpacket::pair().unwrap();
-        let signal = Arrived {
+        let signal = SignalInfo {
             signal: 15,
             code: -1,
             sender: 42,

@@ -1,8 +1,9 @@
 //! Starts the program: the steps between fork and exec.
 
-use super::plan::Plan;
+use super::RunSpec;
 use super::program::Program;
-use super::signals::Inherited;
+use super::signals::InheritedMask;
+use crate::Supervisor;
 use host::cpu_reservation::ReservationGuard;
 use host::{seccomp, seqpacket};
 use link::client;
@@ -12,7 +13,6 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::{CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
-use supervisor::Supervisor;
 
 /// Where the port goes: past what programs number by hand, within what select(2) counts,
 /// and low enough not to make a large descriptor table.
@@ -63,22 +63,22 @@ impl Strings {
     }
 }
 
-/// Starts the program under the system domain, as a child of this process.
+/// Starts the program under the supervisor, as a child of this process.
 pub fn spawn(
-    plan: &Plan,
-    system: &Supervisor,
-    inherited: &Inherited,
+    spec: &RunSpec,
+    supervisor: &Supervisor,
+    inherited: &InheritedMask,
     held: Option<&ReservationGuard>,
 ) -> Result<Spawned, SpawnError> {
-    let port = rustix::io::dup(system.door()).map_err(own("duplicate the port"))?;
+    let port = rustix::io::dup(supervisor.door()).map_err(own("duplicate the port"))?;
     let port = move_up(port)?;
-    let sockets = system
+    let sockets = supervisor
         .environment(port.as_raw_fd())
         .map_err(own("name the port"))?;
-    let by_filter = environment(plan, Supervisor::filter_environment());
-    let by_sockets = environment(plan, sockets);
-    let arguments = Strings::new(plan.program.arguments.clone());
-    let shell = shell_arguments(&plan.program);
+    let by_filter = environment(spec, Supervisor::filter_environment());
+    let by_sockets = environment(spec, sockets);
+    let arguments = Strings::new(spec.program.arguments.clone());
+    let shell = shell_arguments(&spec.program);
     let (ours, childs) = seqpacket::pair().map_err(own("make a socket"))?;
     let us = getpid();
     // SAFETY: this process has one thread. The child makes system calls on what is
@@ -89,7 +89,7 @@ pub fn spawn(
             Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::AGAIN),
         )),
         0 => {
-            let path = plan.program.path.as_ptr();
+            let path = spec.program.path.as_ptr();
             let environment = match prepare(us, childs.as_fd(), inherited, held) {
                 true => {
                     drop(port);
@@ -126,14 +126,14 @@ pub fn spawn(
 /// In the child. The parent's death is its own, and direct I/O is noticed from now on. Returns
 /// true if there is a filter.
 fn prepare(
-    keeper: Pid,
+    parent: Pid,
     to: BorrowedFd<'_>,
-    inherited: &Inherited,
+    inherited: &InheritedMask,
     held: Option<&ReservationGuard>,
 ) -> bool {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    if getppid() != Some(keeper) {
-        // SAFETY: the keeper died before it could be waited for; so ends this.
+    if getppid() != Some(parent) {
+        // SAFETY: the supervisor died before it could be waited for; so ends this.
         unsafe { libc::_exit(125) };
     }
     if let Some(Err(errno)) = held.map(ReservationGuard::enter) {
@@ -221,14 +221,14 @@ fn move_up(port: OwnedFd) -> Result<OwnedFd, SpawnError> {
 
 /// This process's environment, with the variables that lead the program's pager here and no
 /// others that lead elsewhere.
-fn environment(plan: &Plan, ours: Vec<(&str, OsString)>) -> Strings {
+fn environment(spec: &RunSpec, ours: Vec<(&str, OsString)>) -> Strings {
     let replaced = |name: &OsString| {
         name == "LD_PRELOAD" || client::VARIABLES.iter().any(|variable| name == variable)
     };
     let mut variables: Vec<_> = std::env::vars_os()
         .filter(|(name, _)| !replaced(name))
         .collect();
-    variables.push(("LD_PRELOAD".into(), plan.preload_list()));
+    variables.push(("LD_PRELOAD".into(), spec.preload.clone()));
     variables.extend(ours.into_iter().map(|(name, value)| (name.into(), value)));
     let line = |(name, value): (OsString, OsString)| {
         CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()

@@ -8,7 +8,7 @@ use wired::Bytes;
 
 /// Descriptors that `run` opens beyond those it was started with. With two processors a
 /// program starts from 20 on; its pager opens more with more processors (at most eight are
-/// used), and the keeper two for each further process.
+/// used), and the supervisor two for each further process.
 const FILES: u64 = 40;
 
 /// Address space of a pager beside the tables it shares: stacks, staging, a first arena.

@@ -1,15 +1,15 @@
 //! The process that the user started: stands for the program towards its terminal and its shell.
 //!
-//! Program, keeper and proxy are in one process group. So the program receives the terminal's
-//! signals (interrupt, quit, stop, window size) directly, and the proxy forwards only signals
-//! sent to the proxy alone. When the program stops, the proxy stops, so that the shell sees it.
+//! Program, supervisor and front process are in one process group. So the program receives the terminal's
+//! signals (interrupt, quit, stop, window size) directly, and the front process forwards only signals
+//! sent to the front process alone. When the program stops, the front process stops, so that the shell sees it.
 
-use super::control::Message;
-use super::keeper;
-use super::plan::Plan;
-use super::signals::{Inherited, Signals, die_by};
+use super::ipc::Message;
+use super::signals::{Signals, die_by};
+use super::supervise::supervise;
+use super::{FinishedRun, OWN_FAILURE, RunSpec};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use std::error::Error;
 use std::process::ExitCode;
@@ -19,47 +19,48 @@ use std::time::{Duration, Instant};
 pub const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Longest time from the close of a process's sockets to its death.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+const EXIT_GRACE: Duration = Duration::from_secs(1);
 
-/// Runs the plan, and returns with the program's status, or ends as it ended.
-pub fn stand_for(plan: Plan) -> Result<ExitCode, Box<dyn Error>> {
-    let ours = keep_open(&plan);
+/// Runs a program, and returns with its status, or ends as it ended. `report` is called in the
+/// supervisor, when the last process of the tree has ended.
+pub fn run(
+    spec: RunSpec,
+    report: impl FnOnce(FinishedRun<'_>),
+) -> Result<ExitCode, Box<dyn Error>> {
+    let device = spec.userfaultfd.iter().map(|fd| fd.as_raw_fd());
+    let ours: Vec<RawFd> = device.chain(spec.kept_fds.iter().copied()).collect();
     let inherited_fds: Vec<RawFd> = open_descriptors()
         .into_iter()
         .filter(|fd| *fd > 2 && !ours.contains(fd))
         .collect();
     let (signals, inherited) = Signals::take()?;
     set_child_subreaper(Some(getpid()))?;
-    let (mine, keepers) = host::seqpacket::pair()?;
+    let (mine, theirs) = host::seqpacket::pair()?;
     // SAFETY: this process has one thread, so the child may go on as it likes.
     match unsafe { libc::fork() } {
         -1 => Err(format!("cannot fork: {}", std::io::Error::last_os_error()).into()),
         0 => {
             drop((mine, signals));
-            keep(plan, keepers, inherited, inherited_fds)
+            let status = supervise(spec, theirs, inherited, &inherited_fds, report);
+            std::process::exit(status)
         }
-        keeper => {
-            let killer = match plan.system {
+        supervisor => {
+            let killer = match spec.daemon {
                 Some(_) => {
                     "by the system's daemon for a contract that was not kept (its log says so), by a user"
                 }
                 None => "by a user",
             };
-            drop((keepers, plan));
+            drop((theirs, spec, report));
             // Readers of the program's output must see its end of file, not ours.
-            let_go(&inherited_fds);
-            let keeper = Pid::from_raw(keeper).ok_or("fork gave no process")?;
-            Ok(watch(&mine, &signals, keeper, killer))
+            release(&inherited_fds);
+            let supervisor = Pid::from_raw(supervisor).ok_or("fork gave no process")?;
+            Ok(watch(&mine, &signals, supervisor, killer))
         }
     }
 }
 
-fn keep(plan: Plan, control: OwnedFd, inherited: Inherited, fds: Vec<RawFd>) -> ! {
-    let status = keeper::keep(plan, control, inherited, &fds);
-    std::process::exit(status)
-}
-
-fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> ExitCode {
+fn watch(control: &OwnedFd, signals: &Signals, supervisor: Pid, killer: &str) -> ExitCode {
     loop {
         let mut fds = [
             PollFd::new(control, PollFlags::IN),
@@ -67,7 +68,7 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> Exi
         ];
         let _ = poll(&mut fds, None);
         while let Some(arrived) = signals.next() {
-            let ours = arrived.sender == keeper.as_raw_nonzero().get();
+            let ours = arrived.sender == supervisor.as_raw_nonzero().get();
             let sent = arrived.code <= 0 && !ours;
             if sent && arrived.signal != libc::SIGCHLD {
                 let _ = Message::Signal(arrived).send(control);
@@ -83,30 +84,30 @@ fn watch(control: &OwnedFd, signals: &Signals, keeper: Pid, killer: &str) -> Exi
                 Ok(Some(Message::Failed(status))) => return ExitCode::from(status as u8),
                 Ok(Some(Message::Signal(_))) => {}
                 Ok(None) => break,
-                Err(_) => return orphaned(keeper, killer),
+                Err(_) => return orphaned(supervisor, killer),
             }
         }
     }
 }
 
-/// Reports that the keeper is gone without a message: it was killed; `killer` describes it.
-fn orphaned(keeper: Pid, killer: &str) -> ExitCode {
-    let end = how_it_ended(keeper, killer);
+/// Reports that the supervisor is gone without a message: it was killed; `killer` describes it.
+fn orphaned(supervisor: Pid, killer: &str) -> ExitCode {
+    let end = how_it_ended(supervisor, killer);
     host::process_tree::kill_below(KILL_LIMIT);
     host::cpu_reservation::release(std::process::id());
     crate::say!(
         "selfpage: the supervisor of this run (process {}) {end}, so the program and all that it started were ended: \
          without it nothing takes back what a process that dies leaves behind",
-        keeper.as_raw_nonzero()
+        supervisor.as_raw_nonzero()
     );
-    ExitCode::from(crate::OWN_FAILURE)
+    ExitCode::from(OWN_FAILURE)
 }
 
-/// The keeper's end in words. Its socket closes shortly before it can be waited for.
-fn how_it_ended(keeper: Pid, killer: &str) -> String {
+/// The supervisor's end in words. Its socket closes shortly before it can be waited for.
+fn how_it_ended(supervisor: Pid, killer: &str) -> String {
     let begin = Instant::now();
-    while begin.elapsed() < LAST_MOMENT {
-        match waitpid(Some(keeper), WaitOptions::NOHANG) {
+    while begin.elapsed() < EXIT_GRACE {
+        match waitpid(Some(supervisor), WaitOptions::NOHANG) {
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
             Ok(Some((_, status))) => {
                 return match (status.terminating_signal(), status.exit_status()) {
@@ -135,14 +136,6 @@ fn end(status: i32) -> ExitCode {
     ExitCode::from(libc::WEXITSTATUS(status) as u8)
 }
 
-/// The plan's own descriptors, which must stay open.
-fn keep_open(plan: &Plan) -> Vec<RawFd> {
-    use rustix::fd::AsRawFd;
-    let device = plan.userfaultfd.iter().map(|fd| fd.as_raw_fd());
-    let figures = plan.stats_json.iter().map(|file| file.as_raw_fd());
-    device.chain(figures).collect()
-}
-
 /// Lists the open descriptors.
 pub fn open_descriptors() -> Vec<RawFd> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fd") else {
@@ -162,7 +155,7 @@ pub fn open_descriptors() -> Vec<RawFd> {
 
 /// Closes the descriptors that only the program should hold: inherited ones, and the standard
 /// streams except standard error.
-pub fn let_go(inherited: &[RawFd]) {
+pub fn release(inherited: &[RawFd]) {
     for fd in inherited {
         // SAFETY: inherited, so nothing in this process owns it.
         unsafe { libc::close(*fd) };
@@ -177,7 +170,7 @@ pub fn let_go(inherited: &[RawFd]) {
     }
 }
 
-/// Proxy and keeper use it to wait on a descriptor that may be absent.
+/// Front process and supervisor use it to wait on a descriptor that may be absent.
 pub fn borrowed<'a>(fd: Option<BorrowedFd<'a>>, fds: &mut Vec<PollFd<'a>>) {
     fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
 }

@@ -1,7 +1,7 @@
 //! Signals, read from a descriptor; and the signal mask and dispositions that `run` was started
 //! with, which the program must find as it would without selfpage.
 
-use super::control::Arrived;
+use super::ipc::SignalInfo;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::mem::MaybeUninit;
 
@@ -12,7 +12,7 @@ pub struct Signals {
 
 /// The mask and dispositions that `run` was started with.
 #[derive(Clone, Copy)]
-pub struct Inherited {
+pub struct InheritedMask {
     mask: libc::sigset_t,
     child: libc::sighandler_t,
 }
@@ -20,7 +20,7 @@ pub struct Inherited {
 impl Signals {
     /// Blocks every signal and makes the descriptor. Child processes can be waited for
     /// from now on, even if `run` was started with SIGCHLD ignored.
-    pub fn take() -> std::io::Result<(Self, Inherited)> {
+    pub fn take() -> std::io::Result<(Self, InheritedMask)> {
         let mut mask = MaybeUninit::uninit();
         // SAFETY: the sets are ours; `mask` is filled by the call that gets it.
         unsafe {
@@ -28,7 +28,7 @@ impl Signals {
             libc::sigprocmask(libc::SIG_SETMASK, &all(), mask.as_mut_ptr());
             Ok((
                 Self::open()?,
-                Inherited {
+                InheritedMask {
                     mask: mask.assume_init(),
                     child,
                 },
@@ -57,7 +57,7 @@ impl Signals {
     }
 
     /// The next signal.
-    pub fn next(&self) -> Option<Arrived> {
+    pub fn next(&self) -> Option<SignalInfo> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: reads into `info`, whose size that is.
@@ -67,7 +67,7 @@ impl Signals {
         }
         // SAFETY: the kernel filled it all.
         let info = unsafe { info.assume_init() };
-        Some(Arrived {
+        Some(SignalInfo {
             signal: info.ssi_signo as i32,
             code: info.ssi_code,
             sender: info.ssi_pid as i32,
@@ -76,7 +76,7 @@ impl Signals {
     }
 }
 
-impl Inherited {
+impl InheritedMask {
     /// Puts everything back, in the child that becomes the program. Between fork and exec.
     pub fn restore(&self) {
         // SAFETY: plain system calls on this process alone.

@@ -16,7 +16,7 @@ pub struct Program {
 
 /// The reason that a program cannot run.
 #[derive(Debug, thiserror::Error)]
-pub enum NotRun {
+pub enum ExecError {
     /// No program has that name.
     #[error("{0}: not found")]
     NotFound(String),
@@ -25,7 +25,7 @@ pub enum NotRun {
     NotExecutable(String, String),
 }
 
-impl NotRun {
+impl ExecError {
     /// The exit status for it.
     pub fn status(&self) -> u8 {
         match self {
@@ -50,19 +50,19 @@ impl NotRun {
 
 impl Program {
     /// Looks a command up. A name with a slash is a path, any other is searched for.
-    pub fn find(command: Vec<OsString>) -> Result<Self, NotRun> {
+    pub fn find(command: Vec<OsString>) -> Result<Self, ExecError> {
         let name = command.first().cloned().unwrap_or_default();
         let shown = name.to_string_lossy().into_owned();
         let path = if name.as_bytes().contains(&b'/') {
             executable(Path::new(&name)).map_err(|errno| match errno {
-                Errno::NOENT | Errno::NOTDIR => NotRun::NotFound(shown.clone()),
-                other => NotRun::NotExecutable(shown.clone(), other.to_string()),
+                Errno::NOENT | Errno::NOTDIR => ExecError::NotFound(shown.clone()),
+                other => ExecError::NotExecutable(shown.clone(), other.to_string()),
             })?;
             PathBuf::from(&name)
         } else {
             search(&name).map_err(|denied| match denied {
-                Some(errno) => NotRun::NotExecutable(shown.clone(), errno.to_string()),
-                None => NotRun::NotFound(shown.clone()),
+                Some(errno) => ExecError::NotExecutable(shown.clone(), errno.to_string()),
+                None => ExecError::NotFound(shown.clone()),
             })?
         };
         // Arguments come from a command line: none holds a zero byte.
@@ -122,7 +122,7 @@ fn executable(file: &Path) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    fn find(name: &str) -> Result<Program, NotRun> {
+    fn find(name: &str) -> Result<Program, ExecError> {
         Program::find(vec![name.into()])
     }
 

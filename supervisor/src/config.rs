@@ -1,0 +1,134 @@
+//! What a supervisor is started with, why it cannot be, and the events of its tree.
+
+use frames::LedgerError;
+use link::MIN_FRAMES;
+use link::handshake::{ChildMessage, RunFlags, SlotIndex};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::Pid;
+use store::{SetupError, StoreConfig};
+use tenant::{Session, TenantError};
+use wired::Bytes;
+
+/// What the tree was promised.
+pub struct SupervisorConfig {
+    /// Frames of the whole tree.
+    pub frames: u32,
+    /// Where its pages go; `None` for none (what is evicted must then be zeros).
+    pub store: Option<StoreConfig>,
+    /// The options that every process receives.
+    pub options: RunFlags,
+    /// /dev/userfaultfd, where it could be opened.
+    pub userfaultfd: Option<OwnedFd>,
+    /// True if processes of other users than this one's get the store, too.
+    pub share_store: bool,
+    /// The contract with the system's daemon that the tree lives on; `frames` are then the
+    /// most of it, and the store's disk is the daemon's.
+    pub tenant: Option<Session>,
+}
+
+/// Why a supervisor could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A system call failed that the supervisor cannot do without.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What it was for.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Fewer frames than one process needs.
+    #[error(
+        "{frames} frames ({}) are fewer than the {MIN_FRAMES} ({}) one process needs: an instruction can touch \
+         four pages at once, and the pager nails those that the kernel and the C library need at any time; ask \
+         for more",
+        Bytes::of_pages(*frames), Bytes::of_pages(MIN_FRAMES)
+    )]
+    TooFew {
+        /// Frames asked for.
+        frames: u32,
+    },
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] SetupError),
+    /// The system's daemon.
+    #[error(transparent)]
+    Session(#[from] TenantError),
+}
+
+impl StartError {
+    /// A call that failed, by what it was for.
+    pub fn call(what: &'static str) -> impl Fn(Errno) -> Self {
+        move |errno| Self::Call { what, errno }
+    }
+
+    /// What the kernel said, where it was the kernel.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Call { errno, .. } | Self::Store(SetupError::Memory { errno, .. }) => {
+                Some(*errno)
+            }
+            Self::Ledger(LedgerError::Map(error)) => Errno::from_io_error(error),
+            _ => None,
+        }
+    }
+}
+
+/// An event of the tree.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TreeEvent {
+    /// A process joined.
+    Joined {
+        /// Its slot.
+        slot: SlotIndex,
+        /// Its process id.
+        pid: Pid,
+    },
+    /// A process ended, or began another image; what it held is reclaimed.
+    Left {
+        /// Its slot.
+        slot: SlotIndex,
+        /// Its process id.
+        pid: Pid,
+        /// Frames it still held.
+        frames: u32,
+    },
+    /// A process sends a line for the user.
+    Notice {
+        /// Who.
+        pid: Pid,
+        /// The line.
+        text: String,
+    },
+    /// A process was, or will be, refused.
+    Refused {
+        /// Who.
+        pid: Pid,
+        /// Why.
+        text: String,
+    },
+    /// The daemon is there again.
+    Back,
+}
+
+impl TreeEvent {
+    /// The event of a process's message, where there is one.
+    pub(crate) fn of_message(pid: Pid, bytes: &[u8]) -> Option<Self> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        match ChildMessage::decode(bytes)? {
+            ChildMessage::Notice(line) => Some(Self::Notice {
+                pid,
+                text: text(line),
+            }),
+            ChildMessage::Refused(why) => Some(Self::Refused {
+                pid,
+                text: text(why),
+            }),
+            ChildMessage::Careful | ChildMessage::Lifeline => None,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! One run of a program under a supervisor: `selfpage run`.
+//!
+//! Three processes. The *front process* is the one that the user started: it stands for the program
+//! towards the terminal and the shell, passing signals in and the status out. Its child,
+//! the *supervisor*, is the parent of the *program*. Front process and
+//! supervisor are subreapers and watch each other, so whichever is killed, the other ends
+//! every process below it, however it has detached itself.
+
+mod front_process;
+mod ipc;
+pub mod limits;
+mod log;
+pub mod program;
+mod signals;
+mod spawn;
+mod start;
+mod supervise;
+
+pub use front_process::{open_descriptors, run};
+
+use crate::Supervisor;
+use crate::fault_limits::TreeFaultLimits;
+use crate::memory_sampler::Sampler;
+use host::cpu_reservation::CpuReservation;
+use link::handshake::RunFlags;
+use program::Program;
+use rustix::fd::{OwnedFd, RawFd};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use store::StoreConfig;
+use tenant::ContractRequest;
+use wired::Bytes;
+
+/// Prints a line on standard error and ignores failures: a full or closed standard error must not
+/// change the exit status.
+#[macro_export]
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// Exit status of `selfpage`'s own failures, as env(1), timeout(1) and their kin have it.
+pub const OWN_FAILURE: u8 = 125;
+
+/// What is run, and in what; everything was checked.
+pub struct RunSpec {
+    /// The program.
+    pub program: Program,
+    /// The value that LD_PRELOAD gets.
+    pub preload: OsString,
+    /// Frames of the whole tree.
+    pub frames: u32,
+    /// Where pages go; `None` in a run within another, which has the store.
+    pub store: Option<StoreConfig>,
+    /// The store to use where the file of a default one cannot be made after all.
+    pub fallback_store: Option<StoreConfig>,
+    /// The daemon's socket, and the contract to request.
+    pub daemon: Option<(PathBuf, ContractRequest)>,
+    /// The fault rate.
+    pub fault_limits: Option<TreeFaultLimits>,
+    /// The processor time that is reserved.
+    pub cpu: Option<CpuReservation>,
+    /// What every process of the tree receives.
+    pub flags: RunFlags,
+    /// /dev/userfaultfd, where it could be opened.
+    pub userfaultfd: Option<OwnedFd>,
+    /// What happens to processes that outlive the program.
+    pub remaining: Remaining,
+    /// True if processes of other users may page, too.
+    pub share_store: bool,
+    /// An inherited descriptor that makes the tree careful from the start.
+    pub direct_io: Option<String>,
+    /// Descriptors of the caller that stay open.
+    pub kept_fds: Vec<RawFd>,
+}
+
+/// What `run` does with processes that outlive the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remaining {
+    /// Keeps the contract until the last has ended; signals then go to them all.
+    Wait,
+    /// Ends them.
+    Kill,
+}
+
+/// A run whose last process has ended.
+pub struct FinishedRun<'a> {
+    /// What was run.
+    pub spec: &'a RunSpec,
+    /// The ledger, the store and the metrics.
+    pub supervisor: &'a Supervisor,
+    /// The memory that was sampled.
+    pub sampler: &'a Sampler,
+    /// How long it ran.
+    pub time: Duration,
+    /// The program's wait status.
+    pub status: i32,
+}
+
+/// The notice for a store in RAM alone that should have had a file.
+pub fn ram_alone_notice(store: &StoreConfig, why: &str) -> String {
+    format!(
+        "no swap file can be made ({why}), so pages go to compressed RAM alone, at most {}: free some room, or \
+         name a store with --store",
+        Bytes(store.ram.unwrap_or(0))
+    )
+}

@@ -1,0 +1,224 @@
+//! The start of a run: the supervisor's shared memory, the program, and the ways by which its
+//! processes join.
+
+use super::front_process::{KILL_LIMIT, release};
+use super::limits::{self, Limit};
+use super::program::ExecError;
+use super::signals::{InheritedMask, Signals};
+use super::spawn::{SpawnError, Spawned, spawn};
+use super::{OWN_FAILURE, RunSpec, ram_alone_notice};
+use crate::direct_io_filter::{self, Notifier};
+use crate::memory_sampler::Sampler;
+use crate::{StartError, Supervisor, SupervisorConfig};
+use host::cpu_reservation::{ReservationError, ReservationGuard};
+use host::process_tree;
+use protocol::contract_spec::FramePlacement;
+use rustix::fd::{OwnedFd, RawFd};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid, set_child_subreaper};
+use std::time::Instant;
+use store::{DiskConfig, SetupError, SharedStore, StoreConfig};
+use tenant::{Session, bind_to_node};
+
+/// Why no program runs.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    #[error("cannot watch over the program: {0}")]
+    Watch(std::io::Error),
+    #[error(transparent)]
+    Start(StartError),
+    #[error(transparent)]
+    Limit(#[from] Limit),
+    #[error(transparent)]
+    Reservation(#[from] ReservationError),
+    #[error(transparent)]
+    Exec(ExecError),
+    #[error(transparent)]
+    Spawn(SpawnError),
+    #[error(transparent)]
+    Grow(SetupError),
+    #[error("cannot let processes come in: {0}")]
+    Listen(std::io::Error),
+    #[error("cannot map the board again: {0}")]
+    Board(Errno),
+}
+
+impl RunError {
+    /// The exit status for it.
+    pub(super) fn status(&self) -> u8 {
+        match self {
+            Self::Exec(why) => why.status(),
+            _ => OWN_FAILURE,
+        }
+    }
+}
+
+impl From<StartError> for RunError {
+    fn from(why: StartError) -> Self {
+        limits::behind(why.errno()).map_or(Self::Start(why), Self::Limit)
+    }
+}
+
+/// A tree whose program runs.
+pub(super) struct RunningTree {
+    pub spec: RunSpec,
+    pub supervisor: Supervisor,
+    pub signals: Signals,
+    pub notifier: Option<Notifier>,
+    pub sampler: Sampler,
+    pub program: Pid,
+    pub begin: Instant,
+}
+
+/// Starts the program under a supervisor in this process. Control groups are named for `owner`.
+/// `fds` are the descriptors that only the program is to hold.
+pub(super) fn start(
+    mut spec: RunSpec,
+    inherited: &InheritedMask,
+    fds: &[RawFd],
+    owner: u32,
+) -> Result<RunningTree, RunError> {
+    let signals = set_child_subreaper(Some(getpid()))
+        .map_err(Into::into)
+        .and_then(|()| Signals::open())
+        .map_err(RunError::Watch)?;
+    let mut supervisor = start_supervisor(&mut spec)?;
+    if supervisor.store().is_some_and(SharedStore::is_in_memory) {
+        crate::say!(
+            "selfpage: warning: the folder of the swap file is a file system in memory, so pages that are written \
+             there stay in memory: name a folder on a disk, or ram:SIZE, which compresses them"
+        );
+    }
+    if let Some(limits) = spec.fault_limits.take() {
+        supervisor.set_fault_limits(limits);
+    }
+    limits::check_space()?;
+    if let Some(through) = &spec.direct_io {
+        let why = format!("direct I/O is possible from the start, through {through}");
+        enable_pin_check(&spec, &supervisor, &why);
+    }
+    let reserve = |reservation| ReservationGuard::take(reservation, owner);
+    let reservation = spec.cpu.map(reserve).transpose()?;
+    for note in reservation.iter().flat_map(ReservationGuard::notes) {
+        crate::say!("selfpage: {note}");
+    }
+    let begin = Instant::now();
+    let spawned = spawn(&spec, &supervisor, inherited, reservation.as_ref());
+    let Spawned { pid, listener } = spawned.map_err(|why| match why {
+        SpawnError::Exec(errno) => RunError::Exec(ExecError::from_exec(&spec.program, errno)),
+        why => RunError::Spawn(why),
+    })?;
+    match attach(&spec, &mut supervisor, listener, fds) {
+        Ok((notifier, sampler)) => Ok(RunningTree {
+            spec,
+            supervisor,
+            signals,
+            notifier,
+            sampler,
+            program: pid,
+            begin,
+        }),
+        Err(why) => {
+            process_tree::kill_below(KILL_LIMIT);
+            Err(why)
+        }
+    }
+}
+
+/// Lets the processes of a program that has just started join.
+fn attach(
+    spec: &RunSpec,
+    supervisor: &mut Supervisor,
+    listener: Result<OwnedFd, Errno>,
+    fds: &[RawFd],
+) -> Result<(Option<Notifier>, Sampler), RunError> {
+    if let Some(store) = supervisor.store() {
+        store.grow_ahead().map_err(RunError::Grow)?;
+    }
+    release(fds);
+    let notifier = match admit_processes(listener, supervisor).map_err(RunError::Listen)? {
+        Ok(notifier) => Some(notifier),
+        Err(errno) => {
+            let why = format!("direct I/O cannot be noticed here (seccomp: {errno})");
+            enable_pin_check(spec, supervisor, &why);
+            None
+        }
+    };
+    let observed = supervisor.observed().map_err(RunError::Board)?;
+    Ok((notifier, Sampler::start(observed)))
+}
+
+/// Lets processes join: through the filter, or by sockets where there is no filter (`Err`).
+fn admit_processes(
+    listener: Result<OwnedFd, Errno>,
+    supervisor: &mut Supervisor,
+) -> std::io::Result<Result<Notifier, Errno>> {
+    match listener {
+        Ok(listener) => {
+            supervisor.serve_filter(listener.try_clone()?)?;
+            Ok(Ok(Notifier::new(listener)))
+        }
+        Err(errno) => {
+            supervisor.listen()?;
+            Ok(Err(errno))
+        }
+    }
+}
+
+/// Starts the supervisor. A default store whose file cannot be made after all (a disk quota,
+/// for example) is in RAM alone.
+fn start_supervisor(spec: &mut RunSpec) -> Result<Supervisor, StartError> {
+    let tenant = spec
+        .daemon
+        .as_ref()
+        .map(|(socket, wanted)| Session::join(socket, wanted));
+    let mut tenant = tenant.transpose()?;
+    if let Some(tenant) = &mut tenant {
+        if let Some(limits) = &mut spec.fault_limits {
+            limits.give(tenant.share_faults(limits.reservation())?);
+        }
+        let node = spec.daemon.as_ref().and_then(|(_, wanted)| wanted.place);
+        if let Some(FramePlacement::Node(node)) = node {
+            bind_to_node(node).map_err(StartError::call("have memory of one node only"))?;
+        }
+        let terms = tenant.terms();
+        spec.frames = terms.frames.x;
+        spec.store = Some(StoreConfig {
+            ram: None,
+            disk: Some(DiskConfig::by_daemon(terms.swap)),
+        });
+        if spec.flags.verbosity > 0 {
+            crate::say!("selfpage: contract {}: {terms}", tenant.number());
+        }
+        if !tenant.note().is_empty() {
+            crate::say!("selfpage: {}", tenant.note());
+        }
+    }
+    let settings = |spec: &RunSpec, tenant| SupervisorConfig {
+        frames: spec.frames,
+        store: spec.store.clone(),
+        options: spec.flags,
+        share_store: spec.share_store,
+        userfaultfd: spec.userfaultfd.as_ref().and_then(|fd| fd.try_clone().ok()),
+        tenant,
+    };
+    match Supervisor::start(settings(spec, tenant)) {
+        Err(StartError::Store(why @ (SetupError::Path { .. } | SetupError::NoRoom { .. })))
+            if spec.fallback_store.is_some() && spec.daemon.is_none() =>
+        {
+            spec.store = spec.fallback_store.take();
+            if let Some(store) = &spec.store {
+                crate::say!("selfpage: {}", ram_alone_notice(store, &why.to_string()));
+            }
+            Supervisor::start(settings(spec, None))
+        }
+        started => started,
+    }
+}
+
+fn enable_pin_check(spec: &RunSpec, supervisor: &Supervisor, why: &str) {
+    direct_io_filter::be_careful(supervisor.board());
+    if spec.flags.verbosity > 0 {
+        crate::say!("selfpage: {why}: every page is checked before it is evicted");
+    }
+}

@@ -1,0 +1,376 @@
+//! The supervisor's main loop: parent of the program, subreaper of all.
+//!
+//! The loop never waits for a single process, nor for the reader of standard error:
+//! processes join, die, and stop at the filter at any moment, and the admission of other
+//! processes must not wait. Work that may block has a thread of its own: lines for standard error
+//! (`log`), samples of the tree's memory, and connections handed out through the filter.
+
+use super::front_process::{KILL_LIMIT, borrowed};
+use super::ipc::{Message, SignalInfo};
+use super::log::ErrorLog;
+use super::signals::{InheritedMask, Signals};
+use super::start::{RunningTree, start};
+use super::{FinishedRun, OWN_FAILURE, Remaining, RunSpec};
+use crate::TreeEvent;
+use crate::direct_io_filter::Notifier;
+use host::{cpu_reservation, process_tree};
+use link::stats_page::Metric;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd, RawFd};
+use rustix::process::{Pid, Signal, getpid, getppid};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Time after the program's end before `run` reports that it waits for other processes.
+const REMARK: Duration = Duration::from_secs(1);
+
+/// Different lines printed for the tree: a program that fails in a loop must not fill
+/// the terminal.
+const LINES: usize = 200;
+
+/// Most time between the arrivals at front process and keeper of one signal sent to their group.
+const SAME_KILL: Duration = Duration::from_millis(200);
+
+/// Signals that request termination.
+const TO_END: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+
+/// Supervises the tree until it has ended. Returns this process's exit status.
+pub(super) fn supervise(
+    spec: RunSpec,
+    front: OwnedFd,
+    inherited: InheritedMask,
+    fds: &[RawFd],
+    report: impl FnOnce(FinishedRun<'_>),
+) -> i32 {
+    let _ = rustix::thread::set_name(c"selfpage-super");
+    let owner = getppid().map_or(0, |front| front.as_raw_nonzero().get() as u32);
+    let tree = match start(spec, &inherited, fds, owner) {
+        Ok(tree) => tree,
+        Err(why) => {
+            crate::say!("selfpage: {why}");
+            let status = why.status().into();
+            let _ = Message::Failed(status).send(&front);
+            return status;
+        }
+    };
+    let mut main = MainLoop::new(tree, front);
+    match main.run() {
+        TreeExit::Ended(status) => {
+            main.log.finish();
+            report(FinishedRun {
+                spec: &main.tree.spec,
+                supervisor: &main.tree.supervisor,
+                sampler: &main.tree.sampler,
+                time: main.tree.begin.elapsed(),
+                status,
+            });
+            cpu_reservation::release(owner);
+            let _ = Message::Ended(status).send(&main.front);
+            0
+        }
+        TreeExit::Orphaned => {
+            process_tree::kill_below(KILL_LIMIT);
+            cpu_reservation::release(owner);
+            OWN_FAILURE.into()
+        }
+    }
+}
+
+/// The reason that the main loop ends.
+enum TreeExit {
+    /// The tree has ended; the program's wait status.
+    Ended(i32),
+    /// The front process is gone: the tree must end.
+    Orphaned,
+}
+
+struct MainLoop {
+    tree: RunningTree,
+    /// The front process, and the socket to it.
+    front_pid: Option<Pid>,
+    front: OwnedFd,
+    log: ErrorLog,
+    /// The program's wait status, once it has ended, and when that was.
+    status: Option<i32>,
+    ended: Option<Instant>,
+    remarked: bool,
+    /// A termination request sent to `run`: it applies to the processes that outlive the
+    /// program, too.
+    asked_to_end: Option<Signal>,
+    said: HashSet<String>,
+    received: ReceivedSignals,
+}
+
+/// Signals that this process received lately.
+#[derive(Default)]
+struct ReceivedSignals(Vec<(Instant, SignalInfo)>);
+
+impl ReceivedSignals {
+    /// Reads them.
+    fn read(&mut self, from: &Signals) {
+        self.0.retain(|(when, _)| when.elapsed() < SAME_KILL);
+        while let Some(signal) = from.next() {
+            self.0.push((Instant::now(), signal));
+        }
+    }
+
+    /// Returns true if this process got the same signal from the same sender as the front process:
+    /// then it went to the whole group, the program included.
+    fn take(&mut self, signal: SignalInfo, from: &Signals) -> bool {
+        self.read(from);
+        let same = |(_, own): &(Instant, SignalInfo)| {
+            (own.signal, own.sender, own.code) == (signal.signal, signal.sender, signal.code)
+        };
+        let found = self.0.iter().position(same);
+        found.map(|at| self.0.remove(at)).is_some()
+    }
+}
+
+impl MainLoop {
+    fn new(tree: RunningTree, front: OwnedFd) -> Self {
+        Self {
+            tree,
+            front_pid: getppid(),
+            front,
+            log: ErrorLog::start(),
+            status: None,
+            ended: None,
+            remarked: false,
+            asked_to_end: None,
+            said: HashSet::new(),
+            received: ReceivedSignals::default(),
+        }
+    }
+
+    fn run(&mut self) -> TreeExit {
+        loop {
+            self.wait();
+            // The tree's own events before its deaths: a process's last message counts.
+            let events = self.tree.supervisor.dispatch();
+            events.into_iter().for_each(|event| self.on_event(event));
+            self.on_stopped_calls();
+            self.received.read(&self.tree.signals);
+            loop {
+                match Message::receive(&self.front) {
+                    Ok(Some(Message::Signal(signal))) => self.forward(signal),
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(_) => return TreeExit::Orphaned,
+                }
+            }
+            self.tree
+                .sampler
+                .sample_if_due(self.tree.supervisor.programs());
+            if self.reap() {
+                // The last messages of processes that died.
+                let events = self.tree.supervisor.dispatch();
+                events.into_iter().for_each(|event| self.on_event(event));
+                return TreeExit::Ended(self.status.unwrap_or(0));
+            }
+            self.on_program_ended();
+        }
+    }
+
+    fn wait(&self) {
+        let waiting = self
+            .tree
+            .notifier
+            .as_ref()
+            .is_some_and(Notifier::is_waiting);
+        let soon = if waiting {
+            Duration::from_millis(1)
+        } else {
+            REMARK
+        };
+        let limit = self
+            .tree
+            .supervisor
+            .next_timeout()
+            .min(self.tree.sampler.due_in())
+            .min(soon);
+        // At most REMARK, so the conversion succeeds.
+        let limit = Timespec::try_from(limit).ok();
+        let mut fds: Vec<PollFd> = Vec::with_capacity(4);
+        borrowed(Some(self.front.as_fd()), &mut fds);
+        borrowed(Some(self.tree.signals.fd()), &mut fds);
+        borrowed(Some(self.tree.supervisor.fd()), &mut fds);
+        borrowed(self.tree.notifier.as_ref().map(Notifier::fd), &mut fds);
+        let _ = poll(&mut fds, limit.as_ref());
+    }
+
+    fn on_event(&mut self, event: TreeEvent) {
+        let chatty = self.tree.spec.flags.verbosity > 1;
+        match event {
+            TreeEvent::Notice { pid, text } => {
+                self.print_once(format!("[{}] {text}", pid.as_raw_nonzero()), text)
+            }
+            TreeEvent::Refused { pid, text } => {
+                self.print_once(format!("[{}] {text}", pid.as_raw_nonzero()), text)
+            }
+            TreeEvent::Joined { slot, pid } if chatty => {
+                self.print(format!("[{}] pages, slot {slot}", pid.as_raw_nonzero()))
+            }
+            TreeEvent::Left { pid, frames, .. } if chatty => {
+                self.print(format!(
+                    "[{}] has ended, {frames} frames come back",
+                    pid.as_raw_nonzero()
+                ));
+            }
+            TreeEvent::Back => self.print("the system domain is there again".into()),
+            TreeEvent::Joined { .. } | TreeEvent::Left { .. } => {}
+        }
+    }
+
+    /// Prints each text once.
+    fn print_once(&mut self, line: String, text: String) {
+        if self.said.len() < LINES && self.said.insert(text) {
+            self.print(line);
+        }
+    }
+
+    /// Queues a line for standard error; never waits for its reader.
+    fn print(&self, line: String) {
+        self.log.line(format!("selfpage: {line}"));
+    }
+
+    /// Handles calls that stopped at the filter.
+    fn on_stopped_calls(&mut self) {
+        let Some(notifier) = &mut self.tree.notifier else {
+            return;
+        };
+        let mut ready = [PollFd::from_borrowed_fd(notifier.fd(), PollFlags::IN)];
+        let _ = poll(&mut ready, Some(&Timespec::default()));
+        let (readable, over) = {
+            let flags = ready[0].revents();
+            (
+                flags.contains(PollFlags::IN),
+                flags.contains(PollFlags::HUP),
+            )
+        };
+        let gone = readable && notifier.receive(self.tree.supervisor.board()).is_err();
+        notifier
+            .take_requests()
+            .into_iter()
+            .for_each(|id| self.tree.supervisor.connect(id));
+        let refused = notifier.settle(self.tree.supervisor.board(), self.tree.supervisor.members());
+        if gone || (over && !readable) {
+            self.tree.notifier = None;
+        }
+        if refused > 0 {
+            let text =
+                "direct I/O was refused to a program: a pager of the tree did not answer in time"
+                    .to_owned();
+            self.print_once(text.clone(), text);
+        }
+    }
+
+    /// Forwards a signal that the front process received to the program.
+    fn forward(&mut self, signal: SignalInfo) {
+        if self.received.take(signal, &self.tree.signals) {
+            return;
+        }
+        // The kernel may still be delivering it to the group.
+        std::thread::sleep(Duration::from_millis(1));
+        if self.received.take(signal, &self.tree.signals) {
+            return;
+        }
+        let named = Signal::from_named_raw(signal.signal);
+        if self.status.is_none() {
+            self.asked_to_end = named.filter(|s| TO_END.contains(s)).or(self.asked_to_end);
+        }
+        let queued = signal.code == libc::SI_QUEUE;
+        match (self.status, named) {
+            (None, _) if queued => {
+                let value = libc::sigval {
+                    sival_ptr: signal.value as *mut libc::c_void,
+                };
+                // SAFETY: our own child, not yet waited for, so the number is still its.
+                unsafe {
+                    libc::sigqueue(
+                        self.tree.program.as_raw_nonzero().get(),
+                        signal.signal,
+                        value,
+                    )
+                };
+            }
+            (None, _) => {
+                // SAFETY: as above.
+                unsafe { libc::kill(self.tree.program.as_raw_nonzero().get(), signal.signal) };
+            }
+            (Some(_), Some(signal)) => {
+                process_tree::signal_all(&process_tree::below(getpid()), signal)
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    /// Reaps children that ended, and handles those that stopped or continued. Returns true if
+    /// none is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            let mut status = 0;
+            // SAFETY: waits for children of this process.
+            let pid = unsafe {
+                libc::waitpid(
+                    -1,
+                    &mut status,
+                    libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED,
+                )
+            };
+            if pid > 0 && libc::WIFSIGNALED(status) && libc::WCOREDUMP(status) {
+                self.report_core_dump(pid);
+            }
+            match pid {
+                0 => return false,
+                -1 => return std::io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD),
+                pid if pid != self.tree.program.as_raw_nonzero().get() => {}
+                _ if libc::WIFSTOPPED(status) => {
+                    let _ = Message::Stopped(libc::WSTOPSIG(status)).send(&self.front);
+                }
+                _ if libc::WIFCONTINUED(status) => {
+                    // It may have stopped with the program.
+                    let _ = self
+                        .front_pid
+                        .map(|pid| rustix::process::kill_process(pid, Signal::CONT));
+                }
+                _ => {
+                    self.status = Some(status);
+                    self.ended = Some(Instant::now());
+                }
+            }
+        }
+    }
+
+    /// The kernel's dumper takes a missing page for one that was never written.
+    fn report_core_dump(&mut self, pid: libc::pid_t) {
+        if self.tree.supervisor.figure(Metric::Staged) == 0 {
+            return;
+        }
+        let text = "its core dump has zeros for the pages that were paged out; with frames for all its memory \
+                    (--frames) a core dump is whole";
+        self.print_once(format!("[{pid}] {text}"), text.to_owned());
+    }
+
+    /// Handles the time between the program's end and that of the last process.
+    fn on_program_ended(&mut self) {
+        let Some(ended) = self.ended else { return };
+        if self.tree.spec.remaining == Remaining::Kill {
+            process_tree::kill_below(KILL_LIMIT);
+            return;
+        }
+        if let Some(signal) = self.asked_to_end.take() {
+            process_tree::signal_all(&process_tree::below(getpid()), signal);
+        }
+        if ended.elapsed() > REMARK && !self.remarked {
+            self.remarked = true;
+            let mut left = process_tree::below(getpid());
+            left.retain(|pid| !self.tree.supervisor.is_pager(*pid));
+            let left = left.len();
+            self.print(format!(
+                "{} has ended; {left} of the processes it started run on and keep the contract: waiting \
+                 for them (a signal to this process goes to them all; --remaining kill ends them at once)",
+                self.tree.spec.program.name()
+            ));
+        }
+    }
+}
