@@ -178,7 +178,7 @@ impl DaemonFixture {
     /// A failure together with the last lines of its log, which may explain it.
     pub fn explain(&self, failure: ExperimentError) -> ExperimentError {
         failed(format_args!(
-            "{failure}; selfpage system said: {}",
+            "{failure}; the log of selfpage system: {}",
             self.last_words()
         ))
     }

@@ -45,7 +45,7 @@ pub struct TestEnv<'a> {
 }
 
 impl<'a> TestEnv<'a> {
-    /// As the options say. The folder's path is its true one: what works in another folder
+    /// As the options name it. The folder's path is its true one: what works in another folder
     /// names files by it, too.
     pub fn new(exe: &'a SelfExe, options: &EnvOptions) -> Result<Self, ExperimentError> {
         let folder = &options.folder;

@@ -1,9 +1,10 @@
 //! The configuration in force: without it a figure has no meaning.
 
 use crate::cgroup::Hierarchy;
+use host::procfs::field;
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the figures were taken on.
 #[derive(Clone, Debug, Serialize)]
@@ -44,7 +45,7 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease"),
             processor: processor.map_or_else(String::new, |(_, name)| name.to_owned()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: field(&memory, "MemTotal:").unwrap_or(0) * 1024,
+            memory_bytes: field(&memory, "MemTotal:").unwrap_or(0),
             huge_pages: chosen(&read("/sys/kernel/mm/transparent_hugepage/enabled")),
             swappiness: read("/proc/sys/vm/swappiness"),
             page_cluster: read("/proc/sys/vm/page-cluster"),
@@ -98,12 +99,6 @@ pub fn read(path: &str) -> String {
         .to_owned()
 }
 
-/// The number after a name at a line's begin, as /proc writes many things.
-pub fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 /// The bracketed one of several words.
 pub fn chosen(words: &str) -> String {
     words.split(['[', ']']).nth(1).unwrap_or(words).to_owned()
@@ -133,38 +128,33 @@ fn disk(folder: &Path) -> String {
     )
 }
 
+/// The whole disk that holds a folder, in /sys: requests are queued and counted there, not on its
+/// partitions.
+pub fn disk_of(folder: &Path) -> Option<PathBuf> {
+    let device = std::fs::metadata(folder).ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let disks = [own.clone(), own.join("..")];
+    disks.into_iter().find(|disk| disk.join("queue").is_dir())
+}
+
 /// The queue of the device that holds a folder.
 fn queue(folder: &Path) -> String {
-    let Ok(about) = std::fs::metadata(folder) else {
-        return "an unknown queue".into();
-    };
-    let device = about.dev();
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let block = format!("/sys/dev/block/{major}:{minor}");
-    // A partition's queue is its disk's.
-    let own = ["queue", "../queue"].map(|place| format!("{block}/{place}"));
-    let Some(queue) = own.iter().find(|queue| Path::new(queue).is_dir()) else {
+    let Some(disk) = disk_of(folder) else {
         return "no block device's queue".into();
     };
+    let setting = |name: &str| read(&disk.join("queue").join(name).to_string_lossy());
     format!(
         "scheduler {}, read-ahead {} KiB, {} requests",
-        chosen(&read(&format!("{queue}/scheduler"))),
-        read(&format!("{queue}/read_ahead_kb")),
-        read(&format!("{queue}/nr_requests"))
+        chosen(&setting("scheduler")),
+        setting("read_ahead_kb"),
+        setting("nr_requests")
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_is_found_by_its_whole_name() {
-        let text = "rchar: 1\nread_bytes: 4096\nPss_Anon:   12 kB\n";
-        assert_eq!(field(text, "read_bytes:"), Some(4096));
-        assert_eq!(field(text, "Pss_Anon:"), Some(12));
-        assert_eq!(field(text, "write_bytes:"), None);
-    }
 
     #[test]
     fn the_chosen_one_of_several_settings_is_in_brackets() {

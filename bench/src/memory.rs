@@ -31,15 +31,15 @@ pub enum MemoryKind {
 }
 
 /// Memory, released when dropped.
-pub enum Memory {
+pub enum WorkerMemory {
     /// Of the kernel's.
     Mapping(Mapping),
     /// Of a domain's.
     Linked(Stretch, Domain),
 }
 
-impl Memory {
-    /// Memory of a kind that has any, without huge pages unless it says so: the arms work on 4 KiB. A domain
+impl WorkerMemory {
+    /// Memory of a kind that has any, without huge pages but in the kind of that name: the arms work on 4 KiB. A domain
     /// gets `frames` bytes of frames.
     pub fn new(kind: &MemoryKind, pages: u64, frames: u64) -> Result<Self, ExperimentError> {
         let bytes = pages as usize * PAGE;

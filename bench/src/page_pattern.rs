@@ -48,7 +48,7 @@ impl PageAt {
     /// `base` points to more than `number` pages of readable and writable memory that
     /// outlive the value, whose page `number` no other thread writes meanwhile.
     pub unsafe fn new(base: *mut u8, number: u64) -> Self {
-        // SAFETY: inside the memory, as the caller says.
+        // SAFETY: inside the memory, by the caller's promise.
         unsafe { Self::at(base.add(number as usize * PAGE), number) }
     }
 

@@ -118,6 +118,19 @@ pub fn preallocated(path: &Path, bytes: u64) -> Result<File, ExperimentError> {
     Ok(file)
 }
 
+/// Opens a file past the page cache.
+pub fn open_direct(path: &Path) -> Result<File, ExperimentError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .map_err(while_doing(format!(
+            "open {} for direct I/O",
+            path.display()
+        )))
+}
+
 /// Has what was written to a file on the disk, and none of it in the page cache.
 pub fn write_out(file: &File, path: &Path) -> Result<(), ExperimentError> {
     let dropped = || rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);

@@ -1,5 +1,5 @@
 //! Eviction by itself: no page is compressed or written, because it holds only zeros or
-//! is what its stored copy says. Another thread runs meanwhile, so that taking pages from
+//! equals its stored copy. Another thread runs meanwhile, so that taking pages from
 //! the program interrupts a second processor.
 
 use super::{FaultPlan, figure, first_touch, paged, percentile};
@@ -33,7 +33,7 @@ pub enum Pages {
 pub fn of(pages: Pages, plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let present = RANGES * PRESENT;
     let data = (present * PAGE) as u64;
-    // More frames than are used: nothing is evicted before it is asked for.
+    // More frames than are used: nothing is evicted before that is requested.
     let (domain, stretch) = paged(present * 2, data * 2, RANGES * RANGE)?;
     let chosen = chosen(plan.seed);
     if pages == Pages::Clean {

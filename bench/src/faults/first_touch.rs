@@ -2,7 +2,7 @@
 
 use super::{FaultPlan, figure, paged, percentile};
 use crate::ExperimentError;
-use crate::memory::{Memory, MemoryKind};
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::{PAGE, mix};
 use crate::report::Sample;
 use selfpage::Counter;
@@ -21,7 +21,7 @@ const TURN: usize = 256;
 /// One fault a page, in no order, so that no stream can be seen in it.
 pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
     let (domain, stretch) = paged(AT_RANDOM * 2, 0, AT_RANDOM)?;
-    let native = Memory::new(&MemoryKind::Anonymous, AT_RANDOM as u64, 0)?;
+    let native = WorkerMemory::new(&MemoryKind::Anonymous, AT_RANDOM as u64, 0)?;
     let order = shuffled(AT_RANDOM, plan.seed);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for turn in order.chunks(TURN) {
@@ -45,7 +45,7 @@ pub fn at_random(plan: &FaultPlan) -> Result<Sample, ExperimentError> {
 /// the machine does shows in few of them.
 pub fn in_order(_: &FaultPlan) -> Result<Sample, ExperimentError> {
     let (domain, stretch) = paged(IN_ORDER * 5 / 4, 0, IN_ORDER)?;
-    let native = Memory::new(&MemoryKind::Anonymous, IN_ORDER as u64, 0)?;
+    let native = WorkerMemory::new(&MemoryKind::Anonymous, IN_ORDER as u64, 0)?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for piece in (0..IN_ORDER).step_by(PIECE) {
         let pages = piece..piece + PIECE;

@@ -3,7 +3,7 @@
 //!
 //! Each measurement is a process of its own, so that none inherits another's page tables;
 //! what it is compared with runs in the same process, in turn. All faults are upcalls,
-//! pages are 4 KiB, and the program does no direct I/O and says so.
+//! pages are 4 KiB, and the program does no direct I/O and declares that.
 
 mod eviction;
 mod first_touch;

@@ -9,9 +9,9 @@
 use super::{FaultPlan, paged};
 use crate::ExperimentError;
 use crate::error::{failed, while_doing};
-use crate::machine::field;
 use crate::page_pattern::{PAGE, PageAt, mix};
 use crate::report::Sample;
+use host::procfs::field;
 use selfpage::Domain;
 
 const MIB: f64 = 1024.0 * 1024.0;
@@ -93,7 +93,7 @@ impl ProcessMemory {
         let mut memory = Self {
             private: 0,
             ledger: 0,
-            page_tables: kib(status, "VmPTE:"),
+            page_tables: field(status, "VmPTE:").unwrap_or(0),
         };
         let mut ledger = false;
         for line in smaps.lines() {
@@ -102,17 +102,12 @@ impl ProcessMemory {
                 Some((first, _)) if !first.ends_with(':') => {
                     ledger = line.contains("memfd:selfpage-ledger");
                 }
-                _ if ledger => memory.ledger += kib(line, "Rss:"),
-                _ => memory.private += kib(line, "Anonymous:"),
+                _ if ledger => memory.ledger += field(line, "Rss:").unwrap_or(0),
+                _ => memory.private += field(line, "Anonymous:").unwrap_or(0),
             }
         }
         memory
     }
-}
-
-/// Bytes of the line with this name; 0 without one.
-fn kib(text: &str, name: &str) -> u64 {
-    field(text, name).unwrap_or(0) * 1024
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub const NEIGHBOUR_DISK: &str = "100ms/250ms,extra";
 const MARGIN: f64 = 1.6;
 
 /// The most of a frame's time that is reserved.
-const MOST: f64 = 0.9;
+const MAX_SHARE: f64 = 0.9;
 
 /// The programs of a round and their contracts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -97,7 +97,7 @@ impl Arm {
 
 /// The reservation of a player whose frames take so long to decode and come so often.
 pub fn reservation(cost: Duration, period: Duration) -> String {
-    let runtime = cost.mul_f64(MARGIN).min(period.mul_f64(MOST));
+    let runtime = cost.mul_f64(MARGIN).min(period.mul_f64(MAX_SHARE));
     format!("{}us/{}us", runtime.as_micros(), period.as_micros())
 }
 
@@ -114,15 +114,15 @@ mod tests {
 
     #[test]
     fn only_our_arms_have_the_options_of_their_names() {
-        let told = |arm: Arm| [arm.of_neighbour(&terms()), arm.of_player(&terms())].concat();
+        let options = |arm: Arm| [arm.of_neighbour(&terms()), arm.of_player(&terms())].concat();
         assert_eq!(
-            told(Arm::OursLimited).join(" "),
+            options(Arm::OursLimited).join(" "),
             "--fault-rate auto --cpu 1ms/2ms"
         );
-        assert_eq!(told(Arm::OursPaced).join(" "), "--fault-rate auto");
-        assert_eq!(told(Arm::OursReserved).join(" "), "--cpu 1ms/2ms");
+        assert_eq!(options(Arm::OursPaced).join(" "), "--fault-rate auto");
+        assert_eq!(options(Arm::OursReserved).join(" "), "--cpu 1ms/2ms");
         for arm in [Arm::Alone, Arm::Stock, Arm::Swap, Arm::Ours] {
-            assert!(told(arm).is_empty(), "{arm:?}");
+            assert!(options(arm).is_empty(), "{arm:?}");
         }
     }
 

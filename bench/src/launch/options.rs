@@ -21,7 +21,7 @@ pub struct Options {
     /// Only these neighbours.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<NeighbourKind>,
-    /// Only these arms; two more can be asked for than are usual.
+    /// Only these arms; there are two more than the usual ones.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub arms: Vec<Arm>,
     /// Frames that the player holds.
@@ -54,7 +54,7 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-/// Seconds of the clip, and MiB that a neighbour fills, where nothing else is asked for; and
+/// Seconds of the clip, and MiB that a neighbour fills, by default; and
 /// with `--quick`.
 const USUAL: (f64, u64) = (16.0, 192);
 const QUICK: (f64, u64) = (8.0, 96);
@@ -76,7 +76,7 @@ pub struct LaunchPlan {
 }
 
 impl LaunchPlan {
-    /// As the options say.
+    /// From the options.
     pub fn of(options: &Options) -> Self {
         let usual = if options.quick { QUICK } else { USUAL };
         let mut plan = Self {

@@ -133,9 +133,9 @@ impl Neighbour {
     fn python(&mut self, mib: u64) -> Result<(), ExperimentError> {
         let script = include_str!("heap.py");
         self.set_arguments(&["-I", "-c", script, &mib.to_string()]);
-        let mut ask = Command::new(&self.program);
-        ask.args(["-I", "-c", "import os; print(os.path.dirname(os.__file__))"]);
-        self.files.push(answer(ask)?);
+        let mut query = Command::new(&self.program);
+        query.args(["-I", "-c", "import os; print(os.path.dirname(os.__file__))"]);
+        self.files.push(answer(query)?);
         Ok(())
     }
 
@@ -162,9 +162,9 @@ impl Neighbour {
         let [(source, a), (object, b)] = [env.file("large.c")?, env.file("large.o")?];
         self._guard.extend([a, b]);
         write(&source, &c_source(mib))?;
-        let mut ask = Command::new(&self.program);
-        ask.arg("-print-prog-name=cc1");
-        let compiler = answer(ask)?;
+        let mut query = Command::new(&self.program);
+        query.arg("-print-prog-name=cc1");
+        let compiler = answer(query)?;
         if !compiler.is_absolute() {
             return Err(ExperimentError::Unavailable(
                 "gcc has no compiler for C here: apt-get install gcc".into(),

@@ -175,13 +175,13 @@ impl LaunchSetup<'_> {
             thread::sleep(self.after);
             let launch = neighbour.map(|neighbour| {
                 let begin = Instant::now();
-                let told = neighbour.go();
+                let started = neighbour.go();
                 scope.spawn(move || {
-                    told?;
-                    let said = neighbour.recv_line()?;
+                    started?;
+                    let line = neighbour.recv_line()?;
                     Ok(Launched {
                         seconds: begin.elapsed().as_secs_f64(),
-                        result: result(&said)?,
+                        result: result(&line)?,
                     })
                 })
             });
@@ -274,14 +274,14 @@ impl LaunchSetup<'_> {
     /// Checks that `selfpage run` supports and grants the options of an arm, with a program
     /// that does nothing.
     pub fn grants(&self, arm: Arm) -> Result<(), ExperimentError> {
-        let told = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
-        for terms in told.iter().filter(|terms| !terms.is_empty()) {
-            let figures = StatsFile::new(&self.env, "asked.json")?;
+        let options = [arm.of_neighbour(&self.terms), arm.of_player(&self.terms)];
+        for terms in options.iter().filter(|terms| !terms.is_empty()) {
+            let figures = StatsFile::new(&self.env, "probe.json")?;
             let nothing = Command::new("true");
             let contract = RunContract {
-                frames: ASKED,
+                frames: PROBE_BYTES,
                 disk: PLAYER_DISK,
-                swap: ASKED,
+                swap: PROBE_BYTES,
             };
             let command = self.paged(contract, terms, &figures.path, &nothing)?;
             output(command, Stdio::null()).map_err(|why| {
@@ -294,13 +294,13 @@ impl LaunchSetup<'_> {
 }
 
 /// Bytes of the contract that probes whether the daemon grants an option.
-const ASKED: u64 = 16 << 20;
+const PROBE_BYTES: u64 = 16 << 20;
 
 /// The result of a neighbour that is ready.
 fn result(said: &str) -> Result<String, ExperimentError> {
     match said.strip_prefix(READY).map(str::trim) {
         Some(result) if !result.is_empty() => Ok(result.to_owned()),
-        _ => Err(failed(format_args!("the neighbour said {said:?}"))),
+        _ => Err(failed(format_args!("the neighbour answered {said:?}"))),
     }
 }
 

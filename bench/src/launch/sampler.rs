@@ -103,7 +103,7 @@ fn between(before: UsageCounts, now: UsageCounts) -> UsageSample {
         major: rate(before.tree.major, now.tree.major),
         processor: 100.0 * spent.as_secs_f64() / seconds,
         busy: 100.0 * used.as_secs_f64() / all.as_secs_f64().max(f64::EPSILON),
-        resident: now.tree.resident_kib as f64 / 1024.0,
+        resident: now.tree.resident_bytes as f64 / 1048576.0,
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
                 minor: 10,
                 major,
                 processor: time(spent),
-                resident_kib: 2048,
+                resident_bytes: 2048 << 10,
             },
             machine: (time(ms), time(2 * ms)),
         }

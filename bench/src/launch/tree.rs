@@ -1,6 +1,7 @@
 //! The kernel's figures of a process and its descendants.
 
-use crate::machine::{field, read};
+use crate::machine::read;
+use host::procfs::field;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ pub struct TreeUsage {
     pub major: u64,
     /// Processor time.
     pub processor: Duration,
-    /// KiB in memory now, anonymous and of files: what is shared is counted for each.
-    pub resident_kib: u64,
+    /// Bytes in memory now, anonymous and of files: what is shared is counted for each.
+    pub resident_bytes: u64,
 }
 
 impl TreeUsage {
@@ -30,7 +31,7 @@ impl TreeUsage {
                 minor: sum.minor + own.minor,
                 major: sum.major + own.major,
                 processor: sum.processor + own.processor,
-                resident_kib: sum.resident_kib + of("RssAnon:") + of("RssFile:"),
+                resident_bytes: sum.resident_bytes + of("RssAnon:") + of("RssFile:"),
             }
         })
     }
@@ -65,7 +66,7 @@ fn counted(stat: &str, tick: Duration) -> Option<TreeUsage> {
         minor: sum(&[7, 8])?,
         major: sum(&[9, 10])?,
         processor: tick * u32::try_from(spent).ok()?,
-        resident_kib: 0,
+        resident_bytes: 0,
     })
 }
 
@@ -118,7 +119,7 @@ mod tests {
         let own = std::process::id();
         assert!(family(own).contains(&own));
         let usage = TreeUsage::of(own);
-        assert!(usage.minor > 0 && usage.resident_kib > 0);
+        assert!(usage.minor > 0 && usage.resident_bytes > 0);
         assert_eq!(TreeUsage::of(u32::MAX).minor, 0);
     }
 }

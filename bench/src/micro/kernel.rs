@@ -2,7 +2,7 @@
 
 use super::{BATCH, MANY, RANGE, shuffled, timed, touch};
 use crate::ExperimentError;
-use crate::memory::{Memory, MemoryKind};
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -37,7 +37,7 @@ impl Drop for SegvHandler {
 /// Over `mprotect` and SIGSEGV.
 pub struct KernelArm {
     base: usize,
-    _memory: Memory,
+    _memory: WorkerMemory,
 }
 
 /// What the kernel arm's handler does: the page it protects next, or none.
@@ -76,7 +76,7 @@ extern "C" fn on_segv(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) 
 
 impl KernelArm {
     pub fn new() -> Result<Self, ExperimentError> {
-        let memory = Memory::new(&MemoryKind::Anonymous, (MANY + RANGE) as u64, 0)?;
+        let memory = WorkerMemory::new(&MemoryKind::Anonymous, (MANY + RANGE) as u64, 0)?;
         let base = memory.start().expose_provenance();
         KERNEL_BASE.store(base, Ordering::Relaxed);
         (0..MANY + RANGE).for_each(|page| touch(base + page * PAGE));

@@ -5,7 +5,7 @@ use crate::cli_parse;
 use clap::ValueEnum;
 use selfpage::EntryKind;
 
-/// A way to have more data than memory; its description is what the reports say.
+/// A way to have more data than memory; its description stands in the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Arm {
     /// linked program, upcalls, compressed RAM

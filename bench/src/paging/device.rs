@@ -4,11 +4,12 @@
 use super::work::Pages;
 use crate::ExperimentError;
 use crate::error::while_doing;
-use crate::memory::{Memory, MemoryKind};
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::{PAGE, PageAt};
-use std::fs::{File, OpenOptions};
+use crate::swap::open_direct;
+use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Pages of a request in order.
@@ -17,7 +18,7 @@ const REQUEST: u64 = 256;
 /// One thread's access to the device: a buffer and the range that it holds.
 pub struct Device {
     file: File,
-    buffer: Memory,
+    buffer: WorkerMemory,
     /// Where requests of [`REQUEST`] pages end, in a pass in order.
     block: Option<Range<u64>>,
     overwrites: bool,
@@ -28,18 +29,9 @@ pub struct Device {
 impl Device {
     /// The file at `path`, whose bytes are all there.
     pub fn open(path: &Path) -> Result<Self, ExperimentError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_DIRECT)
-            .open(path)
-            .map_err(while_doing(format!(
-                "open {} for direct I/O",
-                path.display()
-            )))?;
         Ok(Self {
-            file,
-            buffer: Memory::new(&MemoryKind::Anonymous, REQUEST, 0)?,
+            file: open_direct(path)?,
+            buffer: WorkerMemory::new(&MemoryKind::Anonymous, REQUEST, 0)?,
             block: None,
             overwrites: false,
             held: 0..0,
@@ -112,9 +104,10 @@ impl Pages for Device {
 
 #[cfg(test)]
 mod tests {
+    use super::super::figure::CountedPages;
     use super::super::pass::Pass;
     use super::super::schedule::Amount;
-    use super::super::work::{CountedPages, Workload};
+    use super::super::work::Workload;
     use super::*;
 
     #[test]

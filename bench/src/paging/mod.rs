@@ -3,19 +3,20 @@
 //! What is the same in every arm: the code that accesses the pages, their contents, the
 //! order of accesses, what comes before the clock starts, pages of 4 KiB (huge pages are
 //! advised off) but in `linked-huge`. No other advice is given that an arm's name does not
-//! say. What is not:
+//! name. What is not:
 //!
 //! | | the kernel's arms | ours |
 //! |---|---|---|
 //! | what is limited | all that the worker is charged for once it works, page tables too (1 page in 512 of data) | linked: the stretch's frames; `run`: all private memory |
 //! | room for what is out | half as much again as the data, zram's at 2:1 uncounted | the same |
-//! | direct I/O by the program | pages may be pinned | linked: the program says it does none; `run`: as the kernel |
+//! | direct I/O by the program | pages may be pinned | linked: the program declares that it does none; `run`: as the kernel |
 //!
 //! zram is measured twice: with vm.page-cluster as it is on this machine, which the targets
 //! are against, and with 0. A file's read-ahead is the device's own setting.
 
 pub mod arm;
 pub mod device;
+mod figure;
 pub mod pass;
 mod plot;
 mod schedule;
@@ -94,7 +95,7 @@ pub struct PagingPlan {
     pub seed: u64,
 }
 
-/// Repeats below which the header says that there are few.
+/// Repeats below which the header notes that there are few.
 const ENOUGH: u64 = 5;
 
 /// Measures and prints. The status is a failure only where an arm of ours gave wrong data
@@ -111,7 +112,7 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     let mut all = AllSeries(if options.targets {
         of_targets()
     } else {
-        asked(options)
+        chosen(options)
     });
     for repeat in 0..options.repeats {
         take(&trials, &mut all.0, repeat, options.repeats);
@@ -195,7 +196,7 @@ fn take(trials: &Trials, series: &mut [Series], repeat: u64, repeats: u64) {
 }
 
 /// What the options name.
-fn asked(options: &Options) -> Vec<Series> {
+fn chosen(options: &Options) -> Vec<Series> {
     let arms = if options.arms.is_empty() {
         Arm::all().to_vec()
     } else {

@@ -1,8 +1,8 @@
 //! The runs of all arms: medians of the repeats with their intervals, ratios of medians.
 
 use super::arm::Arm;
+use super::figure::Figure;
 use super::pass::Pass;
-use super::work::Figure;
 use super::worker::Figures;
 use crate::ExperimentError;
 use crate::statistics::{self, Estimate};

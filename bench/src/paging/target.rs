@@ -2,9 +2,9 @@
 //! in the same run. Data; nothing here measures.
 
 use super::arm::Arm;
+use super::figure::Figure;
 use super::pass::Pass;
 use super::series::{AllSeries, Series};
-use super::work::Figure;
 use crate::report::{Bound, Row, Sample};
 
 /// What a time is divided by.

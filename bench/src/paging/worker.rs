@@ -2,13 +2,15 @@
 
 use super::PagingPlan;
 use super::device::Device;
+use super::figure::{CountedPages, Figure};
 use super::schedule::Amount;
-use super::work::{CountedPages, Figure, Resident, Workload};
+use super::work::{Resident, Workload};
 use crate::error::failed;
-use crate::memory::{Memory, MemoryKind};
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
 use crate::worker::{ready, reply};
 use crate::{ExperimentError, machine};
+use host::procfs::field;
 use serde::{Deserialize, Serialize};
 
 /// What a worker prints at its end.
@@ -35,7 +37,7 @@ pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
     };
     let memory = match &plan.memory {
         MemoryKind::Device(_) => None,
-        kind => Some(Memory::new(kind, amount.pages, plan.frames)?),
+        kind => Some(WorkerMemory::new(kind, amount.pages, plan.frames)?),
     };
     ready()?;
     let count = || CountedPages {
@@ -65,10 +67,10 @@ pub fn serve(plan: &PagingPlan) -> Result<(), ExperimentError> {
 /// Accesses so far that waited for the store, or for the kernel's I/O. Under `selfpage
 /// run` the kernel counts every fault as one with I/O, and the pager's own figures are not
 /// the worker's to read.
-fn misses(kind: &MemoryKind, memory: Option<&Memory>) -> Option<u64> {
+fn misses(kind: &MemoryKind, memory: Option<&WorkerMemory>) -> Option<u64> {
     match (kind, memory) {
         (MemoryKind::Paged | MemoryKind::Device(_), _) => None,
-        (_, Some(Memory::Linked(_, domain))) => {
+        (_, Some(WorkerMemory::Linked(_, domain))) => {
             use selfpage::Counter::{from_ahead, from_disk, from_ram};
             let counters = domain.counters();
             let reads = [from_ram, from_disk, from_ahead];
@@ -82,13 +84,17 @@ fn misses(kind: &MemoryKind, memory: Option<&Memory>) -> Option<u64> {
 /// in which a pager keeps what it compressed.
 fn resident() -> u64 {
     let text = machine::read("/proc/self/smaps_rollup");
-    let of = |name| machine::field(&text, name).unwrap_or(0);
-    (of("Pss_Anon:") + of("Pss_File:")) * 1024
+    let of = |name| field(&text, name).unwrap_or(0);
+    of("Pss_Anon:") + of("Pss_File:")
 }
 
 /// Bytes this process, by any of its threads, has had read from block devices: zram is one.
 fn device_bytes() -> Option<u64> {
-    machine::field(&machine::read("/proc/self/io"), "read_bytes:")
+    let text = machine::read("/proc/self/io");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("read_bytes:"))?;
+    line.trim().parse().ok()
 }
 
 /// Major and minor faults of this process so far.

@@ -13,7 +13,7 @@ use super::{Benchmark, System};
 use crate::ExperimentError;
 use crate::env::TestEnv;
 use crate::error::failed;
-use crate::memory::{Memory, MemoryKind};
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
 use crate::report::Bound;
 use crate::worker::{WorkerPlan, ready, reply};
@@ -53,13 +53,13 @@ pub fn bytes(edges: u64) -> u64 {
 /// The main function of a process that ranks.
 pub fn serve(plan: &PagerankPlan) -> Result<(), ExperimentError> {
     let layout = graph::layout(plan.edges);
-    let memory = Memory::new(&plan.memory, (layout.bytes / PAGE) as u64, plan.frames)?;
+    let memory = WorkerMemory::new(&plan.memory, (layout.bytes / PAGE) as u64, plan.frames)?;
     ready()?;
     // SAFETY: the memory has that many bytes, is zero, and is this function's alone.
     let mut graph = unsafe { Graph::generate(memory.start(), &layout) };
     let hints = Hints(match &memory {
-        Memory::Linked(stretch, _) => Some(stretch),
-        Memory::Mapping(_) => None,
+        WorkerMemory::Linked(stretch, _) => Some(stretch),
+        WorkerMemory::Mapping(_) => None,
     });
     let begin = Instant::now();
     rank(&mut graph, &layout, &hints)

@@ -83,13 +83,16 @@ impl Redis {
         Ok(String::from_utf8_lossy(&said).into_owned())
     }
 
-    fn ask(&self, args: &[&str]) -> Result<String, ExperimentError> {
+    fn query(&self, args: &[&str]) -> Result<String, ExperimentError> {
         self.client(&self.client, args, Stdio::null())
     }
 
     fn wait_for(&self, server: &mut Worker) -> Result<(), ExperimentError> {
         let begin = Instant::now();
-        while !self.ask(&["PING"]).is_ok_and(|said| said.contains("PONG")) {
+        while !self
+            .query(&["PING"])
+            .is_ok_and(|said| said.contains("PONG"))
+        {
             if server.has_ended() || begin.elapsed() > TIMEOUT {
                 return Err(server.stop());
             }
@@ -120,8 +123,8 @@ impl Redis {
     }
 
     fn digest(&self) -> Result<u64, ExperimentError> {
-        self.ask(&["-n", "1", "FLUSHDB", "SYNC"])?;
-        let said = self.ask(&["DEBUG", "DIGEST"])?;
+        self.query(&["-n", "1", "FLUSHDB", "SYNC"])?;
+        let said = self.query(&["DEBUG", "DIGEST"])?;
         let mut digest = Digest::default();
         digest.add(said.trim().as_bytes());
         match said.trim().len() {
@@ -148,7 +151,7 @@ impl Benchmark for Redis {
         let elapsed = self.work()?;
         let digest = self.digest()?;
         // The server closes the connection instead of answering.
-        let _ = self.ask(&["SHUTDOWN", "NOSAVE"]);
+        let _ = self.query(&["SHUTDOWN", "NOSAVE"]);
         server.finish()?;
         Ok(Done {
             elapsed,

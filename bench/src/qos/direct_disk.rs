@@ -2,41 +2,14 @@
 
 use crate::ExperimentError;
 use crate::error::while_doing;
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::{PAGE, mix};
 use crate::qos::subject::Done;
+use crate::swap::open_direct;
 use io_uring::{IoUring, opcode, types};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// Page buffers for direct I/O; the reads under way at a time.
-struct Buffers {
-    start: *mut u8,
-    layout: Layout,
-}
-
-impl Buffers {
-    fn new(count: usize) -> Result<Self, ExperimentError> {
-        let layout = Layout::from_size_align(count.max(1) * PAGE, PAGE)
-            .map_err(|why| ExperimentError::Options(why.to_string()))?;
-        // SAFETY: the layout has a size.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
-            handle_alloc_error(layout);
-        }
-        Ok(Self { start, layout })
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        // SAFETY: made by `new` with this layout; dropped after the ring, see `read`.
-        unsafe { dealloc(self.start, self.layout) };
-    }
-}
 
 /// Reads pages of a file of `bytes` at random, `depth` at once.
 pub fn read(
@@ -45,16 +18,9 @@ pub fn read(
     depth: u32,
     during: Duration,
 ) -> Result<Done, ExperimentError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)
-        .map_err(while_doing(format!(
-            "open {} for direct I/O",
-            path.display()
-        )))?;
+    let file = open_direct(path)?;
     // Before the ring, so that it is dropped after: a ring that goes has nothing under way.
-    let buffers = Buffers::new(depth as usize)?;
+    let buffers = WorkerMemory::new(&MemoryKind::Anonymous, u64::from(depth), 0)?;
     let mut ring = IoUring::new(depth.next_power_of_two()).map_err(while_doing("make a ring"))?;
     let pages = bytes / PAGE as u64;
     let began = Instant::now();
@@ -66,7 +32,7 @@ pub fn read(
         while failure.is_none() && began.elapsed() < during {
             let Some(slot) = idle.pop() else { break };
             // SAFETY: a page of the buffers, this slot's alone.
-            let into = unsafe { buffers.start.add(slot as usize * PAGE) };
+            let into = unsafe { buffers.start().add(slot as usize * PAGE) };
             let read = opcode::Read::new(types::Fd(file.as_raw_fd()), into, PAGE as u32)
                 .offset(mix(begun) % pages * PAGE as u64)
                 .build()

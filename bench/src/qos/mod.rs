@@ -112,12 +112,12 @@ pub fn run(options: &Options, exe: &SelfExe) -> Result<ExitCode, ExperimentError
     check(options)?;
     let mut env = TestEnv::new(exe, &options.env)?;
     env.disk = Some(DaemonDisk::new(&env, swap(options))?);
-    let asked = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
+    let chosen = |one: Experiment| options.only.is_empty() || options.only.contains(&one);
     let machine = Machine::now(&env.folder);
-    let mut report = Report::new("qos", machine, settings(options, asked));
+    let mut report = Report::new("qos", machine, settings(options, chosen));
     for one in Experiment::value_variants()
         .iter()
-        .filter(|one| asked(**one))
+        .filter(|one| chosen(**one))
     {
         report.rows.extend(match one {
             Experiment::Figure7 => figure::paging(&env, options, false),
@@ -156,7 +156,7 @@ fn data(env: &TestEnv<'_>, mib: u64) -> Result<(PathBuf, UndoGuard), ExperimentE
     Ok((path, guard))
 }
 
-fn settings(options: &Options, asked: impl Fn(Experiment) -> bool) -> Vec<String> {
+fn settings(options: &Options, chosen: impl Fn(Experiment) -> bool) -> Vec<String> {
     let of_paper = format!(
         "figures: {} s each, {} request(s) at a time, the disk's thread spins for {} us; contracts of 250 ms, laxity 10 ms",
         options.seconds, options.depth, options.spin
@@ -174,15 +174,15 @@ fn settings(options: &Options, asked: impl Fn(Experiment) -> bool) -> Vec<String
         Experiment::Figure8,
         Experiment::Figure9,
     ]
-    .map(&asked)
+    .map(&chosen)
     .contains(&true);
     [
         (figures, of_paper),
-        (asked(Experiment::Neighbour), of_neighbours),
-        (asked(Experiment::Revocation), of_revocation),
+        (chosen(Experiment::Neighbour), of_neighbours),
+        (chosen(Experiment::Revocation), of_revocation),
     ]
     .into_iter()
-    .filter_map(|(asked, line)| asked.then_some(line))
+    .filter_map(|(chosen, line)| chosen.then_some(line))
     .collect()
 }
 

@@ -1,6 +1,6 @@
 //! The application of Nemesis's paging experiments (section 7.2), in a process of its own:
 //! a stretch of 4 MiB over 16 KiB of frames, filled by demand, then gone through in order
-//! again and again, while a watch thread says every few seconds how many bytes were
+//! again and again, while a watch thread reports every few seconds how many bytes were
 //! processed.
 //!
 //! Rule: one transaction at a time, as there. Read-ahead needs frames to put pages in, and
@@ -26,7 +26,7 @@ pub struct PagerPlan {
     pub stretch: u64,
     /// Its driver forgets its copies on disk: pages go out only.
     pub forgets: bool,
-    /// Times that it does its work and leaves its contract first, to ask for another.
+    /// Times that it does its work and leaves its contract first, to request another.
     pub leaves: u32,
     /// How long.
     pub run: ReportedRun,

@@ -41,7 +41,7 @@ impl ProgressCounter {
 }
 
 impl ReportedRun {
-    /// Does the work, which ends when [`ProgressCounter::processed`] says so, beside a watch thread.
+    /// Does the work, which ends when [`ProgressCounter::processed`] returns false, beside a watch thread.
     pub fn watch<T>(&self, work: impl FnOnce(&ProgressCounter) -> T) -> T {
         let watched = ProgressCounter {
             began: Instant::now(),
@@ -77,9 +77,8 @@ fn log(watched: &ProgressCounter, every: Duration) {
     }
 }
 
-/// Seconds and megabits a second, of each time between two words: the paper's left-hand
-/// plots. The last word comes at the end, and where that is soon after another it says
-/// nothing by itself.
+/// Seconds and megabits a second, of each time between two reports: the paper's left-hand
+/// plots. The last report comes at the end; one that is soon after another is left out.
 pub fn bandwidth(progress: &[Progress]) -> Vec<(f64, f64)> {
     let start = Progress { ns: 0, bytes: 0 };
     let least = progress.first().map_or(0, |first| first.ns / 2);

@@ -3,7 +3,7 @@
 use crate::cli_parse;
 use clap::ValueEnum;
 
-/// A way to keep two programs apart; its description is what the reports say.
+/// A way to keep two programs apart; its description stands in the reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Arm {
     /// `selfpage run --system`: frames and disk time by contract

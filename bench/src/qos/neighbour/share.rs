@@ -5,8 +5,7 @@ use crate::ExperimentError;
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::cleanup::{CleanupProcess, UndoAction, UndoGuard};
 use crate::error::while_doing;
-use crate::machine::{chosen, read};
-use std::os::unix::fs::MetadataExt;
+use crate::machine::{chosen, disk_of, read};
 use std::path::{Path, PathBuf};
 
 /// The whole disk that holds a folder.
@@ -19,32 +18,19 @@ pub struct DiskQueue {
 impl DiskQueue {
     /// Finds it.
     pub fn under(folder: &Path) -> Result<Self, ExperimentError> {
-        let about = std::fs::metadata(folder)
-            .map_err(while_doing(format!("look at {}", folder.display())))?;
-        let (major, minor) = (
-            rustix::fs::major(about.dev()),
-            rustix::fs::minor(about.dev()),
-        );
-        let own = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-        // Requests are counted on the disk, not on its partition.
-        let whole = match own.join("partition").exists() {
-            true => own.join(".."),
-            false => own,
-        };
-        let number = read(&whole.join("dev").to_string_lossy());
-        if number.is_empty() {
-            return Err(ExperimentError::Unavailable(format!(
+        let disk = disk_of(folder).ok_or_else(|| {
+            ExperimentError::Unavailable(format!(
                 "{} is on no disk of its own whose requests could be shared out",
                 folder.display()
-            )));
-        }
+            ))
+        })?;
         Ok(Self {
-            number,
-            queue: whole.join("queue"),
+            number: read(&disk.join("dev").to_string_lossy()),
+            queue: disk.join("queue"),
         })
     }
 
-    /// Requests that this disk is asked for, as /proc/diskstats counts them.
+    /// Requests to this disk, as /proc/diskstats counts them.
     pub fn requests(&self) -> u64 {
         let stat = read(&self.queue.join("../stat").to_string_lossy());
         let field = |n| stat.split_whitespace().nth(n).and_then(|w| w.parse().ok());

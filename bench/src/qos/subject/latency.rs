@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// How long before an access is due the thread stops sleeping: waking takes that long.
-const AWAKE: Duration = Duration::from_micros(100);
+const SPIN_TIME: Duration = Duration::from_micros(100);
 
 /// The longest latency that the histogram resolves.
-const MOST: Duration = Duration::from_secs(600);
+const MAX_LATENCY: Duration = Duration::from_secs(600);
 
 /// Accesses, and the time they took.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ impl Latency {
 
 /// Room for latencies in nanoseconds.
 pub fn latencies() -> Result<Histogram<u64>, ExperimentError> {
-    Histogram::new_with_max(MOST.as_nanos() as u64, 3)
+    Histogram::new_with_max(MAX_LATENCY.as_nanos() as u64, 3)
         .map_err(|why| failed(format_args!("has no histogram: {why}")))
 }
 
@@ -89,8 +89,8 @@ pub fn schedule(during: Duration, rate: f64, seed: u64) -> Vec<Duration> {
 /// Sleeps, and stays awake for the last of it.
 pub fn wait_until(due: Instant) {
     let left = due.saturating_duration_since(Instant::now());
-    if left > AWAKE {
-        std::thread::sleep(left - AWAKE);
+    if left > SPIN_TIME {
+        std::thread::sleep(left - SPIN_TIME);
     }
     while Instant::now() < due {
         std::hint::spin_loop();

@@ -20,7 +20,7 @@ pub use order::Order;
 use super::backing::{Backing, DomainWithContract};
 use crate::ExperimentError;
 use crate::error::failed;
-use crate::memory::{Memory, MemoryKind};
+use crate::memory::{MemoryKind, WorkerMemory};
 use crate::page_pattern::PAGE;
 use crate::worker::{READY, orders, reply};
 use selfpage::{Domain, Paged, Stretch};
@@ -77,14 +77,14 @@ fn until_rest(
 
 /// Where a subject's pages are. Dropped from the top.
 enum SubjectMemory {
-    Memory(Memory),
+    Kernel(WorkerMemory),
     Stretch(Stretch, DomainWithContract),
 }
 
 impl SubjectMemory {
     fn new(plan: &SubjectPlan, pages: u64) -> Result<Self, ExperimentError> {
         if !plan.backing.is_some() {
-            return Ok(Self::Memory(Memory::new(&plan.memory, pages, 0)?));
+            return Ok(Self::Kernel(WorkerMemory::new(&plan.memory, pages, 0)?));
         }
         let owner = plan.backing.domain()?;
         let stretch = owner
@@ -98,7 +98,7 @@ impl SubjectMemory {
     fn domain(&self) -> Result<(&Stretch, &Domain), ExperimentError> {
         match self {
             Self::Stretch(stretch, owner) => Ok((stretch, &owner.domain)),
-            Self::Memory(_) => Err(failed("has no domain")),
+            Self::Kernel(_) => Err(failed("has no domain")),
         }
     }
 
@@ -106,13 +106,13 @@ impl SubjectMemory {
     fn revocations(&self) -> u64 {
         match self {
             Self::Stretch(_, owner) => owner.revocations(),
-            Self::Memory(_) => 0,
+            Self::Kernel(_) => 0,
         }
     }
 
     fn start(&self) -> *mut u8 {
         match self {
-            Self::Memory(memory) => memory.start(),
+            Self::Kernel(memory) => memory.start(),
             Self::Stretch(stretch, _) => stretch.as_ptr(),
         }
     }
