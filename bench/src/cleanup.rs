@@ -7,14 +7,14 @@
 //! whatever reason.
 
 use crate::error::{failed, while_doing};
+use crate::process::Worker;
+use crate::worker::{orders, reply};
 use crate::{ExperimentError, SelfExe};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::ffi::CString;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -55,22 +55,19 @@ pub fn serve() {
     // Ctrl-C reaches all processes in the terminal's session.
     let _ = rustix::process::setsid();
     let mut actions: Vec<UndoAction> = Vec::new();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let answer = match serde_json::from_str(&line) {
-            Ok(CleanupMessage::Register(action)) => {
+    for message in orders::<CleanupMessage>() {
+        let outcome = message.and_then(|message| match message {
+            CleanupMessage::Register(action) => {
                 actions.push(action);
-                String::new()
+                Ok(())
             }
-            Ok(CleanupMessage::Undo(action)) => match undo(&action) {
-                Ok(()) => {
-                    actions.retain(|d| *d != action);
-                    String::new()
-                }
-                Err(failure) => failure.to_string(),
-            },
-            Err(failure) => failure.to_string(),
-        };
-        if writeln!(std::io::stdout(), "{answer}").is_err() {
+            CleanupMessage::Undo(action) => {
+                undo(&action)?;
+                actions.retain(|registered| *registered != action);
+                Ok(())
+            }
+        });
+        if reply(&outcome.err().map(|failure| failure.to_string())).is_err() {
             break;
         }
     }
@@ -158,35 +155,17 @@ fn remove_cgroup(path: &Path) -> Result<(), ExperimentError> {
 
 /// The benchmark's end of the cleanup process. Cheap to clone.
 #[derive(Clone)]
-pub struct CleanupProcess(Rc<RefCell<CleanupPipe>>);
-
-struct CleanupPipe {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
+pub struct CleanupProcess(Rc<RefCell<Worker>>);
 
 impl CleanupProcess {
     /// Starts one.
     pub fn start(exe: &SelfExe) -> Result<Self, ExperimentError> {
-        let mut child = exe
-            .cleanup()
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(while_doing("start the cleanup process"))?;
-        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(failed("the cleanup process has no pipes"));
-        };
-        Ok(Self(Rc::new(RefCell::new(CleanupPipe {
-            child,
-            orders: Some(orders),
-            answers: BufReader::new(answers),
-        }))))
+        let worker = Worker::spawn_lasting(exe.cleanup())?;
+        Ok(Self(Rc::new(RefCell::new(worker))))
     }
 
-    /// Registers an undo action before the change is made. The cleanup process undoes it when the value is
-    /// dropped or the benchmark ends.
+    /// Registers an undo action before the change is made. The cleanup process undoes the change
+    /// when the value is dropped or the benchmark ends.
     pub fn register(&self, action: UndoAction) -> Result<UndoGuard, ExperimentError> {
         self.send(&CleanupMessage::Register(action.clone()))?;
         Ok(UndoGuard {
@@ -195,34 +174,11 @@ impl CleanupProcess {
         })
     }
 
-    fn send(&self, order: &CleanupMessage) -> Result<(), ExperimentError> {
-        let mut line = self.0.borrow_mut();
-        let mut text = serde_json::to_string(order).map_err(failed)?;
-        text.push('\n');
-        let Some(orders) = line.orders.as_mut() else {
-            return Err(failed("the cleanup process has exited"));
-        };
-        orders
-            .write_all(text.as_bytes())
-            .map_err(while_doing("send to the cleanup process"))?;
-        let mut answer = String::new();
-        let got = line
-            .answers
-            .read_line(&mut answer)
-            .map_err(while_doing("receive from the cleanup process"))?;
-        match answer.trim() {
-            "" if got > 0 => Ok(()),
-            "" => Err(failed("the cleanup process has exited")),
-            failure => Err(ExperimentError::Worker(failure.to_owned())),
+    fn send(&self, message: &CleanupMessage) -> Result<(), ExperimentError> {
+        match self.0.borrow_mut().call::<Option<String>>(message)? {
+            None => Ok(()),
+            Some(failure) => Err(failed(failure)),
         }
-    }
-}
-
-impl Drop for CleanupPipe {
-    fn drop(&mut self) {
-        // The closed pipe is its signal; wait, so that all is undone when we end.
-        drop(self.orders.take());
-        let _ = self.child.wait();
     }
 }
 

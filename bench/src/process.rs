@@ -68,17 +68,25 @@ pub struct Worker {
     child: Child,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
+    /// Whether it ends by itself.
+    is_lasting: bool,
 }
 
 impl Worker {
     /// Starts a program.
     pub fn spawn(mut command: Command) -> Result<Self, ExperimentError> {
-        command
+        ends_with_us(&mut command);
+        command.stderr(Stdio::piped());
+        let mut worker = Self::spawn_lasting(command)?;
+        worker.is_lasting = false;
+        Ok(worker)
+    }
+
+    /// Starts a program that ends by itself, once its standard input is closed.
+    pub fn spawn_lasting(mut command: Command) -> Result<Self, ExperimentError> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        ends_with_us(&mut command);
-        let mut child = command
             .spawn()
             .map_err(while_doing(format!("start {:?}", command.get_program())))?;
         let orders = child.stdin.take();
@@ -87,6 +95,7 @@ impl Worker {
             child,
             orders,
             answers: BufReader::new(answers.ok_or_else(|| failed("it has no pipes"))?),
+            is_lasting: true,
         })
     }
 
@@ -204,7 +213,10 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        self.close();
+        if !self.is_lasting {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }
