@@ -88,6 +88,7 @@ impl LimitWord {
         swapped.is_ok()
     }
 
+    /// Changes the word. Returns true unless `next` refused.
     fn update(&self, next: impl Fn(LimitValue) -> Option<LimitValue>) -> bool {
         let next = |word| next(LimitValue::unpack(word)).map(LimitValue::pack);
         self.0.fetch_update(SeqCst, SeqCst, next).is_ok()

@@ -61,6 +61,7 @@ impl Recount<'_> {
         done
     }
 
+    /// Returns true if it saw a moment without changes, and corrected the counts by it.
     fn attempt(&self) -> bool {
         let memory = self.0;
         let header = memory.header();

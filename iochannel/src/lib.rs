@@ -59,11 +59,11 @@ mod memory;
 #[cfg(not(all(test, loom)))]
 mod server;
 
+pub use bitset::BitSet;
 pub use geometry::{ChannelGeometry, GeometryError, MAX_PAGES, MAX_RUN, MAX_SLOTS};
 pub use request::{IoVec, Op, ProtocolError, Request};
 
 #[cfg(not(all(test, loom)))]
-pub use bitset::BitSet;
 pub use client::ChannelClient;
 #[cfg(not(all(test, loom)))]
 pub use doorbell::Doorbell;

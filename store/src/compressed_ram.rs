@@ -133,14 +133,15 @@ impl CompressedRam {
         (size / 32 * policy.part).min(size - policy.need)
     }
 
+    /// Opens the first free segment. Returns true if there is one.
     fn open_free(&mut self, stats: &SegmentStats) -> bool {
         let free = stats.first_free;
         self.open = free.and_then(|at| self.store.segments.open(at, self.store.holder));
         self.open.is_some()
     }
 
-    /// A segment sealed early, by the death of its owner or the end of its channel, has room at its
-    /// end.
+    /// Reopens a segment that was sealed early, by the death of its owner or the end of its channel,
+    /// and has room at its end. Returns true if there is one.
     fn reopen_roomy(&mut self, stats: &SegmentStats, need: u32) -> bool {
         let enough = need.max(self.store.segments.size() as u32 / 4);
         let roomy = stats.roomiest.filter(|&(_, room)| room >= enough);
@@ -149,7 +150,7 @@ impl CompressedRam {
     }
 
     /// Empties the segment with the fewest live bytes into the reserve, which then is the open
-    /// segment.
+    /// segment. Returns true if one was worth it.
     fn compact(&mut self, stats: &SegmentStats, policy: CompactionPolicy) -> bool {
         let Some((victim, live)) = stats.emptiest else {
             return false;
@@ -173,7 +174,8 @@ impl CompressedRam {
         true
     }
 
-    /// Compacts the emptiest segment, and more of them while they fit in the same one.
+    /// Compacts the emptiest segment, and more of them while they fit in the same one. Returns true
+    /// if it compacted any.
     fn close_holes(&mut self, stats: &SegmentStats, need: u32) -> bool {
         let policy = CompactionPolicy {
             need,

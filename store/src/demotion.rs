@@ -53,7 +53,8 @@ impl StoreChannel {
         true
     }
 
-    /// Opens another segment for the channel, with `need` bytes of room in it.
+    /// Opens another segment for the channel, with `need` bytes of room in it. Returns true if
+    /// it found one.
     fn make_room(&mut self, need: u32) -> bool {
         let tiered = self.disk.is_some();
         let mut policy = CompactionPolicy::new(need, tiered);

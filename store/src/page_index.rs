@@ -184,8 +184,8 @@ impl PageIndex {
         entry.place.load(Ordering::Acquire) == location.encode() && !entry.word().is_filled()
     }
 
-    /// Moves a page, unless it has moved or gone. Locations in RAM are not reused while the mover
-    /// has their segment claimed, so that an old location cannot return.
+    /// Moves a page, unless it has moved or gone; returns true if it did. Locations in RAM are not
+    /// reused while the mover has their segment claimed, so that an old location cannot return.
     pub fn relocate(&self, handle: u32, from: Location, to: Location) -> bool {
         let place = &self.entries[handle as usize].place;
         let (from, to) = (from.encode(), to.encode());

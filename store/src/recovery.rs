@@ -95,6 +95,7 @@ impl StoreInner {
         }
     }
 
+    /// Drops all holds of a dead holder. Returns false if another process has an entry locked.
     fn drop_all(&self, dead: HolderId, in_flight: &InFlight<'_>) -> bool {
         let note = self.page_index.intents.begin(dead, 0);
         let tiers = (&self.segments, self.bloks.as_ref());

@@ -197,7 +197,7 @@ impl SegmentTable {
         segment.set_state(SEALED | segment.state() >> BIRTH_SHIFT << BIRTH_SHIFT);
     }
 
-    /// Claims a sealed segment to empty it.
+    /// Claims a sealed segment to empty it. Returns true if it did.
     pub fn claim(&self, at: u32, holder: HolderId) -> bool {
         let segment = &self.table[at as usize];
         let now = segment.state();

@@ -195,7 +195,7 @@ fn write_zeros(fd: &OwnedFd, size: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Turns on direct I/O if a page can be written and read that way.
+/// Turns on direct I/O if a page can be written and read that way. Returns true if it did.
 fn set_direct(fd: &OwnedFd) -> bool {
     let Ok(flags) = fcntl_getfl(fd) else {
         return false;

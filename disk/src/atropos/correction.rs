@@ -117,7 +117,7 @@ impl CostCorrection {
         }
     }
 
-    /// Moves the factor if the window is full.
+    /// Moves the factor if the window is full. Returns true if it did.
     fn step(&mut self, busy: BusyTime) -> bool {
         if busy.elapsed < WINDOW {
             return false;

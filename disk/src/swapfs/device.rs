@@ -274,7 +274,7 @@ impl Device {
         Ok(())
     }
 
-    /// Turns on direct I/O if a page can be read that way.
+    /// Turns on direct I/O if a page can be read that way. Returns true if it did.
     fn set_direct(&self) -> bool {
         let Ok(flags) = fcntl_getfl(&self.fd) else {
             return false;
