@@ -37,6 +37,7 @@ pub(crate) use dma_pins::tests::hold_for_device;
 pub(crate) use frame_search::NoFrame;
 pub(crate) use select::VictimQueues;
 pub(crate) use spare_mappings::SpareMappings;
+pub(crate) use stage::Stager;
 
 use crate::counters::Counter;
 use crate::entry::idle::HandlerSet;
@@ -53,13 +54,6 @@ use writeback::{Cleaner, MOST_CLEANERS, WritebackProgress};
 /// How long to wait for frames that other domains were asked for before the next check.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
 
-/// The state of staging, for one thread at a time.
-pub(crate) struct Stager {
-    standby: Arc<StandbyList>,
-    /// Where the last search for units in no queue ended: stretch, unit.
-    hand: (usize, usize),
-}
-
 /// Result of a round of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReclaimOutcome {
@@ -71,15 +65,6 @@ pub(crate) enum ReclaimOutcome {
     Others,
     /// The store refused what had to be written.
     Refused(StoreError),
-}
-
-impl Stager {
-    fn new(standby: Arc<StandbyList>) -> Self {
-        Self {
-            standby,
-            hand: (0, 0),
-        }
-    }
 }
 
 /// The stager, the cleaners, and the threads that wait for them.

@@ -4,17 +4,32 @@
 //! staged contents cannot change any more. It runs behind the unit's closed gate, so that no
 //! page becomes resident while its unit is taken.
 
-use super::Stager;
 use crate::counters::Counter;
 use crate::page::State;
+use crate::standby::StandbyList;
 use crate::stretch::StretchState;
 use frames::State as FrameState;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use translation::{StageError, StageResult, UnmapMethod};
 use wired::{HUGE_RANGE_PAGES, PAGE};
 
+/// The state of staging, for one thread at a time.
+pub(crate) struct Stager {
+    pub(super) standby: Arc<StandbyList>,
+    /// Where the last search for units in no queue ended: stretch, unit.
+    pub(super) hand: (usize, usize),
+}
+
 impl Stager {
+    pub(super) fn new(standby: Arc<StandbyList>) -> Self {
+        Self {
+            standby,
+            hand: (0, 0),
+        }
+    }
+
     /// Takes the resident pages of one unit out of the program's reach. Returns how many.
     pub(crate) fn stage_unit(&self, stretch: &StretchState, unit: usize) -> u32 {
         if !stretch.evictable() || !self.standby.mm.may_evict() {
