@@ -4,6 +4,8 @@
 //! and calibrate one disk, and every daemon gets a copy of it, which is reused after the
 //! daemon's end: the next daemon clears up what a killed daemon left there.
 
+mod disks;
+
 use crate::contract::{Contract, MIB, selfpage};
 use crate::launch::tail;
 use crate::sandbox::Sandbox;
@@ -14,11 +16,10 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a disk.
-pub const DISK: u64 = 384 * MIB;
+pub use disks::{DISK, Disks};
 
 /// How long a daemon may take to listen, or to end, on a machine that is busy with other work.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,69 +29,6 @@ const SETTLED: Duration = Duration::from_secs(120);
 
 /// Where control groups may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/selfpage", "/sys/fs/cgroup/unified/selfpage"];
-
-/// Disks for daemons.
-#[derive(Default)]
-pub struct Disks(Mutex<Shelf>);
-
-#[derive(Default)]
-struct Shelf {
-    /// The folder, with the disk in it that was measured and is never used.
-    sandbox: Option<Sandbox>,
-    free: Vec<PathBuf>,
-    made: usize,
-}
-
-impl Disks {
-    /// Where the figures of the disks are.
-    fn take(&self) -> Verdict<(PathBuf, PathBuf)> {
-        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if shelf.sandbox.is_none() {
-            shelf.sandbox = Some(measured()?);
-        }
-        let free = shelf.free.pop();
-        shelf.made += usize::from(free.is_none());
-        let Some(sandbox) = &shelf.sandbox else {
-            return failed("a folder that was just made is not there");
-        };
-        let figures = sandbox.join("figures.toml");
-        if let Some(disk) = free {
-            return Ok((disk, figures));
-        }
-        let disk = sandbox.join(&format!("disk{}", shelf.made));
-        fs::copy(sandbox.join("disk"), &disk).at("copy a disk to", &disk)?;
-        Ok((disk, figures))
-    }
-
-    fn give_back(&self, disk: PathBuf) {
-        let mut shelf = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        shelf.free.push(disk);
-    }
-}
-
-fn measured() -> Verdict<Sandbox> {
-    let sandbox = Sandbox::new("disks")?;
-    let config = sandbox.join("config.toml");
-    let text = format!(
-        "socket = \"{0}/s\"\n[disk]\nswap = \"{0}/disk\"\nsize = \"{1}M\"\ncalibration = \"{0}/figures.toml\"\n",
-        sandbox.path().display(),
-        DISK / MIB
-    );
-    fs::write(&config, text).at("write", &config)?;
-    let done = Command::new(selfpage()?)
-        .args(["system", "calibrate", "--config"])
-        .arg(&config)
-        .stdin(Stdio::null())
-        .output()
-        .doing(|| "run selfpage system calibrate".into())?;
-    ensure(done.status.success(), || {
-        format!(
-            "a disk cannot be measured: {}",
-            String::from_utf8_lossy(&done.stderr)
-        )
-    })?;
-    Ok(sandbox)
-}
 
 /// The settings of a daemon's configuration.
 #[derive(Clone, Debug)]

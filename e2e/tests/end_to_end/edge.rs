@@ -1,6 +1,10 @@
 //! Boundary conditions of the command: limits, read-only folders, missing memory, a run within
 //! a run, and the exactness of its figures.
 
+mod core_dump;
+mod direct_io;
+mod limits;
+
 use super::command::{contract, shell};
 use crate::trial;
 use e2e::contract::{Contract, MIB, Size, Under, selfpage};
@@ -8,9 +12,7 @@ use e2e::launch::number;
 use e2e::verdict::{Doing, Verdict, ensure, failed, skipped};
 use e2e::{Launch, Sandbox, hazard, refusal};
 use libtest_mimic::Trial;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -20,11 +22,11 @@ pub fn trials(_: Size) -> Vec<Trial> {
     let cases: [(&str, Case); 17] = [
         ("programs_with_sanitizers_run_to_their_end", sanitizers),
         ("a_killed_pager_takes_its_program_along", killed_pager),
-        ("a_limit_that_is_too_low_is_named", limits),
-        ("memory_that_is_not_there_is_refused", memory),
+        ("a_limit_that_is_too_low_is_named", limits::limits),
+        ("memory_that_is_not_there_is_refused", limits::memory),
         (
             "the_memory_of_a_control_group_is_what_is_there",
-            control_group,
+            limits::control_group,
         ),
         (
             "without_a_place_for_a_file_the_default_store_is_ram",
@@ -43,27 +45,27 @@ pub fn trials(_: Size) -> Vec<Trial> {
         ),
         (
             "each_call_after_which_pages_are_held_is_noticed_and_no_other",
-            noticed,
+            direct_io::noticed,
         ),
         (
             "a_file_system_that_reads_straight_into_memory_is_noticed_where_it_is_mounted_before",
-            mounted_before,
+            direct_io::mounted_before,
         ),
         (
             "a_file_system_that_reads_straight_into_memory_is_noticed_when_another_program_mounts_it",
-            mounted_meanwhile,
+            direct_io::mounted_meanwhile,
         ),
         (
             "a_descriptor_for_direct_io_that_comes_with_a_message_is_noticed",
-            message,
+            direct_io::message,
         ),
         (
             "a_core_dump_holds_the_memory_of_its_program_alone",
-            core_dump,
+            core_dump::core_dump,
         ),
         (
             "a_core_dump_without_the_paged_out_pages_is_told",
-            partial_core_dump,
+            core_dump::partial_core_dump,
         ),
     ];
     cases
@@ -202,96 +204,6 @@ fn refused(sandbox: &Sandbox, text: &str, words: &[&str]) -> Verdict {
     ensure(words.iter().all(|word| said.contains(word)), || {
         format!("{text}: {words:?} are not all in {said}")
     })
-}
-
-fn limits() -> Verdict {
-    let sandbox = Sandbox::new("limits")?;
-    let echo = "--frames 8M -- /bin/echo started";
-    for (limit, words) in [
-        ("-n 10", ["ulimit -n", "allows 10 open files", "or higher"]),
-        ("-f 1", ["ulimit -f", "at most", "ulimit -f unlimited"]),
-        (
-            "-v 100000",
-            ["ulimit -v", "100000KiB", "ulimit -v unlimited"],
-        ),
-        ("-v 1300000", ["ulimit -v", "1300000KiB", "at least"]),
-    ] {
-        refused(&sandbox, &format!("ulimit {limit}; $RUN {echo}"), &words)?;
-    }
-    let disk = format!("--store disk:{}/swap,size=64M", sandbox.path().display());
-    refused(
-        &sandbox,
-        &format!("ulimit -f 1000; $RUN {disk} {echo}"),
-        &["ulimit -f", "swap file of 64MiB"],
-    )?;
-    sandbox.check_clean()
-}
-
-fn memory() -> Verdict {
-    let sandbox = Sandbox::new("memory")?;
-    let meminfo = std::fs::read_to_string("/proc/meminfo").doing(|| "read /proc/meminfo".into())?;
-    let kib = meminfo
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse::<u64>().ok());
-    let beyond = format!("{}G", (kib.unwrap_or(0) >> 20) + 2);
-    for (asked, named) in [
-        (format!("--frames 8M --store ram:{beyond}"), "--store ram:"),
-        (format!("--frames {beyond}"), "--frames "),
-    ] {
-        refused(
-            &sandbox,
-            &format!("$RUN {asked} -- /bin/echo started"),
-            &[named, &beyond, "more than the", "at most"],
-        )?;
-    }
-    sandbox.check_clean()
-}
-
-/// A memory control group of 64 MiB; skips where none can be made.
-struct Group(String);
-
-impl Group {
-    fn make() -> Verdict<Self> {
-        let name = format!("selfpage-e2e-{}", std::process::id());
-        let places = [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-        ];
-        for (root, file) in places {
-            let folder = format!("{root}/{name}");
-            if !Path::new(root).join("cgroup.procs").exists()
-                || std::fs::create_dir(&folder).is_err()
-            {
-                continue;
-            }
-            let group = Self(folder);
-            if std::fs::write(format!("{}/{file}", group.0), "67108864").is_ok() {
-                return Ok(group);
-            }
-        }
-        skipped("no memory control group can be made here")
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
-fn control_group() -> Verdict {
-    let sandbox = Sandbox::new("group")?;
-    let group = Group::make()?;
-    for asked in ["--frames 128M", "--frames 32M --store ram:48M"] {
-        let enter = format!("echo $$ > {}/cgroup.procs || exit 77", group.0);
-        refused(
-            &sandbox,
-            &format!("{enter}; exec $RUN {asked} -- /bin/echo started"),
-            &["64 MiB this control group may use", "ask for at most"],
-        )?;
-    }
-    sandbox.check_clean()
 }
 
 /// With /var/tmp read-only and the state folder in memory, in a mount namespace.
@@ -442,192 +354,4 @@ fn pagers_own() -> Verdict {
         },
     )?;
     sandbox.check_clean()
-}
-
-/// Returns true if pages were checked before they were evicted, at the end.
-fn careful(stats: Option<&serde_json::Value>) -> Verdict<bool> {
-    match stats.and_then(|stats| stats["direct_io"].as_bool()) {
-        Some(careful) => Ok(careful),
-        None => failed("the figures have no direct_io"),
-    }
-}
-
-fn noticed() -> Verdict {
-    let sandbox = Sandbox::new("noticed")?;
-    let program = hazard::build(&sandbox, "calls_after_which_pages_are_held", &[])?;
-    let calls = [
-        "open",
-        "openat",
-        "openat2",
-        "open_by_handle_at",
-        "fcntl",
-        "pidfd_getfd",
-        "io_uring_setup",
-        "io_setup",
-        "process_vm_writev",
-        "SG_IO",
-        "VIDIOC_REQBUFS",
-        "RDMA_VERBS_IOCTL",
-        "AF_ALG",
-        "AF_XDP",
-        "mount",
-        "fsopen",
-        "setns",
-        "x32",
-    ];
-    let check = |call: &str, expected: bool| {
-        let outcome = Launch::new(&sandbox, &program)
-            .args([call])
-            .run(&contract())?
-            .succeeded()?;
-        let careful = careful(outcome.stats.as_ref())?;
-        ensure(careful == expected, || {
-            format!("after {call} pages are checked: {careful}")
-        })
-    };
-    if reads_in_place(&sandbox)? {
-        return skipped("a file system is mounted for which pages are checked always");
-    }
-    check("others", false)?;
-    calls.iter().try_for_each(|call| check(call, true))?;
-    sandbox.check_clean()
-}
-
-/// Returns true if pages are checked here whatever a program does.
-fn reads_in_place(sandbox: &Sandbox) -> Verdict<bool> {
-    let outcome = shell(sandbox, ":", &contract())?.succeeded()?;
-    careful(outcome.stats.as_ref())
-}
-
-fn mounted_before() -> Verdict {
-    let sandbox = Sandbox::new("mounted_before")?;
-    let name = "a_file_system_that_reads_straight_into_memory";
-    let program = hazard::build(&sandbox, name, &[])?;
-    let folder = sandbox.join("mounted");
-    std::fs::create_dir(&folder).doing(|| "make a folder".into())?;
-    let (at, program) = (folder.display(), program.display());
-    let text = format!(
-        "HAZARD_MB=32 {program} mount {at} /bin/sh -c '$RUN --frames 8M -- {program} read {at}'"
-    );
-    let (output, said) = script(&sandbox, &text)?;
-    if output.status.code() == Some(77) {
-        return skipped(said.trim());
-    }
-    ensure(output.status.success(), || {
-        format!("{:?}; its output: {said}", output.status)
-    })?;
-    sandbox.check_clean()
-}
-
-fn mounted_meanwhile() -> Verdict {
-    let sandbox = Sandbox::new("mounted_meanwhile")?;
-    if reads_in_place(&sandbox)? {
-        return skipped("a file system is mounted for which pages are checked always");
-    }
-    let name = "a_file_system_that_reads_straight_into_memory";
-    let program = hazard::build(&sandbox, name, &[])?;
-    let folder = sandbox.join("mounted");
-    std::fs::create_dir(&folder).doing(|| "make a folder".into())?;
-    let (at, program) = (folder.display(), program.display());
-    let text = format!(
-        "{program} late {at} /bin/sh -c \
-         '$RUN --frames 8M --stats-json figures.json -- /bin/sh -c \"echo; read word\"'"
-    );
-    let (output, said) = script(&sandbox, &text)?;
-    if output.status.code() == Some(77) {
-        return skipped(said.trim());
-    }
-    ensure(output.status.success(), || {
-        format!("{:?}; its output: {said}", output.status)
-    })?;
-    ensure(was_careful(&sandbox)?, || {
-        "a file system was mounted, and pages were not checked".into()
-    })?;
-    sandbox.check_clean()
-}
-
-/// Returns true if the run that left its figures in a sandbox checked pages before eviction.
-fn was_careful(sandbox: &Sandbox) -> Verdict<bool> {
-    let figures = std::fs::read_to_string(sandbox.join("figures.json")).unwrap_or_default();
-    let figures: Option<serde_json::Value> = serde_json::from_str(&figures).ok();
-    careful(figures.as_ref())
-}
-
-fn message() -> Verdict {
-    const SEND: &str = "import os,socket,subprocess,sys
-ours, theirs = socket.socketpair()
-fd = os.open('file', os.O_RDWR | os.O_CREAT | os.O_DIRECT)
-program = subprocess.Popen(sys.argv[1:] + [str(theirs.fileno())], pass_fds=[theirs.fileno()])
-socket.send_fds(ours, [b'x'], [fd])
-sys.exit(program.wait())";
-    const RECEIVE: &str = "import socket,sys
-_, fds, _, _ = socket.recv_fds(socket.socket(fileno=int(sys.argv[1])), 1, 1)
-assert len(fds) == 1";
-    let sandbox = Sandbox::new("message")?;
-    for (name, text) in [("send.py", SEND), ("receive.py", RECEIVE)] {
-        std::fs::write(sandbox.join(name), text).doing(|| format!("write {name}"))?;
-    }
-    let run = "$RUN --frames 8M --stats-json figures.json -- python3 receive.py";
-    let (output, said) = script(&sandbox, &format!("python3 send.py {run}"))?;
-    if said.contains("Invalid argument: 'file'") {
-        return skipped("this file system has no direct I/O");
-    }
-    ensure(output.status.success(), || {
-        format!("{:?}; its output: {said}", output.status)
-    })?;
-    ensure(was_careful(&sandbox)?, || {
-        "the program had a descriptor for direct I/O, and pages were not checked".into()
-    })?;
-    sandbox.check_clean()
-}
-
-/// Has a program dump core under `run`, with these options. Returns the bytes of the core
-/// dump's file and the messages of `run`.
-fn dump_core(name: &str, options: &str, program: &str) -> Verdict<(u64, String)> {
-    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
-    if pattern.trim() != "core" {
-        return skipped("core dumps do not go to a file of that name here");
-    }
-    let sandbox = Sandbox::new(name)?;
-    let text = format!("ulimit -c unlimited && $RUN {options} --store ram:256M -- {program}");
-    let (_, said) = script(&sandbox, &text)?;
-    let folder = std::fs::read_dir(sandbox.path()).doing(|| "read the sandbox".into())?;
-    let cores: Vec<_> = folder
-        .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with("core"))
-        .map(|entry| entry.path())
-        .collect();
-    let [core] = &cores[..] else {
-        return skipped(format!("no core dump was made: {cores:?}, {said}"));
-    };
-    // The file is sparse: it is as long as the heap's addresses.
-    let size = std::fs::metadata(core).map_or(0, |file| file.blocks() * 512);
-    let _ = std::fs::remove_file(core);
-    sandbox.check_clean()?;
-    Ok((size, said))
-}
-
-/// The tables and the compressed RAM of a tree are gigabytes of addresses, with what other
-/// processes keep in them. A shell has less than a megabyte of its own.
-fn core_dump() -> Verdict {
-    let (size, said) = dump_core("core_dump", "--frames 16M", "sh -c 'kill -ABRT $$'")?;
-    ensure(size > 0 && size < 64 * MIB, || {
-        format!("a core dump of {size} bytes: {said}")
-    })
-}
-
-/// The kernel's core dump skips pages that are not present.
-fn partial_core_dump() -> Verdict {
-    let program = "python3 -c 'import os; b = bytearray(b\"selfpage\" * (8 << 20)); os.abort()'";
-    for (frames, whole) in [("--frames 16M", false), ("--frames 192M", true)] {
-        let (size, said) = dump_core("partial_core_dump", frames, program)?;
-        ensure((size > 64 * MIB) == whole, || {
-            format!("{size} bytes of 64 MiB are in the core dump, {frames}: {said}")
-        })?;
-        let told = said.contains("zeros for the pages that were paged out");
-        ensure(told != whole, || {
-            format!("with {frames} its output: {said}")
-        })?;
-    }
-    Ok(())
 }

@@ -1,0 +1,96 @@
+//! Limits and memory that do not suffice for a contract.
+
+use super::refused;
+use e2e::Sandbox;
+use e2e::verdict::{Doing, Verdict, skipped};
+use std::path::Path;
+
+pub fn limits() -> Verdict {
+    let sandbox = Sandbox::new("limits")?;
+    let echo = "--frames 8M -- /bin/echo started";
+    for (limit, words) in [
+        ("-n 10", ["ulimit -n", "allows 10 open files", "or higher"]),
+        ("-f 1", ["ulimit -f", "at most", "ulimit -f unlimited"]),
+        (
+            "-v 100000",
+            ["ulimit -v", "100000KiB", "ulimit -v unlimited"],
+        ),
+        ("-v 1300000", ["ulimit -v", "1300000KiB", "at least"]),
+    ] {
+        refused(&sandbox, &format!("ulimit {limit}; $RUN {echo}"), &words)?;
+    }
+    let disk = format!("--store disk:{}/swap,size=64M", sandbox.path().display());
+    refused(
+        &sandbox,
+        &format!("ulimit -f 1000; $RUN {disk} {echo}"),
+        &["ulimit -f", "swap file of 64MiB"],
+    )?;
+    sandbox.check_clean()
+}
+
+pub fn memory() -> Verdict {
+    let sandbox = Sandbox::new("memory")?;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").doing(|| "read /proc/meminfo".into())?;
+    let kib = meminfo
+        .split_whitespace()
+        .nth(1)
+        .and_then(|word| word.parse::<u64>().ok());
+    let beyond = format!("{}G", (kib.unwrap_or(0) >> 20) + 2);
+    for (asked, named) in [
+        (format!("--frames 8M --store ram:{beyond}"), "--store ram:"),
+        (format!("--frames {beyond}"), "--frames "),
+    ] {
+        refused(
+            &sandbox,
+            &format!("$RUN {asked} -- /bin/echo started"),
+            &[named, &beyond, "more than the", "at most"],
+        )?;
+    }
+    sandbox.check_clean()
+}
+
+/// A memory control group of 64 MiB; skips where none can be made.
+struct Group(String);
+
+impl Group {
+    fn make() -> Verdict<Self> {
+        let name = format!("selfpage-e2e-{}", std::process::id());
+        let places = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        for (root, file) in places {
+            let folder = format!("{root}/{name}");
+            if !Path::new(root).join("cgroup.procs").exists()
+                || std::fs::create_dir(&folder).is_err()
+            {
+                continue;
+            }
+            let group = Self(folder);
+            if std::fs::write(format!("{}/{file}", group.0), "67108864").is_ok() {
+                return Ok(group);
+            }
+        }
+        skipped("no memory control group can be made here")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+pub fn control_group() -> Verdict {
+    let sandbox = Sandbox::new("group")?;
+    let group = Group::make()?;
+    for asked in ["--frames 128M", "--frames 32M --store ram:48M"] {
+        let enter = format!("echo $$ > {}/cgroup.procs || exit 77", group.0);
+        refused(
+            &sandbox,
+            &format!("{enter}; exec $RUN {asked} -- /bin/echo started"),
+            &["64 MiB this control group may use", "ask for at most"],
+        )?;
+    }
+    sandbox.check_clean()
+}
