@@ -125,34 +125,13 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
                 now.map_or(1, |t| t.as_secs() * 1000)
             };
             let built = build_in()?;
-            let campaign = Campaign {
+            run_campaign(&Campaign {
                 setup: setup(built.path())?,
                 seed: seed.unwrap_or_else(by_clock),
                 time,
                 jobs,
                 findings,
-            };
-            println!("seeds from {} on", campaign.seed);
-            if !has_protection_keys() {
-                println!("SKIPPED: protection keys, which this processor does not have");
-            }
-            let results = campaign.run()?;
-            for (kind, times) in &results.differences {
-                println!("{times} times: {kind}");
-            }
-            for wrong in &results.wrong {
-                println!("wrong by itself: {wrong}");
-            }
-            let differing: u64 = results.differences.values().sum();
-            println!(
-                "{} seeds, {:.2} hours of processor time, {differing} differences of {} kinds; those \
-                 kept are in {}",
-                results.seeds,
-                processor_hours(),
-                results.differences.len(),
-                campaign.findings.display()
-            );
-            Ok(differing == 0 && results.wrong.is_empty())
+            })
         }
         Command::Replay { files, times } => {
             let built = build_in()?;
@@ -179,4 +158,29 @@ fn run(options: Options) -> Result<bool, Box<dyn Error>> {
             Ok(true)
         }
     }
+}
+
+/// Returns true if nothing differed.
+fn run_campaign(campaign: &Campaign) -> Result<bool, Box<dyn Error>> {
+    println!("seeds from {} on", campaign.seed);
+    if !has_protection_keys() {
+        println!("SKIPPED: protection keys, which this processor does not have");
+    }
+    let results = campaign.run()?;
+    for (kind, times) in &results.differences {
+        println!("{times} times: {kind}");
+    }
+    for wrong in &results.wrong {
+        println!("wrong by itself: {wrong}");
+    }
+    let differing: u64 = results.differences.values().sum();
+    println!(
+        "{} seeds, {:.2} hours of processor time, {differing} differences of {} kinds; those \
+         kept are in {}",
+        results.seeds,
+        processor_hours(),
+        results.differences.len(),
+        campaign.findings.display()
+    );
+    Ok(differing == 0 && results.wrong.is_empty())
 }
