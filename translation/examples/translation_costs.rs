@@ -132,136 +132,11 @@ fn main() {
             unsafe { discard(b.area.addr, PAGE) }.expect("mapped");
         },
     );
-    let pieces: Vec<IoVec> = (0..64)
-        .map(|i| IoVec {
-            addr: b.area.addr + i * 8 * PAGE,
-            len: PAGE,
-        })
-        .collect();
-    for (name, capabilities) in [
-        (
-            "discard 64 scattered pages in a batch, a page",
-            b.capabilities,
-        ),
-        (
-            "the same, without batches",
-            b.capabilities.without(Feature::BatchDiscard),
-        ),
-    ] {
-        b.time(
-            name,
-            64,
-            || b.fill(64),
-            || {
-                // SAFETY: the benchmark's own.
-                unsafe { discard_batch(&pieces, &capabilities) }.expect("mapped");
-            },
-        );
-    }
+    discards(&b);
     for pages in [512, 64, 8] {
-        let staged = || {
-            b.fill(pages);
-            // SAFETY: the benchmark's own.
-            unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
-        };
-        b.time(
-            &format!("stage 2 MiB with {pages} pages, the call"),
-            1,
-            || b.fill(pages),
-            || {
-                // SAFETY: the benchmark's own.
-                unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
-            },
-        );
-        b.time(
-            &format!("stage_by_copy 2 MiB with {pages} pages, the call"),
-            1,
-            || b.fill(pages),
-            || {
-                // SAFETY: the benchmark's own.
-                unsafe {
-                    stage_by_copy(
-                        &b.userfault,
-                        &b.pagemap,
-                        b.area.addr,
-                        HUGE_RANGE,
-                        b.slot.addr,
-                    )
-                }
-                .expect("protectable");
-            },
-        );
-        if b.capabilities.has(Feature::Move) {
-            b.time(
-                &format!("separate_pinned, {pages} pages, a page"),
-                pages,
-                staged,
-                || {
-                    // SAFETY: the benchmark's own.
-                    unsafe {
-                        separate_pinned(
-                            &b.userfault,
-                            b.slot.addr,
-                            b.second.addr,
-                            HUGE_RANGE,
-                            |_| {},
-                        )
-                    }
-                    .expect("moved");
-                },
-            );
-        }
-        if b.capabilities.has(Feature::Move) {
-            b.time(
-                &format!("separate_pinned_sparse, {pages} pages, a page"),
-                pages,
-                staged,
-                || {
-                    let (src, dst) = (b.slot.addr, b.second.addr);
-                    // SAFETY: the benchmark's own.
-                    unsafe {
-                        separate_pinned_sparse(
-                            &b.userfault,
-                            &b.pagemap,
-                            src,
-                            dst,
-                            HUGE_RANGE,
-                            |_| {},
-                        )
-                    }
-                    .expect("moved");
-                },
-            );
-        }
-        if pages == 64 {
-            b.time("restore_pinned, a page", 1, staged, || {
-                // SAFETY: the benchmark's own.
-                unsafe { restore_pinned(b.slot.addr, b.area.addr, &b.userfault, true) }
-                    .expect("put back");
-            });
-            b.time("copy back from the slot, a page", 1, staged, || {
-                b.userfault
-                    .copy(b.area.addr, b.slot.addr as *const u8, PAGE, Wake::No)
-                    .expect("missing page");
-            });
-        }
-        for (name, capabilities) in [
-            ("scan", b.capabilities),
-            ("read", b.capabilities.without(Feature::PagemapScan)),
-        ] {
-            let pagemap = Pagemap::open(&capabilities).expect("pagemap");
-            b.time(
-                &format!("present_pages of 2 MiB with {pages}, by {name}"),
-                1,
-                || b.fill(pages),
-                || {
-                    let mut bitmap = [0; HUGE_RANGE_PAGES / 64];
-                    pagemap
-                        .present_pages(b.area.addr, HUGE_RANGE, &mut bitmap)
-                        .expect("readable");
-                },
-            );
-        }
+        staging(&b, pages);
+        separation(&b, pages);
+        scans(&b, pages);
     }
     b.time(
         "trans of one page",
@@ -289,4 +164,134 @@ fn main() {
         // SAFETY: just reserved.
         unsafe { translation::unmap_reservation(got) }.expect("mapped");
     });
+}
+
+fn discards(b: &Bench) {
+    let pieces: Vec<IoVec> = (0..64)
+        .map(|i| IoVec {
+            addr: b.area.addr + i * 8 * PAGE,
+            len: PAGE,
+        })
+        .collect();
+    for (name, capabilities) in [
+        (
+            "discard 64 scattered pages in a batch, a page",
+            b.capabilities,
+        ),
+        (
+            "the same, without batches",
+            b.capabilities.without(Feature::BatchDiscard),
+        ),
+    ] {
+        b.time(
+            name,
+            64,
+            || b.fill(64),
+            || {
+                // SAFETY: the benchmark's own.
+                unsafe { discard_batch(&pieces, &capabilities) }.expect("mapped");
+            },
+        );
+    }
+}
+
+/// The calls that take pages out of a program's reach.
+fn staging(b: &Bench, pages: usize) {
+    b.time(
+        &format!("stage 2 MiB with {pages} pages, the call"),
+        1,
+        || b.fill(pages),
+        || {
+            // SAFETY: the benchmark's own.
+            unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
+        },
+    );
+    b.time(
+        &format!("stage_by_copy 2 MiB with {pages} pages, the call"),
+        1,
+        || b.fill(pages),
+        || {
+            // SAFETY: the benchmark's own.
+            unsafe {
+                stage_by_copy(
+                    &b.userfault,
+                    &b.pagemap,
+                    b.area.addr,
+                    HUGE_RANGE,
+                    b.slot.addr,
+                )
+            }
+            .expect("protectable");
+        },
+    );
+}
+
+/// The calls that move staged pages on, or back.
+fn separation(b: &Bench, pages: usize) {
+    let staged = || {
+        b.fill(pages);
+        // SAFETY: the benchmark's own.
+        unsafe { stage(b.area.addr, HUGE_RANGE, b.slot.addr) }.expect("one mapping");
+    };
+    if b.capabilities.has(Feature::Move) {
+        b.time(
+            &format!("separate_pinned, {pages} pages, a page"),
+            pages,
+            staged,
+            || {
+                // SAFETY: the benchmark's own.
+                unsafe {
+                    separate_pinned(&b.userfault, b.slot.addr, b.second.addr, HUGE_RANGE, |_| {})
+                }
+                .expect("moved");
+            },
+        );
+    }
+    if b.capabilities.has(Feature::Move) {
+        b.time(
+            &format!("separate_pinned_sparse, {pages} pages, a page"),
+            pages,
+            staged,
+            || {
+                let (src, dst) = (b.slot.addr, b.second.addr);
+                // SAFETY: the benchmark's own.
+                unsafe {
+                    separate_pinned_sparse(&b.userfault, &b.pagemap, src, dst, HUGE_RANGE, |_| {})
+                }
+                .expect("moved");
+            },
+        );
+    }
+    if pages == 64 {
+        b.time("restore_pinned, a page", 1, staged, || {
+            // SAFETY: the benchmark's own.
+            unsafe { restore_pinned(b.slot.addr, b.area.addr, &b.userfault, true) }
+                .expect("put back");
+        });
+        b.time("copy back from the slot, a page", 1, staged, || {
+            b.userfault
+                .copy(b.area.addr, b.slot.addr as *const u8, PAGE, Wake::No)
+                .expect("missing page");
+        });
+    }
+}
+
+fn scans(b: &Bench, pages: usize) {
+    for (name, capabilities) in [
+        ("scan", b.capabilities),
+        ("read", b.capabilities.without(Feature::PagemapScan)),
+    ] {
+        let pagemap = Pagemap::open(&capabilities).expect("pagemap");
+        b.time(
+            &format!("present_pages of 2 MiB with {pages}, by {name}"),
+            1,
+            || b.fill(pages),
+            || {
+                let mut bitmap = [0; HUGE_RANGE_PAGES / 64];
+                pagemap
+                    .present_pages(b.area.addr, HUGE_RANGE, &mut bitmap)
+                    .expect("readable");
+            },
+        );
+    }
 }

@@ -207,11 +207,30 @@ impl Pager {
     }
 }
 
-/// Each writer counts in a word of its own in every page and expects its last count there, while
-/// the area is evicted again and again.
+const WRITERS: usize = 3;
+const EVICTIONS: u64 = 300;
+
+/// Counts in a word of its own in every page and expects its last count there, until the area has
+/// been evicted often enough.
+fn write(writer: usize, area: &Area, pager: &Pager) {
+    let mut rounds = 0..;
+    while pager.evictions.load(Ordering::Relaxed) < EVICTIONS {
+        let round = rounds.next().unwrap();
+        for page in 0..PAGES {
+            // Each writer visits the pages in its own order.
+            let page = (page * (2 * writer + 3)) % PAGES;
+            let word = (area.at(page) + writer * 8) as *mut u64;
+            // SAFETY: the writer's own word.
+            unsafe {
+                assert_eq!(word.read_volatile(), round, "page {page}, writer {writer}");
+                word.write_volatile(round + 1);
+            }
+        }
+    }
+}
+
+/// Writers find every store while the area is evicted again and again.
 fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
-    const WRITERS: usize = 3;
-    const EVICTIONS: u64 = 300;
     let capabilities = capabilities();
     let userfault = match Userfault::open(kind, &capabilities) {
         Ok(userfault) => userfault,
@@ -256,28 +275,7 @@ fn no_store_is_lost(kind: EntryKind, method: UnmapMethod) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| {
-                scope.spawn(move || {
-                    let mut rounds = 0..;
-                    while pager.evictions.load(Ordering::Relaxed) < EVICTIONS {
-                        let round = rounds.next().unwrap();
-                        for page in 0..PAGES {
-                            // Each writer visits the pages in its own order.
-                            let page = (page * (2 * writer + 3)) % PAGES;
-                            let word = (area.at(page) + writer * 8) as *mut u64;
-                            // SAFETY: the writer's own word.
-                            unsafe {
-                                assert_eq!(
-                                    word.read_volatile(),
-                                    round,
-                                    "page {page}, writer {writer}"
-                                );
-                                word.write_volatile(round + 1);
-                            }
-                        }
-                    }
-                })
-            })
+            .map(|writer| scope.spawn(move || write(writer, area, pager)))
             .collect();
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
