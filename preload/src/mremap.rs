@@ -95,20 +95,32 @@ pub fn mremap(
     if attrs.kind == MappingKind::Foreign {
         return remap_in_arena(space, &from, flags, new, len, through);
     }
-    match to.filter(|_| parsed.fixed) {
+    remap_paged(space, from, len, to.filter(|_| parsed.fixed), attrs, parsed)
+}
+
+/// Moves paged memory, or changes its size.
+fn remap_paged(
+    space: &mut AddressSpace,
+    from: AddrRange,
+    len: usize,
+    to: Option<AddrRange>,
+    attrs: MappingAttrs,
+    flags: Flags,
+) -> SyscallResult {
+    match to {
         Some(to) => {
             let answer = make_room(space, &to);
             if is_error(answer) {
                 return answer;
             }
             // The kernel cuts what is longer before it moves.
-            move_mapping(space, &from, &to, attrs, parsed.keep)
+            move_mapping(space, &from, &to, attrs, flags.keep)
         }
-        None if parsed.keep => match space.find_free(len) {
+        None if flags.keep => match space.find_free(len) {
             Some(start) => move_mapping(space, &from, &(start..start + len), attrs, true),
             None => error(libc::ENOMEM),
         },
-        None => resize(space, from, len, attrs, parsed.may_move),
+        None => resize(space, from, len, attrs, flags.may_move),
     }
 }
 
