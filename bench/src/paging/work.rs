@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time limit of a pass out of order and of its warm-up, which then end early: a mapped file
-/// without advice reads ahead 128 KiB per page under a small limit, 10 ms an access [measured].
+/// without advice reads ahead 128 KiB per page under a small limit, 10 ms an access (measured).
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// One thread's access to the pages.
