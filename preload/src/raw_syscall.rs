@@ -7,9 +7,6 @@
 use std::arch::asm;
 use std::ffi::{c_int, c_long};
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-compile_error!("the preloaded library knows the system calls of Linux on x86-64 only");
-
 /// What the kernel returns: a value, or minus an error number.
 pub type SyscallResult = isize;
 

@@ -88,7 +88,6 @@ impl ProtectionKey {
     ///
     /// # Safety
     /// As for [`crate::set_access`], for this thread.
-    #[cfg(target_arch = "x86_64")]
     pub unsafe fn set_rights(&self, rights: KeyRights) {
         let shift = 2 * self.0;
         let value = (register::read() & !(3 << shift)) | (rights.bits() << shift);
@@ -97,7 +96,6 @@ impl ProtectionKey {
     }
 
     /// The calling thread's rights.
-    #[cfg(target_arch = "x86_64")]
     pub fn rights(&self) -> KeyRights {
         match (register::read() >> (2 * self.0)) & 3 {
             0 => KeyRights::ReadWrite,
@@ -116,7 +114,6 @@ impl Drop for ProtectionKey {
 
 /// The PKRU register. Only reached through a [`ProtectionKey`], which exists only where the
 /// processor and the kernel have keys: elsewhere the instructions are illegal.
-#[cfg(target_arch = "x86_64")]
 mod register {
     pub(super) fn read() -> u32 {
         let value: u32;

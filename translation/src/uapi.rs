@@ -116,7 +116,6 @@ pub(crate) fn userfaultfd_from_device(device: BorrowedFd<'_>, flags: u32) -> Res
 /// The call's own conditions.
 pub(crate) unsafe fn syscall(number: u32, a: [usize; 6]) -> Result<usize> {
     let result: isize;
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: the x86-64 convention; the kernel clobbers rcx and r11 only.
     unsafe {
         std::arch::asm!(
@@ -124,17 +123,6 @@ pub(crate) unsafe fn syscall(number: u32, a: [usize; 6]) -> Result<usize> {
             inlateout("rax") number as isize => result,
             in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
             lateout("rcx") _, lateout("r11") _,
-            options(nostack)
-        );
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: the arm64 convention.
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number as usize,
-            inlateout("x0") a[0] => result,
-            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5],
             options(nostack)
         );
     }

@@ -164,7 +164,6 @@ fn a_store_without_the_right_is_a_fault() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")]
 fn a_key_restrains_only_the_thread_that_sets_its_rights() {
     let key = match ProtectionKey::new(KeyRights::ReadWrite) {
         Ok(key) => key,
@@ -195,7 +194,6 @@ fn open_access_overrides_any_rights_and_keys() {
         open_access(area.at(0), PAGE).unwrap();
     }
     assert_eq!(load(area.at(0)), 6);
-    #[cfg(target_arch = "x86_64")]
     {
         let key = match ProtectionKey::new(KeyRights::None) {
             Ok(key) => key,

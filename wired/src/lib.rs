@@ -8,6 +8,9 @@
 //!
 //! Rule: nothing here allocates on the heap after construction.
 
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!("selfpage runs on Linux on x86-64 only");
+
 pub mod adaptive_poll;
 pub mod clock;
 pub mod fork_guard;
