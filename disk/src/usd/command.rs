@@ -30,7 +30,7 @@ pub enum UsdEvent {
     },
 }
 
-pub(super) enum Command {
+pub(super) enum UsdCommand {
     Admit {
         contract: DiskContract,
         answer: Sender<Result<ClientId, AdmissionError>>,
@@ -70,12 +70,12 @@ pub(super) enum Command {
 /// Sends commands to the thread.
 #[derive(Debug)]
 pub(super) struct CommandSender {
-    commands: Sender<Command>,
+    commands: Sender<UsdCommand>,
     bell: Arc<OwnedFd>,
 }
 
 impl CommandSender {
-    pub(super) fn new(commands: Sender<Command>, bell: OwnedFd) -> Self {
+    pub(super) fn new(commands: Sender<UsdCommand>, bell: OwnedFd) -> Self {
         Self {
             commands,
             bell: Arc::new(bell),
@@ -86,7 +86,7 @@ impl CommandSender {
         self.bell.clone()
     }
 
-    pub(super) fn send(&self, command: Command) {
+    pub(super) fn send(&self, command: UsdCommand) {
         // A thread that has ended has executed all commands before its stop command.
         if self.commands.send(command).is_ok() {
             let _ = write(&self.bell, &1u64.to_ne_bytes());

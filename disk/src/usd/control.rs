@@ -1,7 +1,7 @@
 //! Executes control commands on the disk's thread.
 
 use super::client::{Client, client_at};
-use super::command::{Command, UsdEvent};
+use super::command::{UsdCommand, UsdEvent};
 use super::doorbells::Doorbells;
 use super::ring::RingEvent;
 use super::stats::DiskStats;
@@ -26,24 +26,24 @@ impl DiskThread {
         debug_assert!(listened.is_ok(), "{listened:?}");
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Admit { contract, answer } => {
+                UsdCommand::Admit { contract, answer } => {
                     let admitted = self.atropos.admit(contract);
                     if let Ok(id) = admitted {
                         self.enter(id);
                     }
                     let _ = answer.send(admitted);
                 }
-                Command::Change {
+                UsdCommand::Change {
                     client,
                     contract,
                     answer,
                 } => _ = answer.send(self.atropos.change(now, client, contract)),
-                Command::SetTarget {
+                UsdCommand::SetTarget {
                     client,
                     target,
                     doorbell,
                 } => self.set_target(client, target, doorbell),
-                Command::AddChannel { client, id, server } => match self.find(client) {
+                UsdCommand::AddChannel { client, id, server } => match self.find(client) {
                     Some(at) => {
                         if let Some(client) = self.client(at) {
                             client.watch(id, server);
@@ -52,16 +52,16 @@ impl DiskThread {
                     }
                     None => self.events.send(UsdEvent::Closed(id)),
                 },
-                Command::Close { id } => self.close(id),
-                Command::Remove { client, answer } => self.remove(now, client, answer),
-                Command::ClientStats { client, answer } => {
+                UsdCommand::Close { id } => self.close(id),
+                UsdCommand::Remove { client, answer } => self.remove(now, client, answer),
+                UsdCommand::ClientStats { client, answer } => {
                     let view = self.atropos.client(client);
                     let own = self.find(client).and_then(|at| self.client(at));
                     let stats = own.zip(view).map(|(own, view)| own.counted.with(&view));
                     let _ = answer.send(stats);
                 }
-                Command::DiskStats { answer } => _ = answer.send(self.disk_stats()),
-                Command::Stop => self.stopping = true,
+                UsdCommand::DiskStats { answer } => _ = answer.send(self.disk_stats()),
+                UsdCommand::Stop => self.stopping = true,
             }
         }
     }

@@ -46,7 +46,7 @@ use crate::cost_model::CostModel;
 use crate::swapfs::Extents;
 use crate::time::{Nanos, Time};
 use crate::trace::{Reader, ring};
-use command::{Command, CommandSender, EventNotifier, EventSender};
+use command::{CommandSender, EventNotifier, EventSender, UsdCommand};
 use iochannel::{ChannelServer, Doorbell};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -188,13 +188,13 @@ impl Usd {
 
     /// Admits a contract. The client is served once it has a target and channels.
     pub fn admit(&self, contract: DiskContract) -> Result<ClientId, AdmissionError> {
-        self.ask(|answer| Command::Admit { contract, answer })
+        self.ask(|answer| UsdCommand::Admit { contract, answer })
             .unwrap_or(Err(AdmissionError::Gone))
     }
 
     /// Replaces a client's contract, from its next period on.
     pub fn change(&self, client: ClientId, contract: DiskContract) -> Result<(), AdmissionError> {
-        self.ask(|answer| Command::Change {
+        self.ask(|answer| UsdCommand::Change {
             client,
             contract,
             answer,
@@ -204,7 +204,7 @@ impl Usd {
 
     /// Sets a client's target and doorbell; again after its file has grown.
     pub fn set_target(&self, client: ClientId, target: IoTarget, doorbell: Doorbell) {
-        self.control.send(Command::SetTarget {
+        self.control.send(UsdCommand::SetTarget {
             client,
             target,
             doorbell,
@@ -215,14 +215,14 @@ impl Usd {
     pub fn add_channel(&self, client: ClientId, server: ChannelServer) -> ChannelId {
         let id = ChannelId(self.channels.fetch_add(1, Ordering::Relaxed));
         self.control
-            .send(Command::AddChannel { client, id, server });
+            .send(UsdCommand::AddChannel { client, id, server });
         id
     }
 
     /// Closes a channel. [`UsdEvent::Closed`] follows when nothing of it is in flight; requests
     /// that are not started stay in it.
     pub fn close_channel(&self, id: ChannelId) {
-        self.control.send(Command::Close { id });
+        self.control.send(UsdCommand::Close { id });
     }
 
     /// Removes a client and closes its channels. Returns when nothing of the client is in flight,
@@ -234,19 +234,19 @@ impl Usd {
     /// Starts removing a client without waiting for its I/O in flight.
     pub fn begin_removal(&self, client: ClientId) -> RemovalHandle {
         let (answer, gone) = mpsc::channel();
-        self.control.send(Command::Remove { client, answer });
+        self.control.send(UsdCommand::Remove { client, answer });
         RemovalHandle(gone)
     }
 
     /// A client's statistics, if it exists.
     pub fn client_stats(&self, client: ClientId) -> Option<ClientStats> {
-        self.ask(|answer| Command::ClientStats { client, answer })
+        self.ask(|answer| UsdCommand::ClientStats { client, answer })
             .flatten()
     }
 
     /// Statistics of the whole disk.
     pub fn disk_stats(&self) -> DiskStats {
-        self.ask(|answer| Command::DiskStats { answer })
+        self.ask(|answer| UsdCommand::DiskStats { answer })
             .unwrap_or_default()
     }
 
@@ -275,7 +275,7 @@ impl Usd {
     }
 
     /// Sends a command and waits for its reply; `None` if the thread has ended.
-    fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> Command) -> Option<A> {
+    fn ask<A>(&self, command: impl FnOnce(Sender<A>) -> UsdCommand) -> Option<A> {
         let (sender, answer) = mpsc::channel();
         self.control.send(command(sender));
         answer.recv().ok()
@@ -284,7 +284,7 @@ impl Usd {
 
 impl Drop for Usd {
     fn drop(&mut self) {
-        self.control.send(Command::Stop);
+        self.control.send(UsdCommand::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

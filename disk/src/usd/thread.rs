@@ -6,7 +6,7 @@
 //! nothing, however long the thread stays awake for other clients.
 
 use super::client::{Client, Received, WINDOW, client_at};
-use super::command::{Command, EventSender, UsdEvent};
+use super::command::{EventSender, UsdCommand, UsdEvent};
 use super::doorbells::{Doorbells, Rang};
 use super::poll_policy::PollPolicy;
 use super::ring::{Ring, RingEvent};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub(super) struct UsdParts {
     pub device: Arc<dyn AsFd + Send + Sync>,
     pub config: UsdConfig,
-    pub commands: Receiver<Command>,
+    pub commands: Receiver<UsdCommand>,
     pub bell: Arc<OwnedFd>,
     pub events: EventSender,
     pub trace: Writer,
@@ -49,7 +49,7 @@ pub(super) struct DiskThread {
     device: Arc<dyn AsFd + Send + Sync>,
     model: CostModel,
     poll_policy: PollPolicy,
-    pub(super) commands: Receiver<Command>,
+    pub(super) commands: Receiver<UsdCommand>,
     pub(super) bell: Arc<OwnedFd>,
     pub(super) events: EventSender,
     began: Instant,
