@@ -88,27 +88,7 @@ impl Daemon {
         let text = |why: &dyn std::fmt::Display| why.to_string();
         let number = self.next_tenant;
         let mut tenancy = self.newcomer(token, ticket, name, terms)?;
-        // Its previous cgroup is still being torn down; joining now would be undone.
-        let leaves = |t: &Tenant| {
-            let group = t.frames.as_ref().map(|frames| &frames.group);
-            t.phase == TenantPhase::Leaving && group.is_some_and(|group| group.has(&tenancy.record))
-        };
-        if self.tenants.values().any(leaves) {
-            return Err(
-                "the contract it had is still being given back: ask again in a moment".into(),
-            );
-        }
-        // A tree of processes requests more on its own account.
-        let least = MIN_PROGRAM_FRAMES;
-        if terms.frames.g < least {
-            return Err(format!(
-                "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
-                FrameSpec {
-                    g: terms.frames.g,
-                    x: terms.frames.g
-                }
-            ));
-        }
+        self.check_newcomer(&tenancy, &terms)?;
         let placement = placement(place);
         // TenantFrames that the machine does not have are refused now, not by a fault.
         let first = Request {
@@ -157,6 +137,32 @@ impl Daemon {
         });
         self.enter(token, number, tenancy);
         self.wipe_file(number);
+        Ok(())
+    }
+
+    /// Refuses a tenant whose last contract is not returned yet, or with too few frames.
+    fn check_newcomer(&self, tenancy: &Tenant, terms: &ContractSpec) -> Result<(), String> {
+        // Its previous cgroup is still being torn down; joining now would be undone.
+        let leaves = |t: &Tenant| {
+            let group = t.frames.as_ref().map(|frames| &frames.group);
+            t.phase == TenantPhase::Leaving && group.is_some_and(|group| group.has(&tenancy.record))
+        };
+        if self.tenants.values().any(leaves) {
+            return Err(
+                "the contract it had is still being given back: ask again in a moment".into(),
+            );
+        }
+        // A tree of processes requests more on its own account.
+        let least = MIN_PROGRAM_FRAMES;
+        if terms.frames.g < least {
+            return Err(format!(
+                "{} of guaranteed frames are fewer than the {least} frames one program needs: ask for more",
+                FrameSpec {
+                    g: terms.frames.g,
+                    x: terms.frames.g
+                }
+            ));
+        }
         Ok(())
     }
 

@@ -4,13 +4,15 @@
 //! [`Config::differs`] decides what a running daemon can take over from a file that has changed;
 //! the rest needs a restart, which tenants survive.
 
+mod check;
+
 use crate::policy::Rule;
+use check::place;
 use protocol::SOCKET;
 use protocol::contract_spec::{ContractSpec, DiskSpec, FrameSpec, from_text};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toml::de::{DeTable, DeValue};
 use wired::{Bytes, Time};
 
 /// Why a configuration is not used.
@@ -248,75 +250,6 @@ impl Config {
         }
     }
 
-    fn nonsense(&self) -> Option<InvalidValue> {
-        let Self { memory, disk, .. } = self;
-        if !(0.01..=1.0).contains(&disk.capacity) {
-            let asked = disk.capacity;
-            let why = format!(
-                "disk.capacity is {asked}: the share of the disk's time to promise is between 0.01 and 1.0"
-            );
-            return Some(("disk.capacity".into(), why));
-        }
-        if disk.depth == Some(0) {
-            let why = "disk.depth is 0: at least one request at a time must be possible";
-            return Some(("disk.depth".into(), why.into()));
-        }
-        let faults = self.faults;
-        if rate::Utilization::new(faults.share).is_none() {
-            let why = format!(
-                "faults.share is {}: the part of the processors for reservations and faults is above 0 and at most 1.0",
-                faults.share
-            );
-            return Some(("faults.share".into(), why));
-        }
-        let unit = Duration::from_nanos(100)..=Duration::from_millis(10);
-        if !unit.contains(&faults.unit.0) {
-            let why = format!(
-                "faults.unit is {}: the processor time of a fault is between 100ns and 10ms",
-                faults.unit
-            );
-            return Some(("faults.unit".into(), why));
-        }
-        let limits = [
-            ("faults.period", faults.period, 1, 10_000),
-            ("memory.revocation", memory.revocation, 1, 60_000),
-            ("memory.notice", memory.notice, 0, 3_600_000),
-            ("memory.grace", memory.grace, 0, 600_000),
-        ];
-        for (name, asked, least, most) in limits {
-            let range = Duration::from_millis(least)..=Duration::from_millis(most);
-            if !range.contains(&asked.0) {
-                let why = format!("{name} is {asked}: it can be from {least}ms to {most}ms");
-                return Some((name.into(), why));
-            }
-        }
-        if let Some(asked) = memory.managed
-            && asked.0 < 1 << 20
-        {
-            let why =
-                format!("memory.managed is {asked}: less than the 1MiB of one small contract");
-            return Some(("memory.managed".into(), why));
-        }
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let there = faults.period.0.mul_f64(faults.share) * processors as u32;
-        let floor = faults.unit.0 * rate::reservations::FAULT_FLOOR;
-        if floor > there {
-            let why = format!(
-                "faults: each program is promised {} faults in a period, which at {} each take {floor:?}, and {} of {processors} \
-                 processors are {there:?} of each {}: give a longer period, a smaller unit or more of the processors",
-                rate::reservations::FAULT_FLOOR,
-                faults.unit,
-                faults.share,
-                faults.period
-            );
-            return Some(("faults.unit".into(), why));
-        }
-        self.allow.iter().enumerate().find_map(|(at, rule)| {
-            let why = format!("rule {} of allow: {}", at + 1, rule.nonsense()?);
-            Some((format!("allow.{at}"), why))
-        })
-    }
-
     /// What in `new` a running daemon cannot take over.
     pub fn differs(&self, new: &Self) -> Vec<&'static str> {
         let mut found = Vec::new();
@@ -348,21 +281,6 @@ impl Config {
     pub fn managed(&self, total: u64) -> u64 {
         self.memory.managed.map_or(total / 2, |size| size.0)
     }
-}
-
-/// Where in the text a key's value, or the table of a number, begins.
-fn place(text: &str, key: &str) -> Option<usize> {
-    let table = DeTable::parse(text).ok()?;
-    let mut parts = key.split('.');
-    let mut value = table.get_ref().get(parts.next()?)?;
-    for part in parts {
-        value = match value.get_ref() {
-            DeValue::Table(table) => table.get(part)?,
-            DeValue::Array(all) => all.get(part.parse::<usize>().ok()?)?,
-            _ => return None,
-        };
-    }
-    Some(value.span().start)
 }
 
 #[cfg(test)]

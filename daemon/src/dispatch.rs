@@ -6,11 +6,12 @@
 use crate::listener::Connection;
 use crate::tenant::TenantPhase;
 use crate::{Daemon, policy};
+use disk::atropos::ClientId;
 use disk::usd::ChannelId;
 use frames::allocator::TenantId;
 use host::seqpacket::Received;
 use iochannel::ChannelGeometry;
-use protocol::contract_spec::{DiskChange, FrameSpec};
+use protocol::contract_spec::{DiskChange, DiskSpec, FrameSpec};
 use protocol::{
     CapacitySummary, ChannelNumber, DaemonEvent, Request, TenantInfo, TenantNumber, decode,
 };
@@ -328,18 +329,7 @@ impl Daemon {
             may.map_err(|why| why.to_string())?;
         }
         if let Some(disk) = disk {
-            disk.check().map_err(|why| why.to_string())?;
-            let client = client.ok_or("it has no disk yet")?;
-            let owed = self.allocator.stats(TenantId(number)).map_or(0, |v| v.owed);
-            if owed > 0 && disk.share() < was.share() {
-                return Err(format!(
-                    "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it \
-                     keep: ask again in a moment"
-                ));
-            }
-            self.usd
-                .change(client, disk.into())
-                .map_err(|why| why.to_string())?;
+            self.change_disk(number, client, was, disk)?;
         }
         if let Some(tenancy) = self.tenants.get_mut(&number) {
             tenancy.record.terms.disk = terms.disk;
@@ -355,6 +345,28 @@ impl Daemon {
         }
         self.remember_frames()?;
         self.remember(number)
+    }
+
+    /// Gives a tenant another share of the disk's time.
+    fn change_disk(
+        &mut self,
+        number: TenantNumber,
+        client: Option<ClientId>,
+        was: DiskSpec,
+        disk: DiskSpec,
+    ) -> Result<(), String> {
+        disk.check().map_err(|why| why.to_string())?;
+        let client = client.ok_or("it has no disk yet")?;
+        let owed = self.allocator.stats(TenantId(number)).map_or(0, |v| v.owed);
+        if owed > 0 && disk.share() < was.share() {
+            return Err(format!(
+                "tenant {number} is giving back {owed} frames by a deadline that its {was} of the disk lets it \
+                 keep: ask again in a moment"
+            ));
+        }
+        self.usd
+            .change(client, disk.into())
+            .map_err(|why| why.to_string())
     }
 
     /// Persists a tenant for the next daemon.

@@ -104,6 +104,86 @@ impl Daemon {
         self.set_tenant(token, None);
         self.say_at(token, &DaemonEvent::Left, &[]);
     }
+
+    /// A tenant's processes have ended, or it has given its frames back. The frames are free at
+    /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
+    /// released only when none of its I/O is in flight, which a job thread waits for.
+    ///
+    /// The allocator receives this event for the second time: since [`Daemon::weighed`], or
+    /// [`Daemon::emptied`], it has no record of that tenant. But each event also makes it evaluate
+    /// what the other tenants have reported since, so the second one has an effect.
+    pub(super) fn part(&mut self, number: TenantNumber) {
+        let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
+        self.carry_out(orders);
+        let tenancy = self.tenants.get_mut(&number);
+        match tenancy.and_then(|tenancy| tenancy.client.take()) {
+            Some(client) => {
+                let leaving = self.usd.begin_removal(client);
+                self.errands.start(move || {
+                    leaving.wait();
+                    JobResult::Left(number)
+                });
+            }
+            None => self.forget(number),
+        }
+    }
+
+    pub(super) fn is_ending(&self, number: TenantNumber) -> bool {
+        let tenancy = self.tenants.get(&number);
+        tenancy.is_none_or(|tenancy| tenancy.phase == TenantPhase::Ending)
+    }
+
+    /// A tenant has ended or left: releases all that it had.
+    pub(super) fn forget(&mut self, number: TenantNumber) {
+        let Some(tenancy) = self.tenants.remove(&number) else {
+            return;
+        };
+        let name = &tenancy.record.name;
+        let left = tenancy.phase == TenantPhase::Leaving;
+        let how = if left { "left" } else { "ended" };
+        self.log(format_args!(
+            "tenant {number} ({name}) has {how}: all it had is free"
+        ));
+        if let Some(token) = tenancy.connection.filter(|_| !left) {
+            self.close(token);
+        }
+        if let Some(file) = tenancy.file
+            && let Err(why) = self.swap.release(file)
+        {
+            self.log(format_args!(
+                "the swap file of tenant {number} stays taken: {why}"
+            ));
+        }
+        if let Some(frames) = &tenancy.frames {
+            frames.group.remove();
+        }
+        self.leave_fault_rates(number);
+        // Last: a client that receives this may request all of it.
+        if let Some(token) = tenancy.connection.filter(|_| left) {
+            self.let_go(token);
+        }
+    }
+
+    /// Kills tenants whose process has ended while their connection stayed open, and those that
+    /// did not come back to this daemon in time.
+    pub(super) fn end_the_lost(&mut self) {
+        // A daemon's tenants are away from its start on, which is the stall's, too.
+        let stalled = self.stall.total().min(crate::stall::MOST);
+        let grace = self.config.memory.grace.0 + stalled;
+        let lost = |tenancy: &Tenant| match tenancy.phase {
+            TenantPhase::Away(since) => {
+                tenancy.record.process().is_none() || since.elapsed() > grace
+            }
+            TenantPhase::Admitted | TenantPhase::Asking => {
+                tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive())
+            }
+            TenantPhase::Wiping | TenantPhase::Leaving | TenantPhase::Ending => false,
+        };
+        let lost: Vec<_> = (self.tenants.iter())
+            .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))
+            .collect();
+        lost.into_iter().for_each(|number| self.kill(number));
+    }
 }
 
 /// Lowers the limit of a tenant that owns no frame to zero.

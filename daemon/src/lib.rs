@@ -10,7 +10,7 @@
 //! | `config`, `policy` | what there is to give out, and to whom |
 //! | `listener`, `peer`, `user_limits`, `fd_reaper` | connections, credentials and per-user limits |
 //! | `dispatch`, `admission` | requests of tenants: contracts, channels |
-//! | `recovery`, `leave` | tenants that come back, and that leave |
+//! | `recovery`, `leave` | tenants that come back, leave and end |
 //! | `fault_rates` | fault limits of all tenants |
 //! | `frame_actions` | execution of the frames allocator's actions |
 //! | `tenant_cgroup`, `cgroup_origin`, `stall` | control groups, RSS, processor stalls |
@@ -28,6 +28,7 @@ mod backing;
 mod cgroup_origin;
 pub mod config;
 mod dispatch;
+mod error;
 mod fault_rates;
 mod fd_reaper;
 mod frame_actions;
@@ -48,13 +49,14 @@ mod urgent;
 mod user_limits;
 
 pub use backing::{calibrate_disk, check_disk};
-use config::{Config, ConfigError};
+use config::Config;
 use disk::cost_model::CostModel;
-use disk::swapfs::{FileError, OpenError, SwapFs};
+use disk::swapfs::SwapFs;
 use disk::usd::{Usd, UsdEvent};
+pub use error::DaemonError;
 use fault_rates::FaultRates;
 use fd_reaper::FdReaper;
-use frames::allocator::{Allocator, AllocatorConfig, MachineTopology, TenantId};
+use frames::allocator::{Allocator, AllocatorConfig, MachineTopology};
 use jobs::{JobResult, JobRunner};
 use listener::{Connection, LISTENER, UnidentifiedPeers, listen};
 use protocol::TenantNumber;
@@ -67,7 +69,7 @@ use stall::Stall;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tenant::{Tenant, TenantPhase};
+use tenant::Tenant;
 use tenant_cgroup::CgroupRoot;
 use user_limits::UserLimits;
 
@@ -85,54 +87,6 @@ const DISK: u64 = 2;
 const SIGNALS: u64 = 3;
 const CONNECTION: u64 = 1 << 32;
 const HUNGER: u64 = 2 << 32;
-
-/// Why the daemon does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
-    /// Its configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The swap file.
-    #[error(transparent)]
-    Swap(#[from] OpenError),
-    /// Its tables.
-    #[error("the swap filesystem cannot be used: {0}")]
-    Table(#[from] FileError),
-    /// The disk.
-    #[error("the disk cannot be used: {0}")]
-    Disk(String),
-    /// The contract of a tenant of an earlier daemon.
-    #[error(
-        "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
-         its process {pid}"
-    )]
-    Promised {
-        /// The tenant.
-        tenant: String,
-        /// Its process.
-        pid: i32,
-        /// Its contract.
-        terms: String,
-        /// Why.
-        why: String,
-    },
-    /// The socket.
-    #[error("cannot listen at {}: {why}", path.display())]
-    Listen {
-        /// Where.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// A system call failed that the daemon cannot do without.
-    #[error("cannot {what}: {errno}")]
-    Call {
-        /// What it was for.
-        what: &'static str,
-        /// What the kernel said.
-        errno: Errno,
-    },
-}
 
 /// The daemon.
 pub struct Daemon {
@@ -235,25 +189,31 @@ impl Daemon {
             fault_rates: FaultRates::new(config.faults),
             config,
         };
+        it.watch()?;
+        it.find_tenants()?;
+        Ok(it)
+    }
+
+    /// Polls all that the loop serves.
+    fn watch(&self) -> Result<(), DaemonError> {
         let first = epoll::EventData::new_u64(LISTENER);
         epoll::add(
-            it.strangers.epoll(),
-            &it.listener,
+            self.strangers.epoll(),
+            &self.listener,
             first,
             epoll::EventFlags::IN,
         )
         .map_err(call("poll"))?;
         for (fd, token) in [
-            (it.strangers.epoll().as_fd(), STRANGERS),
-            (it.errands.fd(), ERRANDS),
-            (it.usd.event_fd(), DISK),
-            (it.signals.fd(), SIGNALS),
+            (self.strangers.epoll().as_fd(), STRANGERS),
+            (self.errands.fd(), ERRANDS),
+            (self.usd.event_fd(), DISK),
+            (self.signals.fd(), SIGNALS),
         ] {
             let data = epoll::EventData::new_u64(token);
-            epoll::add(&it.epoll, fd, data, epoll::EventFlags::IN).map_err(call("poll"))?;
+            epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(call("poll"))?;
         }
-        it.find_tenants()?;
-        Ok(it)
+        Ok(())
     }
 
     /// Where it listens.
@@ -421,86 +381,6 @@ impl Daemon {
                 }
             }
         }
-    }
-
-    /// A tenant's processes have ended, or it has given its frames back. The frames are free at
-    /// once: requests for them do not wait for the tenant's disk. Its disk space and time are
-    /// released only when none of its I/O is in flight, which a job thread waits for.
-    ///
-    /// The allocator receives this event for the second time: since [`Daemon::weighed`], or
-    /// [`Daemon::emptied`], it has no record of that tenant. But each event also makes it evaluate
-    /// what the other tenants have reported since, so the second one has an effect.
-    fn part(&mut self, number: TenantNumber) {
-        let orders = self.allocator.on_tenant_gone(TenantId(number), self.now());
-        self.carry_out(orders);
-        let tenancy = self.tenants.get_mut(&number);
-        match tenancy.and_then(|tenancy| tenancy.client.take()) {
-            Some(client) => {
-                let leaving = self.usd.begin_removal(client);
-                self.errands.start(move || {
-                    leaving.wait();
-                    JobResult::Left(number)
-                });
-            }
-            None => self.forget(number),
-        }
-    }
-
-    fn is_ending(&self, number: TenantNumber) -> bool {
-        let tenancy = self.tenants.get(&number);
-        tenancy.is_none_or(|tenancy| tenancy.phase == TenantPhase::Ending)
-    }
-
-    /// A tenant has ended or left: releases all that it had.
-    fn forget(&mut self, number: TenantNumber) {
-        let Some(tenancy) = self.tenants.remove(&number) else {
-            return;
-        };
-        let name = &tenancy.record.name;
-        let left = tenancy.phase == TenantPhase::Leaving;
-        let how = if left { "left" } else { "ended" };
-        self.log(format_args!(
-            "tenant {number} ({name}) has {how}: all it had is free"
-        ));
-        if let Some(token) = tenancy.connection.filter(|_| !left) {
-            self.close(token);
-        }
-        if let Some(file) = tenancy.file
-            && let Err(why) = self.swap.release(file)
-        {
-            self.log(format_args!(
-                "the swap file of tenant {number} stays taken: {why}"
-            ));
-        }
-        if let Some(frames) = &tenancy.frames {
-            frames.group.remove();
-        }
-        self.leave_fault_rates(number);
-        // Last: a client that receives this may request all of it.
-        if let Some(token) = tenancy.connection.filter(|_| left) {
-            self.let_go(token);
-        }
-    }
-
-    /// Kills tenants whose process has ended while their connection stayed open, and those that
-    /// did not come back to this daemon in time.
-    fn end_the_lost(&mut self) {
-        // A daemon's tenants are away from its start on, which is the stall's, too.
-        let stalled = self.stall.total().min(stall::MOST);
-        let grace = self.config.memory.grace.0 + stalled;
-        let lost = |tenancy: &Tenant| match tenancy.phase {
-            TenantPhase::Away(since) => {
-                tenancy.record.process().is_none() || since.elapsed() > grace
-            }
-            TenantPhase::Admitted | TenantPhase::Asking => {
-                tenancy.frames.as_ref().is_some_and(|f| !f.group.is_alive())
-            }
-            TenantPhase::Wiping | TenantPhase::Leaving | TenantPhase::Ending => false,
-        };
-        let lost: Vec<_> = (self.tenants.iter())
-            .filter_map(|(number, tenancy)| lost(tenancy).then_some(*number))
-            .collect();
-        lost.into_iter().for_each(|number| self.kill(number));
     }
 }
 

@@ -201,7 +201,21 @@ impl Daemon {
             note: String::new(),
         };
         self.say_at(token, &said, &[]);
-        let beyond = self.allocator.stats(id).map_or(0, |view| view.beyond);
+        self.revoke_excess(number, n, claimed);
+        self.lower_again(number)?;
+        // Its excess frames are revoked now.
+        let orders = self.allocator.tick(self.now());
+        self.carry_out(orders);
+        self.hungry(number);
+        Ok(())
+    }
+
+    /// Revokes what a tenant that came back with `n` frames had `claimed` beyond them.
+    fn revoke_excess(&mut self, number: TenantNumber, n: u32, claimed: u32) {
+        let beyond = self
+            .allocator
+            .stats(TenantId(number))
+            .map_or(0, |view| view.beyond);
         if beyond > 0 {
             let managed = self.allocator.managed();
             self.log(format_args!(
@@ -213,12 +227,6 @@ impl Daemon {
             let by = self.now() + self.config.memory.revocation.0;
             self.revoke(number, 0, n, by);
         }
-        self.lower_again(number)?;
-        // Its excess frames are revoked now.
-        let orders = self.allocator.tick(self.now());
-        self.carry_out(orders);
-        self.hungry(number);
-        Ok(())
     }
 
     /// A contract that an earlier daemon had announced to lower is lowered after the notice, which

@@ -11,11 +11,11 @@
 
 use crate::cgroup_origin;
 use crate::persisted_tenants::TenantRecord;
+use host::address_spaces::AddressSpaces;
 use host::process_tree::{self, is_running, release_memory};
 use host::procfs;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -285,54 +285,6 @@ impl TenantCgroup {
 /// the folder of all daemons'.
 fn mount_of(group: &Path) -> Option<&Path> {
     group.ancestors().nth(3)
-}
-
-/// Processes, one for each address space. What a process is called proves nothing: a tenant could
-/// hide its memory behind the name of a pager process.
-#[derive(Default)]
-struct AddressSpaces {
-    /// Sorted by the kernel's order of their address spaces.
-    distinct: Vec<Pid>,
-    /// Those that this process may not compare with others, or that have ended.
-    unknown: Vec<Pid>,
-}
-
-impl AddressSpaces {
-    fn of(pids: &[Pid]) -> Self {
-        let mut all = Self::default();
-        for pid in pids {
-            let mut comparable = order_of_memory(*pid, *pid).is_some();
-            let place = all.distinct.binary_search_by(|other| {
-                let order = order_of_memory(*other, *pid);
-                comparable &= order.is_some();
-                order.unwrap_or(Ordering::Less)
-            });
-            match place {
-                _ if !comparable => all.unknown.push(*pid),
-                Ok(_) => {}
-                Err(place) => all.distinct.insert(place, *pid),
-            }
-        }
-        all
-    }
-
-    fn len(&self) -> usize {
-        self.distinct.len() + self.unknown.len()
-    }
-}
-
-/// How the address spaces of two processes compare, by `kcmp`. None where one has ended, or where
-/// the kernel does not allow it.
-fn order_of_memory(one: Pid, other: Pid) -> Option<Ordering> {
-    const KCMP_VM: libc::c_int = 1;
-    let (one, other) = (one.as_raw_nonzero().get(), other.as_raw_nonzero().get());
-    // SAFETY: compares, and touches no memory.
-    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) } {
-        0 => Some(Ordering::Equal),
-        1 => Some(Ordering::Less),
-        2 => Some(Ordering::Greater),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

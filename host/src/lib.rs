@@ -4,6 +4,7 @@
 //! Rule: what a preloaded library uses of it, between vfork and exec or in a fork's child,
 //! allocates nothing: [`seqpacket`], [`elf_check`], [`seccomp::call`].
 
+pub mod address_spaces;
 pub mod cgroup_membership;
 pub mod cpu_reservation;
 pub mod direct_io;

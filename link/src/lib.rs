@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod handshake;
+mod join_error;
 pub mod stats_page;
 
 /// Frames a process is guaranteed, and the least a contract may hold for each process

@@ -38,8 +38,8 @@
 //! Until it has attached its ledger it owns nothing, and may disconnect.
 
 use super::session_driver::{Revocation, SessionDriver, SessionEvent};
-use super::{ContractRequest, Session, TenantError};
-use frames::{Contract, Ledger, LedgerError};
+use super::{ContractRequest, LinkedError, Session};
+use frames::{Contract, Ledger};
 use iochannel::ChannelClient;
 use protocol::contract_spec::ContractSpec;
 use protocol::{MIN_PROGRAM_FRAMES, TenantNumber};
@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
-use store::{DiskConfig, DiskTransport, SetupError, SharedStore, StoreConfig};
+use store::{DiskConfig, DiskTransport, SharedStore, StoreConfig};
 
 /// Holders that the store has room for: none, and the one domain.
 const HOLDERS: u16 = 2;
@@ -61,43 +61,6 @@ const EAGER: Duration = Duration::from_millis(2);
 
 /// References to the line while no store has one: those of the tenant and its thread.
 const NO_STORE: usize = 2;
-
-/// Why a linked program cannot join, or cannot leave.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkedError {
-    /// The daemon.
-    #[error(transparent)]
-    Session(#[from] TenantError),
-    /// The ledger cannot be made.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
-    /// The store cannot be made.
-    #[error(transparent)]
-    Store(#[from] SetupError),
-    /// Something that the kernel does not give.
-    #[error("cannot {what}: {errno}")]
-    Call {
-        /// What it was for.
-        what: &'static str,
-        /// What the kernel said.
-        errno: Errno,
-    },
-    /// What was made of the [`DomainResources`] is still there.
-    #[error(
-        "the contract is still used: a domain with {frames} frames, or one of its stretches, is there; drop them, \
-         then leave"
-    )]
-    InUse {
-        /// Frames that are owned.
-        frames: u32,
-    },
-    /// The daemon finds that something is still used.
-    #[error("the contract cannot be given back: {0}")]
-    Stays(String),
-    /// It was left before.
-    #[error("there is no contract any more: it was given back, or lost")]
-    Over,
-}
 
 /// What is heard of before frames are given back.
 pub type OnRevocation = Box<dyn FnMut(Revocation) + Send>;

@@ -1,0 +1,54 @@
+//! Why the daemon does not run.
+
+use crate::config::ConfigError;
+use disk::swapfs::{FileError, OpenError};
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Its configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The swap file.
+    #[error(transparent)]
+    Swap(#[from] OpenError),
+    /// Its tables.
+    #[error("the swap filesystem cannot be used: {0}")]
+    Table(#[from] FileError),
+    /// The disk.
+    #[error("the disk cannot be used: {0}")]
+    Disk(String),
+    /// The contract of a tenant of an earlier daemon.
+    #[error(
+        "{tenant} of an earlier daemon has {terms}, which cannot be kept: {why}; promise as much as then, or end \
+         its process {pid}"
+    )]
+    Promised {
+        /// The tenant.
+        tenant: String,
+        /// Its process.
+        pid: i32,
+        /// Its contract.
+        terms: String,
+        /// Why.
+        why: String,
+    },
+    /// The socket.
+    #[error("cannot listen at {}: {why}", path.display())]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A system call failed that the daemon cannot do without.
+    #[error("cannot {what}: {errno}")]
+    Call {
+        /// What it was for.
+        what: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
