@@ -112,13 +112,6 @@ fn checks() -> Vec<Check> {
             false,
         ),
         check(
-            "faults on files",
-            fault_events(),
-            "sysctl kernel.perf_event_paranoid=2, or CAP_PERFMON; in a container its seccomp filter must let \
-             perf_event_open through",
-            false,
-        ),
-        check(
             "page size",
             page_size(),
             "a kernel with base pages of 4 KiB",
@@ -184,18 +177,6 @@ fn swap(bytes: u64) -> Result<String, String> {
         bytes => Err(format!(
             "{} on: correct, but the kernel may swap out what a contract says is resident",
             mib(bytes)
-        )),
-    }
-}
-
-/// Checks that faults which the kernel handles by itself can be counted, so that
-/// `--fault-rate` paces them, too.
-fn fault_events() -> Result<String, String> {
-    // Nothing in this function faults so often that a signal would come.
-    match translation::FaultEvent::open(0, u32::MAX, 0) {
-        Ok(_) => Ok("counted and paced under --fault-rate".into()),
-        Err(errno) => Err(format!(
-            "not counted under --fault-rate, only those on paged memory are: {errno}"
         )),
     }
 }

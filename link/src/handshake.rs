@@ -90,8 +90,6 @@ pub struct RunFlags {
     pub verbosity: u8,
     /// A program that cannot be paged runs unpaged, with a warning.
     pub allow_unpaged: bool,
-    /// The tree may have fault limits.
-    pub paced: bool,
     /// Features of `translation` to do without, as its own bits.
     pub without: u64,
 }
@@ -358,7 +356,6 @@ impl Welcome {
         bytes.u32(self.guaranteed);
         bytes.u32(self.options.verbosity.into());
         bytes.u32(self.options.allow_unpaged.into());
-        bytes.u32(self.options.paced.into());
         bytes.u64(self.options.without);
         for role in self.roles {
             bytes.put(&[role as u8]);
@@ -371,7 +368,6 @@ impl Welcome {
         let options = RunFlags {
             verbosity: reader.u32()?.min(255) as u8,
             allow_unpaged: reader.u32()? != 0,
-            paced: reader.u32()? != 0,
             without: reader.u64()?,
         };
         let mut roles = [FdRole::Nothing; DESCRIPTORS];
@@ -430,7 +426,6 @@ mod tests {
             options: RunFlags {
                 verbosity: 2,
                 allow_unpaged: true,
-                paced: true,
                 without: 1 << 40,
             },
             roles,

@@ -120,12 +120,6 @@ figures! {
     Paced = "paced" Sum,
     /// Microseconds that they slept.
     PacedUs = "paced_us" Sum,
-    /// Faults that the kernel handled by itself (files, memory that is not paged), counted in batches.
-    KernelFaults = "kernel_faults" Sum,
-    /// Those of them after which their thread slept, past its limit or that of all.
-    KernelPaced = "kernel_paced" Sum,
-    /// Microseconds that it slept.
-    KernelPacedUs = "kernel_paced_us" Sum,
     /// Pages left out of windows and huge frames, because the limit had no room for them.
     Cut = "cut" Sum,
     /// The most faults of one thread in one period, where that is limited.
@@ -143,14 +137,10 @@ figures! {
     // What the system domain counts, beside what the process's domain does.
     /// Processes that came in by a fork.
     Forks = "forks" Sum @ 64,
-    /// Processes whose faults on files, too, were counted and paced.
-    KernelCounted = "kernel_counted" Sum,
-    /// Processes in which these could not be counted.
-    KernelUncounted = "kernel_uncounted" Sum,
 }
 
 const _: () = assert!(LIMITS + rate::shared_limits::WORDS * 8 <= HEADER);
-const _: () = assert!((Metric::KernelUncounted as usize) < ROOM);
+const _: () = assert!((Metric::Forks as usize) < ROOM);
 
 /// The board, mapped.
 pub struct StatsPage {

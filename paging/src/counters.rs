@@ -75,13 +75,6 @@ counters! {
     paced,
     /// Microseconds that they slept.
     paced_us,
-    /// Faults that the kernel handled by itself, on files and on memory that is not paged,
-    /// counted in batches.
-    kernel_faults,
-    /// Those of them after which their thread slept, past its limit or that of all.
-    kernel_paced,
-    /// Microseconds that it slept.
-    kernel_paced_us,
     /// Pages left out of windows and huge frames, because the limit had no room for them.
     cut,
     /// The most faults of one thread in one period.

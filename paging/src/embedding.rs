@@ -18,7 +18,6 @@ use crate::DomainError;
 use crate::counters::Counters;
 use crate::entry::thread::HandlerThread;
 use crate::entry::upcall::thread_hint;
-use crate::entry::{kernel_faults, signals};
 use crate::evict::ReclaimOutcome;
 use crate::pager::{Hooks, Pager, PagerConfig};
 use frames::DomainFrames;
@@ -164,35 +163,9 @@ impl ProcessPager {
         self.running.store(1, Ordering::Release);
     }
 
-    /// Throttles the faults that the kernel handles by itself from now on. The program's
-    /// threads have events with number [`fault_signal`](Self::fault_signal). `code` is the
-    /// text of the library that contains the pager.
-    ///
-    /// # Errors
-    /// The kernel's error if the handler cannot be installed.
-    pub fn throttle_kernel_faults(&self, code: Range<usize>) -> std::io::Result<()> {
-        kernel_faults::install(self.pager, code)
-    }
-
-    /// The number of those events.
-    pub fn fault_signal() -> u64 {
-        kernel_faults::number()
-    }
-
-    /// Sets how many faults come with one of the events' signals.
-    pub fn set_fault_batch(&self, batch: u32) {
-        kernel_faults::set_batch(batch);
-    }
-
     /// The limits of the fault rate.
     pub fn limits(&self) -> rate::SharedLimits<'static> {
         self.pager.faults.throttle.limits()
-    }
-
-    /// Unblocks the pager's signals on the calling thread, which was started with them
-    /// blocked.
-    pub fn unblock_signals() {
-        signals::unblock_here();
     }
 
     /// Returns true if an address is in a stretch.

@@ -8,8 +8,8 @@
 //! What counts: each fault once, however often it is retried, and each page that comes with
 //! another, in a window or a huge frame. A window takes what the period has left, and never
 //! waits. Pages that a program requests by a call (pinning, binding) do not count: it waits
-//! for them as it would for any work. Faults that the kernel handles by itself are counted by
-//! [`kernel_faults`](crate::entry::kernel_faults), which sleeps for them.
+//! for them as it would for any work. Nor do faults that the kernel handles by itself, on files and
+//! on memory that is not paged.
 //!
 //! A fault's cost is the processor time of the thread that handles it, measured for one in
 //! [`SAMPLED`] of them, eviction included if that thread evicts. The kernel's own time to
@@ -148,7 +148,7 @@ impl FaultThrottle {
     /// Decides whether a fault of a task may be handled now.
     pub(crate) fn check(&self, task: ThreadKey, state: &mut ThrottleState) -> ThrottleDecision {
         let before = state.since;
-        let decision = self.decide(self.limiter(), task, state);
+        let decision = self.decide(task, state);
         match &decision {
             ThrottleDecision::RetryAt(_) if before == 0 => self.log.add(Counter::paced, 1),
             ThrottleDecision::Proceed(Some(now)) if before != 0 => {
@@ -159,45 +159,12 @@ impl FaultThrottle {
         decision
     }
 
-    /// The kernel has handled `batch` faults of a task by itself. Decides whether they fit the
-    /// period; a suspended task waits, and is checked again.
-    pub(crate) fn check_after(
-        &self,
-        batch: u32,
-        task: ThreadKey,
-        state: &mut ThrottleState,
-    ) -> ThrottleDecision {
-        let decision = self.decide(self.limiter().in_batches(batch), task, state);
-        if let (ThrottleDecision::Proceed(Some(now)), true) = (&decision, state.was_suspended()) {
-            self.log.add(Counter::kernel_paced_us, state.slept_us(*now));
-        }
-        decision
-    }
-
-    /// How many of the `want` remaining faults of the batch fit the period.
-    pub(crate) fn grant_after(&self, batch: u32, task: ThreadKey, want: u32) -> u32 {
-        if !self.limits.is_limited() {
-            return want;
-        }
-        let more = self
-            .limiter()
-            .in_batches(batch)
-            .charge_extra(task, now(), want);
-        self.raise(more.task_count, more.tree_count);
-        more.granted
-    }
-
-    fn decide(
-        &self,
-        limiter: Limiter<'_>,
-        task: ThreadKey,
-        state: &mut ThrottleState,
-    ) -> ThrottleDecision {
+    fn decide(&self, task: ThreadKey, state: &mut ThrottleState) -> ThrottleDecision {
         if !self.limits.is_limited() && state.since == 0 {
             return ThrottleDecision::Proceed(None);
         }
         let now = now();
-        let answer = limiter.page_fault(task, now, state.token);
+        let answer = self.limiter().page_fault(task, now, state.token);
         state.token = answer.token;
         if answer.call_swapper {
             let setting = self.limits.snapshot().limits;
@@ -271,11 +238,6 @@ impl FaultThrottle {
 }
 
 impl ThrottleState {
-    /// Returns true if the fault was ever delay.
-    pub(crate) fn was_suspended(&self) -> bool {
-        self.since != 0
-    }
-
     /// Microseconds since it was delay.
     fn slept_us(&self, now: Nanos) -> u64 {
         now.saturating_sub(self.since) / 1000

@@ -5,7 +5,7 @@ use crate::raw_syscall::syscall3;
 use crate::vma_map::Lookup;
 use crate::{
     address_space, adopt, diagnostics, exec, fork, limits, malloc, paged_memory, pager_process,
-    process_pager, pthread, supervisor, traps,
+    process_pager, pthread, supervisor,
 };
 use link::client::{Connection, SupervisorPort};
 use link::handshake::Hello;
@@ -46,12 +46,10 @@ extern "C" fn constructor(_: c_int, _: *const *const c_char, environ: *const *co
     unsafe { exec::save_environment(environ) };
     let before = limits::mapped();
     fit_arenas();
-    traps::start();
     if let Err(why) = pager_process::start(attach, None) {
         diagnostics::log_refusal(format_args!("{why}"));
         exit_group(EXIT_FAILED);
     }
-    process_pager::unblock_signals();
     let heap = first_arena();
     // SAFETY: the constructor, one thread; the heap is fresh.
     unsafe { malloc::init(heap) };

@@ -14,7 +14,6 @@
 //! - `fork`, `exec`, `pthread`, `fd_guard`: other calls of a program that concern its pager
 //! - `rseq`: the processors that its threads run on
 //! - `init`, `pager_process`, `supervisor`: how a process joins the tree, and its pager process
-//! - `traps`: faults on files, counted and throttled
 //! - `process_pager`: the pager of this process; `paged_memory`: its operations on memory
 //!
 //! Rule: the library's own data never lies in memory it pages. Its heap (`heap`) and
@@ -50,5 +49,4 @@ mod raw_syscall;
 mod rseq;
 mod supervisor;
 mod syscall;
-mod traps;
 mod vma_map;

@@ -63,10 +63,6 @@ static STAGE: AtomicU32 = AtomicU32::new(STARTING);
 const STARTING: u32 = 0;
 /// It serves, or has failed.
 const SERVING: u32 = 1;
-/// The program has the handler of the signals that throttle its faults on files.
-const HANDLED: u32 = 2;
-/// These faults are counted.
-const COUNTED: u32 = 3;
 
 /// The program's process number, as its own PID namespace has it.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
@@ -111,12 +107,6 @@ pub fn start(join: AttachFn, gate: Option<ForkGate>) -> Result<(), String> {
         reap(trampoline, 0);
     }
     FAILURE.lock().take().map_or(Ok(()), Err)?;
-    if process_pager::handle_fault_signals() {
-        set_stage(HANDLED);
-        while STAGE.load(Ordering::Acquire) == HANDLED {
-            futex::wait(&STAGE, HANDLED, Some(POLL_INTERVAL));
-        }
-    }
     Ok(())
 }
 
@@ -215,7 +205,6 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
         Some(connection) => Some(Lifeline::tie(program.pid(), connection).map_err(text)?),
         None => None,
     };
-    let throttle = process_pager::KernelFaultThrottle::begin(program.pid());
     // Steps that need rights come before these are dropped.
     let realtime = threads::set_rt_priority(program.pid());
     let prepared = realtime || process_pager::entries_need_rights();
@@ -226,7 +215,6 @@ fn join(above: usize) -> Result<ProgramWatch, String> {
         program,
         connection: connection.map(Connection::into_fd),
         lifeline,
-        throttle,
         handlers: if prepared {
             HandlerState::Prepared
         } else {
@@ -241,7 +229,6 @@ struct ProgramWatch {
     program: Program,
     connection: Option<std::os::fd::OwnedFd>,
     lifeline: Option<Lifeline>,
-    throttle: process_pager::KernelFaultThrottle,
     handlers: HandlerState,
     /// The calling thread has the class of those that read faults, which cannot be had later.
     realtime: bool,
@@ -269,10 +256,6 @@ impl ProgramWatch {
 
     fn run(mut self) -> ! {
         threads::trim_stack();
-        // A program that waits for its faults to be counted (below) may fault meanwhile.
-        if self.throttle.is_any() && self.handlers != HandlerState::Run {
-            self.start_handlers();
-        }
         let entry = |fd: RawFd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -286,14 +269,6 @@ impl ProgramWatch {
             entry(connection),
             entry(first_fault),
         ];
-        if self.throttle.is_any() {
-            // The program waits for this; its end is found below.
-            futex::wait(&STAGE, SERVING, Some(CHECK_INTERVAL));
-            if STAGE.load(Ordering::Acquire) == HANDLED {
-                self.throttle.follow();
-                set_stage(COUNTED);
-            }
-        }
         loop {
             let at = fds.as_mut_ptr() as usize;
             // SAFETY: three entries that live through the call.
@@ -316,7 +291,6 @@ impl ProgramWatch {
                 fds[2].fd = -1;
                 self.start_handlers();
             }
-            self.throttle.follow();
             if self.program.has_replaced_its_image() {
                 if let Some(lifeline) = &self.lifeline {
                     lifeline.cut();

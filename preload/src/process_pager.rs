@@ -5,16 +5,15 @@
 mod fork_gate;
 
 use crate::supervisor::disk::SupervisorDisk;
-use crate::traps::{self, Traps};
 use crate::{diagnostics, mapped_bitmap, pager_process, rseq, supervisor};
 use frames::{Contract, DomainFrames, DomainId, Ledger};
 use link::client::{Connection, Joined};
 use link::handshake::slot_of;
-use link::stats_page::{Metric, StatsPage};
+use link::stats_page::StatsPage;
 use selfpage::embedding::{Config, EntryThread, ForkGuard, ProcessPager};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use store::SharedStore;
 use translation::{Capabilities, EntryKind, Userfault};
 use wired::futex;
@@ -197,54 +196,6 @@ fn adopt(ledger: &'static Ledger, domain: u32) -> Result<DomainFrames<'static>, 
         .map_err(text)
 }
 
-/// True if the kernel lets the pager process count the faults that the kernel handles by itself.
-static COUNTS_KERNEL_FAULTS: AtomicBool = AtomicBool::new(false);
-
-/// Puts the handler of the signals in place that throttle faults which the kernel handles by
-/// itself, where these are counted. In the program: its signal handlers are its own. Returns
-/// true where it is in place.
-pub fn handle_fault_signals() -> bool {
-    let Some(pager) = get().filter(|_| COUNTS_KERNEL_FAULTS.load(Ordering::Acquire)) else {
-        return false;
-    };
-    pager.process.throttle_kernel_faults(traps::code()).is_ok()
-}
-
-/// The pacing of faults that the kernel handles by itself.
-pub struct KernelFaultThrottle(Option<Traps>);
-
-impl KernelFaultThrottle {
-    /// Of a program that has one thread, `first`, in a tree that may have fault limits.
-    pub fn begin(first: i32) -> Self {
-        let Some(pager) = get().filter(|_| supervisor::may_have_fault_limits()) else {
-            return Self(None);
-        };
-        let traps = Traps::begin(pager.process, first);
-        COUNTS_KERNEL_FAULTS.store(traps.is_some(), Ordering::Release);
-        let figure = match traps {
-            Some(_) => Metric::KernelCounted,
-            None => Metric::KernelUncounted,
-        };
-        pager
-            .board
-            .block(slot_of(supervisor::domain()))
-            .add(figure, 1);
-        Self(traps)
-    }
-
-    /// Returns true if such faults can be throttled.
-    pub fn is_any(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Follows the limits.
-    pub fn follow(&mut self) {
-        if let Some(traps) = &mut self.0 {
-            traps.follow();
-        }
-    }
-}
-
 /// Joins the tree: the pager of a new image, or, with a gate, of a fork's child.
 pub fn attach(gate: Option<ForkGate>, joined: Joined) -> Result<Connection, String> {
     match gate.and_then(ForkGate::into_fork) {
@@ -259,13 +210,6 @@ pub fn signal_inherited() {
         let inherited = pager.board.block(slot_of(supervisor::domain())).inherited();
         inherited.store(1, Ordering::Release);
         futex::wake_all(inherited);
-    }
-}
-
-/// Unblocks the signals that throttle the calling thread's faults; its parent may have blocked them.
-pub fn unblock_signals() {
-    if get().is_some() {
-        ProcessPager::unblock_signals();
     }
 }
 

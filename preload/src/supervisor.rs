@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 static PORT: OnceLock<SupervisorPort> = OnceLock::new();
 static DOMAIN: AtomicU32 = AtomicU32::new(0);
 static ALLOW_UNPAGED: AtomicBool = AtomicBool::new(false);
-static FAULT_LIMITS: AtomicBool = AtomicBool::new(false);
 
 /// Stores the port, once, in the constructor.
 pub fn set_port(port: SupervisorPort) {
@@ -36,15 +35,9 @@ pub fn domain() -> RawDomainId {
 pub fn on_welcome(welcome: &Welcome) {
     DOMAIN.store(welcome.domain, Ordering::Release);
     ALLOW_UNPAGED.store(welcome.options.allow_unpaged, Ordering::Release);
-    FAULT_LIMITS.store(welcome.options.paced, Ordering::Release);
 }
 
 /// Returns true if programs that cannot be paged may run unpaged.
 pub fn allows_unpaged() -> bool {
     ALLOW_UNPAGED.load(Ordering::Acquire)
-}
-
-/// Returns true if the tree may have fault limits.
-pub fn may_have_fault_limits() -> bool {
-    FAULT_LIMITS.load(Ordering::Acquire)
 }

@@ -9,7 +9,7 @@
 //! Rule: a suspended fault holds nothing but its token. It may retry at any time, and must retry
 //! before it is handled: at the time given, or when the limits change.
 
-use crate::shared_limits::{FaultLimits, SharedLimits, Snapshot};
+use crate::shared_limits::{SharedLimits, Snapshot};
 use crate::thread_counters::{ThreadCounters, ThreadKey};
 use crate::units::Nanos;
 use crate::window_counter::{MAX_BOOKED_AHEAD, WindowCounter};
@@ -90,35 +90,12 @@ enum TreeCharge {
 pub struct Limiter<'a> {
     limits: SharedLimits<'a>,
     threads: ThreadCounters<'a>,
-    reserve: u32,
 }
 
 impl<'a> Limiter<'a> {
     /// A limiter that counts each fault before it is handled.
     pub fn new(limits: SharedLimits<'a>, threads: ThreadCounters<'a>) -> Self {
-        Self {
-            limits,
-            threads,
-            reserve: 0,
-        }
-    }
-
-    /// The same for faults that are counted after they were handled, in batches of `batch`: it
-    /// reserves that much of a thread's limit for the next batch, which is handled before it can
-    /// be refused.
-    pub fn in_batches(self, batch: u32) -> Self {
-        Self {
-            reserve: batch,
-            ..self
-        }
-    }
-
-    /// The part of a thread's limit that this fault may use; zero is no limit.
-    fn task_limit(&self, limits: &FaultLimits) -> u32 {
-        match limits.task_limit {
-            0 => 0,
-            limit => limit.saturating_sub(self.reserve).max(1),
-        }
+        Self { limits, threads }
     }
 
     /// The tree's limits.
@@ -141,7 +118,7 @@ impl<'a> Limiter<'a> {
             if length == 0 {
                 return decision;
             }
-            let limit = self.task_limit(&snapshot.limits);
+            let limit = snapshot.limits.task_limit;
             let own = snapshot.periods().apart(task.number());
             let period = own.of(now);
             let suspended = Some(own.start(period + 1));
@@ -224,7 +201,7 @@ impl<'a> Limiter<'a> {
         if length == 0 || want == 0 {
             return more;
         }
-        let limit = self.task_limit(&snapshot.limits);
+        let limit = snapshot.limits.task_limit;
         if limit != 0 {
             let period = snapshot.periods().apart(task.number()).of(now);
             let take = |counter: WindowCounter| counter.take(period, limit, want);

@@ -40,30 +40,11 @@ impl FaultLimits {
         self.fault_period != 0
     }
 
-    /// How many faults to count at once where counting each would cost too much: an eighth of
-    /// the lowest limit, so that few are uncounted at any time, and at most `MAX_BATCH`. A
-    /// prime, so that one in so many is a fair sample of a program that alternates between kinds
-    /// of memory. None where nothing is limited.
-    pub fn batch(&self) -> Option<u32> {
-        let limits = [self.task_limit, self.tree_limit, self.system_limit];
-        let lowest = limits.into_iter().filter(|limit| *limit != 0).min();
-        let most = (lowest.filter(|_| self.is_limited())? / BATCHES_PER_LIMIT).min(MAX_BATCH);
-        let prime = |n: &u32| (2..*n).all(|divisor| !n.is_multiple_of(divisor));
-        (2..=most).rev().find(prime).or(Some(1))
-    }
-
     /// Returns true if the tree's faults are counted together.
     fn counts_tree(&self) -> bool {
         self.tree_limit != 0 || self.system_limit != 0
     }
 }
-
-/// Fewest batches in a limit.
-const BATCHES_PER_LIMIT: u32 = 8;
-
-/// Most faults in a batch: with more, the signal after each batch no longer dominates the cost of
-/// counting (`cargo run --release -p translation --example fault_event`).
-const MAX_BATCH: u32 = 100;
 
 const PERIOD: usize = 0;
 const TASK: usize = 1;

@@ -47,65 +47,6 @@ fn without_limits_no_fault_waits() {
     }
 }
 
-proptest! {
-    /// Faults counted after they were handled: with a batch reserved for the next ones, no
-    /// period exceeds the limit, whenever they arrive.
-    #[test]
-    fn faults_counted_in_batches_stay_within_the_limit(
-        limit in 2u32..2000,
-        number in 1u32..1000,
-        pauses in prop::collection::vec(0u64..40_000, 100..400),
-    ) {
-        let memory = Memory::new(64);
-        let limits = FaultLimits { fault_period: 10 * MS, task_limit: limit, ..FaultLimits::default() };
-        memory.limits().set(limits, 0);
-        let batch = limits.batch().unwrap();
-        prop_assert!(batch == 1 || batch <= limit / 8);
-        let (limiter, task) = (memory.limiter().in_batches(batch), ThreadKey::new(number));
-        let periods = PeriodClock::new(10 * MS).apart(number);
-        let (mut now, mut handled, mut uncounted) = (0, BTreeMap::<u64, u32>::new(), 0);
-        for n in 0..20 * limit as usize {
-            now += pauses[n % pauses.len()];
-            *handled.entry(periods.of(now)).or_default() += 1;
-            uncounted += 1;
-            if uncounted < batch {
-                continue;
-            }
-            while uncounted > 0 {
-                let decision = limiter.page_fault(task, now, ChargeToken::default());
-                match decision.until {
-                    Some(until) => {
-                        prop_assert!(until > now);
-                        now = until;
-                    }
-                    None => uncounted -= 1 + limiter.charge_extra(task, now, uncounted - 1).granted,
-                }
-            }
-        }
-        for (period, count) in handled {
-            prop_assert!(count <= limit, "{} of {} in period {}", count, limit, period);
-        }
-    }
-
-    #[test]
-    fn a_batch_is_one_or_a_prime_within_an_eighth_of_the_lowest_limit(
-        task in 0u32..5000, tree in 0u32..5000, system in 0u32..5000,
-    ) {
-        let limits = FaultLimits {
-            fault_period: 10 * MS, task_limit: task, tree_limit: tree, system_limit: system,
-        };
-        let lowest = [task, tree, system].into_iter().filter(|limit| *limit != 0).min();
-        let batch = limits.batch();
-        prop_assert_eq!(batch.is_some(), lowest.is_some());
-        if let (Some(batch), Some(lowest)) = (batch, lowest) {
-            prop_assert!((1..=100).contains(&batch) && batch <= (lowest / 8).max(1));
-            prop_assert!((2..batch).all(|divisor| batch % divisor != 0));
-            prop_assert!(batch > 1 || lowest < 16);
-        }
-        prop_assert_eq!(FaultLimits { fault_period: 0, ..limits }.batch(), None);
-    }
-}
-
 #[test]
 fn a_task_past_its_limit_is_suspended_until_its_next_period() {
     let memory = Memory::new(64);

@@ -37,13 +37,11 @@ pub enum Feature {
     KernelFaults,
     /// Rights per thread by memory protection keys (`pkey_alloc`).
     ProtectionKeys,
-    /// A signal at any page fault of a thread, by perf (`sigtrap`, Linux 5.13).
-    PerfPageFaultSignal,
 }
 
 impl Feature {
     /// Every feature, in the order `doctor` shows them.
-    pub const ALL: [Feature; 13] = [
+    pub const ALL: [Feature; 12] = [
         Feature::Upcall,
         Feature::KernelFaults,
         Feature::Stage,
@@ -56,7 +54,6 @@ impl Feature {
         Feature::WpAsync,
         Feature::ProtectionKeys,
         Feature::EventFork,
-        Feature::PerfPageFaultSignal,
     ];
 
     /// The name used in `SELFPAGE_WITHOUT` and by `doctor`.
@@ -74,7 +71,6 @@ impl Feature {
             Feature::EventFork => "event-fork",
             Feature::KernelFaults => "kernel-faults",
             Feature::ProtectionKeys => "protection-keys",
-            Feature::PerfPageFaultSignal => "perf-page-fault-signal",
         }
     }
 
@@ -93,7 +89,7 @@ impl fmt::Display for Feature {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown kernel feature {0:?}; expected one of upcall, kernel-faults, stage, move, poison, batch-discard, \
-     pagemap-scan, thread-id, wp-unpopulated, wp-async, protection-keys, event-fork, perf-page-fault-signal"
+     pagemap-scan, thread-id, wp-unpopulated, wp-async, protection-keys, event-fork"
 )]
 pub struct UnknownFeature(pub String);
 

@@ -13,7 +13,7 @@
 //! | unmap | [`unmap`]: one range or a batch; [`mod@stage`]: a whole range at once, contents kept |
 //! | trans | [`pagemap`]: [`Pagemap`] |
 //! | protection | [`protect`] and [`keys`] |
-//! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`uffd_msg`]; faults that the kernel handles by itself: [`fault_event`] |
+//! | fault notification | [`userfault`]: upcall (SIGBUS on the faulting thread) or thread; [`uffd_msg`] |
 //!
 //! [`probe`] finds by trial what a kernel and its permissions give, each newer feature can be
 //! switched off ([`Capabilities::without`]), and a fallback refuses what it cannot do soundly
@@ -28,7 +28,6 @@
 //! given is `unsafe`.
 
 pub mod capability;
-pub mod fault_event;
 pub mod keys;
 pub mod map;
 pub mod pagemap;
@@ -44,7 +43,6 @@ pub mod unmap;
 pub mod userfault;
 
 pub use capability::{Capabilities, Feature, UnknownFeature, UnmapMethod};
-pub use fault_event::FaultEvent;
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};
 pub use pagemap::{Pagemap, Translation};

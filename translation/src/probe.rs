@@ -7,7 +7,6 @@
 //! signal.
 
 use crate::capability::{Capabilities, Feature};
-use crate::fault_event::FaultEvent;
 use crate::map::Wake;
 use crate::pagemap::Pagemap;
 use crate::uapi;
@@ -82,7 +81,7 @@ impl Capabilities {
     }
 
     /// Probes without those features that the pager can start without ([`Feature::EventFork`],
-    /// [`Feature::PerfPageFaultSignal`], [`Feature::ProtectionKeys`], [`Feature::WpAsync`],
+    /// [`Feature::ProtectionKeys`], [`Feature::WpAsync`],
     /// [`Feature::WpUnpopulated`]); they stay off. For the start of every process of a tree: 58 us,
     /// where the whole probe takes 170 (p50, `cargo run --release -p translation --example
     /// translation_costs`).
@@ -111,7 +110,6 @@ impl ProbeRuns {
             Feature::ProtectionKeys,
             ProtectionKey::new(KeyRights::ReadWrite).map(drop),
         );
-        runs.record(Feature::PerfPageFaultSignal, perf_signal());
         if runs.capabilities.has(Feature::PagemapScan) && runs.capabilities.has(Feature::Upcall) {
             // Opening a descriptor with the feature is part of its trial.
             let with = runs.capabilities.with(Feature::WpAsync);
@@ -389,9 +387,4 @@ fn write_protect_holes() -> Result<(), Errno> {
     // SAFETY: only this function knows the scratch mapping.
     let _ = unsafe { unmap_reservation(scratch) };
     result
-}
-
-/// Opens a page-fault event of this thread, which stays disabled, and closes it.
-fn perf_signal() -> Result<(), Errno> {
-    FaultEvent::open_disabled(0, 100, 0).map(drop)
 }

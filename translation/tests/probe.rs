@@ -5,9 +5,8 @@ use common::*;
 use translation::{Capabilities, EntryKind, Errno, Feature, UffdSource, Userfault};
 
 /// Features the fast probe leaves out.
-const SLOW: [Feature; 5] = [
+const SLOW: [Feature; 4] = [
     Feature::EventFork,
-    Feature::PerfPageFaultSignal,
     Feature::ProtectionKeys,
     Feature::WpAsync,
     Feature::WpUnpopulated,

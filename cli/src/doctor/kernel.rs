@@ -209,14 +209,6 @@ fn consequence_and_remedy(missing: &MissingFeature) -> (&'static str, &'static s
             "children that bypass the library's fork handlers are not paged",
             "a kernel of 4.11 or later",
         ),
-        Feature::PerfPageFaultSignal if denied => (
-            "no fault limit for pages that are not paged here",
-            "sysctl -w kernel.perf_event_paranoid=1",
-        ),
-        Feature::PerfPageFaultSignal => (
-            "no fault limit for pages that are not paged here",
-            "a kernel of 5.13 or later",
-        ),
     }
 }
 

@@ -174,7 +174,6 @@ impl Plan {
         let flags = RunFlags {
             verbosity: args.verbose,
             allow_unpaged: args.allow_unpaged,
-            paced: fault_limits.is_some(),
             without,
         };
         let request = ContractRequest {

@@ -60,14 +60,10 @@ struct FaultRate {
     fault_unit_ns: u64,
     fault_unit_ns_of: BTreeMap<&'static str, u64>,
     samples: u64,
-    /// Which faults were counted and paced.
-    paced_faults: &'static str,
-    /// Faults on files are counted in batches of so many, where they are.
-    counted_together: Option<u32>,
 }
 
 impl FaultRate {
-    fn gather(limits: rate::SharedLimits<'_>, counted: u64, uncounted: u64) -> Option<Self> {
+    fn gather(limits: rate::SharedLimits<'_>) -> Option<Self> {
         let setting = limits.snapshot().limits;
         let units = limits.units();
         let of = |class: &rate::FaultClass| (class.name(), units.of(*class));
@@ -83,16 +79,6 @@ impl FaultRate {
                 .filter(|(_, unit)| *unit > 0)
                 .collect(),
             samples: units.samples(),
-            paced_faults: match (counted, uncounted) {
-                (0, _) => {
-                    "those on paged memory; faults on files and on memory that is not paged were not (see `selfpage doctor`)"
-                }
-                (_, 0) => "those on paged memory, and on files and memory that is not paged",
-                _ => {
-                    "those on paged memory, and in some processes (kernel_counted) on files and memory that is not paged"
-                }
-            },
-            counted_together: setting.batch().filter(|_| counted > 0),
         })
     }
 
@@ -102,13 +88,12 @@ impl FaultRate {
             limit => limit.to_string(),
         };
         format!(
-            "{} for each thread, {} for all, in {:?}; {} ns a fault ({} measured). Paced: {}.",
+            "{} for each thread, {} for all, in {:?}; {} ns a fault ({} measured).",
             limit(self.task_limit),
             limit(self.tree_limit),
             Duration::from_nanos(self.period_ns),
             self.fault_unit_ns,
-            self.samples,
-            self.paced_faults
+            self.samples
         )
     }
 }
@@ -208,11 +193,7 @@ impl Report {
                 .collect(),
             store_usage: system.store().map(usage).unwrap_or_default(),
             store_peak: StorePeak::gather(system, samples.store),
-            fault_rate: FaultRate::gather(
-                system.board().limits(),
-                system.figure(Metric::KernelCounted),
-                system.figure(Metric::KernelUncounted),
-            ),
+            fault_rate: FaultRate::gather(system.board().limits()),
             direct_io: system
                 .board()
                 .careful()
@@ -293,9 +274,9 @@ impl Report {
         if figure(Metric::Written) > 0 {
             let _ = write!(line, "; {} pages written", figure(Metric::Written));
         }
-        let paced = figure(Metric::Paced) + figure(Metric::KernelPaced);
+        let paced = figure(Metric::Paced);
         if paced > 0 {
-            let slept = figure(Metric::PacedUs) + figure(Metric::KernelPacedUs);
+            let slept = figure(Metric::PacedUs);
             let slept = slept as f64 / 1e6;
             let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
         }

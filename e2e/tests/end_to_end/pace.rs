@@ -23,7 +23,6 @@ pub fn trials(size: Size) -> Vec<Trial> {
             "forks_do_not_wait_for_a_throttled_thread",
             move || paced(size, "fork_where_both_sides_write", (300, 600)),
         ),
-        trial("pace", "faults_on_files_are_paced_too", move || files(size)),
         trial(
             "pace",
             "a_limit_by_what_faults_cost_is_measured",
@@ -81,40 +80,6 @@ fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     ensure(paced > 0, || "nothing was paced".into())?;
     ensure(outcome.stderr.contains("faults paced"), || {
         format!("the line does not count paced faults: {}", outcome.stderr)
-    })?;
-    sandbox.check_clean()
-}
-
-/// A program that faults on a file, and uses the signal that paces it for itself.
-fn files(size: Size) -> Verdict {
-    let sandbox = Sandbox::new("paced_files")?;
-    let program = hazard::build(&sandbox, "faults_on_files_while_traps_are_used", &[])?;
-    let launch = hazard::launch(&sandbox, &program, size);
-    let expected = launch.run(&Under::Nothing)?.succeeded()?.text();
-    let contract = Contract::new(hazard::frames(size)).with("--fault-rate=200/1ms");
-    let outcome = launch.run(&Under::Contract(contract))?.succeeded()?;
-    let said = outcome.text();
-    ensure(said == expected, || {
-        format!("it printed {said:?}, without the pager {expected:?}")
-    })?;
-    if figure(&outcome, "/figures/kernel_counted")? == 0 {
-        return skipped("faults on files cannot be counted here (see `selfpage doctor`)");
-    }
-    let uncounted = figure(&outcome, "/figures/kernel_uncounted")?;
-    ensure(uncounted == 0, || {
-        format!("in {uncounted} processes faults on files were not counted")
-    })?;
-    // Each pass over the file is a fault on each page at least; there are twelve.
-    let pages = hazard::bytes(size) / 16 / 4096;
-    let counted = figure(&outcome, "/figures/kernel_faults")?;
-    ensure(counted >= pages * 10, || {
-        format!("{counted} faults were counted in twelve passes over {pages} pages")
-    })?;
-    let paced = figure(&outcome, "/figures/kernel_paced")?;
-    ensure(paced > 0, || "nothing was paced".into())?;
-    let most = figure(&outcome, "/figures/most_task_faults")?;
-    ensure(most <= 200, || {
-        format!("{most} faults of one thread in a period, of at most 200")
     })?;
     sandbox.check_clean()
 }

@@ -15,7 +15,6 @@
 mod deferred;
 pub(crate) mod failed_pages;
 pub(crate) mod idle;
-pub(crate) mod kernel_faults;
 mod poll;
 pub(crate) mod registry;
 pub(crate) mod signals;

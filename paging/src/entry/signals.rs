@@ -4,9 +4,7 @@
 //! worker threads often block all signals. So this library defines `sigprocmask`,
 //! `pthread_sigmask` and `sigaction` over the C library's: a mask never blocks SIGBUS while a
 //! domain with upcalls exists, and a program that installs a handler for SIGBUS or SIGSEGV
-//! gets those signals that are not the pager's. The same holds for SIGTRAP if faults are
-//! counted by signals ([`kernel_faults`](super::kernel_faults)): a blocked one would stay
-//! pending, and a thread that waits for any signal would take it for the program's own. A
+//! gets those signals that are not the pager's. A
 //! program linked with this library gets these definitions because a static library's symbols
 //! go before a shared one's.
 
@@ -19,10 +17,10 @@ use wired::Lock;
 /// them.
 static OURS: AtomicU64 = AtomicU64::new(0);
 
-/// Of those, the signals that no mask may block. (A program may block SIGSEGV, and then dies
+/// Of those, the signal that no mask may block. (A program may block SIGSEGV, and then dies
 /// of one, as it would without a pager.)
 fn passing() -> u64 {
-    OURS.load(Ordering::Acquire) & (bit(libc::SIGBUS) | bit(libc::SIGTRAP))
+    OURS.load(Ordering::Acquire) & bit(libc::SIGBUS)
 }
 
 /// A handler with SA_SIGINFO. One of the program's may throw an exception past it.
@@ -49,13 +47,11 @@ impl SavedHandler {
 
 static BUS: SavedHandler = SavedHandler::new();
 static SEGV: SavedHandler = SavedHandler::new();
-static TRAP: SavedHandler = SavedHandler::new();
 
 fn previous(signal: i32) -> Option<&'static SavedHandler> {
     match signal {
         libc::SIGBUS => Some(&BUS),
         libc::SIGSEGV => Some(&SEGV),
-        libc::SIGTRAP => Some(&TRAP),
         _ => None,
     }
 }
@@ -155,14 +151,10 @@ fn bit(signal: i32) -> u64 {
 
 /// Installs a handler of the pager's in front of the program's.
 pub(crate) fn install(signal: i32, handler: SignalAction) -> std::io::Result<()> {
-    if signal == libc::SIGTRAP && OURS.load(Ordering::Acquire) & bit(signal) != 0 {
-        // A fork's child inherits it from its parent.
-        return Ok(());
-    }
     let mut old = KernelSigaction::default();
     let new = KernelSigaction {
         handler: handler as *const () as usize,
-        // SIGBUS and SIGTRAP on the thread's own stack: an alternate one is often just large
+        // SIGBUS on the thread's own stack: an alternate one is often just large
         // enough for a message, and a program's own handler may fault in its turn. SIGSEGV on
         // the alternate one: it may be the stack that is at its end.
         flags: (libc::SA_SIGINFO
@@ -175,12 +167,8 @@ pub(crate) fn install(signal: i32, handler: SignalAction) -> std::io::Result<()>
             }) as u64,
         restorer: 0,
         // No other handler may run while this one is inside a gate: it could fault, and wait
-        // at the same gate behind a closer that waits for this one. A thread throttled in a
-        // trap holds no gate, and the program's signals must not wait for it.
-        mask: match signal {
-            libc::SIGTRAP => 0,
-            _ => !(bit(libc::SIGBUS) | bit(libc::SIGSEGV)),
-        },
+        // at the same gate behind a closer that waits for this one.
+        mask: !(bit(libc::SIGBUS) | bit(libc::SIGSEGV)),
     };
     if kernel_action(signal, Some(&new), Some(&mut old)) != 0 {
         return Err(std::io::Error::last_os_error());
@@ -189,9 +177,7 @@ pub(crate) fn install(signal: i32, handler: SignalAction) -> std::io::Result<()>
         remember(previous, &old);
     }
     OURS.fetch_or(bit(signal), Ordering::AcqRel);
-    if signal != libc::SIGTRAP {
-        unblock_here();
-    }
+    unblock_here();
     Ok(())
 }
 
@@ -269,14 +255,14 @@ pub(crate) unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mu
     };
     let handler = previous.handler.load(Ordering::Acquire);
     let flags = previous.flags.load(Ordering::Acquire);
-    // SAFETY: the kernel's own pointer. A trap is behind its instruction: it is sent again, too.
+    // SAFETY: the kernel's own pointer.
     let sent = unsafe { (*info).si_code } <= 0;
     match handler {
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored: the kernel kills for it, and so does this.
         libc::SIG_DFL | libc::SIG_IGN => {
             kernel_action(signal, Some(&KernelSigaction::default()), None);
-            if sent || signal == libc::SIGTRAP {
+            if sent {
                 // SAFETY: the process's own id.
                 unsafe { libc::kill(libc::getpid(), signal) };
             }
