@@ -17,7 +17,7 @@ pub const TEXT: usize = 400;
 /// in the store, a block on the board. Never 0.
 pub type SlotIndex = u16;
 
-/// A domain of the ledger as a number ([`frames::DomainId::raw`]): its slot and the
+/// A domain of the ledger as a number (`frames::DomainId::raw`): its slot and the
 /// slot's generation.
 pub type RawDomainId = u32;
 
@@ -37,7 +37,7 @@ pub enum Hello {
         above: u8,
     },
     /// The child of a fork; its domain was admitted before the fork, by its parent in the
-    /// ledger ([`frames::DomainFrames::admit_child`]) or by [`Hello::Reserve`].
+    /// ledger (`frames::DomainFrames::admit_child`) or by [`Hello::Reserve`].
     Fork {
         /// The parent's domain.
         parent: RawDomainId,

@@ -1,4 +1,4 @@
-//! The sockets by which processes join where there is no filter: see [`crate::client`].
+//! The sockets by which processes join where there is no filter: see [`link::client`].
 
 use host::seqpacket;
 use link::client::{BY_FILTER, CONNECT_VARIABLE, PORT_VARIABLE, SOCKET_VARIABLE};
