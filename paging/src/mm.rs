@@ -8,7 +8,7 @@ use crate::stretch::StretchState;
 use crate::stretch_index::StretchIndex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use translation::{Capabilities, Pagemap, TranslationError, Userfault};
+use translation::{Access, AccessMap, Capabilities, Pagemap, TranslationError, Userfault};
 use wired::{PAGE, PiLock};
 
 /// The stretches of a domain, and what translates their addresses.
@@ -16,6 +16,7 @@ pub(crate) struct Mm {
     pub(crate) capabilities: Capabilities,
     userfault: ForkCell<Userfault>,
     pagemap: ForkCell<Option<Pagemap>>,
+    access_map: ForkCell<Option<AccessMap>>,
     /// Not zero once a device may read or write the program's memory behind the
     /// processor's back: eviction then looks for pinned pages.
     pub(crate) careful: &'static AtomicU32,
@@ -38,6 +39,7 @@ impl Mm {
         Ok(Self {
             userfault: ForkCell::new(userfault),
             pagemap: ForkCell::new(Pagemap::open(&capabilities).ok()),
+            access_map: ForkCell::new(AccessMap::open().ok()),
             capabilities,
             careful,
             index: StretchIndex::new()?,
@@ -56,8 +58,13 @@ impl Mm {
         self.pagemap.get().as_ref()
     }
 
-    /// Switches to the child process: its userfaultfd. The parent's pagemap describes the
-    /// parent's memory.
+    /// The rights that the program has at an address; None where they cannot be read.
+    pub(crate) fn access(&self, addr: usize) -> Option<Access> {
+        self.access_map.get().as_ref()?.access(addr).ok()?
+    }
+
+    /// Switches to the child process: its userfaultfd. The parent's pagemap and mappings describe
+    /// the parent's memory.
     ///
     /// # Safety
     /// For the only thread of a fork's child.
@@ -66,6 +73,7 @@ impl Mm {
         unsafe {
             self.userfault.replace(userfault);
             self.pagemap.replace(Pagemap::open(&self.capabilities).ok());
+            self.access_map.replace(AccessMap::open().ok());
         }
     }
 

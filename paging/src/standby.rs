@@ -105,8 +105,8 @@ impl StandbyList {
     }
 
     /// Puts one staged page back at its address, in its frame. A page that a device may hold
-    /// goes back as the same page of memory, with the slot's rights; a copy of any other comes
-    /// under the rights and the key of its address. Under the unit's closed gate; the caller
+    /// goes back as the same page of memory, without the key of its address; a copy of any other
+    /// comes under the rights and the key of its address. Under the unit's closed gate; the caller
     /// updates the word. Returns false if there was no page, or the kernel refused.
     pub(crate) fn put_back(
         &self,
@@ -122,7 +122,7 @@ impl StandbyList {
         }
         let addr = stretch.table().address(index);
         let put = match held {
-            true => self.move_back(addr, staged),
+            true => self.move_back(addr, staged, stretch.odd_access()),
             false => self.copy_back(addr, staged),
         };
         match put {
@@ -143,12 +143,27 @@ impl StandbyList {
     }
 
     /// A page that a device holds is lost if it stays, so this waits for a mapping as long as
-    /// it takes.
-    fn move_back(&self, addr: usize, staged: usize) -> Result<(), NotBack> {
+    /// it takes. With `odd` rights the page takes along those that its address has: a change of
+    /// them in that moment is lost.
+    fn move_back(&self, addr: usize, staged: usize, odd: bool) -> Result<(), NotBack> {
         loop {
+            // The slot is open to the pager; its page takes the rights of its address along.
+            let access = self.mm.access(addr).filter(|_| odd);
+            if let Some(access) = access {
+                // SAFETY: no thread reads a page that a device holds from its slot.
+                let closed = unsafe { translation::set_access(staged, PAGE, access) };
+                if closed.is_err_and(|error| error.errno == Errno::NOMEM) {
+                    self.await_room();
+                    continue;
+                }
+            }
             // SAFETY: the page's own place, missing; the closed gate keeps fillers out.
             let put =
                 unsafe { translation::restore_pinned(staged, addr, self.mm.userfault(), false) };
+            if access.is_some() && put.is_err() {
+                // SAFETY: the slot is the pager's.
+                let _ = unsafe { translation::open_access(staged, PAGE) };
+            }
             match put {
                 Err(error) if error.errno == Errno::NOMEM => self.await_room(),
                 put => return Ok(put?),

@@ -27,6 +27,7 @@
 //! is a safe function. One that takes contents, mappings or rights away from any address it is
 //! given is `unsafe`.
 
+pub mod access_map;
 pub mod capability;
 pub mod keys;
 pub mod map;
@@ -42,6 +43,7 @@ pub mod uffd_msg;
 pub mod unmap;
 pub mod userfault;
 
+pub use access_map::AccessMap;
 pub use capability::{Capabilities, Feature, UnknownFeature, UnmapMethod};
 pub use keys::{KeyRights, ProtectionKey};
 pub use map::{MapError, Wake};

@@ -21,8 +21,9 @@ unsafe impl Send for WiredMemory {}
 unsafe impl Sync for WiredMemory {}
 
 /// How far below this code the pager's memory begins: programs map from the top downwards, and
-/// few have as much.
-const APART: usize = 1 << 40;
+/// few have as much. Not much farther: ThreadSanitizer refuses to start where something is mapped
+/// below 0x7e8000000000, and the kernel places code at random within 1 TiB.
+const APART: usize = 1 << 38;
 
 /// A hint for a mapping of the pager's, far from the program's own. The pager maps memory while
 /// the program runs: in a hole that the program has just unmapped, and is about to map again, a
