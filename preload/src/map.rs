@@ -145,7 +145,7 @@ fn map_at_hint(
             address_space::unmap(&(answer as usize..answer as usize + len));
             return None;
         }
-        adopt(space, &wanted, prot);
+        adopt(space, &wanted, wanted.len(), prot);
         return Some(answer);
     }
     space.map.is_free(&wanted).then(|| {
@@ -162,10 +162,11 @@ fn own_flags(len: usize, flags: c_int) -> c_int {
     }
 }
 
-/// A fresh mapping of the program's outside the arenas becomes a stretch if it is worth
-/// it and can be.
-fn adopt(space: &mut AddressSpace, fresh: &AddrRange, prot: c_int) {
-    if fresh.len() >= WORTH_ADOPTING && paged_memory::adopt(fresh).is_ok() {
+/// A fresh part of a mapping of the program's outside the arenas becomes a stretch if the `whole`
+/// mapping is worth it and it can be: a mapping must not be paged in one part and the kernel's in
+/// another.
+fn adopt(space: &mut AddressSpace, fresh: &AddrRange, whole: usize, prot: c_int) {
+    if whole >= WORTH_ADOPTING && paged_memory::adopt(fresh).is_ok() {
         paged_memory::access_changed(fresh);
         space
             .map
@@ -194,9 +195,10 @@ pub fn map_fixed(
         let answer = match piece.state {
             Lookup::Outside => {
                 let (start, len) = (piece.span.start, piece.span.len());
-                let answer = address_space::map(start, len, prot, own_flags(len, flags), -1, 0);
+                let answer =
+                    address_space::map(start, len, prot, own_flags(to.len(), flags), -1, 0);
                 if !is_error(answer) {
-                    adopt(space, &piece.span, prot);
+                    adopt(space, &piece.span, to.len(), prot);
                 }
                 answer
             }

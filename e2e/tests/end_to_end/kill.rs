@@ -204,9 +204,13 @@ fn survivors(size: Size) -> Verdict {
     while Instant::now() < until {
         let mut now = running.processes();
         now.retain(|process| !process.is_pager());
-        // Only what the program has forked: the first three are ours and the program.
-        let forked: Vec<_> = now.iter().skip(3).collect();
-        if let Some(chosen) = forked.get(noise.below(forked.len() as u64) as usize) {
+        // Only what the program has forked: the first three are ours and the program. A fourth
+        // may be the program's pager process, which has no name of its own yet.
+        let forked: Vec<_> = match now.len() {
+            0..=4 => Vec::new(),
+            _ => now.iter().skip(3).collect(),
+        };
+        if let Some(chosen) = forked.get(noise.below(forked.len().max(1) as u64) as usize) {
             chosen.kill();
         }
         std::thread::sleep(Duration::from_millis(noise.below(40)));
