@@ -31,6 +31,10 @@ pub fn mmap(
     offset: i64,
 ) -> SyscallResult {
     let through = || address_space::map(addr, len, prot, flags, fd, offset);
+    if addr == 0 && pager_process::is_pager() {
+        let addr = wired::address_apart(len).expose_provenance();
+        return address_space::map(addr, len, prot, flags, fd, offset);
+    }
     if !address_space::is_active() || len == 0 {
         return through();
     }
@@ -48,10 +52,6 @@ pub fn mmap(
         };
     }
     if !pageable {
-        if addr == 0 && pager_process::is_pager() {
-            let addr = wired::address_apart(len).expose_provenance();
-            return address_space::map(addr, len, prot, flags, fd, offset);
-        }
         let answer = through();
         if anonymous && !is_error(answer) {
             unpaged(len);
