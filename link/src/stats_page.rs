@@ -117,9 +117,9 @@ figures! {
     /// Frames given back when asked.
     Relinquished = "relinquished" Sum,
     /// Faults that slept because their thread, or all, were past their limit.
-    Paced = "paced" Sum,
+    ThrottledFaults = "throttled_faults" Sum,
     /// Microseconds that they slept.
-    PacedUs = "paced_us" Sum,
+    ThrottledUs = "throttled_us" Sum,
     /// Pages left out of windows and huge frames, because the limit had no room for them.
     Cut = "cut" Sum,
     /// The most faults of one thread in one period, where that is limited.

@@ -72,9 +72,9 @@ counters! {
     /// Frames given back when asked.
     relinquished,
     /// Faults that slept because their thread, or all, were past their limit.
-    paced,
+    throttled_faults,
     /// Microseconds that they slept.
-    paced_us,
+    throttled_us,
     /// Pages left out of windows and huge frames, because the limit had no room for them.
     cut,
     /// The most faults of one thread in one period.

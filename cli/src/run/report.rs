@@ -274,11 +274,10 @@ impl Report {
         if figure(Metric::Written) > 0 {
             let _ = write!(line, "; {} pages written", figure(Metric::Written));
         }
-        let paced = figure(Metric::Paced);
-        if paced > 0 {
-            let slept = figure(Metric::PacedUs);
-            let slept = slept as f64 / 1e6;
-            let _ = write!(line, "; {paced} faults paced, {slept:.2} s asleep in them");
+        let throttled = figure(Metric::ThrottledFaults);
+        if throttled > 0 {
+            let seconds = figure(Metric::ThrottledUs) as f64 / 1e6;
+            let _ = write!(line, "; {throttled} faults throttled, {seconds:.2} s asleep in them");
         }
         line
     }

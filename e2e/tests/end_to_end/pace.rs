@@ -76,10 +76,10 @@ fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     ensure((1..=tree).contains(&most_tree), || {
         format!("{most_tree} faults in a period, of at most {tree}")
     })?;
-    let paced = figure(&outcome, "/figures/paced")?;
-    ensure(paced > 0, || "nothing was paced".into())?;
-    ensure(outcome.stderr.contains("faults paced"), || {
-        format!("the line does not count paced faults: {}", outcome.stderr)
+    let paced = figure(&outcome, "/figures/throttled_faults")?;
+    ensure(paced > 0, || "no fault was throttled".into())?;
+    ensure(outcome.stderr.contains("faults throttled"), || {
+        format!("the line does not count throttled faults: {}", outcome.stderr)
     })?;
     sandbox.check_clean()
 }

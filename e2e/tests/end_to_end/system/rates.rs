@@ -228,12 +228,12 @@ fn kept(disks: &Arc<Disks>, size: Size) -> Verdict {
         })?;
         let (most, paced) = (
             figure(&outcome, "/figures/most_tree_faults")?,
-            figure(&outcome, "/figures/paced")?,
+            figure(&outcome, "/figures/throttled_faults")?,
         );
         ensure((1..=all).contains(&most), || {
             format!("{most} faults in a period, of {all} of all")
         })?;
-        ensure(paced > 0, || "nothing was paced".into())?;
+        ensure(paced > 0, || "no fault was throttled".into())?;
     }
     daemon.has_everything_back()
 }
