@@ -17,11 +17,11 @@ pub struct Args {
     system: PathBuf,
 
     #[command(subcommand)]
-    what: What,
+    command: ContractCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum ContractCommand {
     /// Each contract, and what its tenant holds
     Show {
         /// As JSON
@@ -51,16 +51,16 @@ enum What {
 
 /// Shows or changes.
 pub fn contract(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    match args.what {
-        What::Show { json: true } => {
+    match args.command {
+        ContractCommand::Show { json: true } => {
             println!("{}", serde_json::to_string_pretty(&list(&args.system)?)?);
         }
-        What::Show { json: false } => show(&list(&args.system)?),
-        What::Free { json: true } => {
+        ContractCommand::Show { json: false } => show(&list(&args.system)?),
+        ContractCommand::Free { json: true } => {
             println!("{}", serde_json::to_string_pretty(&books(&args.system)?)?);
         }
-        What::Free { json: false } => free(&books(&args.system)?),
-        What::Set {
+        ContractCommand::Free { json: false } => free(&books(&args.system)?),
+        ContractCommand::Set {
             tenant,
             frames,
             disk,

@@ -16,11 +16,11 @@ use wired::{Bytes, PAGE, parse_time};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    command: DiskCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum DiskCommand {
     /// Read a file to standard output, with many requests under way
     Read {
         /// The file, on the disk whose time the daemon schedules
@@ -55,7 +55,7 @@ enum What {
 
 /// Reads.
 pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let What::Read {
+    let DiskCommand::Read {
         file: path,
         disk,
         system,
@@ -63,7 +63,7 @@ pub fn disk(args: Args) -> Result<ExitCode, Box<dyn Error>> {
         pages,
         repeat,
         interval,
-    } = args.what;
+    } = args.command;
     let file = File::open(&path).map_err(|why| format!("cannot read {}: {why}", path.display()))?;
     let name = path
         .file_name()

@@ -18,13 +18,13 @@ use supervisor::run::OWN_FAILURE;
 /// out of the resources that its contract guarantees.
 #[derive(Parser)]
 #[command(name = "selfpage", version, max_term_width = 100)]
-struct Command {
+struct CommandLine {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Command {
     Run(run::Args),
     System(system::Args),
     Contract(contract::Args),
@@ -35,8 +35,8 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    let command = match Command::try_parse() {
-        Ok(command) => command,
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
         Err(said) => {
             // Help and the version are errors to clap; a closed pipe is ignored.
             let _ = said.print();
@@ -50,19 +50,19 @@ fn main() -> ExitCode {
     machine::give_up_own_privilege();
 
     if !matches!(
-        command.what,
-        What::Run(_) | What::System(_) | What::Bench(_)
+        line.command,
+        Command::Run(_) | Command::System(_) | Command::Bench(_)
     ) {
         machine::end_at_closed_pipes();
     }
-    let outcome = match command.what {
-        What::Run(args) => run::run(args),
-        What::System(args) => system::system(args),
-        What::Contract(args) => contract::contract(args),
-        What::Disk(args) => disk::disk(args),
-        What::Trace(args) => trace::trace(args),
-        What::Doctor(args) => doctor::doctor(args),
-        What::Bench(args) => bench::bench(args),
+    let outcome = match line.command {
+        Command::Run(args) => run::run(args),
+        Command::System(args) => system::system(args),
+        Command::Contract(args) => contract::contract(args),
+        Command::Disk(args) => disk::disk(args),
+        Command::Trace(args) => trace::trace(args),
+        Command::Doctor(args) => doctor::doctor(args),
+        Command::Bench(args) => bench::bench(args),
     };
     outcome.unwrap_or_else(|failure| {
         supervisor::say!("selfpage: {failure}");

@@ -27,11 +27,11 @@ pub struct Args {
     config: PathBuf,
 
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<SystemCommand>,
 }
 
 #[derive(clap::Subcommand)]
-enum What {
+enum SystemCommand {
     /// Measure the disk again, for some seconds, while no daemon runs
     Calibrate,
     /// Check the configuration, and print what follows from it
@@ -41,7 +41,7 @@ enum What {
 /// Runs the daemon, or one of its helpers.
 pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut tell = |line: &str| supervisor::say!("selfpage system: {line}");
-    match args.what {
+    match args.command {
         None => {
             let mut daemon = Daemon::start(&args.config, &mut tell)?;
             tell(&format!("listening at {}", daemon.socket().display()));
@@ -49,13 +49,13 @@ pub fn system(args: Args) -> Result<ExitCode, Box<dyn Error>> {
             daemon.run()?;
             systemd::notify("STOPPING=1");
         }
-        Some(What::Calibrate) => {
+        Some(SystemCommand::Calibrate) => {
             crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
             let (found, path) = calibrate_disk(&config.disk, &mut tell)?;
             println!("{found}\nkept in {}", path.display());
         }
-        Some(What::Check) => {
+        Some(SystemCommand::Check) => {
             crate::machine::end_at_closed_pipes();
             let config = Config::read(&args.config)?;
             let total = daemon::total_memory();

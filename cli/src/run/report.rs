@@ -277,7 +277,10 @@ impl Report {
         let throttled = figure(Metric::ThrottledFaults);
         if throttled > 0 {
             let seconds = figure(Metric::ThrottledUs) as f64 / 1e6;
-            let _ = write!(line, "; {throttled} faults throttled, {seconds:.2} s asleep in them");
+            let _ = write!(
+                line,
+                "; {throttled} faults throttled, {seconds:.2} s asleep in them"
+            );
         }
         line
     }
