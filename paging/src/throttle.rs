@@ -150,7 +150,9 @@ impl FaultThrottle {
         let before = state.since;
         let decision = self.decide(task, state);
         match &decision {
-            ThrottleDecision::RetryAt(_) if before == 0 => self.log.add(Counter::throttled_faults, 1),
+            ThrottleDecision::RetryAt(_) if before == 0 => {
+                self.log.add(Counter::throttled_faults, 1)
+            }
             ThrottleDecision::Proceed(Some(now)) if before != 0 => {
                 self.log.add(Counter::throttled_us, state.slept_us(*now));
             }

@@ -29,6 +29,16 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Formats bytes for people, rounded to a tenth of a unit: `64.3 MiB`. It does not parse again.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
+        None => format!("{bytes} B"),
+    }
+}
+
 /// Why a text is no size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SizeError {
@@ -178,6 +188,19 @@ mod tests {
         }
         let error = "99999999999999T".parse::<Bytes>().unwrap_err();
         assert!(error.to_string().contains("too large"), "{error}");
+    }
+
+    #[test]
+    fn sizes_read_as_people_say_them() {
+        let cases = [
+            (0, "0 B"),
+            (4096, "4 KiB"),
+            (64 << 20, "64 MiB"),
+            ((64 << 20) + 300_000, "64.3 MiB"),
+        ];
+        for (bytes, text) in cases {
+            assert_eq!(size(bytes), text);
+        }
     }
 
     proptest! {

@@ -144,6 +144,15 @@ enum Remaining {
     Kill,
 }
 
+impl From<Remaining> for supervisor::run::Remaining {
+    fn from(remaining: Remaining) -> Self {
+        match remaining {
+            Remaining::Wait => Self::Wait,
+            Remaining::Kill => Self::Kill,
+        }
+    }
+}
+
 /// Runs a program.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match Plan::make(args) {

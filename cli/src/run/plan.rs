@@ -1,8 +1,7 @@
 //! The program to run and its resources, checked before any process starts.
 
-use super::report::size;
 use super::store::{choose, without_a_file};
-use super::{Args, Format, Remaining};
+use super::{Args, Format};
 use crate::{machine, preload};
 use host::direct_io::inherited_direct_io;
 use link::MIN_FRAMES;
@@ -23,6 +22,7 @@ use tenant::ContractRequest;
 use translation::{Capabilities, Feature};
 use wired::Bytes;
 use wired::PAGE;
+use wired::units::size;
 
 /// What is run, and how its figures are shown.
 pub struct Plan {
@@ -153,11 +153,7 @@ impl Plan {
         let is_default_store = args.store.is_none();
         let store = match args.store {
             _ if nested => {
-                supervisor::say!(
-                    "selfpage: this is inside another `selfpage run`: {} pages in that one's frames and store, and \
-                     --frames and --store given here are not used",
-                    program.name()
-                );
+                notice_nested(&program);
                 None
             }
             // The daemon's disk, once the contract has its size.
@@ -183,7 +179,6 @@ impl Plan {
             swap: args.swap,
             place: args.node.map(FramePlacement::Node),
         };
-        let userfaultfd = translation::userfault::open_device().ok();
         // Last, since it empties the file; and now, since an error is of little use at the
         // end of a long run that its figures have no place.
         let json = args.stats_json.map(figures_file).transpose()?;
@@ -197,17 +192,16 @@ impl Plan {
             fault_limits,
             cpu: args.cpu,
             flags,
-            userfaultfd,
-            remaining: match args.remaining {
-                Remaining::Wait => run::Remaining::Wait,
-                Remaining::Kill => run::Remaining::Kill,
-            },
+            userfaultfd: translation::userfault::open_device().ok(),
+            remaining: args.remaining.into(),
             share_store: args.share_store,
             direct_io: inherited_direct_io(),
             kept_fds: json.iter().map(|file| file.as_raw_fd()).collect(),
         };
-        let stats = args.stats;
-        let output = ReportOutput { stats, json };
+        let output = ReportOutput {
+            stats: args.stats,
+            json,
+        };
         Ok(Self { spec, output })
     }
 }
@@ -223,6 +217,14 @@ fn check_pageable(program: &Program, allow_unpaged: bool) -> Result<(), RequestE
     }
     supervisor::say!("selfpage: warning: {name} runs unpaged: {why:#}");
     Ok(())
+}
+
+fn notice_nested(program: &Program) {
+    supervisor::say!(
+        "selfpage: this is inside another `selfpage run`: {} pages in that one's frames and store, and --frames and \
+         --store given here are not used",
+        program.name()
+    );
 }
 
 /// The store where none is named; with a notice where that has no file.

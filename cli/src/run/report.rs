@@ -1,24 +1,19 @@
 //! The figures at the end: one model, from which the line, the table and the JSON come.
 
+mod summary;
+mod table;
+
 use super::Format;
 use super::plan::ReportOutput;
 use link::stats_page::Metric;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 use store::{Occupancy, Store};
 use supervisor::Supervisor;
 use supervisor::run::FinishedRun;
 use wired::PAGE;
-
-/// Above this share of unpaged memory `run` warns.
-const UNPAGED_WARNING: f64 = 0.10;
-
-/// No warning below this size: most of a small program is its data, stacks and loader, which
-/// are not worth paging.
-const UNPAGED_LEAST: u64 = 4 << 20;
 
 /// All figures at the end. Sizes are in bytes, times in seconds.
 #[derive(Serialize)]
@@ -120,6 +115,12 @@ impl StorePeak {
             compression_ratio: (usage.to_ram > 0)
                 .then(|| (usage.to_ram * PAGE as u64) as f64 / packed),
         }
+    }
+
+    /// What the stored pages would take in memory: an estimate, since the ratio is a mean. Pages
+    /// that are resident, too, are among them, so it is no sum with the frames.
+    fn uncompressed_bytes(&self) -> u64 {
+        (self.ram_bytes as f64 * self.compression_ratio.unwrap_or(1.0)) as u64 + self.disk_bytes
     }
 }
 
@@ -223,178 +224,6 @@ impl Report {
         self.figures.get(figure.key()).copied().unwrap_or(0)
     }
 
-    /// The summary in one line.
-    pub fn line(&self) -> String {
-        if self.nested {
-            return format!(
-                "selfpage: ran in the contract of the `selfpage run` around it, which has the figures; {:.2} s",
-                self.seconds
-            );
-        }
-        let frames = size(self.frames_bytes);
-        let mut line = match self.processes {
-            0 => format!("selfpage: {frames} of frames; nothing was paged"),
-            _ => self.paged(&frames),
-        };
-        // Sampled, so a short program has no figure; and most memory of a small one is never
-        // paged, which needs no warning.
-        if self.memory.unpaged > UNPAGED_LEAST {
-            let _ = write!(line, "; not paged {}", size(self.memory.unpaged));
-        }
-        let _ = write!(line, "; {:.2} s", self.seconds);
-        line
-    }
-
-    /// What the paging took.
-    fn paged(&self, frames: &str) -> String {
-        let figure = |figure| self.figure(figure);
-        let (processes, faults) = (self.processes, figure(Metric::Faults));
-        let mut line = format!(
-            "selfpage: {frames} of frames, peak {}; {processes} {}, {faults} page faults",
-            size(self.frames_peak_bytes),
-            if processes == 1 {
-                "process"
-            } else {
-                "processes"
-            },
-        );
-        let kinds = [
-            (Metric::FromRam, "from compressed RAM"),
-            (Metric::FromDisk, "from disk"),
-            (Metric::FromAhead, "read ahead"),
-        ];
-        let parts: Vec<_> = kinds
-            .iter()
-            .filter(|(kind, _)| figure(*kind) > 0)
-            .map(|(kind, name)| format!("{} {name}", figure(*kind)))
-            .collect();
-        if !parts.is_empty() {
-            let _ = write!(line, " ({})", parts.join(", "));
-        }
-        if figure(Metric::Written) > 0 {
-            let _ = write!(line, "; {} pages written", figure(Metric::Written));
-        }
-        let throttled = figure(Metric::ThrottledFaults);
-        if throttled > 0 {
-            let seconds = figure(Metric::ThrottledUs) as f64 / 1e6;
-            let _ = write!(
-                line,
-                "; {throttled} faults throttled, {seconds:.2} s asleep in them"
-            );
-        }
-        line
-    }
-
-    /// Warnings for the user.
-    fn warning(&self) -> Option<String> {
-        let lost = self.figure(Metric::Lost);
-        if lost > 0 {
-            return Some(format!(
-                "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \
-                 at each",
-                if lost == 1 { "page" } else { "pages" }
-            ));
-        }
-        let much = !self.nested
-            && self.memory.unpaged_share > UNPAGED_WARNING
-            && self.memory.unpaged > UNPAGED_LEAST;
-        much.then(|| {
-            format!(
-                "{} of anonymous memory ({:.0} %) was not paged and is outside the contract: static programs, \
-                 thread stacks, or memory from before the pager came in",
-                size(self.memory.unpaged),
-                self.memory.unpaged_share * 100.0
-            )
-        })
-    }
-
-    /// All figures, a line each.
-    pub fn table(&self) -> String {
-        let mut out = String::new();
-        let mut row = |name: &str, value: String, what: &str| {
-            let _ = writeln!(out, "  {name:<22}{value:>16}  {what}");
-        };
-        let m = &self.memory;
-        row(
-            "frames",
-            self.frames.to_string(),
-            &format!("The contract: {}.", size(self.frames_bytes)),
-        );
-        row(
-            "frames_peak",
-            size(self.frames_peak_bytes),
-            "The most held at one moment, counted.",
-        );
-        row("processes", self.processes.to_string(), "That paged.");
-        row(
-            "peak_anonymous",
-            size(m.peak_anonymous),
-            &format!("Of the tree, {} processes.", m.processes_at_peak),
-        );
-        row(
-            "shared_at_peak",
-            size(m.shared_at_peak),
-            "Tables and compressed RAM then.",
-        );
-        row(
-            "unpaged",
-            size(m.unpaged),
-            &format!("{:.1} % of what was in use then.", m.unpaged_share * 100.0),
-        );
-        row("pagers", size(m.pagers), "The pagers' own, the most seen.");
-        row(
-            "samples",
-            m.samples.to_string(),
-            &format!("Taken of memory, in {:.3} s.", m.sampling_seconds),
-        );
-        row(
-            "seconds",
-            format!("{:.3}", self.seconds),
-            "From exec to the last process's end.",
-        );
-        row(
-            "direct_io",
-            self.direct_io.to_string(),
-            "Pages were checked for pins.",
-        );
-        if let Some(rate) = &self.fault_rate {
-            row("fault_rate", String::new(), &rate.describe());
-        }
-        for figure in Metric::ALL {
-            let value = self.figure(*figure);
-            let shown = if figure.key().ends_with("_bytes") {
-                size(value)
-            } else {
-                value.to_string()
-            };
-            row(figure.key(), shown, figure.describe());
-        }
-        row("store", String::new(), &self.store);
-        let peak = &self.store_peak;
-        row(
-            "store_peak_ram",
-            size(peak.ram_bytes),
-            "The most seen in compressed RAM.",
-        );
-        row(
-            "store_peak_disk",
-            size(peak.disk_bytes),
-            "The most seen on disk.",
-        );
-        if let Some(ratio) = peak.compression_ratio {
-            row(
-                "compression_ratio",
-                format!("{ratio:.2}"),
-                "Of all pages put into compressed RAM.",
-            );
-        }
-        row("  at the end", String::new(), "");
-        for (name, value) in &self.store_usage {
-            row(&format!("  {name}"), value.to_string(), "");
-        }
-        out
-    }
-
     /// All figures, as JSON.
     pub fn json(&self) -> String {
         // Plain numbers and strings always serialize.
@@ -424,32 +253,4 @@ fn usage(store: &impl Store) -> BTreeMap<&'static str, u64> {
         ("io_errors", u.io_errors),
         ("ios", u.ios),
     ])
-}
-
-/// Formats bytes with a unit.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) if bytes.is_multiple_of(*unit) => format!("{} {name}", bytes / unit),
-        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes} B"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_read_as_people_say_them() {
-        let cases = [
-            (0, "0 B"),
-            (4096, "4 KiB"),
-            (64 << 20, "64 MiB"),
-            ((64 << 20) + 300_000, "64.3 MiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(size(bytes), text);
-        }
-    }
 }

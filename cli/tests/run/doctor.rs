@@ -29,12 +29,12 @@ fn what_doctor_finds_is_true_of_programs_where_only_the_command_is_privileged() 
             .arg(&command)
             .args(arguments);
         it.env("SELFPAGE_PRELOAD", &library)
-            .env("XDG_STATE_HOME", "/var/tmp/selfpage-nobody");
+            .env("XDG_STATE_HOME", "/var/tmp/selfpage-unprivileged");
         output(it)
     };
     let (doctor, _) = as_user(&["doctor"]);
     let (run, errors) = as_user(&["run", "--frames", "64M", "--", "true"]);
-    let _ = std::fs::remove_dir_all("/var/tmp/selfpage-nobody");
+    let _ = std::fs::remove_dir_all("/var/tmp/selfpage-unprivileged");
     assert_eq!(run.status.code(), Some(125), "{errors}");
     assert!(errors.contains("unprivileged_userfaultfd"), "{errors}");
     let text = String::from_utf8_lossy(&doctor.stdout);

@@ -79,7 +79,10 @@ fn paced(size: Size, name: &str, (task, tree): (u64, u64)) -> Verdict {
     let paced = figure(&outcome, "/figures/throttled_faults")?;
     ensure(paced > 0, || "no fault was throttled".into())?;
     ensure(outcome.stderr.contains("faults throttled"), || {
-        format!("the line does not count throttled faults: {}", outcome.stderr)
+        format!(
+            "the line does not count throttled faults: {}",
+            outcome.stderr
+        )
     })?;
     sandbox.check_clean()
 }

@@ -1,0 +1,102 @@
+//! The closing line of `run`, and its warnings.
+
+use super::Report;
+use link::stats_page::Metric;
+use std::fmt::Write as _;
+use wired::units::size;
+
+/// Above this share of unpaged memory `run` warns.
+const UNPAGED_WARNING: f64 = 0.10;
+
+/// No warning below this size: most of a small program is its data, stacks and loader, which
+/// are not worth paging.
+const UNPAGED_LEAST: u64 = 4 << 20;
+
+impl Report {
+    /// The summary in one line.
+    pub(super) fn line(&self) -> String {
+        if self.nested {
+            return format!(
+                "selfpage: ran in the contract of the `selfpage run` around it, which has the figures; {:.2} s",
+                self.seconds
+            );
+        }
+        let frames = size(self.frames_bytes);
+        let mut line = match self.processes {
+            0 => format!("selfpage: {frames} of frames; nothing was paged"),
+            _ => self.paged(&frames),
+        };
+        // Sampled, so a short program has no figure; and most memory of a small one is never
+        // paged, which needs no warning.
+        if self.memory.unpaged > UNPAGED_LEAST {
+            let _ = write!(line, "; not paged {}", size(self.memory.unpaged));
+        }
+        let _ = write!(line, "; {:.2} s", self.seconds);
+        line
+    }
+
+    /// What the paging took.
+    fn paged(&self, frames: &str) -> String {
+        let figure = |figure| self.figure(figure);
+        let (processes, faults) = (self.processes, figure(Metric::Faults));
+        let held = self.frames_peak_bytes;
+        let mut line = format!(
+            "selfpage: held {} of {frames} of frames at most",
+            size(held)
+        );
+        let unlimited = self.store_peak.uncompressed_bytes();
+        if unlimited > held {
+            let _ = write!(line, ", and about {} without the limit", size(unlimited));
+        }
+        let plural = if processes == 1 { "" } else { "es" };
+        let _ = write!(line, "; {processes} process{plural}, {faults} page faults");
+        let kinds = [
+            (Metric::FromRam, "from compressed RAM"),
+            (Metric::FromDisk, "from disk"),
+            (Metric::FromAhead, "read ahead"),
+        ];
+        let parts: Vec<_> = kinds
+            .iter()
+            .filter(|(kind, _)| figure(*kind) > 0)
+            .map(|(kind, name)| format!("{} {name}", figure(*kind)))
+            .collect();
+        if !parts.is_empty() {
+            let _ = write!(line, " ({})", parts.join(", "));
+        }
+        if figure(Metric::Written) > 0 {
+            let _ = write!(line, "; {} pages written", figure(Metric::Written));
+        }
+        let throttled = figure(Metric::ThrottledFaults);
+        if throttled > 0 {
+            let seconds = figure(Metric::ThrottledUs) as f64 / 1e6;
+            let _ = write!(
+                line,
+                "; {throttled} faults throttled, {seconds:.2} s waiting in them"
+            );
+        }
+        line
+    }
+
+    /// Warnings for the user.
+    pub(super) fn warning(&self) -> Option<String> {
+        let lost = self.figure(Metric::Lost);
+        if lost > 0 {
+            return Some(format!(
+                "{lost} {} could not be read back from the store, or found no room; the program got an error (SIGBUS) \
+                 at each",
+                if lost == 1 { "page" } else { "pages" }
+            ));
+        }
+        let much = !self.nested
+            && self.memory.unpaged_share > UNPAGED_WARNING
+            && self.memory.unpaged > UNPAGED_LEAST;
+        much.then(|| {
+            format!(
+                "{} of anonymous memory ({:.0} %) was not paged and is outside the contract: static programs, \
+                 thread stacks, or memory from before the pager came in",
+                size(self.memory.unpaged),
+                self.memory.unpaged_share * 100.0
+            )
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! All figures, a line each: `--stats`.
+
+use super::Report;
+use link::stats_page::Metric;
+use std::fmt::Write as _;
+use wired::units::size;
+
+/// Rows of a name, a value and what it means.
+struct Table(String);
+
+impl Table {
+    fn row(&mut self, name: &str, value: String, meaning: &str) {
+        let _ = writeln!(self.0, "  {name:<22}{value:>16}  {meaning}");
+    }
+}
+
+impl Report {
+    /// All figures, a line each.
+    pub fn table(&self) -> String {
+        let mut table = Table(String::new());
+        self.tree_rows(&mut table);
+        self.counter_rows(&mut table);
+        self.store_rows(&mut table);
+        table.0
+    }
+
+    /// The contract, the processes and their memory.
+    fn tree_rows(&self, table: &mut Table) {
+        let m = &self.memory;
+        table.row(
+            "frames",
+            self.frames.to_string(),
+            &format!("The contract: {}.", size(self.frames_bytes)),
+        );
+        table.row(
+            "frames_peak",
+            size(self.frames_peak_bytes),
+            "The most held at one moment, counted.",
+        );
+        table.row("processes", self.processes.to_string(), "That paged.");
+        table.row(
+            "peak_anonymous",
+            size(m.peak_anonymous),
+            &format!("Of the tree, {} processes.", m.processes_at_peak),
+        );
+        table.row(
+            "shared_at_peak",
+            size(m.shared_at_peak),
+            "Tables and compressed RAM then.",
+        );
+        table.row(
+            "unpaged",
+            size(m.unpaged),
+            &format!("{:.1} % of what was in use then.", m.unpaged_share * 100.0),
+        );
+        table.row("pagers", size(m.pagers), "The pagers' own, the most seen.");
+        table.row(
+            "samples",
+            m.samples.to_string(),
+            &format!("Taken of memory, in {:.3} s.", m.sampling_seconds),
+        );
+        table.row(
+            "seconds",
+            format!("{:.3}", self.seconds),
+            "From exec to the last process's end.",
+        );
+        table.row(
+            "direct_io",
+            self.direct_io.to_string(),
+            "Pages were checked for pins.",
+        );
+        if let Some(rate) = &self.fault_rate {
+            table.row("fault_rate", String::new(), &rate.describe());
+        }
+    }
+
+    fn counter_rows(&self, table: &mut Table) {
+        for figure in Metric::ALL {
+            let value = self.figure(*figure);
+            let shown = if figure.key().ends_with("_bytes") {
+                size(value)
+            } else {
+                value.to_string()
+            };
+            table.row(figure.key(), shown, figure.describe());
+        }
+    }
+
+    fn store_rows(&self, table: &mut Table) {
+        table.row("store", String::new(), &self.store);
+        let peak = &self.store_peak;
+        table.row(
+            "store_peak_ram",
+            size(peak.ram_bytes),
+            "The most seen in compressed RAM.",
+        );
+        table.row(
+            "store_peak_disk",
+            size(peak.disk_bytes),
+            "The most seen on disk.",
+        );
+        if let Some(ratio) = peak.compression_ratio {
+            table.row(
+                "compression_ratio",
+                format!("{ratio:.2}"),
+                "Of all pages put into compressed RAM.",
+            );
+        }
+        table.row("  at the end", String::new(), "");
+        for (name, value) in &self.store_usage {
+            table.row(&format!("  {name}"), value.to_string(), "");
+        }
+    }
+}
